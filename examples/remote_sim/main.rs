@@ -14,7 +14,7 @@ mod world;
 
 use std::path::Path;
 use std::time::Duration;
-use tollgate::remote::Blocks;
+use tollgate::remote::Prefetch;
 use world::{Outcome, Plan, Shape};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,26 +25,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .map_err(|_| format!("{machines} is no number of machines"))?;
     let folder = words.next();
     let ms = Duration::from_millis;
-    let tokens = |most: u64, span| Blocks::up_to(most).span(span).expiry(span * 4);
-    let permits = |turn| Blocks::up_to(10).turn(turn);
+    let tokens = |most: u64, span| Prefetch::up_to(most).span(span).expiry(span * 4);
+    let permits = |turn| Prefetch::up_to(10).turn(turn);
     let plans = [
         ("permits, one by one", Shape::Permits, None),
-        ("permits, blocks, turn 10 ms", Shape::Permits, Some(permits(ms(10)))),
-        ("permits, blocks, turn 500 ms", Shape::Permits, Some(permits(ms(500)))),
+        ("permits, prefetch, turn 10 ms", Shape::Permits, Some(permits(ms(10)))),
+        ("permits, prefetch, turn 500 ms", Shape::Permits, Some(permits(ms(500)))),
         ("tokens, one by one", Shape::Tokens, None),
-        ("tokens, blocks of 50 ms", Shape::Tokens, Some(tokens(5, ms(50)))),
-        ("tokens, blocks of 500 ms", Shape::Tokens, Some(tokens(50, ms(500)))),
+        ("tokens, prefetch of 50 ms", Shape::Tokens, Some(tokens(5, ms(50)))),
+        ("tokens, prefetch of 500 ms", Shape::Tokens, Some(tokens(50, ms(500)))),
     ];
     println!(
-        "| {machines} machines | utilisation | fairness | steps a second at the store | permits a step | full again after |"
+        "| {machines} machines | utilisation | fairness | syncs a second at the store | permits a sync | full again after |"
     );
     println!("|---|---|---|---|---|---|");
     let mut outcomes = Vec::new();
-    for (name, shape, blocks) in plans {
+    for (name, shape, prefetch) in plans {
         let outcome = world::run(&Plan {
             machines,
             shape,
-            blocks,
+            prefetch,
         });
         println!("{}", row(name, &outcome));
         if outcome.exceeded {
@@ -67,7 +67,7 @@ fn row(name: &str, outcome: &Outcome) -> String {
         "| {name} | {:.3} | {:.3} | {:.0} | {:.1} | {recovery} |",
         outcome.utilisation,
         outcome.fairness,
-        outcome.steps,
-        outcome.admitted / outcome.steps
+        outcome.syncs,
+        outcome.admitted / outcome.syncs
     )
 }

@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate::remote::{Backend, Blocks, Key, Memory, News, Remote, Reply, Rule, Session, Step, StoreError};
+use tollgate::remote::{
+    Backend, Key, Memory, Notification, Prefetch, Remote, Rule, Session, StoreError, SyncReply, SyncRequest,
+};
 use tollgate::time::Sleep;
 use tollgate::{Clock, ManualClock, Quota};
 
@@ -35,7 +37,7 @@ pub(crate) enum Shape {
 pub(crate) struct Plan {
     pub(crate) machines: u64,
     pub(crate) shape: Shape,
-    pub(crate) blocks: Option<Blocks>,
+    pub(crate) prefetch: Option<Prefetch>,
 }
 
 pub(crate) struct Outcome {
@@ -44,7 +46,7 @@ pub(crate) struct Outcome {
     /// Jain's index of the machines' shares before the deaths.
     pub(crate) fairness: f64,
     /// Steps, and admissions, a second before the deaths.
-    pub(crate) steps: f64,
+    pub(crate) syncs: f64,
     pub(crate) admitted: f64,
     /// The time after the deaths until 95 % of the capacity was used again.
     pub(crate) recovery: Option<Duration>,
@@ -57,7 +59,7 @@ pub(crate) struct Outcome {
 struct Line {
     store: Arc<Memory>,
     clock: Clock,
-    steps: Arc<AtomicU64>,
+    syncs: Arc<AtomicU64>,
     dice: AtomicU64,
 }
 
@@ -70,21 +72,21 @@ impl Line {
 }
 
 impl Backend for Line {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         self.way().await;
-        self.steps.fetch_add(1, Ordering::Relaxed);
-        let reply = self.store.step(key, rule, step).await;
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        let reply = self.store.sync(key, rule, sync).await;
         self.way().await;
         reply
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.store.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.store.notified(key, session).await;
         self.way().await;
     }
 
-    fn told(&self, key: &Key, session: Session) -> News {
-        self.store.told(key, session)
+    fn notification(&self, key: &Key, session: Session) -> Notification {
+        self.store.notification(key, session)
     }
 }
 
@@ -169,8 +171,8 @@ async fn machine(plan: &Plan, clock: &Clock, line: Line, seen: &Seen, number: u6
         }
     };
     let builder = builder.clock(clock).ttl(TTL).client(number + 1);
-    let builder = match plan.blocks {
-        Some(blocks) => builder.blocks(blocks),
+    let builder = match plan.prefetch {
+        Some(prefetch) => builder.prefetch(prefetch),
         None => builder,
     };
     let (remote, driver) = builder.build(line).expect("settings that can be");
@@ -190,7 +192,7 @@ async fn machine(plan: &Plan, clock: &Clock, line: Line, seen: &Seen, number: u6
 }
 
 /// Looks at the machines now and then.
-async fn watch(plan: &Plan, clock: &Clock, seen: &Seen, steps: &AtomicU64) -> Outcome {
+async fn watch(plan: &Plan, clock: &Clock, seen: &Seen, syncs: &AtomicU64) -> Outcome {
     let per_sample =
         plan.machines as f64 * WORKERS as f64 * SAMPLE.as_secs_f64() / HOLD.as_secs_f64() * SHARE as f64 / 100.0;
     let (mut used, mut admitted, mut begun) = (Vec::new(), 0, (0, 0));
@@ -198,7 +200,7 @@ async fn watch(plan: &Plan, clock: &Clock, seen: &Seen, steps: &AtomicU64) -> Ou
     let samples = (END.as_millis() / SAMPLE.as_millis()) as u32;
     for sample in 1..samples {
         sleep(clock, SAMPLE).await;
-        let so_far = (steps.load(Ordering::Relaxed), seen.admitted.get());
+        let so_far = (syncs.load(Ordering::Relaxed), seen.admitted.get());
         let share = match plan.shape {
             Shape::Permits => seen.held.get() as f64 / seen.limit as f64,
             Shape::Tokens => (so_far.1 - admitted) as f64 / per_sample,
@@ -228,7 +230,7 @@ async fn watch(plan: &Plan, clock: &Clock, seen: &Seen, steps: &AtomicU64) -> Ou
     Outcome {
         utilisation: window.iter().sum::<f64>() / window.len() as f64,
         fairness: sum * sum / (given.len() as f64 * squares),
-        steps: measured.0 as f64 / span,
+        syncs: measured.0 as f64 / span,
         admitted: measured.1 as f64 / span,
         recovery,
         exceeded: plan.shape == Shape::Permits && seen.exceeded.get(),
@@ -240,7 +242,7 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     let clock = ManualClock::new();
     clock.advance(Duration::from_secs(1_000));
     let store = Arc::new(Memory::new(&clock));
-    let steps = Arc::new(AtomicU64::new(0));
+    let syncs = Arc::new(AtomicU64::new(0));
     let seen = Seen {
         held: Cell::new(0),
         admitted: Cell::new(0),
@@ -252,10 +254,10 @@ pub(crate) fn run(plan: &Plan) -> Outcome {
     let line = |number: u64| Line {
         store: Arc::clone(&store),
         clock: clock.clock().clone(),
-        steps: Arc::clone(&steps),
+        syncs: Arc::clone(&syncs),
         dice: AtomicU64::new(number << 32),
     };
     let machines = (0..plan.machines).map(|n| machine(plan, &clock, line(n), &seen, n));
     let all = machines.collect::<FuturesUnordered<_>>().collect::<Vec<_>>();
-    clock.run(join(all, watch(plan, &clock, &seen, &steps))).1
+    clock.run(join(all, watch(plan, &clock, &seen, &syncs))).1
 }

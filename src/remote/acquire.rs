@@ -1,7 +1,7 @@
 //! Waiting for units, as a future.
 
 use super::backend::Backend;
-use super::desk::{End, Kind, RemoteTicket};
+use super::client::{End, RemoteTicket, WaitKind};
 use super::limiter::Remote;
 use super::permit::RemotePermit;
 use crate::core::permit::Permit;
@@ -10,17 +10,17 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A wait for units of a [`Remote`]. Dropped, it gives up its place in the queue, and whatever it was granted.
+/// A wait for units of a [`Remote`]. Dropping it gives up its place in the queue, and its grant.
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire<'a, B: Backend> {
     remote: &'a Remote<B>,
     units: u64,
-    kind: Kind,
+    kind: WaitKind,
     key: Option<u64>,
 }
 
 impl<'a, B: Backend> Acquire<'a, B> {
-    pub(super) fn new(remote: &'a Remote<B>, units: u64, kind: Kind) -> Self {
+    pub(super) fn new(remote: &'a Remote<B>, units: u64, kind: WaitKind) -> Self {
         Self {
             remote,
             units,
@@ -34,9 +34,9 @@ impl<'a, B: Backend> Acquire<'a, B> {
         let now = shared.clock.now();
         if self.key.is_none() {
             let waker = cx.waker().clone();
-            let joined = shared.with(|desk| match desk.take(self.units, now) {
+            let joined = shared.with(|client| match client.acquire(self.units, now) {
                 Ok(ticket) => Ok(ticket),
-                Err(_) => Err(desk.join(self.units, self.kind, waker, now)),
+                Err(_) => Err(client.join(self.units, self.kind, waker, now)),
             });
             match joined {
                 Ok(ticket) => return Poll::Ready(Ok(ticket)),
@@ -45,7 +45,7 @@ impl<'a, B: Backend> Acquire<'a, B> {
         }
         let Some(key) = self.key else { return Poll::Pending };
         let waker = cx.waker().clone();
-        let (end, old) = shared.with(|desk| desk.look(key, Some(waker), now));
+        let (end, old) = shared.with(|client| client.poll_wait(key, Some(waker), now));
         drop(old);
         let end = match end {
             None => return Poll::Pending,
@@ -55,12 +55,12 @@ impl<'a, B: Backend> Acquire<'a, B> {
         Poll::Ready(match end {
             End::Granted(ticket) => Ok(ticket),
             End::Refused(reason) => Err(reason),
-            // Only claims lapse.
+            // Only waits of policies lapse.
             End::Lapsed => Err(Reason::Unavailable),
         })
     }
 
-    /// The same, without a permit.
+    /// Waits for a ticket, without a permit.
     pub(super) async fn ticket(mut self) -> Result<RemoteTicket, Reason> {
         std::future::poll_fn(|cx| self.poll_ticket(cx)).await
     }
@@ -83,7 +83,7 @@ impl<B: Backend> Drop for Acquire<'_, B> {
         if let Some(key) = self.key.take() {
             let shared = &*self.remote.shared;
             let now = shared.clock.now();
-            let waker = shared.with(|desk| desk.leave(key, now));
+            let waker = shared.with(|client| client.leave(key, now));
             drop(waker);
         }
     }

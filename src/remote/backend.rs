@@ -1,9 +1,8 @@
-//! The store as the clients see it: one atomic step at a time, as data.
+//! The interface to a store: one atomic sync at a time, as data.
 //!
-//! A client keeps a *session* at the store, and tells it in each [`Step`] all that has changed: what it asks for, what it no
-//! longer asks for, and how much it has given back so far. Every number is cumulative or carries an id of the client's own
-//! making, so that a step which is carried out twice, or whose answer is lost, does no harm: that is what makes it safe to try
-//! again when a connection breaks.
+//! A client keeps a *session* at the store. Each [`SyncRequest`] reports all changes: new requests, withdrawn ones, and the
+//! units returned so far. Every number is cumulative or carries an id of the client's own making. So a sync that is carried out
+//! twice, or whose answer is lost, does no harm, and may be retried when a connection breaks.
 
 use super::error::RemoteError;
 use super::key::Key;
@@ -11,14 +10,14 @@ use crate::rate::Quota;
 use std::fmt;
 use std::time::Duration;
 
-/// What is limited under a key.
+/// The rule of the limit under a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
-    /// Permits that come back, `limit` of them, in order of asking. The limit applies when nobody has used the key before;
-    /// from then on the store's counts, which [`Step::limit`] changes.
+    /// Permits that come back, `limit` of them, in order of requests. The limit applies if the key was not used before; from
+    /// then on the store's limit counts, which [`SyncRequest::limit`] changes.
     Permits {
-        /// How many there are.
+        /// The number of permits.
         limit: u64,
     },
     /// A token bucket.
@@ -26,7 +25,7 @@ pub enum Rule {
         /// How it fills.
         quota: Quota,
     },
-    /// At most so many in any span of this length, counted in [`SEGMENTS`](Self::SEGMENTS) segments: room comes back up to
+    /// At most `limit` units in any span of this length, counted in [`SEGMENTS`](Self::SEGMENTS) segments: they come back up to
     /// one segment late.
     Window {
         /// The most in any span.
@@ -37,17 +36,17 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// How many segments a window is counted in.
+    /// The number of segments of a window.
     pub const SEGMENTS: u64 = 64;
-    /// A rate or window whose rule was changed is remembered for so long after it was last asked, also when nothing else is to
-    /// be remembered of it: who was set up with another rule and comes late goes by the changed one.
+    /// How long a changed rule of a rate or window is remembered after the last sync, also when nothing else has to be. A late
+    /// process that was set up with another rule uses the changed one.
     pub const REMEMBERED: Duration = Duration::from_secs(86_400);
 
     pub(super) const PERMITS: &str = "permits";
     pub(super) const RATE: &str = "rate";
     pub(super) const WINDOW: &str = "window";
 
-    /// The kind of its limiters. Limiters of one key and different kinds share nothing.
+    /// The kind of the limiter. Limiters of one key and different kinds share nothing.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Permits { .. } => Self::PERMITS,
@@ -57,12 +56,12 @@ impl Rule {
     }
 }
 
-/// One client at one key, from its first step until it ends or expires: everything that it holds goes with it.
+/// One client at one key, from its first sync until it ends or expires: its units go with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session {
-    /// Whose. Drawn at random.
+    /// The client, a random number.
     pub client: u64,
-    /// Its how-manieth session.
+    /// Session number within this client.
     pub number: u64,
 }
 
@@ -72,72 +71,72 @@ impl fmt::Display for Session {
     }
 }
 
-/// A wish for units.
+/// A request for units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
-    /// Counts upwards within a session. A number that the store has seen is not a new wish.
+pub struct Request {
+    /// Rises within a session. A number that the store has seen is not a new request.
     pub id: u64,
-    /// So many at least, all or none of them.
+    /// The least number of units; fewer are not granted.
     pub need: u64,
-    /// And up to so many, as far as nobody else waits for them.
+    /// The most units, as far as no other session waits for them.
     pub want: u64,
-    /// Whether it waits in the queue when there are too few. A token bucket grants it for later then. A window
-    /// does not grant it, and keeps a place for the session, until a wish of it that waits is granted, is withdrawn or the session is
-    /// over: no other wish is granted what those before it need.
+    /// Whether it waits in the queue when there are too few. A token bucket then grants it for later. A window does not grant
+    /// it, and keeps a place for the session, until a waiting request of the session is granted or withdrawn, or the session
+    /// ends. No other request gets units that earlier places need.
     pub queue: bool,
 }
 
-/// What a client tells the store, and asks of it.
+/// The report and the requests of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// Who.
+pub struct SyncRequest {
+    /// The session.
     pub session: Session,
-    /// Grows with each step of a session; what has been overtaken by a later one is ignored.
+    /// Grows with each sync of a session; one that was overtaken by a later one is ignored.
     pub seq: u64,
-    /// The number of the last step that the store is known to have carried out; zero for none. A store that has only seen
-    /// earlier ones has forgotten something of this session, which is lost then.
-    pub heard: u64,
-    /// The session may begin with this step. Otherwise an unknown session is one that has been lost.
+    /// The number of the last sync that the store is known to have carried out; zero for none. A store that has only seen
+    /// earlier ones has forgotten a part of this session, which is lost then.
+    pub acked: u64,
+    /// The session may begin with this sync. Otherwise an unknown session is a lost one.
     pub begin: bool,
-    /// The session expires when the store has not heard of it for so long.
+    /// The session expires when the store has not heard of it for this long.
     pub ttl: Duration,
-    /// How many units the session has given back, in all.
+    /// Units that the session has returned, in total.
     pub returned: u64,
-    /// For rates: how many units the session has used beyond those that it took, in all. They are taken into debt.
+    /// For rates: units that the session has used beyond those that it took, in total. They become debt.
     pub charged: u64,
-    /// What is wished for and may be new to the store, by rising ids.
-    pub wishes: Vec<Wish>,
-    /// The ids of wishes that are withdrawn. One that was granted meanwhile stays granted.
+    /// Requests that may be new to the store, by rising ids.
+    pub requests: Vec<Request>,
+    /// The ids of withdrawn requests. One that was granted meanwhile stays granted.
     pub withdrawn: Vec<u64>,
-    /// The token of the last grant that the client has seen: those after it are told again.
+    /// The token of the last grant that the client has seen: later ones are repeated.
     pub seen: u64,
-    /// For permits: the limit is to be this from now on, for everybody.
+    /// For permits: the new limit, for all processes.
     pub limit: Option<u64>,
-    /// For permits: the token of the oldest grant of which the client holds something, as far as it has seen its grants.
+    /// For permits: the token of the oldest grant of which the client holds units, as far as it has seen its grants.
     pub oldest: Option<u64>,
-    /// For rates and windows: which edition of the rule the client goes by; zero for the one that it was set up with.
+    /// For rates and windows: the edition of the rule that the client uses; zero for the one that it was set up with.
     pub edition: u64,
-    /// For rates and windows: the rule is to be this from now on, for everybody, as a later edition; unless there is one already
-    /// that is later than [`edition`](Self::edition).
+    /// For rates and windows: the new rule, for all processes, as a later edition. It is ignored if the store has an edition
+    /// later than [`edition`](Self::edition).
     pub change: Option<Rule>,
-    /// The client keeps units that it has no use for at the moment, and wants to be told when others wait.
+    /// The client keeps units without a use for them at the moment, and wants a notification when others wait.
     pub keeps: bool,
-    /// The session ends: all that it holds and wishes goes.
+    /// The session ends: its units and requests go.
     pub end: bool,
 }
 
-impl Step {
-    /// The first step of a session, with which it begins and says nothing yet.
+impl SyncRequest {
+    /// The first sync of a session, which begins it and reports nothing yet.
     pub fn first(session: Session, ttl: Duration) -> Self {
         Self {
             session,
             seq: 1,
-            heard: 0,
+            acked: 0,
             begin: true,
             ttl,
             returned: 0,
             charged: 0,
-            wishes: Vec::new(),
+            requests: Vec::new(),
             withdrawn: Vec::new(),
             seen: 0,
             limit: None,
@@ -150,83 +149,84 @@ impl Step {
     }
 }
 
-/// Units that a wish was given.
+/// Units granted to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// The wish.
-    pub wish: u64,
-    /// How many: from its need to its want.
+    /// The id of the request.
+    pub request: u64,
+    /// The number of units: from its need to its want.
     pub units: u64,
     /// The fencing token: greater than that of every grant before it, at this key.
     pub token: u64,
 }
 
-/// What the store answers.
+/// The reply of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Reply {
-    /// False when the store does not know the session: it has expired, or the store has lost it. Nothing was done then.
+pub struct SyncReply {
+    /// False when the store does not know the session, which has expired or was lost. Nothing was done then.
     pub alive: bool,
-    /// The grants after [`Step::seen`], by rising tokens.
+    /// The grants after [`SyncRequest::seen`], by rising tokens.
     pub grants: Vec<Grant>,
-    /// Somebody else waits for units.
+    /// Another session waits for units.
     pub others_wait: bool,
-    /// When to look again, if nothing is heard before. With a grant of a rate: what was granted may be used from then on.
+    /// When to sync again, unless a notification comes before. With a grant of a rate: it may be used from then on.
     pub again: Option<Duration>,
-    /// For permits: nobody holds anything of a grant with a lower token any more. Zero when that is not known.
+    /// For permits: no units of a grant with a lower token are held any more. Zero when that is not known.
     pub floor: u64,
-    /// For rates and windows: a later edition of the rule than the client goes by, and its number.
+    /// For rates and windows: a later edition of the rule than the client uses, and its number.
     pub rule: Option<(u64, Rule)>,
-    /// For rates and windows: another session goes by another rule, and none was set for all.
+    /// For rates and windows: another session uses another rule, and none was set for all.
     pub differs: bool,
-    /// How things stand.
-    pub census: Census,
-    /// What is given out may be less than [`census`](Self::census) says, for stores that do not know it exactly.
+    /// The usage of the key.
+    pub usage: Usage,
+    /// The [`usage`](Self::usage) is an upper bound, for stores that do not know it exactly.
     pub bound: bool,
-    /// How long before the step the session was last renewed, for stores where steps do not renew it: the lease is shorter by
-    /// so much.
+    /// How long before the sync the session was last renewed, for stores where syncs do not renew it: the lease is shorter by
+    /// that.
     pub age: Duration,
 }
 
-/// How a key stands at the store.
+/// The usage of a key at the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Census {
+pub struct Usage {
     /// The limit: of permits, of a window, or the burst of a rate.
     pub limit: u64,
-    /// How many units are given out.
+    /// Granted units.
     pub in_use: u64,
-    /// How many wishes wait.
+    /// Requests that wait.
     pub waiting: u64,
-    /// How many sessions there are.
+    /// Sessions.
     pub sessions: u64,
 }
 
-/// What a session is told when there is news.
+/// A notification for a session.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub enum News {
-    /// Nothing: a false alarm, or what has been told before.
+pub enum Notification {
+    /// None: a false alarm, or a repetition.
     #[default]
     Nothing,
-    /// Something that only a step finds.
-    Look,
-    /// What a step would have been answered then, which need not be taken for it: every grant that no step of the session is
-    /// known to have been told, and how things stand. [`again`](Reply::again) is left out. A grant may be told in both ways.
-    Told(Reply),
+    /// A change that only a sync reveals.
+    Sync,
+    /// The reply that a sync would have got. It has every grant that no sync of the session is known to have reported, and the
+    /// usage. [`again`](SyncReply::again) is left out. A sync may report the same grant once more.
+    Reply(SyncReply),
 }
 
-/// A place that keeps permits for many machines.
+/// A store that keeps permits for many machines.
 ///
 /// It promises, for each key and kind of [`Rule`] by themselves:
-/// - a step is carried out whole, as if no other ran at the same time, by the store's own clock, or, where it has none to go by
-///   and counts tokens, by no more time than has passed;
-/// - carried out twice, it does what it would do once; one with a lower number than the last of its session does nothing;
-/// - the units of sessions that have not expired never exceed the limit, unless the limit was lowered below them;
-/// - wishes are granted in the order in which they came, in a window those of sessions that keep asking; a token is never given twice, and grows;
-/// - a session that has ended or expired leaves nothing behind, and the last one takes the key with it.
+/// - A sync is atomic, by the store's own clock. A store without a clock that counts tokens assumes no more time than has
+///   passed.
+/// - A repeated sync acts once. One with a lower number than the last of its session does nothing.
+/// - The units of live sessions never exceed the limit, unless the limit was lowered below them.
+/// - Requests are granted in order of arrival; in a window, those of sessions that keep asking. A token is never given twice,
+///   and grows.
+/// - A session that has ended or expired leaves nothing behind, and the last one takes the key with it.
 ///
 /// [`Memory`](super::Memory) is the reference.
 pub trait Backend: Send + Sync + 'static {
-    /// Whether this store can do what a limiter is set up for, with sessions of this time to live. It is asked when the limiter
-    /// is built, and before the limit is changed.
+    /// Checks that this store supports the rule, with sessions of this time to live. It is called when the limiter is built,
+    /// and before the limit is changed.
     ///
     /// # Errors
     /// [`RemoteError::Unsupported`], or another when only the number is out of range.
@@ -235,25 +235,31 @@ pub trait Backend: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Carries out `step` at `key`. Dropped, it may or may not have been carried out.
+    /// Carries out `sync` at `key`. If the future is dropped, it may or may not have been carried out.
     ///
     /// # Errors
     /// [`StoreError`] when it is not known to have been carried out.
-    fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+    fn sync(
+        &self,
+        key: &Key,
+        rule: &Rule,
+        sync: &SyncRequest,
+    ) -> impl Future<Output = Result<SyncReply, StoreError>> + Send;
 
-    /// Ends when a step of `session` at `key` might find something new: a grant, that others wait, or in a window where it has a
-    /// place in line that the limit was raised. What has happened since the last call counts, and so does a false alarm; what is
-    /// overlooked is found by the next step.
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
+    /// Ends when a sync of `session` at `key` might find something new: a grant, waiters of other sessions, or, for a place in
+    /// the queue of a window, a raised limit. It also ends for events since the last call, and for false alarms. The next sync
+    /// finds overlooked events.
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send;
 
-    /// What the news was, asked once [`news`](Self::news) has ended: [`News::Look`] where a store does not say.
-    fn told(&self, key: &Key, session: Session) -> News {
+    /// The notification, read once [`notified`](Self::notified) has ended: [`Notification::Sync`] where a store does not keep
+    /// it.
+    fn notification(&self, key: &Key, session: Session) -> Notification {
         let _ = (key, session);
-        News::Look
+        Notification::Sync
     }
 
-    /// Nobody asks for news of `session` any more, nor takes a step of it: its end was carried out, or is not told any more, or the
-    /// store does not know it.
+    /// Forgets `session`: no more notifications are awaited and no syncs follow. The session has ended, was abandoned, or is
+    /// unknown to the store.
     fn leave(&self, key: &Key, session: Session) {
         let _ = (key, session);
     }
@@ -264,16 +270,21 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
         (**self).supports(rule, ttl)
     }
 
-    fn step(&self, key: &Key, rule: &Rule, step: &Step) -> impl Future<Output = Result<Reply, StoreError>> + Send {
-        (**self).step(key, rule, step)
+    fn sync(
+        &self,
+        key: &Key,
+        rule: &Rule,
+        sync: &SyncRequest,
+    ) -> impl Future<Output = Result<SyncReply, StoreError>> + Send {
+        (**self).sync(key, rule, sync)
     }
 
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
-        (**self).news(key, session)
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        (**self).notified(key, session)
     }
 
-    fn told(&self, key: &Key, session: Session) -> News {
-        (**self).told(key, session)
+    fn notification(&self, key: &Key, session: Session) -> Notification {
+        (**self).notification(key, session)
     }
 
     fn leave(&self, key: &Key, session: Session) {
@@ -281,33 +292,33 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
     }
 }
 
-/// Why it is not known what became of a step.
+/// Why the outcome of a sync is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
     /// The store cannot be reached, or the connection broke.
     Unreachable {
-        /// What the client library says.
+        /// The error of the client library.
         why: Box<str>,
     },
     /// No answer came in time.
     TimedOut {
-        /// The time that it had.
+        /// The time limit.
         after: Duration,
     },
-    /// The store answers, and others who change the same key were quicker all this time.
+    /// The store answers, but other writers of the same key were quicker all the time.
     Busy {
-        /// The time that it was tried for.
+        /// How long it was tried.
         after: Duration,
     },
-    /// The store refused the step: it does not allow it, or it holds something else under the key.
+    /// The store refused the sync: it is forbidden, or there is something else under the key.
     Refused {
-        /// What it says.
+        /// The error of the store.
         why: Box<str>,
     },
-    /// The answer makes no sense.
+    /// The answer is malformed.
     Answer {
-        /// What it was.
+        /// The answer.
         given: Box<str>,
     },
 }

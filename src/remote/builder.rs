@@ -1,13 +1,13 @@
 //! Setting up a remote limiter.
 
 use super::backend::{Backend, Rule};
-use super::book::Fill;
-use super::desk::Desk;
+use super::client::Client;
+use super::config::{Config, MAX_UNITS, OnUnavailable, Prefetch};
 use super::driver::Driver;
 use super::error::RemoteError;
 use super::key::Key;
 use super::limiter::Remote;
-use super::plan::{Away, Blocks, MAX_UNITS, Plan};
+use super::model::Fill;
 use super::random;
 use super::settings::{check, runtime};
 use super::shared::Shared;
@@ -16,7 +16,7 @@ use crate::time::Clock;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The settings of a [`Remote`]. All have defaults; what is out of range is found when it is built.
+/// The settings of a [`Remote`]. All have defaults; one out of range is found when the limiter is built.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is limited before it is built"]
 pub struct RemoteBuilder {
@@ -28,12 +28,12 @@ pub struct RemoteBuilder {
     renewal: Option<Duration>,
     timeout: Option<Duration>,
     retry: Option<Duration>,
-    away: Away,
-    away_after: Option<Duration>,
-    blocks: Option<Blocks>,
+    on_unavailable: OnUnavailable,
+    unavailable_after: Option<Duration>,
+    prefetch: Option<Prefetch>,
 }
 
-/// The times that can be set.
+/// The range of durations.
 const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(86_400);
 
@@ -48,9 +48,9 @@ impl RemoteBuilder {
             renewal: None,
             timeout: None,
             retry: None,
-            away: Away::default(),
-            away_after: None,
-            blocks: None,
+            on_unavailable: OnUnavailable::default(),
+            unavailable_after: None,
+            prefetch: None,
         }
     }
 
@@ -60,8 +60,8 @@ impl RemoteBuilder {
         self
     }
 
-    /// After how long of silence the store takes back what this process holds: 50 ms to a day, 10 s unless set. It is also
-    /// how long others wait at most for permits of a process that has died.
+    /// The silence after which the store takes back the units of this process: 50 ms to a day, 10 s unless set. Others wait at
+    /// most this long for permits of a process that has died.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -73,8 +73,8 @@ impl RemoteBuilder {
         self
     }
 
-    /// How long an answer of the store may take before the step is tried again: up to half the time to live; a quarter of it,
-    /// and at most a second, unless set.
+    /// How long the store may take to answer before a sync is tried again: up to half the time to live; a quarter of it, and at
+    /// most a second, unless set.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -87,41 +87,41 @@ impl RemoteBuilder {
         self
     }
 
-    /// What happens to requests while the store is away; they are refused unless set.
-    pub fn away(mut self, away: Away) -> Self {
-        self.away = away;
+    /// What happens to requests while the store is unavailable; they are refused unless set.
+    pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.on_unavailable = on_unavailable;
         self
     }
 
-    /// How long the store may fail before it counts as away: up to a day, a third of the time to live unless set. Permits
-    /// that are held stay good until their lease ends.
-    pub fn away_after(mut self, patience: Duration) -> Self {
-        self.away_after = Some(patience);
+    /// How long the store may fail before it counts as unavailable: up to a day, a third of the time to live unless set.
+    /// Permits that are held stay valid until their lease ends.
+    pub fn unavailable_after(mut self, patience: Duration) -> Self {
+        self.unavailable_after = Some(patience);
         self
     }
 
-    /// Units are taken several at a time, and spent in this process.
-    pub fn blocks(mut self, blocks: Blocks) -> Self {
-        self.blocks = Some(blocks);
+    /// Fetches several units at a time, to spend them in this process.
+    pub fn prefetch(mut self, prefetch: Prefetch) -> Self {
+        self.prefetch = Some(prefetch);
         self
     }
 
-    /// The number by which the store knows this process; drawn at random unless set. No two may have the same.
+    /// The number by which the store knows this process; drawn at random unless set. No two processes may have the same.
     #[doc(hidden)]
     pub fn client(mut self, client: u64) -> Self {
         self.client = Some(client);
         self
     }
 
-    /// Builds the limiter, and the [`Driver`] that somebody has to run.
+    /// Builds the limiter, and the [`Driver`] that has to be run for it.
     ///
     /// # Errors
     /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
     pub fn build<B: Backend>(self, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
         let clock = self.clock.clone();
-        let plan = self.plan()?;
-        backend.supports(&plan.rule, plan.ttl)?;
-        let shared = Arc::new(Shared::new(Desk::new(plan, &clock), backend, clock));
+        let config = self.config()?;
+        backend.supports(&config.rule, config.ttl)?;
+        let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
         let driver = Driver::of(Arc::clone(&shared));
         Ok((Remote::new(shared), driver))
     }
@@ -147,7 +147,7 @@ impl RemoteBuilder {
         Ok(remote)
     }
 
-    fn plan(self) -> Result<Plan, RemoteError> {
+    fn config(self) -> Result<Config, RemoteError> {
         let most = check_rule(&self.rule)?;
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         let within = |what, given: Option<Duration>, default: Duration| {
@@ -155,28 +155,32 @@ impl RemoteBuilder {
             check(what, given, (Duration::from_millis(1), self.ttl / 2)).map(|()| given)
         };
         let second = Duration::from_secs(1);
-        if let Some(blocks) = self.blocks {
-            if blocks.most == 0 || blocks.most > most {
-                return Err(RemoteError::Block {
-                    given: blocks.most,
+        if let Some(prefetch) = self.prefetch {
+            if prefetch.most == 0 || prefetch.most > most {
+                return Err(RemoteError::Prefetch {
+                    given: prefetch.most,
                     most,
                 });
             }
-            if blocks.low > blocks.most {
-                return Err(RemoteError::Block {
-                    given: blocks.low,
-                    most: blocks.most,
+            if prefetch.low > prefetch.most {
+                return Err(RemoteError::Prefetch {
+                    given: prefetch.low,
+                    most: prefetch.most,
                 });
             }
             let times = (Duration::from_micros(1), LONGEST);
-            check("time until idle permits go back", blocks.idle, times)?;
-            check("turn", blocks.turn, (Duration::ZERO, LONGEST))?;
-            check("expiry", blocks.expiry, times)?;
-            check("span", blocks.span, times)?;
+            check("time until idle permits go back", prefetch.idle, times)?;
+            check("turn", prefetch.turn, (Duration::ZERO, LONGEST))?;
+            check("expiry", prefetch.expiry, times)?;
+            check("span", prefetch.span, times)?;
         }
-        let away_after = self.away_after.unwrap_or(self.ttl / 3);
-        check("time until the store is away", away_after, (Duration::ZERO, LONGEST))?;
-        Ok(Plan {
+        let unavailable_after = self.unavailable_after.unwrap_or(self.ttl / 3);
+        check(
+            "time until the store is unavailable",
+            unavailable_after,
+            (Duration::ZERO, LONGEST),
+        )?;
+        Ok(Config {
             client: self.client.unwrap_or_else(random::number),
             renewal: within("renewal", self.renewal, self.ttl / 3)?,
             timeout: within("time-out", self.timeout, (self.ttl / 4).min(second))?,
@@ -185,20 +189,20 @@ impl RemoteBuilder {
             rule: self.rule,
             set_up: self.rule,
             ttl: self.ttl,
-            away: self.away,
-            away_after,
-            blocks: self.blocks,
+            on_unavailable: self.on_unavailable,
+            unavailable_after,
+            prefetch: self.prefetch,
         })
     }
 }
 
-/// The most that can be asked for at once, if a store can count by `rule`.
+/// The most units that can be requested at once, if a store can count by `rule`.
 pub(super) fn check_rule(rule: &Rule) -> Result<u64, RemoteError> {
     match rule {
         Rule::Permits { limit } | Rule::Window { limit, .. } if *limit > MAX_UNITS => {
             Err(RemoteError::Limit { given: *limit })
         }
-        // It may be raised.
+        // The limit may be raised.
         Rule::Permits { .. } => Ok(MAX_UNITS),
         Rule::Rate { quota } if Fill::of(quota).is_some() => Ok(quota.burst_size()),
         Rule::Rate { quota } => Err(RemoteError::Quota {

@@ -1,10 +1,10 @@
 //! The driver: the one task of a remote limiter that talks to the store.
 //!
-//! It takes one step at a time, and everything that has come up meanwhile goes into the next one. So permits may be dropped
-//! anywhere, also where nothing can be awaited: they leave word at the desk, and the driver passes it on.
+//! One sync is under way at a time, and everything that comes up meanwhile goes into the next one. So permits may be dropped
+//! anywhere, also where awaiting is impossible: the client records it, and the driver passes it on.
 
-use super::backend::{Backend, Reply, Session, Step, StoreError};
-use super::desk::Todo;
+use super::backend::{Backend, Session, StoreError, SyncReply, SyncRequest};
+use super::client::Action;
 use super::shared::Shared;
 use crate::sync::notify::{self, Notified};
 use crate::time::{Instant, Sleep};
@@ -15,9 +15,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
-/// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store has been
-/// told. Nothing is asked for, renewed or given back unless it runs: when it is dropped before, as with its runtime, what is held
-/// at the store goes with the time to live.
+/// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store knows of
+/// it. Without it nothing is requested, renewed or returned. If it is dropped before, as with its runtime, the units at the
+/// store are lost after the time to live.
 #[must_use = "a remote limiter does nothing unless its driver runs"]
 pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
@@ -26,10 +26,10 @@ impl Driver {
         Self(Box::pin(drive(shared)))
     }
 
-    /// Runs it on whichever thread has something for it to do: at once, inside the call that caused it. For stores that answer
-    /// at once, such as [`Memory`](super::Memory), and for virtual time: no runtime is needed then.
+    /// Runs the driver on the thread that gives it work: at once, inside that call. For stores that answer at once, such as
+    /// [`Memory`](super::Memory), and for virtual time: no runtime is needed then.
     pub fn in_place(self) {
-        let pumped = Arc::new(Pumped(Mutex::new(Place {
+        let pumped = Arc::new(InPlace(Mutex::new(Place {
             driver: Some(self.0),
             again: false,
         })));
@@ -50,17 +50,17 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// A driver that is polled by whoever wakes it.
-struct Pumped(Mutex<Place>);
+/// A driver that its wakers poll.
+struct InPlace(Mutex<Place>);
 
 struct Place {
-    /// Empty while somebody polls it, and once it has ended.
+    /// Empty while a thread polls it, and once it has ended.
     driver: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// It was woken while somebody polled it.
+    /// It was woken during a poll.
     again: bool,
 }
 
-impl Notified for Pumped {
+impl Notified for InPlace {
     fn notified(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut cx = Context::from_waker(&waker);
@@ -84,21 +84,21 @@ impl Notified for Pumped {
     }
 }
 
-impl Wake for Pumped {
+impl Wake for InPlace {
     fn wake(self: Arc<Self>) {
         notify::call(self);
     }
 }
 
-/// Takes leave of the backend when the driver ends, also when it is dropped before it could tell the store.
-struct Leaving<'a, B: Backend>(&'a Shared<B>);
+/// Makes the backend forget the sessions when the driver ends, also when it is dropped before it could tell the store.
+struct LeaveOnDrop<'a, B: Backend>(&'a Shared<B>);
 
-impl<B: Backend> Drop for Leaving<'_, B> {
+impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
     fn drop(&mut self) {
         if seeded!("remote_drops_without_leave") {
             return;
         }
-        let (key, sessions) = self.0.with(|desk| (desk.plan().key.clone(), desk.sessions()));
+        let (key, sessions) = self.0.with(|client| (client.config().key.clone(), client.sessions()));
         for session in sessions {
             self.0.backend.leave(&key, session);
         }
@@ -106,34 +106,42 @@ impl<B: Backend> Drop for Leaving<'_, B> {
 }
 
 async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
-    let _leaving = Leaving(&*shared);
+    let _leaving = LeaveOnDrop(&*shared);
     loop {
         let now = shared.clock.now();
-        let (todo, parted) = shared.with(|desk| {
-            desk.look_at_process(now);
-            desk.tick(now);
-            (desk.next(now), desk.take_parted())
+        let (todo, ended_sessions) = shared.with(|client| {
+            client.check_process(now);
+            client.on_tick(now);
+            (client.next_action(now), client.take_ended_sessions())
         });
-        if !parted.is_empty() {
-            let key = shared.with(|desk| desk.plan().key.clone());
-            parted.iter().for_each(|&session| shared.backend.leave(&key, session));
+        if !ended_sessions.is_empty() {
+            let key = shared.with(|client| client.config().key.clone());
+            ended_sessions
+                .iter()
+                .for_each(|&session| shared.backend.leave(&key, session));
         }
         match todo {
-            Todo::Send(step) => send(&shared, step).await,
-            Todo::Wait(until, session) => wait(&shared, until, session).await,
-            Todo::Stop => return,
+            Action::Send(sync) => send(&shared, sync).await,
+            Action::Wait(until, session) => wait(&shared, until, session).await,
+            Action::Stop => return,
         }
     }
 }
 
-/// Takes a step, and lets time pass meanwhile: what expires while the store is silent expires in time.
-async fn send<B: Backend>(shared: &Shared<B>, step: Step) {
-    let (key, rule, timeout) = shared.with(|desk| (desk.plan().key.clone(), desk.plan().rule, desk.plan().timeout));
+/// Sends a sync, and ticks meanwhile: a lease that ends while the store is silent ends in time.
+async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
+    let (key, rule, timeout) = shared.with(|client| {
+        (
+            client.config().key.clone(),
+            client.config().rule,
+            client.config().timeout,
+        )
+    });
     let sent = shared.clock.now();
     let limit = shared.clock.after(sent, timeout);
-    let mut answer = pin!(shared.backend.step(&key, &rule, &step));
+    let mut answer = pin!(shared.backend.sync(&key, &rule, &sync));
     let mut timer = Sleep::until(&shared.clock, limit);
-    let answer: Result<Reply, StoreError> = poll_fn(|cx| {
+    let answer: Result<SyncReply, StoreError> = poll_fn(|cx| {
         loop {
             if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
                 return Poll::Ready(answer);
@@ -142,9 +150,9 @@ async fn send<B: Backend>(shared: &Shared<B>, step: Step) {
             if now >= limit {
                 return Poll::Ready(Err(StoreError::TimedOut { after: timeout }));
             }
-            let next = shared.with(|desk| {
-                desk.tick(now);
-                desk.wakes_at(now)
+            let next = shared.with(|client| {
+                client.on_tick(now);
+                client.next_tick(now)
             });
             timer.reset(next.map_or(limit, |next| next.min(limit)));
             if Pin::new(&mut timer).poll(cx).is_pending() {
@@ -154,39 +162,39 @@ async fn send<B: Backend>(shared: &Shared<B>, step: Step) {
     })
     .await;
     let now = shared.clock.now();
-    let leaves = shared.with(|desk| {
-        desk.hear(&step, sent, now, answer);
-        step.end && !desk.takes_leave_of(step.session)
+    let leaves = shared.with(|client| {
+        client.on_reply(&sync, sent, now, answer);
+        sync.end && !client.is_ending(sync.session)
     });
     if leaves {
         // The end was answered, or given up.
-        shared.backend.leave(&key, step.session);
+        shared.backend.leave(&key, sync.session);
     }
 }
 
-/// Waits for something to do.
+/// Waits for work.
 async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: Option<Session>) {
-    let key = shared.with(|desk| desk.plan().key.clone());
+    let key = shared.with(|client| client.config().key.clone());
     let mut timer = until.map(|until| Sleep::until(&shared.clock, until));
-    let mut news = pin!(async {
+    let mut notified = pin!(async {
         match session {
-            Some(session) => shared.backend.news(&key, session).await,
+            Some(session) => shared.backend.notified(&key, session).await,
             None => std::future::pending().await,
         }
     });
     poll_fn(|cx| {
         // Outside the lock: it may run foreign code.
         let waker = cx.waker().clone();
-        let (poked, old) = shared.with(|desk| desk.was_poked(waker));
+        let (driver_woken, old) = shared.with(|client| client.poll_driver(waker));
         drop(old);
-        if poked {
+        if driver_woken {
             return Poll::Ready(());
         }
-        if news.as_mut().poll(cx).is_ready() {
+        if notified.as_mut().poll(cx).is_ready() {
             if let Some(session) = session {
                 let now = shared.clock.now();
-                let told = shared.backend.told(&key, session);
-                shared.with(|desk| desk.hear_news(session, &told, now));
+                let notification = shared.backend.notification(&key, session);
+                shared.with(|client| client.on_notification(session, &notification, now));
             }
             return Poll::Ready(());
         }

@@ -1,55 +1,54 @@
-//! What can be wrong with the settings of a remote limiter.
+//! Errors in the settings of a remote limiter.
 
 use super::key::Key;
 use std::fmt;
 use std::time::Duration;
 
-/// A setting that cannot be.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteError {
-    /// No name for a limiter.
+    /// An invalid name of a limiter.
     Key {
-        /// What was given.
+        /// The given name.
         given: Box<str>,
     },
     /// A limit above [`MAX_UNITS`](super::MAX_UNITS).
     Limit {
-        /// What was given.
+        /// The given limit.
         given: u64,
     },
-    /// A quota that a store cannot count: one that is zero, unlimited or by interval, or so large that whole numbers of 52
-    /// bits do not hold it.
+    /// A quota that a store cannot count: one that is zero, unlimited or by interval, or exceeds whole numbers of 52 bits.
     Quota {
-        /// What was given.
+        /// The given quota.
         given: Box<str>,
     },
     /// A change that this kind of limiter does not have.
     Rule {
-        /// What was to be changed.
+        /// The setting to be changed.
         given: &'static str,
-        /// What it was to be changed of.
+        /// The kind of the limiter.
         of: &'static str,
     },
     /// A duration out of its range.
     Duration {
-        /// Which.
+        /// The name of the setting.
         what: &'static str,
-        /// What was given.
+        /// The given duration.
         given: Duration,
         /// The least and the most that is allowed.
         allowed: (Duration, Duration),
     },
-    /// A block without units, or with more than the limit or burst has.
-    Block {
-        /// What was given.
+    /// A prefetch without units, or of more than the limit or burst.
+    Prefetch {
+        /// The given number.
         given: u64,
         /// The most that is allowed.
         most: u64,
     },
-    /// Something that this store cannot do.
+    /// A feature that this store does not support.
     Unsupported {
-        /// What.
+        /// The feature.
         what: &'static str,
         /// The store.
         store: &'static str,
@@ -58,14 +57,14 @@ pub enum RemoteError {
     NoRuntime,
     /// An address, a name or a file that the client of the store cannot use.
     Address {
-        /// What is wrong with it, without secrets.
+        /// The reason, without secrets.
         why: Box<str>,
     },
     /// Certificates or a key that an encrypted connection cannot use.
     Certificate {
-        /// Which.
+        /// The faulty part.
         what: &'static str,
-        /// What is wrong with them, without secrets.
+        /// The reason, without secrets.
         why: Box<str>,
     },
 }
@@ -95,8 +94,8 @@ impl fmt::Display for RemoteError {
                 "a {what} of {given:?} was given, and {:?} to {:?} is allowed",
                 allowed.0, allowed.1
             ),
-            Self::Block { given, most } => {
-                write!(f, "a block of {given} was given, and 1 to {most} is allowed")
+            Self::Prefetch { given, most } => {
+                write!(f, "a prefetch of {given} was given, and 1 to {most} is allowed")
             }
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
             Self::NoRuntime => f.write_str("there is no tokio runtime to run the driver in"),

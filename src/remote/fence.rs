@@ -1,29 +1,29 @@
-//! Tokens for resources that check whether who writes still holds a permit.
+//! Fencing tokens: a resource checks by them that a writer still holds a permit.
 
 use std::fmt;
 
-/// A fencing token: what is granted later, anywhere, has a greater one. Sent along with each request to a resource, which keeps a
+/// A fencing token: a later grant, anywhere, has a greater one. Send it along with each request to a resource, which keeps a
 /// [`FenceGuard`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence {
-    /// The token of the store's grant. In memory and in Redis it is as great as the time in microseconds since 1970, by the
-    /// store's clock, so that it grows also where the store has lost its memory; in the others it grows as long as they keep
+    /// The token of the store's grant. In memory and in Redis it is at least the time in microseconds since 1970, by the
+    /// store's clock, so that it grows also where the store has lost its memory. In the others it grows as long as they keep
     /// their data.
     pub token: u64,
-    /// The how-manieth admission of this process since that grant: above zero only with [`Blocks`](super::Blocks), where
-    /// permits are used again without asking the store.
+    /// The number of admissions by this process since that grant: above zero only with [`Prefetch`](super::Prefetch), which
+    /// uses permits again without asking the store.
     pub order: u64,
-    /// Nobody holds a permit with a lower token any more, as the store said last; zero where a store does not say it. With a
-    /// limit of one it is the token itself.
+    /// No permit with a lower token is held any more, according to the store's last reply; zero where a store does not report
+    /// it. With a limit of one it is the token itself.
     pub floor: u64,
 }
 
-/// What a resource keeps to turn away who has lost a permit and does not know: the highest [floor](Fence::floor) that it was told.
+/// Turns away holders of lost permits at a resource, by the highest [floor](Fence::floor) that it was shown.
 ///
-/// With a limit of one it turns away everybody but the last holder that it has heard of, and those after it. Where several hold
-/// permits at a time, it turns away who was granted one before all of those who held one when the latest of its callers was
-/// granted its own, or has last heard of the store: who has lost a permit that is younger than another one that is still held
-/// passes. Where that is not enough, use several limiters of one permit each, and a guard for each.
+/// With a limit of one it turns away every holder before the last one that it has seen. With several holders at a time, it
+/// knows the oldest permit held when its latest caller was granted its own, or last heard of the store. Holders of older
+/// permits are turned away. The holder of a lost permit that is younger than one still held passes. Where that is not enough,
+/// use several limiters of one permit each, and a guard for each.
 ///
 /// It is as good as its memory: keep the [floor](Self::floor) with the data, and write both or neither.
 ///
@@ -43,27 +43,27 @@ pub struct FenceGuard {
 }
 
 impl FenceGuard {
-    /// One that has heard of nobody.
+    /// A guard that has seen no token.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One that goes on from a floor that was kept.
+    /// A guard that continues from a saved floor.
     pub fn from_floor(floor: u64) -> Self {
         Self { floor }
     }
 
-    /// Below which tokens are turned away: what is to be kept.
+    /// The floor to be saved: lower tokens are turned away.
     pub fn floor(&self) -> u64 {
         self.floor
     }
 
-    /// Whether who shows `fence` may go on.
+    /// Checks that the holder of `fence` may go on.
     ///
     /// # Errors
-    /// [`Stale`] when it has lost its permit.
+    /// [`Stale`] when its permit was lost.
     pub fn check(&mut self, fence: Fence) -> Result<(), Stale> {
-        // First: the process may have heard by now that the permit is lost, which only its task does not know.
+        // First: the process may know by now that the permit is lost, though its task does not.
         self.floor = self.floor.max(fence.floor);
         let (token, floor) = (fence.token, self.floor);
         if token < floor {
@@ -74,13 +74,13 @@ impl FenceGuard {
     }
 }
 
-/// A permit was lost: all of those that were granted up to then are gone.
+/// A permit was lost, as were all that were granted before `floor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stale {
     /// The token that was shown.
     pub token: u64,
-    /// The lowest that is good.
+    /// The lowest valid token.
     pub floor: u64,
 }
 

@@ -22,10 +22,10 @@ impl Key {
     /// The longest name, in bytes.
     pub const MAX_BYTES: usize = 200;
 
-    /// A name.
+    /// Checks a name.
     ///
     /// # Errors
-    /// [`RemoteError::Key`] when it is empty, too long, or has a character that no name has.
+    /// [`RemoteError::Key`] when it is empty, too long, or has a forbidden character.
     pub fn new(name: impl Into<Box<str>>) -> Result<Self, RemoteError> {
         let name = name.into();
         let odd = |c: char| c.is_control() || c.is_whitespace() || c == '{' || c == '}';
@@ -36,7 +36,7 @@ impl Key {
         Ok(Self(name))
     }
 
-    /// The name under which a store keeps the limiter of this kind: no other kind has it.
+    /// The name under which a store keeps the limiter of this kind. It differs from that of other kinds.
     pub(super) fn of(&self, kind: &str) -> Self {
         if seeded!("remote_kinds_share_a_key") {
             return self.clone();

@@ -1,9 +1,9 @@
-//! The handle of a remote limiter, and how it is a leg of a policy.
+//! The handle of a remote limiter, and its part as a leg of a policy.
 
 use super::acquire::Acquire;
 use super::backend::{Backend, Rule};
 use super::builder::{self, RemoteBuilder};
-use super::desk::{End, Kind, RemoteTicket};
+use super::client::{End, RemoteTicket, WaitKind};
 use super::error::RemoteError;
 use super::key::Key;
 use super::memory::Memory;
@@ -24,45 +24,46 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// A limit that lies in a store, and that several processes share. See the [module](super).
+/// A limit that is kept in a store, and that several processes share. See the [module](super).
 ///
 /// # Fairness
-/// Permits are granted in the order in which requests reach the store, over all processes: each request has its own place.
-/// A large one is not overtaken. With [`Blocks`](super::Blocks) the place is that of the process, and its requests are served
-/// in order from what it is given. A rate grants for later what is not there yet, in the order of asking, so that nobody asks
-/// twice; what was granted to a request that is dropped meanwhile goes to the next of this process, or is lost. In a
-/// window each process that waits has one place in line, for whoever is next there; those behind it, and those who do not wait, are
-/// given what it leaves.
+/// Permits are granted in the order in which requests reach the store, over all processes: each request has its own place. A
+/// large one is not overtaken. With [`Prefetch`](super::Prefetch) the place is that of the process, and its waiters are served
+/// in order from its grants. A rate grants tokens for later, in the order of requests, so that no process asks twice. The grant
+/// of a waiter that is dropped meanwhile goes to the next one of this process, or is lost. In a window each process with
+/// waiters has one place in the queue, for its first waiter; later places and requests that do not wait get the rest.
 ///
 /// # Trying
-/// `try_admit`, alone or by a policy, never asks the store: it finds what is at hand in this process. That is nothing without
-/// [`Blocks`](super::Blocks). It also goes by the limit that the store said last, for the time of a
-/// [renewal](RemoteBuilder::renewal): a limit that was raised elsewhere is known so much later at most. [`acquire_now`](Self::acquire_now) asks the store and does not wait in its queue.
+/// `try_admit`, alone or by a policy, never asks the store: it takes what is available in this process. That is nothing without
+/// [`Prefetch`](super::Prefetch). It also uses the last limit that the store reported, for the time of a
+/// [renewal](RemoteBuilder::renewal): a limit raised elsewhere is known at most that much later.
+/// [`acquire_now`](Self::acquire_now) asks the store and does not wait in its queue.
 ///
 /// # Forks
-/// A limiter is closed in a process that was forked after it was made, and its permits there are lost: make it in the child.
+/// A limiter is closed in a process that was forked after its construction, and its permits there are lost: create it in the
+/// child.
 ///
 /// # Cancel safety
-/// Every future may be dropped at any point. A place in the queue is given up; what had been granted goes back.
+/// Every future may be dropped at any point. Its place in the queue is given up, and its grant goes back.
 pub struct Remote<B: Backend> {
     pub(super) shared: Arc<Shared<B>>,
 }
 
 impl Remote<Memory> {
-    /// So many permits, which come back when they are dropped. If the store knows `key` already, its limit is left as it is, and
-    /// [`RemoteStats::differs`] says that it is another one.
+    /// At most `limit` permits at a time, which come back when they are dropped. If the store knows `key` already, its limit
+    /// stays, and [`RemoteStats::differs`] reports the difference.
     pub fn permits(key: Key, limit: u64) -> RemoteBuilder {
         RemoteBuilder::new(key, builder::permits(limit))
     }
 
-    /// A token bucket, counted in whole numbers by the store's clock. The quota of whoever asked last applies to all, until
-    /// somebody [sets](Remote::set_quota) it.
+    /// A token bucket, counted in whole numbers by the store's clock. Until [`set_quota`](Remote::set_quota) is called, the
+    /// latest caller's quota applies to every process.
     pub fn rate(key: Key, quota: Quota) -> RemoteBuilder {
         RemoteBuilder::new(key, builder::rate(quota))
     }
 
-    /// At most `limit` in any span of `length`. The limit of whoever asked last applies to all, until somebody
-    /// [sets](Remote::set_limit) it.
+    /// At most `limit` units in any span of `length`. Until [`set_limit`](Remote::set_limit) is called, the latest caller's
+    /// limit applies to every process.
     pub fn window(key: Key, limit: u64, length: Duration) -> RemoteBuilder {
         RemoteBuilder::new(key, Rule::Window { limit, length })
     }
@@ -76,17 +77,17 @@ impl<B: Backend> Remote<B> {
     /// Waits for `n` units in turn.
     ///
     /// # Errors
-    /// `Oversized` above the limit as the store has it, `Unavailable` while the store is away, `Closed`.
+    /// `Oversized` above the limit as the store has it, `Unavailable` while the store is unavailable, `Closed`.
     pub fn acquire(&self, n: u64) -> Acquire<'_, B> {
-        Acquire::new(self, n, Kind::Turn)
+        Acquire::new(self, n, WaitKind::Queued)
     }
 
-    /// Asks the store for `n` units, and waits for nothing but the answer. It overtakes nobody who waits.
+    /// Asks the store for `n` units, and waits only for the reply. It overtakes no waiter.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), and `Saturated` or `RateExceeded` when there are too few.
     pub fn acquire_now(&self, n: u64) -> Acquire<'_, B> {
-        Acquire::new(self, n, Kind::Answer)
+        Acquire::new(self, n, WaitKind::Immediate)
     }
 
     /// [`acquire`](Self::acquire) with a permit that owns its limiter.
@@ -94,34 +95,34 @@ impl<B: Backend> Remote<B> {
     /// # Errors
     /// As [`acquire`](Self::acquire).
     pub async fn acquire_owned(self: Arc<Self>, n: u64) -> Result<OwnedRemotePermit<B>, Rejection> {
-        let ticket = Acquire::new(&self, n, Kind::Turn).ticket().await;
+        let ticket = Acquire::new(&self, n, WaitKind::Queued).ticket().await;
         match ticket {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
             Err(reason) => Err(self.refusal(reason, n, Wait::Never).to_rejection()),
         }
     }
 
-    /// Takes `n` units of what is at hand in this process.
+    /// Takes `n` of the units available in this process.
     ///
     /// # Errors
     /// As [`acquire_now`](Self::acquire_now), without asking the store.
     pub fn try_acquire(&self, n: u64) -> Result<RemotePermit<'_, B>, Refusal<'_>> {
         let now = self.shared.clock.now();
-        match self.shared.with(|desk| desk.take(n, now)) {
+        match self.shared.with(|client| client.acquire(n, now)) {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
-            Err(reason) => Err(self.refusal(reason, n, self.way(reason))),
+            Err(reason) => Err(self.refusal(reason, n, self.wait_for(reason))),
         }
     }
 
-    /// Sets the limit of permits, or of a window, at the store, for everybody. It holds at once: lowered below what is in use,
-    /// nothing is granted until enough has come back. Ends when the store has carried it out.
+    /// Sets the limit of permits, or of a window, at the store, for all processes. It applies at once: below the units in use,
+    /// nothing is granted until enough have come back. Ends when the store has carried it out.
     ///
-    /// Waiters that need more than a lowered limit are refused as `Oversized`; with a limit of zero these are all that there are.
+    /// Waiters that need more than a lowered limit are refused as `Oversized`; with a limit of zero these are all waiters.
     ///
-    /// Raised, those who wait are served at once. In a window of Consul, ZooKeeper or etcd nobody tells other processes: they
-    /// find it when they ask again, which is with their next [renewal](RemoteBuilder::renewal) at the latest.
+    /// A raised limit serves waiters at once. In a window of Consul, ZooKeeper or etcd other processes are not notified. Their
+    /// waiters are served when they ask again, which is with their next [renewal](RemoteBuilder::renewal) at the latest.
     ///
-    /// The store remembers the limit of permits as long as anybody uses them. For a window see [`set_quota`](Self::set_quota).
+    /// The store remembers the limit of permits as long as they are used. For a window see [`set_quota`](Self::set_quota).
     ///
     /// # Errors
     /// [`RemoteError::Limit`] above [`MAX_UNITS`](super::MAX_UNITS); [`RemoteError::Rule`] for a rate;
@@ -143,17 +144,18 @@ impl<B: Backend> Remote<B> {
         self.change(rule).await
     }
 
-    /// Sets the quota of a rate at the store, for everybody. What was taken stays taken, in whole tokens: a burst that is raised
-    /// is there at once, one that is lowered below what was taken gives nothing until enough has come back. Ends when the store
-    /// has carried it out.
+    /// Sets the quota of a rate at the store, for all processes. Taken tokens stay taken, in whole tokens: a raised burst is
+    /// there at once, and one that is lowered below the taken tokens gives nothing until enough have come back. Ends when the
+    /// store has carried it out.
     ///
-    /// Other processes learn of it with their next request, which it applies to, and bring it along from then on, so that it
-    /// outlives a store that has lost its memory. A store that nobody asks remembers it for a
-    /// [day](Rule::REMEMBERED). Of several changes the last one counts; of several at once, any one: it takes two round trips, and
-    /// whoever finds that somebody else has made a change between them takes its own for made before.
+    /// Other processes learn of it with their next request, to which it applies. They repeat it from then on, so that it
+    /// outlives a store that has lost its memory. An unused store remembers it for a [day](Rule::REMEMBERED). Of several
+    /// changes the last one counts; of several at once, any one. A change takes two round trips, and a caller whose rule was
+    /// changed between them takes its own change for the earlier one.
     ///
     /// # Errors
-    /// [`RemoteError::Quota`] when stores cannot count by it, [`RemoteError::Unsupported`] when this one cannot; [`RemoteError::Rule`] for permits and windows.
+    /// [`RemoteError::Quota`] when stores cannot count by it, [`RemoteError::Unsupported`] when this one cannot;
+    /// [`RemoteError::Rule`] for permits and windows.
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
@@ -173,38 +175,39 @@ impl<B: Backend> Remote<B> {
 
     async fn change(&self, rule: Rule) -> Result<(), RemoteError> {
         builder::check_rule(&rule)?;
-        let ttl = self.shared.with(|desk| desk.plan().ttl);
+        let ttl = self.shared.with(|client| client.config().ttl);
         self.shared.backend.supports(&rule, ttl)?;
-        let change = self.shared.with(|desk| desk.change(rule));
-        self.until(|desk| desk.has_changed(change) || desk.is_closed()).await;
+        let change = self.shared.with(|client| client.change(rule));
+        self.until(|client| client.has_changed(change) || client.is_closed())
+            .await;
         Ok(())
     }
 
-    /// What is limited, and how, as far as it is known here: as it was set up, until the store has said otherwise.
+    /// The rule of the limit as it is known here: as it was set up, until the store reports another one.
     pub fn rule(&self) -> Rule {
-        self.shared.with(|desk| desk.rule())
+        self.shared.with(|client| client.rule())
     }
 
-    /// Refuses everybody from now on, and gives all that this process holds back to the store at once: permits that are still
-    /// held are lost. Ends when the store has been told, or does not answer.
+    /// Refuses all requests from now on, and returns all units of this process to the store at once: permits still held are
+    /// lost. Ends when the store has carried it out, or does not answer.
     pub async fn close(&self) {
-        self.shared.with(|desk| desk.close());
-        self.until(|desk| desk.is_gone()).await;
+        self.shared.with(|client| client.close());
+        self.until(|client| client.is_stopped()).await;
     }
 
-    /// Waits until `holds` does, which watchers are told of.
-    async fn until(&self, holds: impl Fn(&super::desk::Desk) -> bool) {
+    /// Waits until `holds` is true. Watchers are woken for each change of that.
+    async fn until(&self, holds: impl Fn(&super::client::Client) -> bool) {
         let mut watch = Watching {
             shared: &self.shared,
             number: None,
         };
         poll_fn(|cx| {
             let waker = cx.waker().clone();
-            let (held, old) = watch.shared.with(|desk| {
-                if holds(desk) {
+            let (held, old) = watch.shared.with(|client| {
+                if holds(client) {
                     return (true, Some(waker));
                 }
-                (false, desk.watch(&mut watch.number, waker))
+                (false, client.watch(&mut watch.number, waker))
             });
             drop(old);
             if held { Poll::Ready(()) } else { Poll::Pending }
@@ -212,13 +215,14 @@ impl<B: Backend> Remote<B> {
         .await;
     }
 
-    /// How things stand, here and at the store as of its last answer. No round trip.
+    /// The state here, and at the store as of its last reply. No round trip.
     pub fn stats(&self) -> RemoteStats {
         let now = self.shared.clock.now();
-        self.shared.with(|desk| RemoteStats::of(desk, &self.shared.clock, now))
+        self.shared
+            .with(|client| RemoteStats::of(client, &self.shared.clock, now))
     }
 
-    /// The name under which the store knows it.
+    /// The name of the limiter at the store.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -232,8 +236,8 @@ impl<B: Backend> Remote<B> {
         Refusal::new(reason, &self.shared.name, units, wait)
     }
 
-    /// How whoever is refused so may wait.
-    fn way(&self, reason: Reason) -> Wait<'_> {
+    /// How a caller refused with `reason` may wait.
+    fn wait_for(&self, reason: Reason) -> Wait<'_> {
         match reason {
             Reason::Saturated | Reason::RateExceeded => Wait::Turn(self),
             _ => Wait::Never,
@@ -244,55 +248,55 @@ impl<B: Backend> Remote<B> {
 impl<B: Backend> Limiter for Remote<B> {
     type Ticket = RemoteTicket;
 
-    // The clock is read anew: a lease that has run out is not good as of an earlier instant.
+    // The clock is read anew: a lease may have ended since an earlier instant.
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<RemoteTicket, Refusal<'_>> {
         let (units, now) = (demand.units(), self.shared.clock.now());
         let id = QueueId::of(self);
         let claim = demand.queue_key(id);
-        let taken = self.shared.with(|desk| {
+        let taken = self.shared.with(|client| {
             let Some(claim) = claim else {
-                return desk.take(units, now);
+                return client.acquire(units, now);
             };
-            match desk.look(claim.key(), None, now).0 {
+            match client.poll_wait(claim.key(), None, now).0 {
                 None => Err(Reason::Saturated),
                 Some(End::Granted(ticket)) if ticket.units == units => {
                     demand.redeem(id);
                     Ok(ticket)
                 }
                 Some(End::Granted(ticket)) => {
-                    // Made by somebody else at this limiter, for another number.
+                    // Another user of this limiter made the claim, for another number.
                     demand.redeem(id);
-                    desk.put_back(ticket, true, now);
-                    desk.take(units, now)
+                    client.refund(ticket, true, now);
+                    client.acquire(units, now)
                 }
                 Some(End::Refused(_) | End::Lapsed) => {
                     demand.redeem(id);
-                    desk.take(units, now)
+                    client.acquire(units, now)
                 }
             }
         });
-        taken.map_err(|reason| self.refusal(reason, units, self.way(reason)))
+        taken.map_err(|reason| self.refusal(reason, units, self.wait_for(reason)))
     }
 
     fn cancel(&self, ticket: RemoteTicket, _: &ClockReading) {
         let now = self.shared.clock.now();
-        self.shared.with(|desk| desk.put_back(ticket, true, now));
+        self.shared.with(|client| client.refund(ticket, true, now));
     }
 
     fn finish(&self, ticket: RemoteTicket, _: Outcome, _: &ClockReading) {
         let now = self.shared.clock.now();
-        self.shared.with(|desk| desk.put_back(ticket, false, now));
+        self.shared.with(|client| client.refund(ticket, false, now));
     }
 
-    /// What a rate was charged is corrected: too much comes to hand in this process, too little is told to the store. Of more
-    /// than [`MAX_UNITS`](super::MAX_UNITS) so many are charged.
+    /// Corrects the charge of a rate: a surplus becomes available in this process, and a shortage is reported to the store. At
+    /// most [`MAX_UNITS`](super::MAX_UNITS) are charged.
     fn settle(&self, ticket: &mut RemoteTicket, settlement: Settlement<'_>) -> u32 {
         let now = self.shared.clock.now();
         let Some(actual) = settlement.actual() else { return 0 };
-        self.shared.with(|desk| {
-            if desk.plan().spends() {
-                desk.settle(ticket, actual, now);
+        self.shared.with(|client| {
+            if client.config().spends() {
+                client.settle(ticket, actual, now);
                 1
             } else {
                 0
@@ -300,33 +304,33 @@ impl<B: Backend> Limiter for Remote<B> {
         })
     }
 
-    /// It is held as long as this process lives.
+    /// The units stay held as long as this process lives.
     fn forget(&self, _: RemoteTicket) {}
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let (units, now) = (demand.units(), self.shared.clock.now());
         let claim = demand.queue_key(QueueId::of(self));
-        let ready = self.shared.with(|desk| {
+        let ready = self.shared.with(|client| {
             if let Some(claim) = claim {
-                return Ok((!desk.waits(claim.key()), None));
+                return Ok((!client.waits(claim.key()), None));
             }
-            desk.drop_stale(now);
-            if desk.is_closed() {
+            client.drop_stale(now);
+            if client.is_closed() {
                 return Err(Reason::Closed);
             }
-            if desk.is_oversized(units, now) {
+            if client.is_oversized(units, now) {
                 return Err(Reason::Oversized);
             }
-            if desk.refuses_while_away() {
+            if client.refuses_unavailable() {
                 return Err(Reason::Unavailable);
             }
             let all = units.saturating_add(demand.ahead());
-            Ok((desk.has_free(all, now), desk.comes_at(all)))
+            Ok((client.has_free(all, now), client.arrives_at(all)))
         });
         match ready {
             Err(reason) => ReadyAt::never_for(reason, &self.shared.name, units),
             Ok((true, _)) => ReadyAt::NOW,
-            // What was granted for later needs no request.
+            // A grant for later needs no request.
             Ok((false, Some(at))) => ReadyAt::at(&self.shared.name, at),
             Ok((false, None)) => ReadyAt::in_turn(&self.shared.name, self, units),
         }
@@ -340,7 +344,7 @@ impl<B: Backend> Limiter for Remote<B> {
         visit(self);
     }
 
-    /// As of the store's last answer; what waits is what waits here.
+    /// As of the store's last reply; `waiting` counts the waiters here.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let stats = self.stats();
         let rule = self.rule();
@@ -375,13 +379,15 @@ impl<B: Backend> Limiter for Remote<B> {
 impl<B: Backend> WaitQueue for Remote<B> {
     fn join(&self, units: u64, waker: &Waker) -> QueueKey {
         let (waker, now) = (waker.clone(), self.shared.clock.now());
-        let key = self.shared.with(|desk| desk.join(units, Kind::Claim, waker, now));
+        let key = self
+            .shared
+            .with(|client| client.join(units, WaitKind::Policy, waker, now));
         QueueKey::new(QueueId::of(self), key)
     }
 
     fn leave(&self, claim: QueueKey) {
         let now = self.shared.clock.now();
-        let waker = self.shared.with(|desk| desk.leave(claim.key(), now));
+        let waker = self.shared.with(|client| client.leave(claim.key(), now));
         drop(waker);
     }
 
@@ -393,10 +399,10 @@ impl<B: Backend> WaitQueue for Remote<B> {
     }
 }
 
-/// The last handle goes: permits cannot outlive it, except those that were forgotten.
+/// The last handle goes: permits cannot outlive it, except forgotten ones.
 impl<B: Backend> Drop for Remote<B> {
     fn drop(&mut self) {
-        self.shared.with(|desk| desk.close());
+        self.shared.with(|client| client.close());
     }
 }
 
@@ -409,7 +415,7 @@ impl<B: Backend> fmt::Debug for Remote<B> {
     }
 }
 
-/// A place among those who watch, given up when it is dropped.
+/// The registration of a watcher, which ends when it is dropped.
 pub(super) struct Watching<'a, B: Backend> {
     pub(super) shared: &'a Shared<B>,
     pub(super) number: Option<u64>,
@@ -418,7 +424,7 @@ pub(super) struct Watching<'a, B: Backend> {
 impl<B: Backend> Drop for Watching<'_, B> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            let waker = self.shared.with(|desk| desk.unwatch(number));
+            let waker = self.shared.with(|client| client.unwatch(number));
             drop(waker);
         }
     }

@@ -1,7 +1,7 @@
 //! The loss of a lease, as a future.
 
 use super::backend::Backend;
-use super::desk::RemoteTicket;
+use super::client::RemoteTicket;
 use super::shared::Shared;
 use crate::time::Sleep;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Ends when a permit of a [`Remote`](super::Remote) has been lost. It has a timer of its own, so that it does not depend on
-/// the driver being run.
+/// the driver.
 #[must_use = "futures do nothing unless polled"]
 pub struct Lost<B: Backend> {
     shared: Arc<Shared<B>>,
@@ -41,17 +41,17 @@ impl<B: Backend> Future for Lost<B> {
         loop {
             let (now, waker) = (this.shared.clock.now(), cx.waker().clone());
             let number = &mut this.number;
-            let (lost, runs_out, old) = this.shared.with(|desk| {
-                if desk.is_lost(&ticket, now) {
+            let (lost, expires_at, old) = this.shared.with(|client| {
+                if client.is_lost(&ticket, now) {
                     return (true, None, Some(waker));
                 }
-                (false, desk.runs_out(&ticket), desk.watch(number, waker))
+                (false, client.expires_at(&ticket), client.watch(number, waker))
             });
             drop(old);
             if lost {
                 return Poll::Ready(());
             }
-            let Some(at) = runs_out else { return Poll::Pending };
+            let Some(at) = expires_at else { return Poll::Pending };
             let timer = this.timer.get_or_insert_with(|| Sleep::until(&this.shared.clock, at));
             timer.reset(at);
             if Pin::new(timer).poll(cx).is_pending() {
@@ -64,7 +64,7 @@ impl<B: Backend> Future for Lost<B> {
 impl<B: Backend> Drop for Lost<B> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            let waker = self.shared.with(|desk| desk.unwatch(number));
+            let waker = self.shared.with(|client| client.unwatch(number));
             drop(waker);
         }
     }

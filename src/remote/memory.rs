@@ -1,8 +1,8 @@
 //! A store in the memory of this process: the reference, and the double for tests.
 
-use super::backend::{Backend, News, Reply, Rule, Session, Step, StoreError};
-use super::book::{Book, Outcome};
+use super::backend::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest};
 use super::key::Key;
+use super::model::{Model, Outcome};
 use crate::sync::wake::wake_all;
 use crate::time::Clock;
 use parking_lot::Mutex;
@@ -43,16 +43,16 @@ pub struct Memory {
 
 #[derive(Default)]
 struct State {
-    books: BTreeMap<Key, Book>,
-    /// Above every token of a book that is gone.
+    models: BTreeMap<Key, Model>,
+    /// At least every token of a removed model.
     token: u64,
-    /// Who waits for news, and for whom there is some.
-    ears: BTreeMap<(Key, Session), Waker>,
-    rung: BTreeSet<(Key, Session)>,
+    /// The wakers of sessions that await a notification; and the sessions that have one.
+    waiting: BTreeMap<(Key, Session), Waker>,
+    notified: BTreeSet<(Key, Session)>,
 }
 
 impl Memory {
-    /// An empty store that goes by `clock`.
+    /// An empty store with this clock.
     pub fn new(clock: &Clock) -> Self {
         Self {
             clock: clock.clone(),
@@ -65,18 +65,18 @@ impl Memory {
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// How many keys there are, once those have gone whose sessions have expired.
+    /// The number of keys, once those with only expired sessions are gone.
     pub fn len(&self) -> usize {
         let now = self.now();
         let mut state = self.state.lock();
         let state = &mut *state;
         let token = &mut state.token;
-        state.books.retain(|_, book| {
-            book.sweep(now);
-            *token = (*token).max(book.token());
-            !book.is_empty(now)
+        state.models.retain(|_, model| {
+            model.sweep(now);
+            *token = (*token).max(model.token());
+            !model.is_empty(now)
         });
-        state.books.len()
+        state.models.len()
     }
 
     /// True when there is no key.
@@ -84,37 +84,37 @@ impl Memory {
         self.len() == 0
     }
 
-    /// Forgets everything, as a server does that is started anew.
+    /// Forgets everything, as a restarted server does.
     pub fn clear(&self) {
         let mut state = self.state.lock();
-        state.books.clear();
+        state.models.clear();
     }
 
-    fn step_now(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    fn sync_now(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let now = self.now();
         let kept = key.of(rule.kind());
         let (reply, wakers) = {
             let mut state = self.state.lock();
             let state = &mut *state;
             let token = state.token;
-            let book = state
-                .books
+            let model = state
+                .models
                 .entry(kept.clone())
-                .or_insert_with(|| Book::new(rule, now, token));
-            if !book.fits(rule) {
+                .or_insert_with(|| Model::new(rule, now, token));
+            if !model.fits(rule) {
                 let why = format!("`{key}` is another kind of limiter").into();
                 return Err(StoreError::Refused { why });
             }
-            let Outcome { reply, told } = book.step(now, rule, step);
-            state.token = state.token.max(book.token());
-            if book.is_empty(now) {
-                state.books.remove(&kept);
+            let Outcome { reply, notify } = model.sync(now, rule, sync);
+            state.token = state.token.max(model.token());
+            if model.is_empty(now) {
+                state.models.remove(&kept);
             }
             let mut wakers = Vec::new();
-            for session in told {
-                let ear = (key.clone(), session);
-                wakers.extend(state.ears.remove(&ear));
-                state.rung.insert(ear);
+            for session in notify {
+                let id = (key.clone(), session);
+                wakers.extend(state.waiting.remove(&id));
+                state.notified.insert(id);
             }
             (reply, wakers)
         };
@@ -124,36 +124,36 @@ impl Memory {
 }
 
 impl Backend for Memory {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        self.step_now(key, rule, step)
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        self.sync_now(key, rule, sync)
     }
 
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
-        let ear = (key.clone(), session);
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        let id = (key.clone(), session);
         poll_fn(move |cx| {
             let waker = cx.waker().clone();
             let mut state = self.state.lock();
-            if state.rung.remove(&ear) {
+            if state.notified.remove(&id) {
                 return Poll::Ready(());
             }
-            let old = state.ears.insert(ear.clone(), waker);
+            let old = state.waiting.insert(id.clone(), waker);
             drop(state);
             drop(old);
             Poll::Pending
         })
     }
 
-    fn told(&self, key: &Key, session: Session) -> News {
+    fn notification(&self, key: &Key, session: Session) -> Notification {
         let state = self.state.lock();
-        let book = state.books.get(&key.of(Rule::PERMITS));
-        book.map_or(News::Look, |book| book.told(session))
+        let model = state.models.get(&key.of(Rule::PERMITS));
+        model.map_or(Notification::Sync, |model| model.notification(session))
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        let ear = (key.clone(), session);
+        let id = (key.clone(), session);
         let mut state = self.state.lock();
-        state.rung.remove(&ear);
-        let waker = state.ears.remove(&ear);
+        state.notified.remove(&id);
+        let waker = state.waiting.remove(&id);
         drop(state);
         drop(waker);
     }
@@ -163,7 +163,7 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         f.debug_struct("Memory")
-            .field("keys", &state.books.len())
+            .field("keys", &state.models.len())
             .finish_non_exhaustive()
     }
 }

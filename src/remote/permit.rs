@@ -1,4 +1,4 @@
-//! What the permits of a remote limiter can say of themselves.
+//! Methods of remote permits.
 
 use super::backend::Backend;
 use super::fence::Fence;
@@ -8,7 +8,7 @@ use crate::core::permit::Permit;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A permit that borrows its [`Remote`]. Dropping it leaves word for the driver, who gives the units back.
+/// A permit that borrows its [`Remote`]. Dropping it tells the driver to return the units.
 pub type RemotePermit<'a, B> = Permit<&'a Remote<B>>;
 
 /// A permit that owns a handle of its [`Remote`].
@@ -22,21 +22,21 @@ macro_rules! permits {
                 self.ticket().map_or(0, |ticket| ticket.units)
             }
 
-            /// The fencing token of a permit. `None` for what a rate has given, which nobody can lose, and for what was
-            /// admitted while the store was away, which nobody has counted.
+            /// The fencing token of a permit. `None` for tokens of a rate, which cannot be lost, and for admissions while the
+            /// store was unavailable, which are not counted.
             pub fn fence(&self) -> Option<Fence> {
                 let ticket = (*self.ticket())?;
                 let shared = &self.limiter().shared;
-                shared.with(|desk| desk.fence(&ticket))
+                shared.with(|client| client.fence(&ticket))
             }
 
-            /// True when the lease has run out, or the store has lost it: somebody else may hold these units. What a rate has
-            /// given is never lost, and neither is what was admitted while the store was away.
+            /// True when the lease has ended, or the store has lost it: these units may have another holder. Tokens of a rate
+            /// are never lost, nor are admissions while the store was unavailable.
             pub fn is_lost(&self) -> bool {
                 let Some(ticket) = *self.ticket() else { return false };
                 let shared = &self.limiter().shared;
                 let now = shared.clock.now();
-                shared.with(|desk| desk.is_lost(&ticket, now))
+                shared.with(|client| client.is_lost(&ticket, now))
             }
 
             /// Ends when [`is_lost`](Self::is_lost) becomes true; never, if it never does. It may outlive the permit.
@@ -47,16 +47,16 @@ macro_rules! permits {
                 Lost::new(Arc::clone(&self.limiter().shared), *self.ticket())
             }
 
-            /// How long this is good for unless it is renewed; zero when it is lost. `None` for what does not run out.
+            /// How long this is valid unless it is renewed; zero when it is lost. `None` if it does not expire.
             pub fn good_for(&self) -> Option<Duration> {
                 let ticket = (*self.ticket())?;
                 let shared = &self.limiter().shared;
                 let now = shared.clock.now();
-                shared.with(|desk| {
-                    if desk.is_lost(&ticket, now) {
+                shared.with(|client| {
+                    if client.is_lost(&ticket, now) {
                         return Some(Duration::ZERO);
                     }
-                    let deadline = desk.runs_out(&ticket)?;
+                    let deadline = client.expires_at(&ticket)?;
                     Some(shared.clock.between(now, deadline))
                 })
             }

@@ -1,9 +1,9 @@
-//! Numbers that no other process draws.
+//! Random numbers that differ between processes.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Draws a number from the operating system, each time, and mixes it with the process id. A forked process has the memory of its
-/// parent, with the keys of the standard hasher, and draws another number all the same.
+/// Draws a number from the operating system, and mixes it with the process id. A forked process has the memory of its parent,
+/// with the keys of the standard hasher, and still draws another number.
 pub(super) fn number() -> u64 {
     mixed(&RandomState::new(), getrandom::u64().ok(), std::process::id())
 }

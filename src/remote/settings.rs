@@ -1,9 +1,11 @@
-//! What the settings of limiters and of their stores have in common.
+//! Checks that the settings of limiters and of their stores share.
 
 use super::error::RemoteError;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
+/// Checks that a duration is in its range.
+///
 /// # Errors
 /// [`RemoteError::Duration`] when it is out of its range.
 pub(super) fn check(what: &'static str, given: Duration, allowed: (Duration, Duration)) -> Result<(), RemoteError> {
@@ -13,13 +15,13 @@ pub(super) fn check(what: &'static str, given: Duration, allowed: (Duration, Dur
     Ok(())
 }
 
-/// How long a store may take to answer a call: 1 ms to a minute.
+/// Checks how long a store may take to answer a call: 1 ms to a minute.
 #[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
 pub(super) fn check_time_out(given: Duration) -> Result<(), RemoteError> {
     check("time-out", given, (Duration::from_millis(1), Duration::from_secs(60)))
 }
 
-/// The runtime that we are in.
+/// The current runtime.
 pub(super) fn runtime() -> Result<Handle, RemoteError> {
     Handle::try_current().map_err(|_| RemoteError::NoRuntime)
 }

@@ -1,35 +1,35 @@
-//! The desk behind its lock: what the handle, the permits and the driver share.
+//! The client behind its lock, shared by the handle, the permits and the driver.
 
 use super::backend::Backend;
-use super::desk::Desk;
+use super::client::Client;
 use crate::sync::wake::wake_all;
 use crate::time::Clock;
 use parking_lot::Mutex;
 
 pub(super) struct Shared<B> {
-    desk: Mutex<Desk>,
+    client: Mutex<Client>,
     pub(super) backend: B,
     pub(super) clock: Clock,
     pub(super) name: Box<str>,
 }
 
 impl<B: Backend> Shared<B> {
-    pub(super) fn new(desk: Desk, backend: B, clock: Clock) -> Self {
+    pub(super) fn new(client: Client, backend: B, clock: Clock) -> Self {
         Self {
-            name: desk.plan().key.as_str().into(),
-            desk: Mutex::new(desk),
+            name: client.config().key.as_str().into(),
+            client: Mutex::new(client),
             backend,
             clock,
         }
     }
 
-    /// Changes the desk, and wakes whom it names once it is unlocked.
+    /// Changes the client, and wakes its wakers once it is unlocked.
     #[inline]
-    pub(super) fn with<R>(&self, change: impl FnOnce(&mut Desk) -> R) -> R {
-        let mut desk = self.desk.lock();
-        let result = change(&mut desk);
-        let wakers = desk.take_wakers();
-        drop(desk);
+    pub(super) fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
+        let mut client = self.client.lock();
+        let result = change(&mut client);
+        let wakers = client.take_wakers();
+        drop(client);
         if !wakers.is_empty() {
             wake_all(wakers);
         }

@@ -1,79 +1,79 @@
-//! How a remote limiter stands, read without a round trip.
+//! The state of a remote limiter, read without a round trip.
 
 use super::StoreError;
-use super::desk::Desk;
+use super::client::Client;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
-/// A snapshot: what is known here, and what the store said last.
+/// A snapshot of the local state and of the store's last reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteStats {
-    /// The limit at the store; as it was set here, before the store has answered.
+    /// The limit at the store; as set up here, before the store has replied.
     pub limit: u64,
-    /// The store's rule differs from the one that this limiter was set up with: it was [changed](super::Remote::set_limit), or the
-    /// first process to use the permits was set up with another limit. For a rate or window also: while something of it was
-    /// taken, another process goes by another rule.
+    /// The store's rule differs from the one that this limiter was set up with: it was [changed](super::Remote::set_limit), or
+    /// the first process to use the permits was set up with another limit. For a rate or window also: while something of it was
+    /// taken, another process uses another rule.
     pub differs: bool,
-    /// How many units the store has given out, to everybody.
+    /// Units that the store has granted, to all sessions.
     pub in_use: u64,
-    /// How many wishes wait at the store.
+    /// Requests that wait at the store.
     pub waiting: u64,
-    /// How many sessions the store knows.
+    /// Sessions that the store knows.
     pub sessions: u64,
-    /// How old the four numbers above are, at most; `None` before the store has answered.
+    /// The age of the four numbers above, at most; `None` before the store has replied.
     pub age: Option<Duration>,
-    /// How many units this process holds at the store; zero for a rate.
+    /// Units that this process holds at the store; zero for a rate.
     pub held: u64,
     /// How many of them are in use here.
     pub in_use_here: u64,
-    /// How many units are at hand here.
-    pub at_hand: u64,
-    /// How many wait here.
+    /// Units that can be admitted here without the store.
+    pub available_here: u64,
+    /// Waiters in this process.
     pub waiting_here: u64,
-    /// The store counts as away.
-    pub away: bool,
-    /// Why the last step failed; `None` when it did not.
+    /// The store counts as unavailable.
+    pub unavailable: bool,
+    /// Why the last sync failed; `None` if it did not.
     pub last_error: Option<StoreError>,
-    /// How many steps were taken, round trips, in all.
-    pub steps: u64,
-    /// How many of them failed.
+    /// All syncs, each a round trip.
+    pub syncs: u64,
+    /// Failed syncs.
     pub failures: u64,
-    /// How many admissions there were, not counting those while the store was away.
+    /// Admissions, not counting those while the store was unavailable.
     pub admitted: u64,
-    /// How many while it was.
-    pub admitted_away: u64,
-    /// How often a lease with units was lost.
+    /// Admissions while the store was unavailable.
+    pub admitted_unavailable: u64,
+    /// Lost leases that had units.
     pub losses: u64,
-    /// How many tokens were dropped because they were not spent in time.
+    /// Tokens dropped because they were not spent in time.
     pub expired: u64,
 }
 
 impl RemoteStats {
-    pub(super) fn of(desk: &mut Desk, clock: &Clock, now: Instant) -> Self {
-        desk.drop_stale(now);
-        let (census, at) = desk.census().unzip();
-        let census = census.unwrap_or_default();
-        let tally = desk.tally;
+    pub(super) fn of(client: &mut Client, clock: &Clock, now: Instant) -> Self {
+        client.drop_stale(now);
+        let (usage, at) = client.usage().unzip();
+        let usage = usage.unwrap_or_default();
+        let counters = client.counters;
         Self {
-            limit: desk.limit(),
-            differs: desk.differs(),
-            in_use: census.in_use,
-            waiting: census.waiting,
-            sessions: census.sessions,
+            limit: client.limit(),
+            differs: client.differs(),
+            in_use: usage.in_use,
+            waiting: usage.waiting,
+            sessions: usage.sessions,
             age: at.map(|at| clock.between(at, now)),
-            held: desk.held(),
-            in_use_here: desk.in_use(),
-            at_hand: desk.free(now),
-            waiting_here: desk.waiting(),
-            away: desk.is_away(),
-            last_error: desk.last_error().cloned(),
-            steps: tally.steps,
-            failures: tally.failures,
-            admitted: tally.granted,
-            admitted_away: tally.uncounted,
-            losses: tally.losses,
-            expired: tally.expired,
+            held: client.held(),
+            in_use_here: client.in_use(),
+            available_here: client.free(now),
+            waiting_here: client.waiting(),
+            unavailable: client.is_unavailable(),
+            last_error: client.last_error().cloned(),
+            syncs: counters.syncs,
+            failures: counters.failures,
+            admitted: counters.granted,
+            admitted_unavailable: counters.uncounted,
+            losses: counters.losses,
+            expired: counters.expired,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Encrypted connections: whom we believe, and by what we are known.
+//! Encrypted connections: the trusted roots, and our own certificate.
 
 use super::error::RemoteError;
 use rustls::pki_types::pem::PemObject;
@@ -8,8 +8,8 @@ use std::fmt;
 
 /// Certificates of an encrypted connection to a store, in PEM.
 ///
-/// Servers are asked for a certificate of the name or address that was connected to; there is no way not to check it. Which
-/// cryptography is used is for the process to say, by `rustls`'s default provider; one that has not said so uses `aws-lc-rs`.
+/// Servers must have a certificate of the name or address that was connected to; the check cannot be turned off. The process
+/// chooses the cryptography, by `rustls`'s default provider; without a choice it is `aws-lc-rs`.
 ///
 /// ```
 /// # use tollgate::remote::{RemoteError, Tls};
@@ -24,7 +24,7 @@ pub struct Tls {
     pub(super) client: Option<Client>,
 }
 
-/// By what a client is known.
+/// The certificate of a client.
 #[derive(Clone)]
 pub(super) struct Client {
     pub(super) chain: Box<[u8]>,
@@ -32,26 +32,26 @@ pub(super) struct Client {
 }
 
 impl Tls {
-    /// Servers are believed whom the system believes, and are told nothing of who we are.
+    /// Trusts the servers that the system trusts, and shows no certificate.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Servers are believed whose certificates lead to one of these, and no others.
+    /// Trusts only servers whose certificates lead to one of these.
     pub fn roots(mut self, pem: impl Into<Box<[u8]>>) -> Self {
         self.roots = Some(pem.into());
         self
     }
 
-    /// The server is shown this certificate, and those that lead from it to one that the server believes. `key` is its private
-    /// key: PKCS #8, PKCS #1 or SEC 1.
+    /// Shows the server this certificate, and the chain from it to one that the server trusts. `key` is its private key: PKCS
+    /// #8, PKCS #1 or SEC 1.
     pub fn client(mut self, chain: impl Into<Box<[u8]>>, key: impl Into<Box<[u8]>>) -> Self {
         let (chain, key) = (chain.into(), key.into());
         self.client = Some(Client { chain, key });
         self
     }
 
-    /// Whether what was given can be used. The options of a store check it, too.
+    /// Checks that the certificates can be used. The options of a store check it, too.
     ///
     /// # Errors
     /// [`RemoteError::Certificate`] when something is no PEM of the right kind, or the key does not belong to the certificate.
@@ -59,7 +59,7 @@ impl Tls {
         self.config(RootCertStore::empty()).map(drop)
     }
 
-    /// The settings of a client that believes `system` where nothing else was said.
+    /// The settings of a client that trusts `system` unless other roots were given.
     pub(super) fn config(&self, system: RootCertStore) -> Result<ClientConfig, RemoteError> {
         let roots = match &self.roots {
             None => system,
@@ -81,10 +81,10 @@ impl Tls {
             .map_err(|error| bad("client certificate and key", &error))
     }
 
-    /// Makes `aws-lc-rs` what the process uses, unless it has said otherwise: for libraries that have no other way to know.
+    /// Makes `aws-lc-rs` the provider of the process, unless it has one: for libraries that have no other way to know.
     pub(super) fn choose_provider() {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Somebody else may have been first.
+            // Another thread may have been first.
             let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         }
     }
@@ -113,7 +113,7 @@ fn bad(what: &'static str, why: &dyn fmt::Display) -> RemoteError {
     RemoteError::Certificate { what, why }
 }
 
-/// Without what is in it.
+/// Without its contents.
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate::Quota;
-use tollgate::remote::{Blocks, Key, Redis, Remote, RemoteBuilder};
+use tollgate::remote::{Key, Prefetch, Redis, Remote, RemoteBuilder};
 
 const CALLERS: usize = 64;
 const SPAN: Duration = Duration::from_secs(2);
@@ -56,11 +56,15 @@ fn main() {
         let permits = |key| Remote::permits(name(key), 1_000).ttl(Duration::from_secs(3));
         let tokens = |key| Remote::rate(name(key), quota);
         let rows = [
-            ("permits", permits("one"), permits("many").blocks(Blocks::up_to(500))),
+            (
+                "permits",
+                permits("one"),
+                permits("many").prefetch(Prefetch::up_to(500)),
+            ),
             (
                 "tokens",
                 tokens("one-by-one"),
-                tokens("by-the-block").blocks(Blocks::up_to(10_000_000)),
+                tokens("by-the-block").prefetch(Prefetch::up_to(10_000_000)),
             ),
         ];
         for (what, one, many) in rows {

@@ -2,19 +2,19 @@
 //!
 //! Keys of a limiter, in its folder:
 //! - `holders`: the document, the reference's own state, and a number that is never the same twice;
-//! - `by/<session>`: one for each session, locked by it. Consul deletes it with the session, and so it is seen who is gone.
+//! - `by/<session>`: one for each session, locked by it. Consul deletes it with the session, which shows its end.
 //!
-//! A step reads both at one instant, ends those in the document who are gone, does what the reference does, and writes the
-//! document if it is still the one that was read, and if its own session lives. In the same transaction it writes to the keys of
-//! those to whom it granted something, if they live. If any of it does not hold, it reads again.
+//! A sync reads both at one instant, ends dead sessions in the document, and does what the reference does. It writes the
+//! document if it is still the one that was read, and if its own session lives. The same transaction writes to the keys of
+//! sessions that got a grant, if they live. If a condition does not hold, it reads again.
 
-use super::agent::{Entry, MOST_OPS, Op};
-use super::seats::{Seat, Seats};
+use super::api::{Entry, MOST_OPS, Op};
+use super::sessions::{ConsulSession, ConsulSessions};
 use super::{Consul, Inner, Keeping};
-use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
-use crate::remote::book::{Outcome, Permits, Sheet};
+use crate::remote::backend::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
 use crate::remote::error::RemoteError;
 use crate::remote::key::Key;
+use crate::remote::model::{Outcome, Permits, PermitsDocument};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,24 +22,24 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// A transaction is at most 512 KiB long, and what it writes grows by a third on its way.
+/// A transaction is at most 512 KiB long, and its values grow by a third on the way.
 const LONGEST: usize = 320 * 1024;
-/// Who is told in the transaction itself: each takes two operations, and there are two more.
+/// Sessions notified in the transaction itself: each takes two operations, and there are two more.
 const MOST_TOLD: usize = (MOST_OPS - 2) / 2;
-/// Sessions with one of so many first places look whether anybody is gone. The others do when they renew.
+/// Sessions with one of the first places check for dead sessions. The others do when they renew.
 const LOOKOUTS: usize = 3;
-/// A write of the store has room for so many tokens: a document has not.
+/// The bits of a token below the number of the store's write: no document grants more at once.
 const TOKENS: u32 = 16;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
-    /// Never the same twice: Consul takes a write of what is there for none.
+struct Envelope {
+    /// Never the same twice: Consul ignores a write that changes nothing.
     nonce: String,
-    permits: Sheet,
+    permits: PermitsDocument,
 }
 
-impl Document {
+impl Envelope {
     fn text(&self, place: &Place) -> Result<Vec<u8>, StoreError> {
         let refused = |why: String| StoreError::Refused { why: why.into() };
         let text = serde_json::to_vec(self).map_err(|error| refused(error.to_string()))?;
@@ -53,20 +53,20 @@ impl Document {
     }
 }
 
-/// What was read at one instant.
+/// The keys at one instant.
 struct Seen {
-    /// Zero when there is no document.
+    /// Zero without a document.
     index: u64,
-    book: Permits,
-    /// As the document has it.
-    sheet: Option<Sheet>,
+    model: Permits,
+    /// The permits as they were read.
+    contents: Option<PermitsDocument>,
     /// The keys of the sessions, by the names of these.
     lives: HashMap<String, Entry>,
-    /// The last write that is known.
+    /// The last known write.
     last: u64,
 }
 
-/// Where the keys of a limiter are.
+/// The place of a limiter's keys.
 struct Place(String);
 
 impl Place {
@@ -80,7 +80,7 @@ impl Place {
 }
 
 impl Seen {
-    /// Of the keys in a folder, of which the last was written by the write `last`.
+    /// Parses the keys in a folder, of which the last was written by the write `last`.
     fn of(place: &Place, entries: Vec<Entry>, last: u64, limit: u64) -> Result<Self, StoreError> {
         let (mut document, mut lives) = (None, HashMap::new());
         for entry in entries {
@@ -92,7 +92,7 @@ impl Seen {
                         continue;
                     }
                     let Some(name) = key.strip_prefix("by/") else {
-                        // Slots, most likely: what they have given out is not in the document.
+                        // Slots, most likely: their grants are not in the document.
                         let why = format!("{} is not of a limiter with a document of permits", entry.key);
                         return Err(StoreError::Refused { why: why.into() });
                     };
@@ -101,11 +101,11 @@ impl Seen {
             }
         }
         let Some(document) = document else {
-            let (index, sheet, book) = (0, None, Permits::new(limit, 0));
+            let (index, contents, model) = (0, None, Permits::new(limit, 0));
             return Ok(Self {
                 index,
-                book,
-                sheet,
+                model,
+                contents,
                 lives,
                 last,
             });
@@ -113,30 +113,30 @@ impl Seen {
         let other = || StoreError::Refused {
             why: format!("{} is no document of permits", place.document()).into(),
         };
-        let read: Document = serde_json::from_slice(&document.value).map_err(|_| other())?;
-        let book = Permits::of_sheet(&read.permits).ok_or_else(other)?;
-        let (index, sheet) = (document.index, Some(read.permits));
+        let read: Envelope = serde_json::from_slice(&document.value).map_err(|_| other())?;
+        let model = Permits::of_document(&read.permits).ok_or_else(other)?;
+        let (index, contents) = (document.index, Some(read.permits));
         Ok(Self {
             index,
-            book,
-            sheet,
+            model,
+            contents,
             lives,
             last,
         })
     }
 
-    /// Who locks the key of the session: Consul's name of it.
+    /// Consul's id of the session that locks the key of this one.
     fn owner(&self, session: Session) -> Option<&str> {
         self.lives.get(&session.to_string())?.session.as_deref()
     }
 }
 
-/// What a session is to the document that was read.
+/// The role of a session in the document that was read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// It is in it, and is to stay.
+    /// It is in it, and stays.
     There,
-    /// It is not, and is to be.
+    /// It is not, and comes.
     Comes,
     /// It is not to be in it.
     Gone,
@@ -151,193 +151,206 @@ impl Keeping for Consul {
         &self,
         folder: &str,
         limit: u64,
-        step: &Step,
-        seat: Option<&Seat>,
-    ) -> Result<Option<Reply>, StoreError> {
+        sync: &SyncRequest,
+        consul_session: Option<&ConsulSession>,
+    ) -> Result<Option<SyncReply>, StoreError> {
         let (inner, place) = (&*self.0, &Place(folder.to_owned()));
-        let session = step.session;
-        let (entries, last) = inner.agent.list(&place.0).await?;
+        let session = sync.session;
+        let (entries, last) = inner.api.list(&place.0).await?;
         let mut seen = Seen::of(place, entries, last, limit)?;
-        // Ours is another one than the one that is known by this name, or has ended.
-        let ours = seat.filter(|seat| !seat.is_lost());
-        let id = ours.map(|seat| &*seat.id);
-        if let Some(ops) = seen.found(place, step, id, &inner.seats)? {
-            let Some(written) = inner.agent.change(&ops).await? else {
+        // The key belongs to another session of this name, or ours has ended.
+        let ours = consul_session.filter(|consul_session| !consul_session.is_lost());
+        let id = ours.map(|consul_session| &*consul_session.id);
+        if let Some(ops) = seen.found(place, sync, id, &inner.consul_sessions)? {
+            let Some(written) = inner.api.change(&ops).await? else {
                 return Ok(None);
             };
             seen.founded(written);
         }
-        let plan = seen.plan(place, step, id, &inner.seats)?;
+        let plan = seen.plan(place, sync, id, &inner.consul_sessions)?;
         let Plan {
             mut reply,
-            told,
+            notify,
             comes,
             ops,
         } = plan;
         let mut life = seen.lives.get(&session.to_string()).map_or(0, |entry| entry.index);
         if !ops.is_empty() {
-            let Some(written) = inner.agent.change(&ops).await? else {
+            let Some(written) = inner.api.change(&ops).await? else {
                 return Ok(None);
             };
             if comes {
                 life = written;
             }
-            self.tell(place, &seen, told.get(MOST_TOLD..).unwrap_or_default()).await;
+            self.tell(place, &seen, notify.get(MOST_TOLD..).unwrap_or_default())
+                .await;
         }
-        if let (true, Some(seat)) = (reply.alive, ours) {
+        if let (true, Some(consul_session)) = (reply.alive, ours) {
             reply.again = seen
-                .book
+                .model
                 .is_near(session, LOOKOUTS)
-                .then(|| step.ttl / 20 + inner.seats.part_of(step.ttl / 20));
-            if seen.book.wants_news(session) {
-                seat.watch(&inner.agent, place.life(session), false, life, step.ttl);
+                .then(|| sync.ttl / 20 + inner.consul_sessions.part_of(sync.ttl / 20));
+            if seen.model.wants_news(session) {
+                consul_session.watch(&inner.api, place.life(session), false, life, sync.ttl);
             }
         }
         Ok(Some(reply))
     }
 }
 
-/// What is answered to a step, when `ops` have been written.
+/// The outcome of a sync, once `ops` have been written.
 struct Plan {
-    reply: Reply,
-    told: Vec<Session>,
+    reply: SyncReply,
+    notify: Vec<Session>,
     /// It was not in the document before.
     comes: bool,
     ops: Vec<Op>,
 }
 
 impl Seen {
-    /// What is to be written before the step that is the first of all: a document without anybody. That there is none is no
-    /// instant, and there may have been others since it was read, with greater tokens than would be given: so nothing is
-    /// granted but in the place of a document, which is that of one write.
+    /// The operations before the very first sync: an empty document. A missing document has no instant, and there may have been
+    /// others since the read, with greater tokens. So grants are made only in place of an existing document, which has the
+    /// number of its write.
     fn found(
         &self,
         place: &Place,
-        step: &Step,
+        sync: &SyncRequest,
         id: Option<&str>,
-        seats: &Seats,
+        consul_sessions: &ConsulSessions,
     ) -> Result<Option<Vec<Op>>, StoreError> {
-        let Some(id) = id.filter(|_| self.index == 0 && step.begin && !step.end && !seeded!("holders_grant_first"))
+        let Some(id) = id.filter(|_| self.index == 0 && sync.begin && !sync.end && !seeded!("holders_grant_first"))
         else {
             return Ok(None);
         };
-        // For the session, so that one that is over leaves no document behind.
-        let life = Op::lock(&place.life(step.session), seats.nonce().as_bytes(), id);
-        let (nonce, permits) = (seats.nonce(), self.book.to_sheet());
-        let text = Document { nonce, permits }.text(place)?;
+        // For the session, so that an ended one leaves no document behind.
+        let life = Op::lock(&place.life(sync.session), consul_sessions.nonce().as_bytes(), id);
+        let (nonce, permits) = (consul_sessions.nonce(), self.model.to_document());
+        let text = Envelope { nonce, permits }.text(place)?;
         Ok(Some(vec![life, Op::cas(&place.document(), &text, 0)]))
     }
 
-    /// That has been written, by the write `index`.
+    /// Records that it was written, by the write `index`.
     fn founded(&mut self, index: u64) {
         (self.index, self.last) = (index, index);
-        self.sheet = Some(self.book.to_sheet());
+        self.contents = Some(self.model.to_document());
     }
 
-    /// Carries out a step of the session that Consul calls `id`; without an id there is none.
-    fn plan(&mut self, place: &Place, step: &Step, id: Option<&str>, seats: &Seats) -> Result<Plan, StoreError> {
-        let session = step.session;
-        let alive = |session: Session| match (session == step.session, self.owner(session)) {
+    /// Carries out a sync of the session that Consul calls `id`; without an id there is none.
+    fn plan(
+        &mut self,
+        place: &Place,
+        sync: &SyncRequest,
+        id: Option<&str>,
+        consul_sessions: &ConsulSessions,
+    ) -> Result<Plan, StoreError> {
+        let session = sync.session;
+        let alive = |session: Session| match (session == sync.session, self.owner(session)) {
             (_, None) => false,
-            (true, Some(owner)) => step.end || id == Some(owner),
+            (true, Some(owner)) => sync.end || id == Some(owner),
             (false, Some(_)) => true,
         };
         let dead = self
-            .book
+            .model
             .sessions()
             .filter(|&session| !alive(session) && !seeded!("holders_keep_the_dead"));
         let dead: Vec<_> = dead.collect();
-        let was_there = self.book.sessions().any(|known| known == session) && !dead.contains(&session);
-        self.book.bury(&dead);
-        let step = Step {
-            begin: step.begin && id.is_some() && !dead.contains(&session),
-            ..step.clone()
+        let was_there = self.model.sessions().any(|known| known == session) && !dead.contains(&session);
+        self.model.end_all(&dead);
+        let sync = SyncRequest {
+            begin: sync.begin && id.is_some() && !dead.contains(&session),
+            ..sync.clone()
         };
-        let Outcome { reply, told } = self.book.step_of_version(self.last << TOKENS, &step);
-        let is_there = self.book.sessions().any(|known| known == session);
+        let Outcome { reply, notify } = self.model.sync_at_version(self.last << TOKENS, &sync);
+        let is_there = self.model.sessions().any(|known| known == session);
         let role = match (was_there, is_there) {
             (true, true) => Role::There,
             (false, true) => Role::Comes,
             (_, false) => Role::Gone,
         };
-        let ops = self.ops(place, &step, role, id, &told, seats)?;
+        let ops = self.ops(place, &sync, role, id, &notify, consul_sessions)?;
         let comes = role == Role::Comes;
         Ok(Plan {
             reply,
-            told,
+            notify,
             comes,
             ops,
         })
     }
 
-    /// What is to be written: nothing, when nothing has changed that counts.
+    /// The operations of a sync: none, when nothing has changed that counts.
     fn ops(
         &self,
         place: &Place,
-        step: &Step,
+        sync: &SyncRequest,
         role: Role,
         id: Option<&str>,
-        told: &[Session],
-        seats: &Seats,
+        notify: &[Session],
+        consul_sessions: &ConsulSessions,
     ) -> Result<Vec<Op>, StoreError> {
-        let (session, sheet) = (step.session, self.book.to_sheet());
-        let empty = self.book.is_empty();
-        let before = self.sheet.clone().map(|mut before| {
-            before.heard(step);
+        let (session, contents) = (sync.session, self.model.to_document());
+        let empty = self.model.is_empty();
+        let before = self.contents.clone().map(|mut before| {
+            before.apply_acks(sync);
             before
         });
         let mut ops = Vec::new();
         match (role, id) {
             (Role::Comes, Some(id)) => {
-                let nonce = seats.nonce();
+                let nonce = consul_sessions.nonce();
                 ops.push(Op::lock(&place.life(session), nonce.as_bytes(), id));
             }
             (Role::There, Some(id)) => ops.push(Op::check_session(&place.life(session), id)),
-            _ if step.end && self.owner(session).is_some() => ops.push(Op::delete(&place.life(session))),
+            _ if sync.end && self.owner(session).is_some() => ops.push(Op::delete(&place.life(session))),
             _ => {}
         }
         let same = match &before {
-            Some(before) => *before == sheet,
+            Some(before) => *before == contents,
             None => empty,
         };
-        // What a step before it says may still come: it does nothing if the document is another one then.
-        let revokes = role == Role::There && (step.limit.is_some() || !step.withdrawn.is_empty());
+        // An earlier sync may still arrive: it does nothing if the document is another one then.
+        let revokes = role == Role::There && (sync.limit.is_some() || !sync.withdrawn.is_empty());
         let revokes = revokes && !seeded!("holders_save_a_write");
-        // Somebody has made it, and gone before there was anything in it.
-        let forlorn = step.end && empty && self.index > 0 && !seeded!("holders_leave_a_document");
+        // A process created it, and went before there was anything in it.
+        let forlorn = sync.end && empty && self.index > 0 && !seeded!("holders_leave_a_document");
         if same && !revokes && !forlorn {
-            // What is known of the session is known by reading.
-            ops.retain(|_| step.end);
+            // Reading shows the end of the session.
+            ops.retain(|_| sync.end);
             return Ok(ops);
         }
-        ops.extend(self.tells(place, told.iter().take(MOST_TOLD), seats));
+        ops.extend(self.tells(place, notify.iter().take(MOST_TOLD), consul_sessions));
         if empty {
             ops.push(Op::delete_cas(&place.document(), self.index));
             return Ok(ops);
         }
-        let (nonce, permits) = (seats.nonce(), sheet);
-        let text = Document { nonce, permits }.text(place)?;
+        let (nonce, permits) = (consul_sessions.nonce(), contents);
+        let text = Envelope { nonce, permits }.text(place)?;
         ops.push(Op::cas(&place.document(), &text, self.index));
         Ok(ops)
     }
 
-    /// Wakes these, if they live.
-    fn tells<'a>(&self, place: &Place, told: impl Iterator<Item = &'a Session>, seats: &Seats) -> Vec<Op> {
-        let told = told.filter_map(|&session| Some((place.life(session), self.owner(session)?)));
+    /// The operations that wake these sessions, if they live.
+    fn tells<'a>(
+        &self,
+        place: &Place,
+        notify: impl Iterator<Item = &'a Session>,
+        consul_sessions: &ConsulSessions,
+    ) -> Vec<Op> {
+        let notify = notify.filter_map(|&session| Some((place.life(session), self.owner(session)?)));
         let tell = |(life, owner): (String, &str)| {
-            let nonce = seats.nonce();
+            let nonce = consul_sessions.nonce();
             [Op::check_session(&life, owner), Op::set(&life, nonce.as_bytes())]
         };
-        told.flat_map(tell).collect()
+        notify.flat_map(tell).collect()
     }
 }
 
 impl Consul {
-    /// Wakes those for whom there was no room. Who is not woken, since somebody has gone, finds out with its next renewal.
-    async fn tell(&self, place: &Place, seen: &Seen, told: &[Session]) {
-        for some in told.chunks(MOST_TOLD) {
-            let ops = seen.tells(place, some.iter(), &self.0.seats);
-            let _ = self.0.agent.change(&ops).await;
+    /// Wakes the sessions beyond the transaction. If one of them has gone meanwhile, the others find out with their next
+    /// renewal.
+    async fn tell(&self, place: &Place, seen: &Seen, notify: &[Session]) {
+        for some in notify.chunks(MOST_TOLD) {
+            let ops = seen.tells(place, some.iter(), &self.0.consul_sessions);
+            let _ = self.0.api.change(&ops).await;
         }
     }
 }
@@ -347,12 +360,12 @@ impl Backend for Consul {
         super::supports(rule, ttl)
     }
 
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        super::step(self, key, rule, step).await
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        super::sync(self, key, rule, sync).await
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.0.seats.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.0.consul_sessions.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {

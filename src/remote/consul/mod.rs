@@ -3,86 +3,86 @@
 //! | | [`Consul`] | [`ConsulSlots`] |
 //! |---|---|---|
 //! | permits | up to [`MAX_UNITS`](super::MAX_UNITS) | up to 60 |
-//! | who is served first | who asked first | who asked first, nearly |
+//! | order | first come, first served | nearly |
 //! | an acquire that finds permits | a read and a write | a read and a write |
-//! | in each other's way are | all who change the document | those who want the same slot |
+//! | conflicts | between all writers of the document | between requests for the same slot |
 //! | rates and windows | yes | yes, the same |
 //!
 //! # Sessions
-//! Each session of a limiter is a session of Consul's, whose keys are deleted when it ends. Consul ends a session that was not
-//! renewed at the earliest after its time to live, and in fact after twice as long: so permits of a process that has died are
-//! back after *twice* the [time to live](super::RemoteBuilder::ttl), and a tenth of it. Processes count their own leases by the
-//! shorter time, from the instant on at which a renewal was sent. A server that takes the lead counts all sessions anew.
+//! Each session of a limiter is a session of Consul's, whose keys are deleted when it ends. Consul ends a silent session at the
+//! earliest after its time to live, and in fact after twice as long. So permits of a dead process are back after *twice* the
+//! [time to live](super::RemoteBuilder::ttl), and a tenth of it. Processes count their own leases by the shorter time, from the
+//! instant on at which a renewal was sent. A server that takes the lead counts all sessions anew.
 //!
-//! Sessions hang on no health check, and have no lock delay unless [set](ConsulSlots::lock_delay): the shorter leases of the
-//! processes are what keeps two from holding one permit, as long as Consul ends no session before its time. It does so when the
-//! node through whose agent the session was made is deregistered, or when somebody destroys the session. An agent that leaves is
-//! deregistered, and client agents leave when they are stopped, unless `leave_on_terminate = false`. Others are granted the
-//! permits then, while a holder that cannot reach its agent knows nothing of it before its lease is over: for up to a time to
-//! live there may be two holders of one permit. So set that on agents, or speak to the servers; or take slots with a lock delay,
-//! which a document cannot have: what a session holds in it is no key that it has locked.
+//! Sessions depend on no health check, and have no lock delay unless [set](ConsulSlots::lock_delay): the shorter leases of the
+//! processes keep a permit from having two holders, as long as Consul ends no session before its time.
 //!
-//! The first three sessions that wait look out for the dead; when all three of them are dead as well, the others find out when they
-//! renew. A session that was made though nobody heard the answer holds nothing, and ends by itself.
+//! **Over-admission**: Consul ends a session early when the node of its agent is deregistered, or when an operator destroys the
+//! session. An agent that leaves is deregistered, and client agents leave when they are stopped, unless `leave_on_terminate =
+//! false`. Others get the permits then, while a holder that cannot reach its agent does not know it before its lease is over:
+//! for up to a time to live one permit may have two holders. So set that on agents, or connect to the servers; or take slots
+//! with a lock delay. A document cannot have one, since its units are not locked keys.
+//!
+//! The first three waiting sessions check for dead ones. When all three of them are dead as well, the others find out when they
+//! renew. A session whose creation was answered too late holds nothing, and ends by itself.
 //!
 //! # Rates and windows
-//! What is known of one is a value under `rate` in the folder of the limiter. A step of a process writes it anew if nobody else has,
-//! and reads it before, unless the process was alone there of late: one round trip, or two. It has no session of Consul's, and any
-//! time to live will do. What it takes stays counted whoever dies. Consul keeps no clock that could be asked for the time: what comes
-//! while nobody looks on who has taken is lost, and processes that live for an instant each never see anything come back. Keep one
-//! that lives long, and takes [`Blocks`](super::Blocks) for them; see [`remote`](super#time).
+//! The document of one is a value under `rate` in the folder of the limiter. A sync replaces it by check-and-set, and reads it
+//! before, unless the process was alone there of late: one round trip, or two. It has no session of Consul's, and any time to
+//! live will do. Taken tokens stay counted after the death of their taker. Consul keeps no clock that could be read: the refill
+//! while none of the takers observes it is lost, and processes that live for an instant each never see any. Keep one that lives
+//! long, and use [`Prefetch`](super::Prefetch) there; see [`remote`](super#time).
 //!
-//! Processes are in each other's way there: whoever was overtaken reads again, after a pause of up to 64 ms. Where more than some
-//! hundred steps a second are to be expected of all of them together, take tokens by the [block](super::Blocks): a step carries
-//! what a whole process wants.
+//! Writers collide there: an overtaken sync reads again, after a pause of up to 64 ms. For more than some hundred syncs a
+//! second of all processes together, use [`Prefetch`](super::Prefetch): one sync then serves a whole process.
 //!
-//! The value goes when it is as good as none: as soon as the bucket is full again, or the window empty, and the time to live of all
-//! sessions is over that have not been closed. Whoever wrote it last takes it away then, if it still runs; otherwise whoever has
-//! used it and is still there. When all have died at once it stays until somebody uses the limiter again.
+//! The value is deleted once the bucket is full again, or the window empty, and the time to live of all sessions is over that
+//! were not closed. Its last writer does that, if it still runs; otherwise another process that has used it and is still there.
+//! When all have died at once it stays until the limiter is used again.
 //!
 //! # What it needs
-//! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`, and steps with a shorter
-//! one are [refused](super::StoreError::Refused). One connection for each
-//! limiter of a process that waits (`limits.http_max_conns_per_client` is 200 unless set). With access control lists, a token with
-//! `key_prefix` "tollgate/" and `session_prefix` "", both `write`; locks are advisory, so that nobody else should have the
-//! first.
+//! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`, and syncs with a
+//! shorter one are [refused](super::StoreError::Refused). One connection for each limiter with waiters
+//! (`limits.http_max_conns_per_client` is 200 unless set). With access control lists, a token with `key_prefix` "tollgate/" and
+//! `session_prefix` "", both `write`. Locks are advisory, so no other token should have the first.
 //!
 //! # What is not promised
 //! Consul writes to a majority of its servers before it answers, and forgets nothing when servers change. A cluster that is
-//! started anew with nothing, or from a snapshot, has forgotten who holds what, and its tokens may be smaller than they were: keep
-//! all processes from it for a time to live, and tell resources that check fences. What rates gave out since is there again.
+//! restarted without data, or from a snapshot, has forgotten the holders, and its tokens may be smaller than they were: keep
+//! all processes from it for a time to live, and tell resources that check fences. The tokens of rates granted since are there
+//! again.
 
-mod agent;
+mod api;
 mod holders;
 #[cfg(test)]
 mod model;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;
-mod seats;
+mod sessions;
 mod slots;
 mod values;
 
-use super::backend::{Reply, Rule, Session, Step, StoreError};
+use super::backend::{Rule, Session, StoreError, SyncReply, SyncRequest};
 use super::error::RemoteError;
 use super::key::Key;
 use super::kv::Ledger;
-use agent::Agent;
+use api::Api;
 pub use options::ConsulOptions;
 #[cfg(feature = "policy-file")]
 pub use policy::ConsulPolicy;
-use seats::{Seat, Seats};
+use sessions::{ConsulSession, ConsulSessions};
 pub use slots::ConsulSlots;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use values::Folders;
 
-/// Permits in Consul, in a document, and rates and windows: all of a limiter's permits, their holders and the queue are one value, which is read,
-/// changed, and written if nobody else has changed it meanwhile. A handle: clones share connections.
+/// Permits in Consul, in a document, and rates and windows. All permits of a limiter, their holders and the queue are one
+/// value, changed by check-and-set. A handle: clones share connections.
 ///
-/// Requests are served in the order in which they reach the store. Who waits sleeps on a key of its own, and whoever gives back
-/// writes to that key in the same step as to the document: nobody else is woken.
+/// Requests are served in the order in which they reach the store. A waiter sleeps on a key of its own. The sync that returns
+/// units writes to that key along with the document: no other waiter is woken.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -97,31 +97,31 @@ use values::Folders;
 /// ```
 ///
 /// # Bounds
-/// The document is at most 320 KiB long: some thousand sessions, or wishes that wait. A step that would make it longer is
-/// [refused](super::StoreError::Refused). Each step reads the document and one line for each session.
+/// The document is at most 320 KiB long: some thousand sessions, or waiting requests. A sync that would make it longer is
+/// [refused](super::StoreError::Refused). Each sync reads the document and one key for each session.
 ///
-/// Nothing is left when the last session ends. When the last ones die, or end while one that has died is not gone yet, the
-/// document stays until somebody uses the limiter again, who finds them gone.
+/// Nothing is left when the last session ends. When the last ones die, or end while a dead one is not gone yet, the document
+/// stays until the limiter is used again, which ends them.
 #[derive(Clone)]
 pub struct Consul(Arc<Inner>);
 
 struct Inner {
-    agent: Agent,
+    api: Api,
     prefix: Box<str>,
-    seats: Seats,
+    consul_sessions: ConsulSessions,
     rates: Ledger<Folders>,
 }
 
 impl Inner {
-    fn new(agent: Agent, prefix: Box<str>) -> Self {
+    fn new(api: Api, prefix: Box<str>) -> Self {
         let folders = Folders {
-            agent: agent.clone(),
+            api: api.clone(),
             prefix: prefix.clone(),
         };
         Self {
-            agent,
+            api,
             prefix,
-            seats: Seats::default(),
+            consul_sessions: ConsulSessions::default(),
             rates: Ledger::new(folders),
         }
     }
@@ -134,7 +134,7 @@ impl Consul {
     }
 }
 
-/// How long sessions can live. Rates and windows have none at the store.
+/// Checks the time to live of sessions. Rates and windows have none at the store.
 fn supports(rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
     let allowed = (Duration::from_secs(1), Duration::from_secs(86_400));
     if matches!(rule, Rule::Permits { .. }) && (ttl < allowed.0 || ttl > allowed.1) {
@@ -144,51 +144,51 @@ fn supports(rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
     Ok(())
 }
 
-/// Either of the two ways to keep permits.
+/// A way to keep permits: a document or slots.
 trait Keeping: Sync {
     fn inner(&self) -> &Inner;
 
-    /// Reads what is in `folder`, and carries out `step`. `None` when somebody was quicker.
+    /// Reads the keys in `folder`, and carries out `sync`. `None` when another writer was quicker.
     fn attempt(
         &self,
         folder: &str,
         limit: u64,
-        step: &Step,
-        seat: Option<&Seat>,
-    ) -> impl Future<Output = Result<Option<Reply>, StoreError>> + Send;
+        sync: &SyncRequest,
+        consul_session: Option<&ConsulSession>,
+    ) -> impl Future<Output = Result<Option<SyncReply>, StoreError>> + Send;
 }
 
-/// Carries out a step: makes or renews its session, and attempts it until nobody else was quicker.
-async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+/// Carries out a sync: creates or renews its session, and repeats the attempt until no other writer was quicker.
+async fn sync(keeping: &impl Keeping, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
     let Inner {
-        agent,
-        seats,
+        api,
+        consul_sessions,
         prefix,
         rates,
     } = keeping.inner();
     let Rule::Permits { limit } = *rule else {
-        return rates.step(key, rule, step).await;
+        return rates.sync(key, rule, sync).await;
     };
     let folder = folder(prefix, &key.of(rule.kind()));
-    let started = seats.now();
-    let seat = seats.of(agent, key, step).await?;
-    let seat = seat.as_deref();
+    let started = consul_sessions.now();
+    let consul_session = consul_sessions.of(api, key, sync).await?;
+    let consul_session = consul_session.as_deref();
     let mut attempts: u32 = 0;
     let mut reply = loop {
-        // The session is renewed beside, if it is time.
+        // The session is renewed beside, if it is due.
         let keep = async {
-            match seat.filter(|_| !step.end) {
-                // It may be our own session that does not hold.
-                Some(seat) if attempts % 4 == 3 => seat.renew(agent).await,
-                Some(seat) => seat.keep(agent, step.ttl).await,
+            match consul_session.filter(|_| !sync.end) {
+                // Our own session may be the condition that does not hold.
+                Some(consul_session) if attempts % 4 == 3 => consul_session.renew(api).await,
+                Some(consul_session) => consul_session.keep(api, sync.ttl).await,
                 None => Ok(()),
             }
         };
-        let attempt = keeping.attempt(&folder, limit, step, seat);
+        let attempt = keeping.attempt(&folder, limit, sync, consul_session);
         let ((), reply) = futures::future::try_join(keep, attempt).await?;
-        let is_lost = seat.is_some_and(Seat::is_lost);
-        if let Some(seat) = seat {
-            seat.set_overtaken(reply.is_none());
+        let is_lost = consul_session.is_some_and(ConsulSession::is_lost);
+        if let Some(consul_session) = consul_session {
+            consul_session.set_overtaken(reply.is_none());
         }
         match reply {
             // It was lost meanwhile.
@@ -197,29 +197,29 @@ async fn step(keeping: &impl Keeping, key: &Key, rule: &Rule, step: &Step) -> Re
             None => {}
         }
         attempts += 1;
-        tokio::time::sleep(seats.part_of(Duration::from_millis(1 << attempts.min(6)))).await;
+        tokio::time::sleep(consul_sessions.part_of(Duration::from_millis(1 << attempts.min(6)))).await;
     };
-    match seat {
-        Some(seat) if reply.alive => reply.age = seat.age_at(started),
-        Some(seat) if step.end => {
-            // What it had locked is gone already, so that nobody waits for this; what it wrote may still come, until it is done.
-            agent.destroy(&seat.id).await?;
-            seats.remove(key, step.session);
+    match consul_session {
+        Some(consul_session) if reply.alive => reply.age = consul_session.age_at(started),
+        Some(consul_session) if sync.end => {
+            // Its locked keys are gone already, so no waiter depends on this; but its writes may still arrive until it is done.
+            api.destroy(&consul_session.id).await?;
+            consul_sessions.remove(key, sync.session);
         }
-        _ => seats.remove(key, step.session),
+        _ => consul_sessions.remove(key, sync.session),
     }
     Ok(reply)
 }
 
 impl Inner {
-    /// Nobody asks for this session any more.
+    /// Forgets this session.
     fn leave(&self, key: &Key, session: Session) {
-        self.seats.remove(key, session);
+        self.consul_sessions.remove(key, session);
         self.rates.leave(key, session);
     }
 }
 
-/// The folder of a limiter, whose key says of what kind it is, in which no other one's keys are: a slash in its name is none here.
+/// The folder of a limiter, whose key names its kind. It has no keys of other limiters: a slash in the name is escaped.
 fn folder(prefix: &str, key: &Key) -> String {
     let name = key.as_str().replace('%', "%25").replace('/', "%2F");
     format!("{prefix}{name}/")

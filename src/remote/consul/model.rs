@@ -1,12 +1,12 @@
-//! Keys that behave as Consul's do in a transaction, for tests: what holds, and what then stands where.
+//! Keys that behave as Consul's do in a transaction, for tests.
 
-use super::agent::{Entry, MOST_OPS, Op};
+use super::api::{Entry, MOST_OPS, Op};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keys, and what a transaction does to them.
+/// Keys, changed by transactions.
 #[derive(Clone, Default)]
 pub(super) struct Keys {
     pub(super) entries: BTreeMap<String, Entry>,
@@ -51,7 +51,7 @@ impl Keys {
             }
             "check-index" => old.is_some() && at == asked,
             "check-session" => old.is_some() && owner == session,
-            // There is nothing to delete: Consul says that it was done.
+            // There is nothing to delete: Consul reports success.
             "delete-cas" => old.is_none() || at == asked,
             _ => panic!("{verb}"),
         };
@@ -68,7 +68,7 @@ impl Keys {
                     index,
                     session,
                 };
-                // A write of what is there is none.
+                // A write that changes nothing is ignored.
                 let same = old.is_some_and(|old| old.value == new.value && old.session == new.session);
                 if !same {
                     self.entries.insert(key, new);
@@ -80,14 +80,14 @@ impl Keys {
         true
     }
 
-    /// Ends the session that Consul calls `id`, and deletes what it has locked.
+    /// Ends the session that Consul calls `id`, and deletes its locked keys.
     pub(super) fn die(&mut self, id: &str) {
         self.index += 1;
         self.ended.insert(id.to_owned());
         self.entries.retain(|_, entry| entry.session.as_deref() != Some(id));
     }
 
-    /// Slots that are taken.
+    /// The slots in use.
     pub(super) fn taken(&self) -> Vec<&Entry> {
         let taken = self.entries.values().filter(|entry| entry.session.is_some());
         taken.filter(|entry| entry.key.starts_with("at/")).collect()

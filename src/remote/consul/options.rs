@@ -1,7 +1,7 @@
-//! Where a Consul is, and how it is spoken to.
+//! The address and settings of a Consul.
 
 use super::Consul;
-use super::agent::Agent;
+use super::api::Api;
 use crate::remote::error::RemoteError;
 use crate::remote::http::HttpOptions;
 #[cfg(feature = "remote-tls")]
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The settings of a connection to [`Consul`]. What is printed of them has no secrets.
+/// The settings of a connection to [`Consul`]. Its debug output has no secrets.
 #[derive(Clone)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct ConsulOptions {
@@ -30,8 +30,8 @@ impl ConsulOptions {
         }
     }
 
-    /// The token of an access control list, said with each call. It needs `key_prefix` with `write` for the
-    /// [prefix](Self::prefix), and `session_prefix` with `write` for the nodes that are spoken to.
+    /// The token of an access control list, sent with each call. It needs `key_prefix` with `write` for the
+    /// [prefix](Self::prefix), and `session_prefix` with `write` for the nodes that are connected to.
     pub fn token(mut self, token: impl Into<Box<str>>) -> Self {
         self.token = Some(token.into());
         self
@@ -43,20 +43,20 @@ impl ConsulOptions {
         self
     }
 
-    /// What all keys begin with; `tollgate/` unless set.
+    /// The prefix of all keys; `tollgate/` unless set.
     pub fn prefix(mut self, prefix: impl Into<Box<str>>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long an answer may take: 1 ms to a minute, 1 s unless set. A step of a limiter is several calls, and has a time-out
+    /// How long an answer may take: 1 ms to a minute, 1 s unless set. A sync of a limiter is several calls, and has a time-out
     /// of its own.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.http.timeout = timeout;
         self
     }
 
-    /// The certificates of an encrypted connection, where they are not the system's. For addresses that begin with `https://`.
+    /// The certificates of an encrypted connection, if they are not the system's. For addresses that begin with `https://`.
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -64,20 +64,20 @@ impl ConsulOptions {
         self
     }
 
-    /// Makes the handle. The agent is spoken to when it is first needed.
+    /// Creates the handle. It connects when it is first needed.
     ///
     /// # Errors
     /// [`RemoteError::Address`] when the address is none, or asks for encryption without the feature `remote-tls`, or has
-    /// certificates and asks for none, or a setting has characters that cannot be said; [`RemoteError::Certificate`];
+    /// certificates and asks for none, or a setting has characters that cannot be sent; [`RemoteError::Certificate`];
     /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub fn connect(self) -> Result<Consul, RemoteError> {
-        let agent = self.agent()?;
-        Ok(Consul(Arc::new(super::Inner::new(agent, self.prefix))))
+        let api = self.api()?;
+        Ok(Consul(Arc::new(super::Inner::new(api, self.prefix))))
     }
 
-    pub(super) fn agent(&self) -> Result<Agent, RemoteError> {
+    pub(super) fn api(&self) -> Result<Api, RemoteError> {
         let mut folders = self.prefix.split('/').rev().skip(1);
-        // Consul answers paths with such parts by another path.
+        // Consul redirects paths with such parts.
         if folders.any(|folder| matches!(folder, "" | "." | "..")) || self.prefix.contains(char::is_control) {
             let why = format!(
                 "the prefix {:?} has a part that is empty, `.` or `..`, or control characters",
@@ -90,7 +90,7 @@ impl ConsulOptions {
         if let Some(token) = &self.token {
             http.secret("x-consul-token", token)?;
         }
-        Ok(Agent::new(http.connect()?, self.datacenter.as_deref()))
+        Ok(Api::new(http.connect()?, self.datacenter.as_deref()))
     }
 }
 

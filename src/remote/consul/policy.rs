@@ -1,17 +1,17 @@
 //! A policy under a key of Consul's, put in force while programs run.
 
 use super::Consul;
-use super::agent::{Agent, Entry};
+use super::api::{Api, Entry};
 use crate::policy::source::{LastGood, PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
 use crate::remote::backend::StoreError;
 use std::fmt;
 use std::time::Duration;
 
-/// A policy under a key of Consul's: each version that is written there.
+/// The versions of a policy under a key of Consul's: a [`PolicySource`].
 ///
-/// The store is asked once, and answers when the key has changed. A version that is wrong is an error with line and column, and
-/// so are a key that was deleted and a store that is away, each once: the version in force stays.
+/// One request waits until the key has changed. An invalid version is an error with line and column, and so are a deleted key
+/// and an unavailable store, each once: the version in force stays.
 ///
 /// ```no_run
 /// # use tollgate::remote::Consul;
@@ -26,19 +26,19 @@ use std::time::Duration;
 /// # }
 /// ```
 pub struct ConsulPolicy {
-    agent: Agent,
+    api: Api,
     kept: LastGood,
     /// The number of the last answer.
     index: u64,
-    /// There is no such key: the store answers whatever key is written.
+    /// There is no such key: the store answers to a write of any key.
     missing: bool,
-    /// How often the store has failed to answer since it last did.
+    /// The number of failures in a row.
     failures: u32,
 }
 
-/// The store answers after so long though nothing has changed.
+/// The store answers after this time without a change.
 const WAIT: Duration = Duration::from_secs(60);
-/// A store that is away is asked again after so long at first, and at last.
+/// The first and the longest pause before an unavailable store is asked again.
 const RETRIES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 impl Consul {
@@ -49,11 +49,11 @@ impl Consul {
     /// [`StoreError`] when the store does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, ConsulPolicy), SourceError> {
-        let agent = self.0.agent.clone();
-        let (entries, index) = agent.changed(key, false, 0, WAIT).await?;
+        let api = self.0.api.clone();
+        let (entries, index) = api.changed(key, false, 0, WAIT).await?;
         let (spec, kept) = LastGood::first(key, content(entries))?;
         let source = ConsulPolicy {
-            agent,
+            api,
             kept,
             index,
             missing: false,
@@ -73,7 +73,7 @@ impl ConsulPolicy {
         self.kept.key()
     }
 
-    /// When the store is asked again that has not answered.
+    /// The pause before the store is asked again.
     fn pause(&self) -> Duration {
         let (first, last) = RETRIES;
         first.saturating_mul(1 << self.failures.min(16)).min(last)
@@ -88,7 +88,7 @@ impl ConsulPolicy {
             }
             Err(error) => {
                 self.failures = self.failures.saturating_add(1);
-                // Said once, not at each attempt.
+                // Reported once, not at each attempt.
                 (self.failures == 1).then(|| Err(error.into()))
             }
         }
@@ -102,7 +102,7 @@ impl PolicySource for ConsulPolicy {
             if self.failures > 0 || self.missing || self.index == 0 {
                 tokio::time::sleep(self.pause()).await;
             }
-            let answer = self.agent.changed(self.kept.key(), false, self.index, WAIT).await;
+            let answer = self.api.changed(self.kept.key(), false, self.index, WAIT).await;
             if let Some(version) = self.answered(answer) {
                 return Some(version);
             }
@@ -114,7 +114,7 @@ impl fmt::Debug for ConsulPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsulPolicy")
             .field("key", &self.kept.key())
-            .field("away", &(self.failures > 0))
+            .field("unavailable", &(self.failures > 0))
             .finish_non_exhaustive()
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use tokio::net::TcpListener;
 
-    /// The key that is not there yet is not waited for: nor is a store that says nothing, longer than any answer may take.
+    /// A missing key is not waited for: nor is a silent store, longer than any answer may take.
     #[tokio::test(start_paused = true)]
     async fn a_silent_store_is_given_up_after_the_time_out() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

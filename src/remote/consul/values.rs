@@ -1,6 +1,6 @@
-//! Rates and windows in Consul: `<prefix><key>.rate/rate`, or `<prefix><key>.window/rate`, is what is known of it.
+//! Rates and windows in Consul: the document of one is `<prefix><key>.rate/rate`, or `<prefix><key>.window/rate`.
 
-use super::agent::{Agent, Entry, Op};
+use super::api::{Api, Entry, Op};
 use super::folder;
 use crate::remote::backend::StoreError;
 use crate::remote::key::Key;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Values in the folders of limiters.
 pub(super) struct Folders {
-    pub(super) agent: Agent,
+    pub(super) api: Api,
     pub(super) prefix: Box<str>,
 }
 
@@ -25,7 +25,7 @@ impl Values for Folders {
 
     async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<u64>>, StoreError> {
         let folder = folder(&self.prefix, key);
-        let (entries, _) = self.agent.list(&folder).await?;
+        let (entries, _) = self.api.list(&folder).await?;
         let there = entries.into_iter().filter(|entry| entry.key != folder);
         let found = |entry: Entry| {
             let (at, value) = (entry.index, entry.value);
@@ -43,13 +43,13 @@ impl Values for Folders {
         _lasts: Duration,
     ) -> Result<Written<u64>, StoreError> {
         let op = Op::cas(&self.place(key), &value, at.copied().unwrap_or(0));
-        let written = self.agent.change(&[op]).await?;
+        let written = self.api.change(&[op]).await?;
         Ok(written.map_or(Written::Overtaken, Written::At))
     }
 
     async fn delete(&self, key: &Key, _ttl: Duration, at: &u64) -> Result<bool, StoreError> {
-        // What is not there has been deleted: by an attempt whose answer was lost, or by others.
+        // A missing value has been deleted: by an attempt whose answer was lost, or by others.
         let op = Op::delete_cas(&self.place(key), *at);
-        Ok(self.agent.change(&[op]).await?.is_some())
+        Ok(self.api.change(&[op]).await?.is_some())
     }
 }

@@ -1,22 +1,22 @@
-//! A clock that all see: what has passed of a lease that nobody renews.
+//! A clock that all processes see: the time passed of a lease that is never renewed.
 //!
-//! The leader counts leases by a clock of its own that cannot be set, and says in whole seconds how much of one is left. A new
-//! leader counts them from the beginning again: so what was said in one term is compared with nothing that was said in another.
-//! Which term it was is known when the server that was asked had heard of no other before, or when it answers so twice.
+//! The leader counts leases by a clock of its own that cannot be set, and reports the rest of one in whole seconds. A new
+//! leader counts them from the beginning again: so readings of different terms are never compared. The term of a reading is
+//! known when the server had heard of no other before, or when it answers so twice.
 
 use super::Values;
-use super::tenure::{FOR_EVER, Tenure};
-use super::words::{Life, Speaker};
+use super::leases::{FOR_EVER, SharedLease};
+use super::wire::{Life, MemberTerm};
 use crate::remote::backend::StoreError;
-use crate::remote::book::{Clock, Time};
 use crate::remote::kv::Reading;
+use crate::remote::model::{Clock, Time};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 const SECOND: u64 = 1_000_000;
 
 impl Values {
-    /// What has passed of this lease, or of the one under which the value lies.
+    /// Reads the time passed of the clock's lease, or of the lease of the value.
     pub(super) async fn passed(&self, at: i64, clock: Option<Clock>) -> Result<Option<Reading>, StoreError> {
         let dated = clock.map_or(at, |(lease, _)| lease.cast_signed());
         let Some((life, said)) = self.ask_lease(dated).await? else {
@@ -35,36 +35,36 @@ impl Values {
         Ok(Some(Reading { said, next }))
     }
 
-    /// A lease as long as one that is over soon.
+    /// Begins another lease, as long as one that is over soon.
     async fn begin_another(&self, life: &Life) -> Result<Option<Time>, StoreError> {
-        let tenure = self.tenures.of(&self.shelves, life.granted.unsigned_abs()).await?;
-        Ok(self.ask_lease(tenure.lease).await?.map(|(_, said)| said))
+        let shared_lease = self.shared_leases.of(&self.nodes, life.granted.unsigned_abs()).await?;
+        Ok(self.ask_lease(shared_lease.lease).await?.map(|(_, said)| said))
     }
 
-    /// `None` when it is over, or nobody knows who says so.
+    /// Reads a lease. `None` when it is over, or when the term of the reading is unknown.
     async fn ask_lease(&self, lease: i64) -> Result<Option<(Life, Time)>, StoreError> {
         if lease == FOR_EVER {
             return Ok(None);
         }
-        let mut before = self.speaker();
+        let mut before = self.member_term();
         for _ in 0..2 {
             let sent = (Instant::now(), SystemTime::now());
-            let life = self.shelves.life(lease).await?;
-            let speaker = self.note_speaker(life.header.speaker());
+            let life = self.nodes.life(lease).await?;
+            let member_term = self.note_member_term(life.header.member_term());
             if life.left < 0 || life.left > life.granted {
                 return Ok(None);
             }
-            if speaker != before {
-                before = speaker;
+            if member_term != before {
+                before = member_term;
                 continue;
             }
             let [granted, left] = [life.granted, life.left].map(i64::unsigned_abs);
-            self.tenures
-                .adopt(granted, Tenure::begun(lease, sent, Duration::from_secs(left)));
-            // What is left is rounded down.
+            self.shared_leases
+                .adopt(granted, SharedLease::begun(lease, sent, Duration::from_secs(left)));
+            // The rest is rounded down.
             let by = (granted - left).saturating_mul(SECOND);
             let said = Time {
-                clock: (lease.cast_unsigned(), speaker.1),
+                clock: (lease.cast_unsigned(), member_term.1),
                 now: by.saturating_sub(SECOND),
                 by,
                 written: by,
@@ -74,12 +74,12 @@ impl Values {
         Ok(None)
     }
 
-    fn speaker(&self) -> Speaker {
-        *self.speaker.lock()
+    fn member_term(&self) -> MemberTerm {
+        *self.member_term.lock()
     }
 
-    pub(super) fn note_speaker(&self, speaker: Speaker) -> Speaker {
-        *self.speaker.lock() = speaker;
-        speaker
+    pub(super) fn note_member_term(&self, member_term: MemberTerm) -> MemberTerm {
+        *self.member_term.lock() = member_term;
+        member_term
     }
 }

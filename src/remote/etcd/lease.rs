@@ -1,10 +1,10 @@
-//! Leases: what lies at the store under one goes with it.
+//! The lease of a session: all its keys go with it.
 
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The lease of one session. It is renewed by the steps that have nothing else to say, and beside the others when it is due.
+/// The lease of one session. Syncs without changes renew it, and others beside their changes when it is due.
 pub(crate) struct Lease {
     pub(super) id: i64,
     /// How long it lasts, as the store has rounded it.
@@ -18,25 +18,25 @@ pub(crate) struct Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limit {
     pub(super) units: u64,
-    /// The lease under which it lies; none when it lies there for ever.
+    /// The lease of its key; zero without one.
     pub(super) lease: i64,
-    /// The revision by which it was put; none when it is not there any more.
+    /// The revision that wrote it; zero when it is gone.
     pub(super) revision: i64,
 }
 
 struct State {
-    /// When the last renewal that was answered was sent.
+    /// When the last confirmed renewal was sent.
     renewed: Instant,
     over: bool,
-    /// The revision by which the session's own key was last changed: every change names the one before it, so that one which
-    /// arrives late does nothing.
+    /// The revision that changed the session's own key last. Each change names the one before it, so that a late one does
+    /// nothing.
     changed_by: i64,
-    /// How many changes there were.
+    /// The number of changes.
     changes: u64,
     limit: Option<Limit>,
     /// The lease of a limit that is known to outlive this one.
     outlives: Option<i64>,
-    /// One that was granted for a limit, and when, and has not been seen to have one.
+    /// An unused lease for a limit, and when it was granted.
     spare: Option<(i64, Instant)>,
 }
 
@@ -68,12 +68,12 @@ impl Lease {
         at.saturating_duration_since(self.state.lock().renewed)
     }
 
-    /// True when it is to be renewed, whatever else there is to say.
+    /// True when it must be renewed, beside other changes.
     pub(super) fn is_due(&self) -> bool {
         self.age(Instant::now()) >= self.ttl / 4
     }
 
-    /// Takes note of the limit of the key; of none, when there is none.
+    /// Records the limit of the key, if there is one.
     pub(super) fn note_limit(&self, limit: Option<Limit>) {
         let mut state = self.state.lock();
         if limit.is_some_and(|limit| state.spare.is_some_and(|(spare, _)| limit.lease == spare)) {
@@ -81,10 +81,10 @@ impl Lease {
         }
         let known = &mut state.limit;
         match (limit, known) {
-            // What a watch tells may have been seen before.
+            // A watch may report what a read has shown before.
             (Some(limit), Some(known)) if limit.revision < known.revision => {}
             (Some(limit), known) => *known = Some(limit),
-            // It is remembered what it was.
+            // Its value is remembered.
             (None, Some(known)) => (known.lease, known.revision) = (0, 0),
             (None, None) => {}
         }
@@ -94,13 +94,13 @@ impl Lease {
         self.state.lock().limit
     }
 
-    /// Takes note of a lease of a limit that outlives this one.
+    /// Records a lease of a limit that outlives this one.
     pub(super) fn is_outlived_by(&self, lease: i64) {
         self.state.lock().outlives = Some(lease);
     }
 
-    /// A lease for a limit that was granted, and could not be used: a change that is refused again and again takes one. It lasts
-    /// three times as long as this one, and has most of that left.
+    /// An unused lease for a limit, left by a refused change: so repeated refusals take one lease. It lasts three times as long
+    /// as this one, and has most of that left.
     pub(super) fn spare(&self) -> Option<i64> {
         let spare = self.state.lock().spare;
         spare
@@ -108,7 +108,7 @@ impl Lease {
             .map(|(id, _)| id)
     }
 
-    /// Takes note of a lease for a limit.
+    /// Records a lease for a limit.
     pub(super) fn has_spare(&self, lease: i64, since: Instant) {
         let mut state = self.state.lock();
         (state.outlives, state.spare) = (Some(lease), Some((lease, since)));
@@ -125,13 +125,13 @@ impl Lease {
         self.state.lock().over = true;
     }
 
-    /// True once the store has said so, or must have ended it.
+    /// True once the store has ended it, or must have.
     pub(super) fn is_over(&self) -> bool {
         let state = self.state.lock();
         state.over || state.renewed.elapsed() >= self.lasts
     }
 
-    /// True once the store must have ended it, also when a new leader has prolonged it.
+    /// True once the store must have ended it, even if a new leader has prolonged it.
     pub(super) fn is_gone(&self) -> bool {
         self.state.lock().renewed.elapsed() >= self.lasts * 2
     }

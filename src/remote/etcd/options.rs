@@ -1,13 +1,13 @@
-//! Where an etcd is, and how it is spoken to.
+//! The address and settings of an etcd.
 
-use super::door::Door;
-use super::{Etcd, Shelves};
+use super::auth::AuthHttp;
+use super::{Etcd, Nodes};
 use crate::remote::error::RemoteError;
 use crate::remote::http::HttpOptions;
 use std::fmt;
 use std::time::Duration;
 
-/// The settings of a connection to [`Etcd`]. What is printed of them has no secrets.
+/// The settings of a connection to [`Etcd`]. Its debug output has no secrets.
 #[derive(Clone)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct EtcdOptions {
@@ -29,14 +29,14 @@ impl EtcdOptions {
         }
     }
 
-    /// What all keys begin with; `tollgate/` unless set.
+    /// The prefix of all keys; `tollgate/` unless set.
     pub fn prefix(mut self, prefix: impl Into<Box<str>>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Who we are, by name and password. The token that the server gives for them is asked for with the first call, and again
-    /// when the server knows it no more.
+    /// The credentials, by name and password. Their token is requested with the first call, and again when the server does not
+    /// know it any more.
     ///
     /// The user needs a role with `readwrite` on all that begins with the [prefix](Self::prefix), and for
     /// [`Etcd::policy`](super::Etcd) with `read` on the key.
@@ -45,8 +45,8 @@ impl EtcdOptions {
         self
     }
 
-    /// The token to say who we are, where there is no password to say: a JWT of one's own, say. It is not renewed: etcd's simple
-    /// tokens end when they have not been used for five minutes.
+    /// The token to authenticate with, instead of a password: for example a JWT. It is not renewed: etcd's simple tokens end
+    /// when they have not been used for five minutes.
     pub fn token(mut self, token: impl Into<Box<str>>) -> Self {
         self.token = Some(token.into());
         self
@@ -67,12 +67,11 @@ impl EtcdOptions {
         self
     }
 
-    /// Makes the handle. The server is spoken to when it is first needed.
+    /// Creates the handle. It connects when it is first needed.
     ///
     /// # Errors
     /// [`RemoteError::Address`] when the address is none, asks for something that is not compiled in, the prefix is empty, or
-    /// both a user and a token are given;
-    /// [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
+    /// both a user and a token are given; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub fn connect(mut self) -> Result<Etcd, RemoteError> {
         if self.prefix.is_empty() {
             let why = "the prefix is empty".into();
@@ -86,8 +85,8 @@ impl EtcdOptions {
             self.http.secret("authorization", token)?;
         }
         let user = self.user.as_ref().map(|(name, password)| (&**name, &**password));
-        let door = Door::new(self.http.connect()?, user);
-        Ok(Etcd::new(Shelves::new(door, self.prefix)))
+        let http = AuthHttp::new(self.http.connect()?, user);
+        Ok(Etcd::new(Nodes::new(http, self.prefix)))
     }
 }
 

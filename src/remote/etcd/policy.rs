@@ -1,9 +1,9 @@
 //! Policies pushed from a key of etcd.
 
 use super::Etcd;
-use super::door::Door;
-use super::stream::Lines;
-use super::words::{self, Event, Found};
+use super::auth::AuthHttp;
+use super::stream::JsonStream;
+use super::wire::{self, Event, Found};
 use crate::policy::source::{LastGood, PolicySource, SourceError};
 use crate::policy::spec::PolicySpec;
 use crate::remote::backend::StoreError;
@@ -13,18 +13,18 @@ use std::fmt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// The versions of a policy that lie under a key of etcd, one after the other: a [`PolicySource`].
+/// The versions of a policy under a key of etcd, one after the other: a [`PolicySource`].
 ///
-/// It is told of changes by the server, and looks every 30 s all the same.
+/// The server reports changes, and the key is read every 30 s all the same.
 ///
-/// | what happens | what comes of it |
+/// | event | effect |
 /// |---|---|
 /// | the value changes | the new policy counts; of several changes at once, the last |
 /// | the new value is no policy | an error, with line and column; the version in force stays |
 /// | the key is deleted | an error; the version in force stays |
-/// | the server is away | an error, once, and it is tried again every second; the version in force stays |
+/// | the server is unavailable | an error, once, and it is tried again every second; the version in force stays |
 /// | it is back, or the key is put as it was | nothing, unless the value has changed |
-/// | the server has forgotten what happened meanwhile (compaction) | it is looked at anew |
+/// | the server has forgotten the events meanwhile (compaction) | the key is read again |
 ///
 /// ```no_run
 /// # use tollgate::Clock;
@@ -39,23 +39,23 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 /// # }
 /// ```
 pub struct EtcdPolicy {
-    door: Door,
+    http: AuthHttp,
     kept: LastGood,
-    /// The server does not answer, which was said.
-    away: bool,
-    /// What is heard of the key.
-    heard: Option<Lines>,
-    /// When to look although nothing was heard.
+    /// The server does not answer, which was reported.
+    unavailable: bool,
+    /// The events of the key.
+    heard: Option<JsonStream>,
+    /// When to read without an event.
     look_at: Instant,
     /// Not before this, after an error.
     retry_at: Option<Instant>,
     retry: Duration,
 }
 
-/// What lies under the key, if anything does.
+/// The value under the key, if there is one.
 type Seen = Option<Vec<u8>>;
 
-/// How often it is looked although nothing was heard.
+/// The interval of reads without an event.
 const EVERY: Duration = Duration::from_secs(30);
 
 impl Etcd {
@@ -66,13 +66,13 @@ impl Etcd {
     /// [`StoreError`] when the server does not answer, [`PolicyFileError`](crate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
     pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
-        let door = self.permits.shelf().door.clone();
-        let (content, heard) = look(&door, key).await?;
+        let http = self.permits.store().http.clone();
+        let (content, heard) = look(&http, key).await?;
         let (spec, kept) = LastGood::first(key, content)?;
         let source = EtcdPolicy {
-            door,
+            http,
             kept,
-            away: false,
+            unavailable: false,
             heard: Some(heard),
             look_at: Instant::now() + EVERY,
             retry_at: None,
@@ -82,13 +82,13 @@ impl Etcd {
     }
 }
 
-/// What lies there, and what is heard of it from then on.
-async fn look(door: &Door, key: &str) -> Result<(Seen, Lines), StoreError> {
-    let query = json!({ "key": words::encoded(key) });
-    let found: Found = door.ask("/v3/kv/range", &query).await?.json()?;
+/// Reads the key, and subscribes to its events from then on.
+async fn look(http: &AuthHttp, key: &str) -> Result<(Seen, JsonStream), StoreError> {
+    let query = json!({ "key": wire::encoded(key) });
+    let found: Found = http.ask("/v3/kv/range", &query).await?.json()?;
     let mut create = query;
     create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
-    let heard = Lines::of(door, "/v3/watch", &json!({ "create_request": create })).await?;
+    let heard = JsonStream::of(http, "/v3/watch", &json!({ "create_request": create })).await?;
     Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
 }
 
@@ -105,7 +105,7 @@ impl EtcdPolicy {
         self
     }
 
-    /// What was heard last; `None` when it is to be looked at anew.
+    /// Waits for an event, and returns the last value; `None` when the key has to be read again.
     async fn hear(&mut self) -> Result<Option<Seen>, StoreError> {
         let Some(heard) = &mut self.heard else { return Ok(None) };
         loop {
@@ -122,7 +122,7 @@ impl EtcdPolicy {
     }
 }
 
-/// What is heard of a key.
+/// Events of a key.
 #[derive(Debug, Deserialize)]
 struct Heard {
     #[serde(default)]
@@ -133,7 +133,7 @@ struct Heard {
 
 impl PolicySource for EtcdPolicy {
     /// # Cancel safety
-    /// A version that has come is not lost: nothing is awaited between hearing and giving it.
+    /// No version is lost: nothing is awaited between receiving and returning it.
     async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
         loop {
             if let Some(at) = self.retry_at {
@@ -143,12 +143,12 @@ impl PolicySource for EtcdPolicy {
             let seen = match self.hear().await {
                 Ok(Some(seen)) => Ok(seen),
                 Ok(None) | Err(_) => {
-                    // One that ends before its time is not begun anew at once: it may always end.
+                    // One that ends before its time restarts after a pause: it may always end.
                     if self.heard.take().is_some() && Instant::now() < self.look_at && !seeded!("etcd_policy_spins") {
                         self.retry_at = Some(Instant::now() + self.retry);
                         continue;
                     }
-                    match look(&self.door, self.kept.key()).await {
+                    match look(&self.http, self.kept.key()).await {
                         Ok((seen, heard)) => {
                             self.heard = Some(heard);
                             self.look_at = Instant::now() + EVERY;
@@ -160,14 +160,14 @@ impl PolicySource for EtcdPolicy {
             };
             match seen {
                 Ok(seen) => {
-                    self.away = false;
+                    self.unavailable = false;
                     if let Some(version) = self.kept.see(seen) {
                         return Some(version.map_err(SourceError::from));
                     }
                 }
                 Err(error) => {
                     self.retry_at = Some(Instant::now() + self.retry);
-                    if !std::mem::replace(&mut self.away, true) {
+                    if !std::mem::replace(&mut self.unavailable, true) {
                         return Some(Err(error.into()));
                     }
                 }
@@ -180,7 +180,7 @@ impl fmt::Debug for EtcdPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdPolicy")
             .field("key", &self.kept.key())
-            .field("away", &self.away)
+            .field("unavailable", &self.unavailable)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
-//! Answers that come as long as anybody listens, a line of JSON for each.
+//! Streams of answers, a line of JSON for each.
 
-use super::door::Door;
-use super::words::Streamed;
+use super::auth::AuthHttp;
+use super::wire::Streamed;
 use crate::remote::backend::StoreError;
 use bytes::BytesMut;
 use http_body_util::BodyExt as _;
@@ -9,20 +9,20 @@ use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub(super) struct Lines {
+pub(super) struct JsonStream {
     body: Incoming,
-    /// What has come, and was not read.
+    /// Received, and not read yet.
     buffer: BytesMut,
-    /// So much of it is known to have no end of a line.
+    /// The beginning of it that is known to have no end of a line.
     searched: usize,
 }
 
 /// The longest line that is read.
 const LONGEST: usize = 64 << 20;
 
-impl Lines {
-    pub(super) async fn of(door: &Door, path: &str, body: &Value) -> Result<Self, StoreError> {
-        let (status, body) = door.open(path, body).await?;
+impl JsonStream {
+    pub(super) async fn of(http: &AuthHttp, path: &str, body: &Value) -> Result<Self, StoreError> {
+        let (status, body) = http.open(path, body).await?;
         if !status.is_success() {
             let why = format!("{path}: {status}").into();
             return Err(StoreError::Refused { why });
@@ -32,7 +32,7 @@ impl Lines {
         Ok(Self { body, buffer, searched })
     }
 
-    /// The next answer; `None` when there are no more.
+    /// The next answer; `None` at the end.
     pub(super) async fn next<T: DeserializeOwned>(&mut self) -> Result<Option<T>, StoreError> {
         loop {
             let end = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');

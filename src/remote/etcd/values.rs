@@ -1,30 +1,30 @@
-//! Rates and windows in etcd: `<prefix><key>.rate/r`, or `<prefix><key>.window/r`, is what is known of one. It goes when it was not
-//! changed for so long that it says nothing any more.
+//! Rates and windows in etcd: the document of one is `<prefix><key>.rate/r`, or `<prefix><key>.window/r`. It expires when it
+//! was unchanged for so long that it is not needed any more.
 
 use super::Values;
-use super::words::{self, Done, Found as Pairs, Pair};
+use super::wire::{self, Done, Found as Pairs, Pair};
 use crate::remote::backend::StoreError;
-use crate::remote::book::Clock;
 use crate::remote::http::Answer;
 use crate::remote::key::Key;
 use crate::remote::kv::{self, Found, Reading, Written};
+use crate::remote::model::Clock;
 use http::StatusCode;
 use serde_json::{Value, json};
 use std::time::Duration;
 
 impl Values {
     fn place(&self, key: &Key) -> String {
-        format!("{}r", self.shelves.under(key))
+        format!("{}r", self.nodes.under(key))
     }
 
-    /// Does this if that holds.
+    /// Does `then` if `holds` does.
     async fn ask_if(&self, holds: &Value, then: &Value) -> Result<Answer, StoreError> {
         let txn = json!({ "compare": [holds], "success": [then] });
-        self.shelves.ask("/v3/kv/txn", &txn).await
+        self.nodes.ask("/v3/kv/txn", &txn).await
     }
 }
 
-/// The revision by which it was put, and the lease under which it lies.
+/// The revision that wrote it, and its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct At {
     revision: i64,
@@ -35,8 +35,8 @@ impl kv::Values for Values {
     type At = At;
 
     async fn read(&self, key: &Key, _ttl: Duration) -> Result<Option<Found<At>>, StoreError> {
-        let pairs: Pairs = self.shelves.found(key).await?;
-        self.note_speaker(pairs.header.speaker());
+        let pairs: Pairs = self.nodes.found(key).await?;
+        self.note_member_term(pairs.header.member_term());
         let found = |pair: Pair| {
             let (revision, lease, value) = (pair.mod_revision, pair.lease, pair.bytes);
             let at = At { revision, lease };
@@ -55,15 +55,17 @@ impl kv::Values for Values {
     ) -> Result<Written<At>, StoreError> {
         let place = self.place(key);
         let mut holds = match at {
-            Some(at) => words::changed_by(&place, at.revision),
-            None => words::nothing_under(&self.shelves.under(key)),
+            Some(at) => wire::changed_by(&place, at.revision),
+            None => wire::nothing_under(&self.nodes.under(key)),
         };
         loop {
-            let tenure = self.tenures.lease(&self.shelves, lasts).await?;
-            let answer = self.ask_if(&holds, &words::put(&place, &value, tenure.lease)).await?;
+            let shared_lease = self.shared_leases.lease(&self.nodes, lasts).await?;
+            let answer = self
+                .ask_if(&holds, &wire::put(&place, &value, shared_lease.lease))
+                .await?;
             if answer.status == StatusCode::NOT_FOUND && answer.text().contains("lease not found") {
-                // Somebody has revoked it, or this process was stopped for long.
-                self.tenures.forget(tenure.lease);
+                // It was revoked, or this process was stopped for long.
+                self.shared_leases.forget(shared_lease.lease);
                 return Ok(Written::Overtaken);
             }
             let done: Done = answer.json()?;
@@ -71,20 +73,20 @@ impl kv::Values for Values {
                 return Ok(Written::Overtaken);
             }
             let revision = done.header.revision;
-            if tenure.covers(lasts) {
-                let lease = tenure.lease;
+            if shared_lease.covers(lasts) {
+                let lease = shared_lease.lease;
                 return Ok(Written::At(At { revision, lease }));
             }
             // It took so long that it would go too early.
-            self.tenures.forget(tenure.lease);
-            holds = words::changed_by(&place, revision);
+            self.shared_leases.forget(shared_lease.lease);
+            holds = wire::changed_by(&place, revision);
         }
     }
 
     async fn delete(&self, key: &Key, _ttl: Duration, at: &At) -> Result<bool, StoreError> {
         let place = self.place(key);
-        let holds = words::changed_by(&place, at.revision);
-        let answer = self.ask_if(&holds, &words::delete(&place)).await?;
+        let holds = wire::changed_by(&place, at.revision);
+        let answer = self.ask_if(&holds, &wire::delete(&place)).await?;
         Ok(answer.json::<Done>()?.succeeded)
     }
 

@@ -1,7 +1,7 @@
-//! A small client of HTTP, for stores that speak it.
+//! A small HTTP client, for stores that speak HTTP.
 //!
-//! Connections are kept and used again. A call that is dropped or runs out of time takes its connection with it, so that one
-//! that has gone silent is never used a second time.
+//! Connections are kept and used again. A call that is dropped or runs out of time takes its connection with it, so that a
+//! silent connection is never used a second time.
 
 mod options;
 #[cfg(test)]
@@ -48,7 +48,7 @@ pub(super) struct Answer {
 }
 
 impl Http {
-    /// The same, which says `value`, a secret, under `name` as well.
+    /// Returns a client that also sends the header `name` with `value`, a secret.
     ///
     /// # Errors
     /// As [`HttpOptions::secret`].
@@ -59,16 +59,16 @@ impl Http {
         Ok(http)
     }
 
-    /// How long an answer may take, unless said otherwise.
+    /// How long an answer may take, unless a call says otherwise.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Asks `path`, which begins with a slash and may have a query, and reads the answer to its end.
+    /// Requests `path`, which begins with a slash and may have a query, and reads the answer to its end.
     ///
     /// # Errors
     /// [`StoreError::TimedOut`] when that takes longer than `timeout`; [`StoreError::Unreachable`] when there is no connection,
-    /// or it breaks: what was asked may or may not have been done.
+    /// or it breaks: the request may or may not have been carried out.
     pub(super) async fn call(
         &self,
         method: Method,
@@ -87,7 +87,7 @@ impl Http {
         answer.unwrap_or(Err(StoreError::TimedOut { after: timeout }))
     }
 
-    /// Asks `path`, and returns when the answer begins; its body comes as the store sends it. No time-out.
+    /// Requests `path`, and returns when the answer begins; its body comes as the store sends it. No time-out.
     ///
     /// # Errors
     /// [`StoreError::Unreachable`].
@@ -116,7 +116,7 @@ impl Http {
 }
 
 impl Answer {
-    /// What the store says, for messages: the beginning of it.
+    /// The beginning of the answer, for messages.
     pub(super) fn text(&self) -> Box<str> {
         let text = String::from_utf8_lossy(&self.body);
         text.trim().chars().take(300).collect::<String>().into()
@@ -133,7 +133,7 @@ impl Answer {
         serde_json::from_slice(&self.body).map_err(|_| StoreError::Answer { given: self.text() })
     }
 
-    /// The store does not do it. A server that is starting, electing, or overloaded is one that cannot be reached.
+    /// The error of a status without success. A server that is starting, electing, or overloaded counts as unreachable.
     pub(super) fn refused(&self) -> StoreError {
         let why = format!("{}: {}", self.status, self.text()).into();
         if self.status.is_server_error() || self.status == StatusCode::TOO_MANY_REQUESTS {
@@ -144,7 +144,7 @@ impl Answer {
     }
 }
 
-/// The error and what it comes from.
+/// The error with its sources.
 fn unreachable(error: &dyn Error) -> StoreError {
     let mut why = error.to_string();
     let mut source = error.source();
@@ -155,7 +155,7 @@ fn unreachable(error: &dyn Error) -> StoreError {
     StoreError::Unreachable { why: why.into() }
 }
 
-/// `text` as a part of a path or query: everything but letters, digits, `-._~` and slashes in percents.
+/// Escapes `text` as a part of a path or query: everything but letters, digits, `-._~` and slashes in percents.
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

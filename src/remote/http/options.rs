@@ -1,4 +1,4 @@
-//! Where a store is that speaks HTTP, and what it is told with each call.
+//! The address of a store that speaks HTTP, and the headers of each call.
 
 use super::{Connector, Http};
 use crate::remote::error::RemoteError;
@@ -12,7 +12,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use std::time::Duration;
 
-/// Where a store is, and what it is told with each call.
+/// The address of a store, and the headers of each call.
 #[derive(Clone)]
 pub(in crate::remote) struct HttpOptions {
     pub(in crate::remote) address: Box<str>,
@@ -34,7 +34,7 @@ impl HttpOptions {
         }
     }
 
-    /// Says `value`, a secret, under `name` with each call.
+    /// Sends `value`, a secret, in the header `name` with each call.
     ///
     /// # Errors
     /// [`RemoteError::Address`] when it has characters that no header has.
@@ -42,10 +42,11 @@ impl HttpOptions {
         say(&mut self.headers, name, value)
     }
 
-    /// Makes the client. The store is spoken to when it is first needed.
+    /// Creates the client. It connects when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`], [`RemoteError::Certificate`], [`RemoteError::Duration`], or [`RemoteError::NoRuntime`] outside a tokio runtime.
+    /// [`RemoteError::Address`], [`RemoteError::Certificate`], [`RemoteError::Duration`], or [`RemoteError::NoRuntime`] outside
+    /// a tokio runtime.
     pub(in crate::remote) fn connect(self) -> Result<Http, RemoteError> {
         runtime()?;
         check_time_out(self.timeout)?;
@@ -69,7 +70,7 @@ impl HttpOptions {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(self.timeout));
-        // Whoever waits for what a store says by itself is to notice that nobody is there: after 25 s.
+        // A reader of a stream notices a dead server after 25 s.
         connector.set_keepalive(Some(Duration::from_secs(10)));
         connector.set_keepalive_interval(Some(Duration::from_secs(5)));
         connector.set_keepalive_retries(Some(3));
@@ -92,7 +93,7 @@ impl HttpOptions {
             ));
         }
         let tls = self.tls.clone().unwrap_or_default();
-        // What the system believes is looked for only where it counts.
+        // The system's roots are loaded only if they are used.
         let system = if encrypted && tls.roots.is_none() {
             system_roots()?
         } else {
@@ -105,7 +106,7 @@ impl HttpOptions {
     }
 }
 
-/// The certificates that the system believes.
+/// The root certificates of the system.
 #[cfg(feature = "remote-tls")]
 fn system_roots() -> Result<rustls::RootCertStore, RemoteError> {
     let mut store = rustls::RootCertStore::empty();

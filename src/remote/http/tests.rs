@@ -1,11 +1,11 @@
-//! Calls, and addresses, against servers that say what a test wants said.
+//! Calls, and addresses, against servers with fixed answers.
 
 use super::*;
 use crate::remote::error::RemoteError;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// A server that answers each connection with `answer`, and tells what it was asked first.
+/// A server that answers each connection with `answer`, and returns the first request.
 async fn server(answer: &'static str) -> (Box<str>, tokio::task::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/base/", listener.local_addr().unwrap()).into();
@@ -15,7 +15,7 @@ async fn server(answer: &'static str) -> (Box<str>, tokio::task::JoinHandle<Stri
         let read = stream.read(&mut buffer).await.unwrap();
         stream.write_all(answer.as_bytes()).await.unwrap();
         if answer.is_empty() {
-            // Says nothing for as long as anybody listens.
+            // Stays silent until the connection closes.
             while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
         }
         String::from_utf8_lossy(&buffer[..read]).into_owned()
@@ -24,7 +24,7 @@ async fn server(answer: &'static str) -> (Box<str>, tokio::task::JoinHandle<Stri
 }
 
 #[tokio::test]
-async fn a_call_says_what_it_was_told_and_reads_to_the_end() {
+async fn a_call_sends_its_headers_and_reads_to_the_end() {
     let (address, asked) = server("HTTP/1.1 200 OK\r\nX-Index: 7\r\nContent-Length: 5\r\n\r\ntrue\n").await;
     let mut options = HttpOptions::new(address);
     options.secret("x-token", "secret").unwrap();
@@ -43,8 +43,8 @@ async fn a_call_says_what_it_was_told_and_reads_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_status_says_whether_the_store_refuses_or_is_away() {
-    for (answer, away) in [
+async fn a_status_tells_a_refusal_from_an_unavailable_store() {
+    for (answer, unavailable) in [
         ("HTTP/1.1 403 Forbidden\r\nContent-Length: 4\r\n\r\nACL\n", false),
         (
             "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 9\r\n\r\nNo leader",
@@ -56,12 +56,12 @@ async fn a_status_says_whether_the_store_refuses_or_is_away() {
         let http = HttpOptions::new(address).connect().unwrap();
         let answer = http.call(Method::GET, "/", "", http.timeout()).await.unwrap();
         let error = answer.json::<bool>().unwrap_err();
-        assert_eq!(matches!(error, StoreError::Unreachable { .. }), away, "{error}");
+        assert_eq!(matches!(error, StoreError::Unreachable { .. }), unavailable, "{error}");
     }
 }
 
 #[tokio::test]
-async fn silence_and_nobody_are_told_apart() {
+async fn a_silent_server_and_a_closed_port_are_told_apart() {
     let (address, _asked) = server("").await;
     let http = HttpOptions::new(address).connect().unwrap();
     let after = Duration::from_millis(20);
@@ -69,8 +69,8 @@ async fn silence_and_nobody_are_told_apart() {
     assert_eq!(silent, StoreError::TimedOut { after });
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let http = HttpOptions::new(format!("http://{free}").into()).connect().unwrap();
-    let nobody = http.call(Method::GET, "/", "", Duration::from_secs(60)).await;
-    assert!(matches!(nobody, Err(StoreError::Unreachable { .. })), "{nobody:?}");
+    let closed = http.call(Method::GET, "/", "", Duration::from_secs(60)).await;
+    assert!(matches!(closed, Err(StoreError::Unreachable { .. })), "{closed:?}");
 }
 
 #[tokio::test]
@@ -100,7 +100,7 @@ fn outside_a_runtime_there_is_no_client() {
 }
 
 #[test]
-fn what_means_something_in_a_path_is_escaped() {
+fn special_characters_of_a_path_are_escaped() {
     assert_eq!(escaped("a/b-c_d.e~f"), "a/b-c_d.e~f");
     assert_eq!(escaped("a b?c%d#ä"), "a%20b%3Fc%25d%23%C3%A4");
 }

@@ -1,22 +1,22 @@
-//! What the store's own clock says, where it keeps one: read now and then, and reckoned on from there.
+//! The store's own clock, where it keeps one: read now and then, and extrapolated from there.
 
-use crate::remote::book::{Clock, Time};
+use crate::remote::model::{Clock, Time};
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
-/// What was read.
+/// A reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// By the clock by which the value is dated, if that can still be read.
+    /// Of the clock by which the value is dated, if that can still be read.
     pub(crate) said: Option<Time>,
-    /// By the one by which it is to be dated from now on: the same, unless that ends soon.
+    /// Of the clock for dates from now on: the same, unless that ends soon.
     pub(crate) next: Time,
 }
 
-/// What is known of the clock of a key.
+/// The clock of a key, as far as it is known.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    /// The last time that it was asked for.
+pub(super) struct StoreClock {
+    /// When it was last asked for.
     asked: Option<Instant>,
     read: Option<Read>,
 }
@@ -24,36 +24,36 @@ pub(super) struct Watch {
 #[derive(Debug)]
 struct Read {
     time: Time,
-    /// When it was asked for, by two clocks: the one that cannot be set may stand still while the machine sleeps.
+    /// When it was asked for, by two clocks: the monotonic one may stand still while the machine sleeps.
     sent: (Instant, SystemTime),
     answered: Instant,
     /// Nothing has been written since.
     is_last: bool,
 }
 
-/// After that it is read again when something is read anyway: clocks run apart.
+/// After this it is read again along with the value: clocks drift apart.
 const OLD: Duration = Duration::from_secs(60);
-/// How soon it is read again when somebody else dates by another clock.
+/// How soon it is read again when another process dates by another clock.
 const SOON: Duration = Duration::from_secs(1);
-/// By such a part of the time that passes clocks run apart at most.
+/// Clocks drift apart by at most this part of the time that passes.
 const APART: u32 = 64;
 
-impl Watch {
-    /// It is to be read, of a note that is dated by this clock.
+impl StoreClock {
+    /// Whether it should be read, for a document dated by this clock.
     pub(super) fn is_due(&self, clock: Option<Clock>) -> bool {
         let same = clock.is_none() || clock == self.read.as_ref().map(|read| read.time.clock);
         let lasts = if same { OLD } else { SOON };
         self.asked.is_none_or(|asked| asked.elapsed() >= lasts)
     }
 
-    /// It is asked for.
+    /// Records that it is asked for.
     pub(super) fn ask(&mut self) -> (Instant, SystemTime) {
         let now = Instant::now();
         self.asked = Some(now);
         (now, SystemTime::now())
     }
 
-    /// It was asked for then, and this has been answered now.
+    /// Records the answer to a reading asked for at `sent`.
     pub(super) fn read(&mut self, sent: (Instant, SystemTime), time: Time) {
         self.read = Some(Read {
             time,
@@ -63,14 +63,14 @@ impl Watch {
         });
     }
 
-    /// What was read has been changed.
+    /// Records that the value was changed after the reading.
     pub(super) fn note_change(&mut self) {
         if let Some(read) = &mut self.read {
             read.is_last = false;
         }
     }
 
-    /// What it says now; nothing, when it was never read, or somebody has set the clock here back.
+    /// The extrapolated time; `None` if it was never read, or if the wall clock here was set back.
     pub(super) fn time(&self) -> Option<Time> {
         let Read {
             time,
@@ -108,42 +108,43 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_is_reckoned_on_within_what_clocks_run_apart() {
-        let mut watch = Watch::default();
-        assert!(watch.is_due(None) && watch.time().is_none());
-        let sent = watch.ask();
+        let mut store_clock = StoreClock::default();
+        assert!(store_clock.is_due(None) && store_clock.time().is_none());
+        let sent = store_clock.ask();
         tokio::time::advance(Duration::from_secs(1)).await;
-        watch.read(sent, SAID);
-        assert!(!watch.is_due(Some((7, 1))));
+        store_clock.read(sent, SAID);
+        assert!(!store_clock.is_due(Some((7, 1))));
         tokio::time::advance(Duration::from_secs(63)).await;
-        let time = watch.time().unwrap();
+        let time = store_clock.time().unwrap();
         assert_eq!(
             (time.now, time.by),
             (5_000_000 + 63_000_000 * 63 / 64, 6_000_000 + 65_000_001)
         );
         assert_eq!((time.clock, time.written), (SAID.clock, SAID.written));
-        assert!(watch.is_due(None));
-        watch.note_change();
-        assert_eq!(watch.time().map(|time| time.written), Some(time.by));
+        assert!(store_clock.is_due(None));
+        store_clock.note_change();
+        assert_eq!(store_clock.time().map(|time| time.written), Some(time.by));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_note_that_goes_by_another_clock_has_it_read_sooner() {
-        let mut watch = Watch::default();
-        let sent = watch.ask();
-        watch.read(sent, SAID);
+    async fn a_document_dated_by_another_clock_has_it_read_sooner() {
+        let mut store_clock = StoreClock::default();
+        let sent = store_clock.ask();
+        store_clock.read(sent, SAID);
         tokio::time::advance(SOON).await;
-        assert!(!watch.is_due(None) && !watch.is_due(Some((7, 1))) && watch.is_due(Some((7, 2))));
+        assert!(!store_clock.is_due(None) && !store_clock.is_due(Some((7, 1))) && store_clock.is_due(Some((7, 2))));
     }
 
-    /// A machine that slept has not seen how long: the other clock has. One that was set back says nothing.
+    /// A machine that slept has not measured it by the monotonic clock, but by the wall clock. A wall clock that was set back
+    /// says nothing.
     #[test]
-    fn what_passes_while_the_machine_sleeps_counts_as_latest() {
+    fn time_asleep_counts_for_the_latest_bound() {
         let hour = Duration::from_secs(3_600);
-        let mut watch = Watch::default();
-        watch.read((Instant::now(), SystemTime::now() - hour), SAID);
-        let time = watch.time().unwrap();
+        let mut store_clock = StoreClock::default();
+        store_clock.read((Instant::now(), SystemTime::now() - hour), SAID);
+        let time = store_clock.time().unwrap();
         assert!(time.now < 6_000_000 && time.by > 3_600_000_000, "{time:?}");
-        watch.read((Instant::now(), SystemTime::now() + hour), SAID);
-        assert_eq!(watch.time(), None);
+        store_clock.read((Instant::now(), SystemTime::now() + hour), SAID);
+        assert_eq!(store_clock.time(), None);
     }
 }

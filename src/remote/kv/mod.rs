@@ -1,55 +1,54 @@
-//! Rates and windows at stores that keep values and change one only if nobody else has: one [`Note`] for each key.
+//! Rates and windows at stores with compare-and-set: one [`RateDocument`] for each key.
 //!
-//! A step reads the note, does what the reference does, and writes it down if it is still the one that was read; otherwise
-//! somebody was quicker, and it begins again. Between two steps of this process at the same key nothing is read: what was
-//! written last is taken for what is there, until somebody was quicker once. Who is overtaken all the time gives up after a while
-//! and says so: the store answers, and is not to be taken for one that is away.
+//! A sync reads the document, does what the reference does, and writes the result if the document is still the one that was
+//! read; otherwise another writer was quicker, and it begins again. Between two syncs of this process at the same key nothing
+//! is read: the last write is taken as current, until another writer was quicker once. A sync that is overtaken all the time
+//! gives up after a while with [`StoreError::Busy`]: the store answers, so it does not count as unavailable.
 //!
-//! What comes back with time is counted by what this process has seen itself, and when: see [`Witness`]. So no clock of another
-//! machine, nor one that is set, can bring more than there is, and none has to be right: it only has to run at the speed of time.
-//! A store that keeps a clock of its own is asked for what it says when a process comes new, which knows so what has passed while
-//! nobody looked on: see [`Time`](super::book::Time).
+//! The refill is counted from what this process has observed: see [`Observer`]. So no clock of another machine, nor one that is
+//! set, can create tokens, and none has to be right: it only has to run at the speed of time. If the store keeps a clock of its
+//! own, a new process reads it, and so knows the time without an observer: see [`Time`](super::model::Time).
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`Values`] | what a store has to be able to do |
-//! | [`Ledger`] | the steps of a process |
-//! | [`page`] | what it knows of a key |
-//! | [`clock`] | what the store's own clock says |
-//! | [`tidy`] | notes that are as good as none are taken away by whoever wrote them last |
+//! | [`Values`] | the interface to a store |
+//! | [`Ledger`] | the syncs of a process |
+//! | [`cached_value`] | the state of a key in this process |
+//! | [`clock`] | the store's own clock |
+//! | [`gc`] | deletes expired documents |
 
+mod cached_value;
 mod clock;
-mod page;
+mod gc;
 #[cfg(test)]
 mod tests;
-mod tidy;
 
-use super::backend::{Reply, Rule, Session, Step, StoreError};
-use super::book::{After, Clock, Note, Odd, Turn, Witness, turn};
+use super::backend::{Rule, Session, StoreError, SyncReply, SyncRequest};
 use super::key::Key;
+use super::model::{Clock, DocumentChange, Mismatch, Observer, RateDocument, Transaction, transact};
 use super::random;
+use cached_value::{CachedValue, State};
 pub(crate) use clock::Reading;
-use page::{Page, State};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// A store that keeps one value for each key, and changes it only if it is the one that was read.
+/// A store with one value for each key, and compare-and-set.
 pub(crate) trait Values: Send + Sync + 'static {
-    /// Says which value it was: no two that were ever there have the same.
+    /// The version of a value: unique for its key.
     type At: Clone + PartialEq + Send + Sync + 'static;
 
-    /// What is there, or was a moment ago. `ttl` is that of the limiter who asks.
+    /// Reads the value, as it was a moment ago at most. `ttl` is that of the limiter.
     fn read(
         &self,
         key: &Key,
         ttl: Duration,
     ) -> impl Future<Output = Result<Option<Found<Self::At>>, StoreError>> + Send;
 
-    /// Makes it this value, if it is the one at `at` still; if there is none, without one. The value is of no use any more when
-    /// it was not changed for `lasts`, and may go then.
+    /// Writes this value, if the present one is at `at`; without `at`, if there is none. The value may be deleted when it was
+    /// not changed for `lasts`.
     fn write(
         &self,
         key: &Key,
@@ -59,11 +58,11 @@ pub(crate) trait Values: Send + Sync + 'static {
         lasts: Duration,
     ) -> impl Future<Output = Result<Written<Self::At>, StoreError>> + Send;
 
-    /// Deletes it, if it is the one at `at` still. False when it is not.
+    /// Deletes the value, if it is the one at `at`. False when it is not.
     fn delete(&self, key: &Key, ttl: Duration, at: &Self::At) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// What the clock says that the store keeps, if it keeps one, after the value at `at` was there. `clock` is the one by which
-    /// that is dated.
+    /// Reads the store's own clock, if it has one, after the value at `at` was there. `clock` is the one by which the value is
+    /// dated.
     fn time(
         &self,
         _key: &Key,
@@ -75,7 +74,7 @@ pub(crate) trait Values: Send + Sync + 'static {
     }
 }
 
-/// A value that is there.
+/// A value that was read.
 #[derive(Clone, Debug)]
 pub(crate) struct Found<A> {
     pub(crate) at: A,
@@ -84,7 +83,7 @@ pub(crate) struct Found<A> {
 
 #[cfg(any(feature = "consul", feature = "etcd"))]
 impl<A> Found<A> {
-    /// The value at `place`, of all that lies in its folder: nothing else may lie there.
+    /// The value at `place`, of all values in its folder: there must be no other.
     pub(crate) fn only(
         place: &str,
         there: impl IntoIterator<Item = (String, Self)>,
@@ -101,23 +100,23 @@ impl<A> Found<A> {
     }
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Clone, Debug)]
 pub(crate) enum Written<A> {
-    /// It is there.
+    /// It was written.
     At(A),
-    /// Somebody was quicker.
+    /// Another writer was quicker.
     Overtaken,
 }
 
-/// The longest note: what all stores take.
+/// The longest document: all stores accept it.
 const LONGEST: usize = 320 * 1024;
-/// For so long a step is tried at most, less than limiters wait for it.
+/// How long a sync is tried at most, less than limiters wait for it.
 const LONGEST_STEP: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
 
-/// The steps of a process. A handle.
+/// A handle for the syncs of a process at one store.
 pub(crate) struct Ledger<V: Values>(Arc<Inner<V>>);
 
 impl<V: Values> Clone for Ledger<V> {
@@ -128,195 +127,198 @@ impl<V: Values> Clone for Ledger<V> {
 
 struct Inner<V: Values> {
     values: V,
-    pages: Mutex<HashMap<Key, Arc<Page<V::At>>>>,
-    /// The beginning of the time of this process, and that instant in microseconds: after all of its life before.
+    cache: Mutex<HashMap<Key, Arc<CachedValue<V::At>>>>,
+    /// The first instant of this process, and its date in microseconds: later than all earlier runs.
     begun: (Instant, u64),
 }
 
 impl<V: Values> Ledger<V> {
     pub(crate) fn new(values: V) -> Self {
         let since = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        // Only tokens and editions are named by it, which are to grow: nothing is counted by it.
+        // The date only names tokens and editions, which have to grow: nothing is counted by it.
         let named = u64::try_from(since.as_micros()).unwrap_or(0);
         Self(Arc::new(Inner {
             values,
-            pages: Mutex::default(),
+            cache: Mutex::default(),
             begun: (Instant::now(), named),
         }))
     }
 
-    /// Carries out `step` at `key`.
+    /// Carries out `sync` at `key`.
     ///
     /// # Errors
-    /// [`StoreError::Busy`] when others were quicker all the time; what the store says.
-    pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    /// [`StoreError::Busy`] when others were quicker all the time; errors of the store.
+    pub(crate) async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let (inner, key) = (&*self.0, &key.of(rule.kind()));
-        let page = inner.page(key, step);
+        let cached = inner.cached(key, sync);
         let begun = Instant::now();
-        let until = begun + (step.ttl / 8).min(LONGEST_STEP);
-        let turn = timeout_at(until, page.state.lock()).await;
-        let mut state = turn.map_err(|_| page.late(begun))?;
+        let until = begun + (sync.ttl / 8).min(LONGEST_STEP);
+        let transact = timeout_at(until, cached.state.lock()).await;
+        let mut state = transact.map_err(|_| cached.late(begun))?;
         let before = state.due;
-        state.ttl = step.ttl;
+        state.ttl = sync.ttl;
         let mut reply = loop {
-            let attempt = inner.attempt(key, rule, step, &mut state).await?;
-            page.note_answer();
+            let attempt = inner.attempt(key, rule, sync, &mut state).await?;
+            cached.note_answer();
             if let Some(reply) = attempt {
                 state.attempts = 0;
                 break reply;
             }
             state.attempts = state.attempts.saturating_add(1);
             if Instant::now() >= until {
-                return Err(page.late(begun));
+                return Err(cached.late(begun));
             }
             let pause = Duration::from_millis(1 << state.attempts.min(6)).min(LONGEST_PAUSE);
             sleep(inner.part_of(pause)).await;
         };
-        // What was taken is known; what has come back since may be more.
+        // The taken tokens are known; more may have come back since.
         reply.bound = true;
         if before > state.due {
-            page.earlier.notify_one();
+            cached.earlier.notify_one();
         }
-        let untidied = !state.is_tidied;
-        state.is_tidied |= state.due.is_some();
-        let tidies = untidied && state.is_tidied;
+        let uncollected = !state.has_collector;
+        state.has_collector |= state.due.is_some();
+        let collects = uncollected && state.has_collector;
         drop(state);
-        if tidies {
-            tokio::spawn(tidy::tidy(self.clone(), key.clone(), page));
-        } else if untidied {
-            inner.forget(key, &page);
+        if collects {
+            tokio::spawn(gc::collect(self.clone(), key.clone(), cached));
+        } else if uncollected {
+            inner.forget(key, &cached);
         }
         Ok(reply)
     }
 
-    /// This session takes no steps any more.
+    /// This session sends no more syncs.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
         for key in [Rule::RATE, Rule::WINDOW].map(|kind| key.of(kind)) {
-            let page = self.0.pages.lock().get(&key).cloned();
-            let Some(page) = page else { continue };
-            page.leave(session);
-            // Where somebody is at it, or looks after it, it is forgotten by them.
-            if page.state.try_lock().is_ok_and(|state| !state.is_tidied) {
-                self.0.forget(&key, &page);
+            let cached = self.0.cache.lock().get(&key).cloned();
+            let Some(cached) = cached else { continue };
+            cached.leave(session);
+            // A running sync or the collector forgets it otherwise.
+            if cached.state.try_lock().is_ok_and(|state| !state.has_collector) {
+                self.0.forget(&key, &cached);
             }
         }
     }
 }
 
 impl<V: Values> Inner<V> {
-    /// The page of the key, which nobody forgets as long as the client of this step is there.
-    fn page(&self, key: &Key, step: &Step) -> Arc<Page<V::At>> {
-        let mut pages = self.pages.lock();
-        let page = pages
+    /// The cached value of the key, which stays as long as the client of this sync is there.
+    fn cached(&self, key: &Key, sync: &SyncRequest) -> Arc<CachedValue<V::At>> {
+        let mut cache = self.cache.lock();
+        let cached = cache
             .entry(key.clone())
-            .or_insert_with(|| Arc::new(Page::new(step.ttl)));
-        if step.end {
-            page.leave(step.session);
+            .or_insert_with(|| Arc::new(CachedValue::new(sync.ttl)));
+        if sync.end {
+            cached.leave(sync.session);
         } else {
-            page.enter(step.session);
+            cached.enter(sync.session);
         }
-        Arc::clone(page)
+        Arc::clone(cached)
     }
 
-    /// Nothing is known of the key any more, unless somebody of this process is there.
-    fn forget(&self, key: &Key, page: &Arc<Page<V::At>>) {
-        let mut pages = self.pages.lock();
-        let gone = pages.get(key).is_some_and(|known| Arc::ptr_eq(known, page)) && page.is_deserted();
-        let gone = if gone { pages.remove(key) } else { None };
-        drop(pages);
+    /// Forgets the cached value of a key without clients.
+    fn forget(&self, key: &Key, cached: &Arc<CachedValue<V::At>>) {
+        let mut cache = self.cache.lock();
+        let gone = cache.get(key).is_some_and(|known| Arc::ptr_eq(known, cached)) && cached.is_empty();
+        let gone = if gone { cache.remove(key) } else { None };
+        drop(cache);
         drop(gone);
     }
 
-    /// One attempt. `None` when somebody was quicker.
+    /// Makes one attempt. `None` when another writer was quicker.
     async fn attempt(
         &self,
         key: &Key,
         rule: &Rule,
-        step: &Step,
+        sync: &SyncRequest,
         state: &mut State<V::At>,
-    ) -> Result<Option<Reply>, StoreError> {
+    ) -> Result<Option<SyncReply>, StoreError> {
         if !state.is_alone || state.known.is_none() {
             self.read(key, state).await?;
         }
-        if step.end
-            && let Some((note, at)) = &state.known
+        if sync.end
+            && let Some((document, at)) = &state.known
         {
-            // Nobody of this process may look on from now on: whoever comes next is told by when it was.
-            let (clock, at) = (note.clock(), at.clone());
+            // This process may observe nothing from now on: the dates serve the next one.
+            let (clock, at) = (document.clock(), at.clone());
             self.look_at_the_clock(key, state, clock, &at).await;
         }
-        // Until it is known what became of the write it is not known what is there.
+        // Until the outcome of the write is known, the present value is unknown.
         let known = state.known.take();
-        let seen = known.as_ref().map(|(note, _)| note).zip(state.witness.as_ref());
-        // Read after the instant as of which the step is taken: what counted then was there by what is said now.
+        let seen = known
+            .as_ref()
+            .map(|(document, _)| document)
+            .zip(state.observer.as_ref());
+        // Read after the instant of the sync: what counted then is dated before this reading.
         let now = self.now();
-        let time = state.watch.time();
-        let turned = turn(seen, now, self.fresh(), rule, step, time.as_ref());
-        let Turn { reply, after } = turned.map_err(|odd| refused(key, odd))?;
+        let time = state.store_clock.time();
+        let transacted = transact(seen, now, self.fresh(), rule, sync, time.as_ref());
+        let Transaction { reply, after } = transacted.map_err(|mismatch| refused(key, mismatch))?;
         match after {
-            After::Same => {
+            DocumentChange::Same => {
                 state.known = known;
                 Ok(Some(reply))
             }
-            After::Gone => {
+            DocumentChange::Gone => {
                 let Some((_, at)) = known else { return Ok(Some(reply)) };
-                let gone = self.values.delete(key, step.ttl, &at).await?;
+                let gone = self.values.delete(key, sync.ttl, &at).await?;
                 state.is_alone &= gone;
                 if gone {
-                    (state.witness, state.due) = (None, None);
+                    (state.observer, state.due) = (None, None);
                 }
                 Ok(gone.then_some(reply))
             }
-            After::New(note, lasts) => {
-                let value = self.text(key, &note)?;
+            DocumentChange::New(document, lasts) => {
+                let value = self.text(key, &document)?;
                 let at = known.as_ref().map(|(_, at)| at);
                 let lasts = Duration::from_micros(lasts);
-                let Written::At(at) = self.values.write(key, step.ttl, at, value, lasts).await? else {
+                let Written::At(at) = self.values.write(key, sync.ttl, at, value, lasts).await? else {
                     state.is_alone = false;
                     return Ok(None);
                 };
-                self.see(state, &note);
+                self.see(state, &document);
                 state.due = Some(Instant::now() + lasts);
-                state.known = Some((*note, at));
+                state.known = Some((*document, at));
                 Ok(Some(reply))
             }
         }
     }
 
-    /// Sees what is there.
+    /// Reads and observes the value.
     async fn read(&self, key: &Key, state: &mut State<V::At>) -> Result<(), StoreError> {
         let known = state.known.take();
         let found = self.values.read(key, state.ttl).await?;
         state.is_alone = known.map(|(_, at)| at).as_ref() == found.as_ref().map(|found| &found.at);
         match found {
             Some(Found { at, value }) => {
-                let note = Note::read(&value).ok_or_else(|| refused(key, Odd::Note))?;
-                state.watch.note_change();
-                let reading = self.look_at_the_clock(key, state, note.clock(), &at).await;
-                if state.witness.is_none() {
+                let document = RateDocument::read(&value).ok_or_else(|| refused(key, Mismatch::Document))?;
+                state.store_clock.note_change();
+                let reading = self.look_at_the_clock(key, state, document.clock(), &at).await;
+                if state.observer.is_none() {
                     let said = reading.and_then(|reading| reading.said);
-                    state.witness = Some(Witness::of(&note, self.now() + 1, said.as_ref()));
+                    state.observer = Some(Observer::of(&document, self.now() + 1, said.as_ref()));
                 } else {
-                    self.see(state, &note);
+                    self.see(state, &document);
                 }
-                state.known = Some((note, at));
+                state.known = Some((document, at));
             }
-            None => state.witness = None,
+            None => state.observer = None,
         }
         Ok(())
     }
 
-    fn see(&self, state: &mut State<V::At>, note: &Note) {
-        // Rounded up, where steps are rounded down: what has passed is never counted as more.
+    fn see(&self, state: &mut State<V::At>, document: &RateDocument) {
+        // Rounded up, while syncs round down: passed time is never counted as more.
         let now = self.now() + 1;
-        match &mut state.witness {
-            Some(witness) => witness.see(note, now),
-            None => state.witness = Some(Witness::of(note, now, None)),
+        match &mut state.observer {
+            Some(observer) => observer.see(document, now),
+            None => state.observer = Some(Observer::of(document, now, None)),
         }
-        state.watch.note_change();
+        state.store_clock.note_change();
     }
 
-    /// Asks the store for the time, if that is due. What it does not say is not known.
+    /// Reads the store's clock, if that is due. A missing answer stays unknown.
     async fn look_at_the_clock(
         &self,
         key: &Key,
@@ -324,24 +326,24 @@ impl<V: Values> Inner<V> {
         clock: Option<Clock>,
         at: &V::At,
     ) -> Option<Reading> {
-        if seeded!("remote_asks_no_clock") || state.witness.is_some() && !state.watch.is_due(clock) {
+        if seeded!("remote_asks_no_clock") || state.observer.is_some() && !state.store_clock.is_due(clock) {
             return None;
         }
-        let sent = state.watch.ask();
+        let sent = state.store_clock.ask();
         let reading = self.values.time(key, state.ttl, at, clock).await.ok().flatten()?;
-        state.watch.read(sent, reading.next);
+        state.store_clock.read(sent, reading.next);
         Some(reading)
     }
 
-    fn text(&self, key: &Key, note: &Note) -> Result<Vec<u8>, StoreError> {
+    fn text(&self, key: &Key, document: &RateDocument) -> Result<Vec<u8>, StoreError> {
         let refused = |why: String| StoreError::Refused { why: why.into() };
-        // Nobody could read it.
-        if !note.holds() {
+        // No process could read it.
+        if !document.holds() {
             return Err(refused(format!(
-                "a step at `{key}` counts further than can be written down"
+                "a sync at `{key}` counts further than can be written down"
             )));
         }
-        let text = note.text().map_err(|error| refused(error.to_string()))?;
+        let text = document.text().map_err(|error| refused(error.to_string()))?;
         if text.len() > LONGEST {
             let length = text.len();
             return Err(refused(format!(
@@ -363,16 +365,16 @@ impl<V: Values> Inner<V> {
         random::number()
     }
 
-    /// A part of `time`, at random: those who were in each other's way are not again.
+    /// A random part of `time`, so that colliding writers separate.
     fn part_of(&self, time: Duration) -> Duration {
         time.mul_f64((self.fresh() >> 11) as f64 / (1_u64 << 53) as f64)
     }
 }
 
-fn refused(key: &Key, odd: Odd) -> StoreError {
-    let why = match odd {
-        Odd::Note => format!("what lies at `{key}` is no rate or window"),
-        Odd::Kind => format!("`{key}` is another kind of limiter, or a window of another length"),
+fn refused(key: &Key, mismatch: Mismatch) -> StoreError {
+    let why = match mismatch {
+        Mismatch::Document => format!("what lies at `{key}` is no rate or window"),
+        Mismatch::Kind => format!("`{key}` is another kind of limiter, or a window of another length"),
     };
     StoreError::Refused { why: why.into() }
 }

@@ -1,8 +1,8 @@
-//! Steps at values in memory, in virtual time.
+//! Syncs at values in memory, in virtual time.
 
 use super::*;
 use crate::Quota;
-use crate::remote::book::Time;
+use crate::remote::model::Time;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 mod busy;
@@ -23,10 +23,10 @@ struct Fakes {
     is_away: AtomicBool,
     is_silent: AtomicBool,
     is_busy: AtomicBool,
-    /// Nothing can be taken away.
+    /// Nothing can be deleted.
     is_stuck: AtomicBool,
     deletes: AtomicU64,
-    /// When the clock was begun that it keeps, if it keeps one, and how often it was asked for.
+    /// When its clock began, if it keeps one, and how many times that was read.
     clock: Mutex<Option<Instant>>,
     asked: AtomicU64,
 }
@@ -100,7 +100,7 @@ impl Values for Fake {
         Ok(same)
     }
 
-    /// In whole seconds; when something was written it does not know.
+    /// In whole seconds; the time of a write is unknown.
     async fn time(
         &self,
         _key: &Key,
@@ -129,7 +129,7 @@ impl Values for Fake {
 /// A client of a process.
 struct Client {
     ledger: Ledger<Fake>,
-    step: Step,
+    sync: SyncRequest,
 }
 
 fn key() -> Key {
@@ -139,52 +139,52 @@ fn key() -> Key {
 impl Client {
     fn new(ledger: &Ledger<Fake>, client: u64) -> Self {
         let ledger = ledger.clone();
-        let step = Step::first(Session { client, number: 1 }, TTL);
-        Self { ledger, step }
+        let sync = SyncRequest::first(Session { client, number: 1 }, TTL);
+        Self { ledger, sync }
     }
 
-    async fn say(&mut self, say: impl FnOnce(&mut Step)) -> Result<u64, StoreError> {
-        say(&mut self.step);
+    async fn say(&mut self, say: impl FnOnce(&mut SyncRequest)) -> Result<u64, StoreError> {
+        say(&mut self.sync);
         let quota = Quota::per_second(10).burst(10);
-        let reply = self.ledger.step(&key(), &Rule::Rate { quota }, &self.step).await?;
-        self.step.seq += 1;
-        self.step.begin = false;
+        let reply = self.ledger.sync(&key(), &Rule::Rate { quota }, &self.sync).await?;
+        self.sync.seq += 1;
+        self.sync.begin = false;
         let last = reply.grants.last().map(|grant| grant.token);
-        self.step.seen = last.unwrap_or(self.step.seen);
+        self.sync.seen = last.unwrap_or(self.sync.seen);
         Ok(reply.grants.iter().map(|grant| grant.units).sum())
     }
 
     async fn take(&mut self, need: u64) -> Result<u64, StoreError> {
-        let (id, want, queue) = (self.step.seq, need, false);
-        let wish = crate::remote::Wish { id, need, want, queue };
-        self.say(|step| step.wishes = vec![wish]).await
+        let (id, want, queue) = (self.sync.seq, need, false);
+        let request = crate::remote::Request { id, need, want, queue };
+        self.say(|sync| sync.requests = vec![request]).await
     }
 
     async fn end(mut self) {
-        self.say(|step| step.end = true).await.unwrap();
-        self.ledger.leave(&key(), self.step.session);
+        self.say(|sync| sync.end = true).await.unwrap();
+        self.ledger.leave(&key(), self.sync.session);
     }
 }
 
-fn pages(ledger: &Ledger<Fake>) -> usize {
-    ledger.0.pages.lock().len()
+fn cache(ledger: &Ledger<Fake>) -> usize {
+    ledger.0.cache.lock().len()
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_closed_goes_when_it_is_full_again_and_is_forgotten_here() {
+async fn a_closed_bucket_is_deleted_when_full_again_and_forgotten_here() {
     let store = Fake::default();
     let ledger = Ledger::new(store.clone());
     let mut one = Client::new(&ledger, 1);
     assert_eq!(one.take(10).await, Ok(10));
     one.end().await;
     sleep(Duration::from_millis(990)).await;
-    assert_eq!((store.len(), pages(&ledger)), (1, 1));
+    assert_eq!((store.len(), cache(&ledger)), (1, 1));
     sleep(Duration::from_millis(20)).await;
-    assert_eq!((store.len(), pages(&ledger)), (0, 0));
+    assert_eq!((store.len(), cache(&ledger)), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_full_goes_when_it_is_closed() {
+async fn a_full_bucket_is_deleted_on_close() {
     let store = Fake::default();
     let ledger = Ledger::new(store.clone());
     let mut one = Client::new(&ledger, 1);
@@ -193,12 +193,12 @@ async fn what_is_full_goes_when_it_is_closed() {
     one.end().await;
     assert_eq!(store.len(), 0);
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(pages(&ledger), 0);
+    assert_eq!(cache(&ledger), 0);
 }
 
-/// Nobody has a handle any more.
+/// All handles are gone.
 #[tokio::test(start_paused = true)]
-async fn what_went_silent_goes_after_its_time_to_live() {
+async fn a_silent_bucket_is_deleted_after_its_time_to_live() {
     let store = Fake::default();
     let mut one = Client::new(&Ledger::new(store.clone()), 1);
     assert_eq!(one.take(10).await, Ok(10));
@@ -210,7 +210,7 @@ async fn what_went_silent_goes_after_its_time_to_live() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_did_not_hear_of_is_said_again() {
+async fn an_unacknowledged_request_is_sent_again() {
     let store = Fake::default();
     let ledger = Ledger::new(store.clone());
     let mut one = Client::new(&ledger, 1);
@@ -221,10 +221,10 @@ async fn what_the_store_did_not_hear_of_is_said_again() {
     store.set_away(false);
     assert_eq!(store.len(), 1);
     sleep(Duration::from_secs(60)).await;
-    assert_eq!((store.len(), pages(&ledger)), (0, 0));
+    assert_eq!((store.len(), cache(&ledger)), (0, 0));
 }
 
-/// It is remembered for a while, and no longer, though somebody of its process looks after it.
+/// It is remembered for a while, and no longer, though its process has a collector for it.
 #[tokio::test(start_paused = true)]
 async fn a_changed_rule_goes_a_day_after_it_was_last_asked_for() {
     let store = Fake::default();
@@ -233,18 +233,18 @@ async fn a_changed_rule_goes_a_day_after_it_was_last_asked_for() {
     assert_eq!(one.take(1).await, Ok(1));
     let quota = Quota::per_second(20).burst(10);
     let change = Some(Rule::Rate { quota });
-    one.say(|step| step.change = change).await.unwrap();
-    one.say(|step| step.change = None).await.unwrap();
+    one.say(|sync| sync.change = change).await.unwrap();
+    one.say(|sync| sync.change = None).await.unwrap();
     one.end().await;
     sleep(Rule::REMEMBERED - Duration::from_secs(2)).await;
-    assert_eq!((store.len(), pages(&ledger)), (1, 1));
+    assert_eq!((store.len(), cache(&ledger)), (1, 1));
     sleep(Duration::from_secs(4)).await;
-    assert_eq!((store.len(), pages(&ledger)), (0, 0));
+    assert_eq!((store.len(), cache(&ledger)), (0, 0));
 }
 
-/// None of them watches another for its time to live; together they do.
+/// None of them observes another for its time to live; together they do.
 #[tokio::test(start_paused = true)]
-async fn who_dies_young_is_forgotten() {
+async fn short_lived_processes_are_forgotten() {
     let store = Fake::default();
     for client in 0..20 {
         let mut one = Client::new(&Ledger::new(store.clone()), client);
@@ -253,14 +253,14 @@ async fn who_dies_young_is_forgotten() {
         assert_eq!(one.take(1).await, Ok(1));
     }
     let (_, value) = store.0.values.lock()[&key().of(Rule::RATE)].clone();
-    let note: serde_json::Value = serde_json::from_slice(&value).unwrap();
-    let takers = note["takers"].as_object().unwrap().len();
+    let document: serde_json::Value = serde_json::from_slice(&value).unwrap();
+    let takers = document["takers"].as_object().unwrap().len();
     assert!((1..=5).contains(&takers), "{takers}");
 }
 
-/// Who has left looks after it for a while, and not as long as others are there.
+/// A process without handles collects it for a while, and not as long as others are there.
 #[tokio::test(start_paused = true)]
-async fn who_has_left_leaves_it_to_those_who_are_there() {
+async fn a_departed_process_leaves_the_collection_to_the_others() {
     let store = Fake::default();
     let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
     let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
@@ -274,15 +274,15 @@ async fn who_has_left_leaves_it_to_those_who_are_there() {
         assert_eq!(other.take(1).await, Ok(1));
         sleep(TTL / 2).await;
     }
-    assert_eq!((pages(&ours), pages(&theirs)), (0, 1));
+    assert_eq!((cache(&ours), cache(&theirs)), (0, 1));
     sleep(TTL).await;
-    assert_eq!((store.len(), pages(&theirs)), (0, 1));
+    assert_eq!((store.len(), cache(&theirs)), (0, 1));
     other.end().await;
-    assert_eq!(pages(&theirs), 0);
+    assert_eq!(cache(&theirs), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_alone_does_not_read() {
+async fn a_process_without_rivals_does_not_read() {
     let store = Fake::default();
     let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
     let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
@@ -301,39 +301,39 @@ async fn who_is_alone_does_not_read() {
     assert_eq!(other.take(2).await, Ok(0));
 }
 
-/// What one client says that is no number to count with is refused to it alone.
+/// The absurd number of one client is refused to it alone.
 #[tokio::test(start_paused = true)]
-async fn who_counts_further_than_notes_do_is_refused_and_nobody_else() {
+async fn a_count_beyond_the_document_is_refused_for_its_caller_alone() {
     let store = Fake::default();
     let (ours, theirs) = (Ledger::new(store.clone()), Ledger::new(store.clone()));
     let (mut one, mut other) = (Client::new(&ours, 1), Client::new(&theirs, 2));
     assert_eq!(one.take(1).await, Ok(1));
-    let refused = one.say(|step| step.charged = u64::MAX - 5).await;
+    let refused = one.say(|sync| sync.charged = u64::MAX - 5).await;
     let further = |error: &StoreError| error.to_string().contains("further");
     assert!(refused.as_ref().is_err_and(further), "{refused:?}");
     assert_eq!(other.take(1).await, Ok(1));
     // Nothing of it was written: it may go on.
-    assert_eq!(one.say(|step| step.charged = 3).await, Ok(0));
+    assert_eq!(one.say(|sync| sync.charged = 3).await, Ok(0));
     assert_eq!(other.take(6).await, Ok(0), "five are left");
     assert_eq!(other.take(5).await, Ok(5));
 }
 
 /// Nor does a window run over.
 #[tokio::test(start_paused = true)]
-async fn what_is_charged_to_a_window_may_be_more_than_a_number_holds() {
+async fn a_charge_to_a_window_may_exceed_a_64_bit_number() {
     let (store, key) = (Fake::default(), key());
     let rule = Rule::Window {
         limit: 10,
         length: Duration::from_secs(64),
     };
     let ledger = Ledger::new(store.clone());
-    let mut step = Step::first(Session { client: 1, number: 1 }, TTL);
+    let mut sync = SyncRequest::first(Session { client: 1, number: 1 }, TTL);
     for charged in [2, u64::MAX - 1, u64::MAX >> 2, u64::MAX] {
-        step.charged = charged;
-        let answer = ledger.step(&key, &rule, &step).await;
+        sync.charged = charged;
+        let answer = ledger.sync(&key, &rule, &sync).await;
         assert_eq!(answer.is_ok(), charged <= u64::MAX >> 2, "{charged}: {answer:?}");
-        (step.seq, step.begin) = (step.seq + 1, false);
+        (sync.seq, sync.begin) = (sync.seq + 1, false);
         let text = store.0.values.lock()[&key.of(rule.kind())].1.clone();
-        assert!(Note::read(&text).is_some(), "{charged}");
+        assert!(RateDocument::read(&text).is_some(), "{charged}");
     }
 }

@@ -1,99 +1,102 @@
-//! Clients that say again what they do not know to have arrived, at a store that fails.
+//! Clients that repeat unacknowledged requests, at a store that fails.
 
 use super::Queue;
 use super::fake::{Fake, LIMIT, Random, State, TTL, failing, store};
-use crate::remote::backend::{Grant, Reply, Rule, Session, Step, StoreError, Wish};
+use crate::remote::backend::{Grant, Request, Rule, Session, StoreError, SyncReply, SyncRequest};
 use crate::remote::key::Key;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A client, as the desk is one: everything that it does not know to have arrived it says again.
+/// A client like that of a limiter: it repeats all that is not acknowledged.
 pub(super) struct Client {
-    pub(super) step: Step,
-    wishes: u64,
-    /// Those that the store has not answered.
-    pub(super) untold: Vec<Wish>,
-    /// Those that wait in line.
+    pub(super) sync: SyncRequest,
+    requests: u64,
+    /// Requests that the store has not answered.
+    pub(super) untold: Vec<Request>,
+    /// Requests that wait in the queue.
     waiting: BTreeSet<u64>,
     pub(super) held: u64,
 }
 
 impl Client {
     pub(super) fn new(client: u64) -> Self {
-        let step = Step {
+        let sync = SyncRequest {
             seq: 0,
-            ..Step::first(Session { client, number: 1 }, TTL)
+            ..SyncRequest::first(Session { client, number: 1 }, TTL)
         };
         Self {
-            step,
-            wishes: 0,
+            sync,
+            requests: 0,
             untold: Vec::new(),
             waiting: BTreeSet::new(),
             held: 0,
         }
     }
 
-    pub(super) async fn say<const TELLS: bool>(&mut self, queue: &Queue<Fake<TELLS>>) -> Option<Reply> {
-        self.step.seq += 1;
-        self.step.wishes.clone_from(&self.untold);
+    pub(super) async fn say<const REPORTS: bool>(&mut self, queue: &Queue<Fake<REPORTS>>) -> Option<SyncReply> {
+        self.sync.seq += 1;
+        self.sync.requests.clone_from(&self.untold);
         let key = Key::new("fake").expect("a name");
         let reply = queue
-            .step(&key, &Rule::Permits { limit: LIMIT }, &self.step)
+            .sync(&key, &Rule::Permits { limit: LIMIT }, &self.sync)
             .await
             .ok()?;
         assert!(reply.alive);
-        self.step.begin = false;
-        self.step.limit = None;
-        for id in self.step.withdrawn.drain(..) {
+        self.sync.begin = false;
+        self.sync.limit = None;
+        for id in self.sync.withdrawn.drain(..) {
             self.waiting.remove(&id);
         }
-        for wish in self
+        for request in self
             .untold
             .drain(..)
-            .filter(|wish| wish.queue && wish.need <= reply.census.limit)
+            .filter(|request| request.queue && request.need <= reply.usage.limit)
         {
-            self.waiting.insert(wish.id);
+            self.waiting.insert(request.id);
         }
-        for &Grant { wish, units, token } in &reply.grants {
-            assert!(token > self.step.seen, "tokens grow");
-            self.step.seen = token;
-            self.waiting.remove(&wish);
+        for &Grant { request, units, token } in &reply.grants {
+            assert!(token > self.sync.seen, "tokens grow");
+            self.sync.seen = token;
+            self.waiting.remove(&request);
             self.held += units;
         }
         Some(reply)
     }
 
-    pub(super) fn wishes_for(&mut self, need: u64) {
-        self.wishes += 1;
-        let (id, want, queue) = (self.wishes, need, true);
-        self.untold.push(Wish { id, need, want, queue });
+    pub(super) fn requests_units(&mut self, need: u64) {
+        self.requests += 1;
+        let (id, want, queue) = (self.requests, need, true);
+        self.untold.push(Request { id, need, want, queue });
     }
 
-    pub(super) async fn ends<const TELLS: bool>(&mut self, queue: &Queue<Fake<TELLS>>) -> Result<Reply, StoreError> {
-        self.step.seq += 1;
-        self.step.end = true;
+    pub(super) async fn ends<const REPORTS: bool>(
+        &mut self,
+        queue: &Queue<Fake<REPORTS>>,
+    ) -> Result<SyncReply, StoreError> {
+        self.sync.seq += 1;
+        self.sync.end = true;
         let (key, rule) = (Key::new("fake").expect("a name"), Rule::Permits { limit: LIMIT });
-        queue.step(&key, &rule, &self.step).await
+        queue.sync(&key, &rule, &self.sync).await
     }
 
-    /// Something that a client may do.
+    /// A random action of a client.
     fn act(&mut self, random: &mut Random) {
         match random.below(5) {
             0 | 1 => {
-                self.wishes += 1;
+                self.requests += 1;
                 let need = 1 + random.below(LIMIT);
                 let want = need + random.below(3);
-                let (id, queue) = (self.wishes, random.below(3) > 0);
-                self.untold.push(Wish { id, need, want, queue });
+                let (id, queue) = (self.requests, random.below(3) > 0);
+                self.untold.push(Request { id, need, want, queue });
             }
             2 if self.held > 0 => {
                 let units = 1 + random.below(self.held);
                 self.held -= units;
-                self.step.returned += units;
+                self.sync.returned += units;
             }
             3 => {
                 if let Some(&id) = self.waiting.first() {
-                    self.step.withdrawn.push(id);
+                    self.sync.withdrawn.push(id);
                 }
             }
             _ => {}
@@ -101,8 +104,7 @@ impl Client {
     }
 }
 
-/// Clients at one store, each of which fails one in `fails` of its calls; then all that was asked for is granted, and nothing is
-/// left.
+/// Clients at one store that fails in one of `fails` calls. At the end all requests are granted, and nothing is left.
 async fn play(seed: u64, fails: u64) {
     let mut random = Random::of_seed(seed);
     let queue = failing::<false>(State::new(!seed, fails));
@@ -114,15 +116,15 @@ async fn play(seed: u64, fails: u64) {
         let held: u64 = clients.iter().map(|client| client.held).sum();
         assert!(held <= LIMIT, "seed {seed}: {held} of {LIMIT}");
         if let Some(reply) = reply {
-            assert!(reply.census.in_use <= LIMIT, "seed {seed}: {reply:?}");
+            assert!(reply.usage.in_use <= LIMIT, "seed {seed}: {reply:?}");
         }
     }
-    queue.shelf().0.lock().fails = 0;
-    // Everybody gives back whatever it gets: whoever waits is served, in a bounded number of rounds.
+    queue.store().0.lock().fails = 0;
+    // Each returns its grants: the waiters are served, in a bounded number of rounds.
     for round in 0.. {
         let mut waiting = 0;
         for client in &mut clients {
-            client.step.returned += std::mem::take(&mut client.held);
+            client.sync.returned += std::mem::take(&mut client.held);
             client.say(&queue).await.expect("nothing fails any more");
             waiting += client.waiting.len() + client.untold.len();
         }
@@ -132,32 +134,32 @@ async fn play(seed: u64, fails: u64) {
         assert!(round < 1_000, "seed {seed}: {waiting} wait for ever");
     }
     for client in &mut clients {
-        client.step.returned += std::mem::take(&mut client.held);
+        client.sync.returned += std::mem::take(&mut client.held);
         client.say(&queue).await.expect("nothing fails any more");
     }
-    let wishes = queue.shelf().0.lock().nodes.len();
-    assert_eq!(wishes, 0, "seed {seed}: nodes that nobody knows of");
+    let requests = queue.store().0.lock().nodes.len();
+    assert_eq!(requests, 0, "seed {seed}: unknown nodes");
     for client in &mut clients {
         client.ends(&queue).await.expect("nothing fails any more");
     }
-    assert!(queue.shelf().0.lock().sessions.is_empty());
+    assert!(queue.store().0.lock().sessions.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn permits_are_never_over_admitted_nor_lost_whatever_fails() {
+async fn permits_are_never_over_admitted_nor_lost_under_faults() {
     for seed in 0..60 {
         play(seed, [0, 2, 5][seed as usize % 3]).await;
     }
 }
 
-/// A limiter that has gone without a word, while its client keeps up the term.
+/// A limiter that has gone silently, while its store's client keeps up the term.
 #[tokio::test(start_paused = true)]
-async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
+async fn a_silent_session_is_reaped_after_its_time_to_live() {
     let queue = store();
     let (mut gone, mut lives) = (Client::new(1), Client::new(2));
     for (client, need) in [(&mut gone, LIMIT), (&mut lives, 1)] {
         let (id, want, queue) = (1, need, true);
-        client.untold.push(Wish { id, need, want, queue });
+        client.untold.push(Request { id, need, want, queue });
     }
     gone.say(&queue).await.unwrap();
     assert_eq!(gone.held, LIMIT);
@@ -167,10 +169,10 @@ async fn whoever_is_not_heard_of_is_taken_down_after_its_time_to_live() {
         lives.say(&queue).await.unwrap();
         assert_eq!(lives.held, 0, "not before its time");
     }
-    queue.shelf().0.lock().fails = 1;
+    queue.store().0.lock().fails = 1;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    queue.shelf().0.lock().fails = 0;
-    // What could not be done is tried again.
+    queue.store().0.lock().fails = 0;
+    // A failed attempt is repeated.
     tokio::time::sleep(Duration::from_secs(1)).await;
     lives.say(&queue).await.unwrap();
     assert_eq!(lives.held, 1);

@@ -1,6 +1,6 @@
-//! A store in memory that fails as stores do: before it has done anything, in the middle, or when it was to answer.
+//! A store in memory that fails as stores do: before it has done anything, half-way, or before the answer.
 
-use super::{Change, Line, Node, Ops, Queue, Shelf};
+use super::{Change, Node, NodeQueue, NodeStore, Ops, Queue};
 use crate::algo::chance::Draws;
 use crate::remote::backend::{Session, StoreError};
 use crate::remote::key::Key;
@@ -13,7 +13,7 @@ use std::time::Duration;
 pub(super) const LIMIT: u64 = 6;
 pub(super) const TTL: Duration = Duration::from_secs(10);
 
-/// Chance.
+/// A source of random numbers.
 pub(super) struct Random(Draws);
 
 impl Random {
@@ -26,16 +26,16 @@ impl Random {
     }
 }
 
-/// Whether its watches tell of one's own changes as well is for the test to say.
-pub(super) struct Fake<const TELLS: bool = false>(pub(super) Mutex<State>);
+/// `REPORTS`: its watches report the process's own changes as well.
+pub(super) struct Fake<const REPORTS: bool = false>(pub(super) Mutex<State>);
 
 pub(super) type Store = Fake<false>;
 
-pub(super) fn failing<const TELLS: bool>(state: State) -> Queue<Fake<TELLS>> {
+pub(super) fn failing<const REPORTS: bool>(state: State) -> Queue<Fake<REPORTS>> {
     Queue::new(Fake(Mutex::new(state)))
 }
 
-/// One that fails when it is told to.
+/// A store that fails on demand.
 pub(super) fn store() -> Queue<Store> {
     failing(State::new(1, 0))
 }
@@ -47,17 +47,17 @@ pub(super) struct Life(pub(super) AtomicBool);
 pub(super) struct State {
     random: Random,
     pub(super) terms: Vec<Arc<Life>>,
-    /// What is to be the limit as soon as something has been deleted.
+    /// The limit after the next deletion.
     pub(super) then_limit: Option<u64>,
     /// No session can be ended.
     pub(super) ends_fail: bool,
     /// Watches end as soon as they have begun.
     pub(super) watches_fail: bool,
-    /// How many watches were begun, and how many of them have not ended.
+    /// The watches begun, and those that have not ended.
     pub(super) watches: (u64, u64),
-    /// What a watch tells first, and last.
-    pub(super) tells: Option<Line>,
-    /// One in so many calls fails.
+    /// The only report of a watch.
+    pub(super) tells: Option<NodeQueue>,
+    /// One in `fails` calls fails.
     pub(super) fails: u64,
     pub(super) limit: u64,
     pub(super) sessions: BTreeSet<Session>,
@@ -83,36 +83,36 @@ impl State {
         }
     }
 
-    pub(super) fn line(&self) -> Line {
-        Line::new(self.limit, self.sessions.clone(), self.nodes.clone())
+    pub(super) fn queue(&self) -> NodeQueue {
+        NodeQueue::new(self.limit, self.sessions.clone(), self.nodes.clone())
     }
 
     fn begin(&mut self, session: Session) {
         self.sessions.insert(session);
     }
 
-    fn create(&mut self, session: Session, wish: u64, units: u64) {
+    fn create(&mut self, session: Session, request: u64, units: u64) {
         self.next += 1;
         let place = self.next;
-        let name = format!("{session}/{wish}/{place}").into();
+        let name = format!("{session}/{request}/{place}").into();
         assert!(
             !self
                 .nodes
                 .iter()
-                .any(|node| (node.session, node.wish) == (session, wish)),
-            "a wish is there twice"
+                .any(|node| (node.session, node.request) == (session, request)),
+            "a request is there twice"
         );
         self.nodes.push(Node {
             name,
             place,
             session,
-            wish,
+            request,
             units,
             token: place,
         });
     }
 
-    /// The first so many changes.
+    /// Carries out the first `most` changes.
     fn change(&mut self, session: Session, ops: &Ops, mut most: u64) {
         let mut goes_on = || {
             let goes_on = most > 0;
@@ -122,9 +122,9 @@ impl State {
         if ops.begin && goes_on() {
             self.begin(session);
         }
-        for &(wish, units) in &ops.create {
+        for &(request, units) in &ops.create {
             if goes_on() {
-                self.create(session, wish, units);
+                self.create(session, request, units);
             }
         }
         for (name, units) in &ops.shrink {
@@ -156,10 +156,10 @@ fn failed() -> StoreError {
     StoreError::Unreachable { why }
 }
 
-impl<const TELLS: bool> Shelf for Fake<TELLS> {
+impl<const REPORTS: bool> NodeStore for Fake<REPORTS> {
     type Term = Life;
 
-    const TELLS: bool = TELLS;
+    const REPORTS: bool = REPORTS;
 
     async fn term(&self, _ttl: Duration) -> Result<Arc<Life>, StoreError> {
         let life = Arc::<Life>::default();
@@ -180,7 +180,7 @@ impl<const TELLS: bool> Shelf for Fake<TELLS> {
         session: Session,
         ops: &Ops,
         look: bool,
-    ) -> Result<Option<Line>, StoreError> {
+    ) -> Result<Option<NodeQueue>, StoreError> {
         let mut state = self.0.lock();
         if state.fails() {
             let most = state.random.below(4);
@@ -188,7 +188,7 @@ impl<const TELLS: bool> Shelf for Fake<TELLS> {
             return Err(failed());
         }
         state.change(session, ops, u64::MAX);
-        Ok((look || !TELLS).then(|| state.line()))
+        Ok((look || !REPORTS).then(|| state.queue()))
     }
 
     async fn end(&self, _term: Option<&Life>, _ttl: Duration, _key: &Key, session: Session) -> Result<(), StoreError> {
@@ -215,8 +215,8 @@ impl<const TELLS: bool> Shelf for Fake<TELLS> {
             (state.watches_fail, state.tells.clone())
         };
         let _watching = Watching(&self.0);
-        if let Some(line) = tells {
-            tell(Change::All(line));
+        if let Some(queue) = tells {
+            tell(Change::All(queue));
         }
         if !fails {
             std::future::pending::<()>().await;

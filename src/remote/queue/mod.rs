@@ -1,131 +1,131 @@
-//! Permits at stores that keep nodes in an order of their own: one node for each wish, in one line for everybody.
+//! Permits at stores that keep nodes in order of creation: one node for each request, in one queue for all sessions.
 //!
-//! Nobody grants. A wish is granted when its node and all before it are within the limit, which everybody who can see the line
-//! sees alike, and which stays so: nodes before it only go, and get smaller. So a step is a few changes to one's own nodes and
-//! a look, and no two clients ever write the same thing.
+//! No process grants. A request is granted when its node and all before it are within the limit. Every observer of the queue
+//! sees the same, and it stays so: nodes before it only go, and shrink. So a sync is a few changes to a session's own nodes and
+//! a look, and no two clients ever write the same node.
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`line`] | what lies under a key, and who holds permits by that |
-//! | [`account`] | what one session wants to lie there, and what has to be done for it |
-//! | [`spell`] | how names are written |
-//! | [`room`] | those of this process who wait at a key, and one watch for all of them |
-//! | [`watch`] | that watch |
-//! | [`rounds`] | how a step is carried out |
-//! | [`undertaker`] | what becomes of those who have gone without a word |
-//! | [`Shelf`] | what a store has to be able to do |
+//! | [`node_queue`] | the nodes under a key, and the holders by their order |
+//! | [`session_diff`] | the nodes that a session needs, and the changes for that |
+//! | [`encoding`] | the encoding of names |
+//! | [`waiters`] | the waiters of this process at a key, and their common watch |
+//! | [`watch`] | the task of that watch |
+//! | [`reconcile`] | how a sync is carried out |
+//! | [`reaper`] | ends silent sessions |
+//! | [`NodeStore`] | the interface to a store |
 //!
-//! A session's nodes live as long as what the store calls a session, or a lease: a [`Shelf::Term`]. That of ZooKeeper and of
-//! etcd is kept alive by its client, whatever becomes of the limiter: so what has not been heard of for its time to live is
-//! taken down from here.
+//! A session's nodes live as long as the store's own session, or a lease: a [`NodeStore::Term`]. The clients of ZooKeeper and
+//! etcd keep it alive, whatever becomes of the limiter. So this process itself ends sessions that were silent for their time to
+//! live.
 
-mod account;
 #[cfg(test)]
 mod client;
 #[cfg(test)]
 mod corners;
+mod encoding;
 #[cfg(test)]
 mod fake;
-mod line;
-mod room;
-mod rounds;
-mod shelf;
-mod spell;
-mod undertaker;
+mod node_queue;
+mod node_store;
+mod reaper;
+mod reconcile;
+mod session_diff;
+mod waiters;
 mod watch;
 
-use super::backend::{Census, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
 use super::key::Key;
-use account::Account;
-pub(crate) use account::Ops;
-use line::Outlook;
-pub(crate) use line::{Line, Node};
+pub(crate) use encoding::{escaped, parse_session};
+use node_queue::Outlook;
+pub(crate) use node_queue::{Node, NodeQueue};
+pub(crate) use node_store::NodeStore;
 use parking_lot::Mutex;
-pub(crate) use room::Change;
-use room::Room;
-use rounds::Visit;
-pub(crate) use shelf::Shelf;
-pub(crate) use spell::{escaped, parse_session};
+use reconcile::Visit;
+pub(crate) use session_diff::Ops;
+use session_diff::SessionDiff;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+pub(crate) use waiters::Change;
+use waiters::Waiters;
 
-/// Permits at such a store. A handle.
-pub(crate) struct Queue<S: Shelf>(Arc<Inner<S>>);
+/// A handle for permits at such a store.
+pub(crate) struct Queue<S: NodeStore>(Arc<Inner<S>>);
 
-impl<S: Shelf> Clone for Queue<S> {
+impl<S: NodeStore> Clone for Queue<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-struct Inner<S: Shelf> {
-    shelf: S,
+struct Inner<S: NodeStore> {
+    store: S,
     /// The sessions of this process.
     slots: Mutex<Slots<S>>,
-    rooms: Mutex<HashMap<Key, Room<S::Term>>>,
-    /// There is another slot.
+    waiters_by_key: Mutex<HashMap<Key, Waiters<S::Term>>>,
+    /// Signals another slot.
     filled: Arc<Notify>,
-    /// How many watches there were.
+    /// The number of watches so far.
     watches: AtomicU64,
 }
 
 type Slots<S> = HashMap<(Key, Session), Arc<Slot<S>>>;
 
-struct Slot<S: Shelf> {
+struct Slot<S: NodeStore> {
     term: Arc<S::Term>,
     ttl: Duration,
-    /// Held while a step is under way.
-    account: tokio::sync::Mutex<Account>,
-    /// When the session is over, unless it is heard of.
+    /// Held during a sync.
+    diff: tokio::sync::Mutex<SessionDiff>,
+    /// When the session ends, unless it syncs.
     due: Mutex<Instant>,
 }
 
-/// How long after a failure a watch is begun anew.
+/// The pause after a failure before a watch begins anew.
 const PAUSE: Duration = Duration::from_millis(50);
-/// For so long a watch is kept when nobody waits any more: soon somebody will.
+/// How long a watch is kept without waiters: the next one may come soon.
 const LINGER: Duration = Duration::from_secs(1);
 
-impl<S: Shelf> Queue<S> {
-    pub(crate) fn new(shelf: S) -> Self {
+impl<S: NodeStore> Queue<S> {
+    pub(crate) fn new(store: S) -> Self {
         let filled = Arc::new(Notify::new());
         let inner = Arc::new(Inner {
-            shelf,
+            store,
             slots: Mutex::default(),
-            rooms: Mutex::default(),
+            waiters_by_key: Mutex::default(),
             filled: Arc::clone(&filled),
             watches: AtomicU64::new(0),
         });
-        tokio::spawn(undertaker::take_down(Arc::downgrade(&inner), filled));
+        tokio::spawn(reaper::reap(Arc::downgrade(&inner), filled));
         Self(inner)
     }
 
-    pub(crate) fn shelf(&self) -> &S {
-        &self.0.shelf
+    pub(crate) fn store(&self) -> &S {
+        &self.0.store
     }
 
-    pub(crate) async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    pub(crate) async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let Rule::Permits { limit } = *rule else {
             let why = "it counts permits, and neither rates nor windows".into();
             return Err(StoreError::Refused { why });
         };
         let (inner, key) = (&self.0, &key.of(rule.kind()));
-        let id = (key.clone(), step.session);
+        let id = (key.clone(), sync.session);
         let slot = inner.slots.lock().get(&id).cloned();
-        if step.end {
-            inner.end(key, step, slot).await?;
-            return Ok(Reply::default());
+        if sync.end {
+            inner.end(key, sync, slot).await?;
+            return Ok(SyncReply::default());
         }
-        let slot = match slot.filter(|slot| !inner.shelf.is_over(&slot.term)) {
+        let slot = match slot.filter(|slot| !inner.store.is_over(&slot.term)) {
             Some(slot) => slot,
             None => {
-                inner.forget(key, step.session);
-                let term = inner.shelf.term(step.ttl).await?;
-                if !step.begin {
-                    let (term, session) = (&*term, step.session);
+                inner.forget(key, sync.session);
+                let term = inner.store.term(sync.ttl).await?;
+                if !sync.begin {
+                    let (term, session) = (&*term, sync.session);
                     let visit = Visit {
                         term,
                         key,
@@ -134,77 +134,81 @@ impl<S: Shelf> Queue<S> {
                     };
                     return inner.unknown(&visit).await;
                 }
-                inner.fill(id.clone(), term, step.ttl)
+                inner.fill(id.clone(), term, sync.ttl)
             }
         };
         let visit = Visit {
             term: &*slot.term,
             key,
             limit,
-            session: step.session,
+            session: sync.session,
         };
-        let mut account = slot.account.lock().await;
+        let mut diff = slot.diff.lock().await;
         if !inner.has(&id, &slot) {
-            if !step.begin {
+            if !sync.begin {
                 return inner.unknown(&visit).await;
             }
             let why = "the session was taken down meanwhile".into();
             return Err(StoreError::Unreachable { why });
         }
         let sent = Instant::now();
-        account.apply(step, inner.outlook(key));
-        let line = inner.carry_out(&visit, &mut account).await?;
-        let Some(line) = line else {
-            // What is left of it is nobody's. Until it has gone it is known here.
-            let ended = inner.shelf.end(Some(&slot.term), step.ttl, key, step.session);
+        diff.apply(sync, inner.outlook(key));
+        let queue = inner.carry_out(&visit, &mut diff).await?;
+        let Some(queue) = queue else {
+            // The session is lost. It stays known here until its nodes are gone.
+            let ended = inner.store.end(Some(&slot.term), sync.ttl, key, sync.session);
             if seeded!("queue_forgets_the_lost") {
-                inner.forget(key, step.session);
+                inner.forget(key, sync.session);
             }
             ended.await?;
-            inner.forget(key, step.session);
+            inner.forget(key, sync.session);
             return inner.unknown(&visit).await;
         };
-        *slot.due.lock() = Instant::now() + step.ttl;
-        let mut reply = account.answer(step, &line);
-        reply.age = inner.shelf.age(&slot.term, sent);
-        if inner.seat(key, step.session, &account, &reply) {
+        *slot.due.lock() = Instant::now() + sync.ttl;
+        let mut reply = diff.answer(sync, &queue);
+        reply.age = inner.store.age(&slot.term, sent);
+        if inner.update(key, sync.session, &diff, &reply) {
             self.watch(&slot.term, key);
         }
         Ok(reply)
     }
 
-    pub(crate) async fn news(&self, key: &Key, session: Session) {
-        let ear = self
+    pub(crate) async fn notified(&self, key: &Key, session: Session) {
+        let waiter = self
             .0
-            .rooms
+            .waiters_by_key
             .lock()
             .entry(key.of(Rule::PERMITS))
             .or_default()
-            .ear(session);
-        ear.notified().await;
+            .waiter(session);
+        waiter.notified().await;
     }
 
-    /// Nobody asks for news of this session any more. What could not be taken down of it still is.
+    /// Forgets this session. Nodes that could not be deleted still are.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
         let key = &key.of(Rule::PERMITS);
-        if seeded!("queue_forgets_the_parted") {
+        if seeded!("queue_forgets_failed_ends") {
             self.0.forget(key, session);
         }
-        self.0.unseat(key, session);
+        self.0.remove_waiter(key, session);
     }
 }
 
-impl<S: Shelf> Inner<S> {
-    /// What was last seen of the key.
+impl<S: NodeStore> Inner<S> {
+    /// The last view of the key.
     fn outlook(&self, key: &Key) -> Outlook {
-        self.rooms.lock().get(key).map(Room::outlook).unwrap_or_default()
+        self.waiters_by_key
+            .lock()
+            .get(key)
+            .map(Waiters::outlook)
+            .unwrap_or_default()
     }
 
     fn fill(&self, id: (Key, Session), term: Arc<S::Term>, ttl: Duration) -> Arc<Slot<S>> {
         let slot = Arc::new(Slot {
             term,
             ttl,
-            account: tokio::sync::Mutex::default(),
+            diff: tokio::sync::Mutex::default(),
             due: Mutex::new(Instant::now() + ttl),
         });
         let mut slots = self.slots.lock();
@@ -214,76 +218,78 @@ impl<S: Shelf> Inner<S> {
         slot
     }
 
-    /// Takes down a session. What fails is tried again from here, also when nobody asks for it any more.
-    async fn end(&self, key: &Key, step: &Step, slot: Option<Arc<Slot<S>>>) -> Result<(), StoreError> {
+    /// Ends a session. A failure is retried from here, also when the client does not ask again.
+    async fn end(&self, key: &Key, sync: &SyncRequest, slot: Option<Arc<Slot<S>>>) -> Result<(), StoreError> {
         if let Some(slot) = slot {
             {
                 let mut due = slot.due.lock();
                 *due = Instant::now().min(*due);
             }
-            let _account = slot.account.lock().await;
+            let _account = slot.diff.lock().await;
             self.filled.notify_one();
-            if !self.has(&(key.clone(), step.session), &slot) {
+            if !self.has(&(key.clone(), sync.session), &slot) {
                 return Ok(());
             }
-            let ended = self.shelf.end(Some(&slot.term), slot.ttl, key, step.session);
+            let ended = self.store.end(Some(&slot.term), slot.ttl, key, sync.session);
             ended.await?;
         } else {
-            self.shelf.end(None, step.ttl, key, step.session).await?;
+            self.store.end(None, sync.ttl, key, sync.session).await?;
         }
-        self.forget(key, step.session);
+        self.forget(key, sync.session);
         Ok(())
     }
 
-    /// Nothing more is known of this session here.
+    /// Forgets this session here.
     fn forget(&self, key: &Key, session: Session) {
         let slot = self.slots.lock().remove(&(key.clone(), session));
         drop(slot);
-        self.unseat(key, session);
+        self.remove_waiter(key, session);
     }
 
-    /// The session waits for nothing any more.
-    fn unseat(&self, key: &Key, session: Session) {
-        let mut rooms = self.rooms.lock();
-        let empty = rooms.get_mut(key).is_some_and(|room| room.leaves(session));
-        let room = if empty { rooms.remove(key) } else { None };
-        drop(rooms);
-        drop(room);
+    /// Removes the session from the waiters.
+    fn remove_waiter(&self, key: &Key, session: Session) {
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let empty = waiters_by_key
+            .get_mut(key)
+            .is_some_and(|waiters| waiters.leave(session));
+        let waiters = if empty { waiters_by_key.remove(key) } else { None };
+        drop(waiters_by_key);
+        drop(waiters);
     }
 
-    /// Whether this is what is known of the session still.
+    /// Whether this slot still belongs to the session.
     fn has(&self, id: &(Key, Session), slot: &Arc<Slot<S>>) -> bool {
         let slots = self.slots.lock();
         slots.get(id).is_some_and(|known| Arc::ptr_eq(known, slot))
     }
 
-    /// The answer to a session that is not there.
-    async fn unknown(&self, visit: &Visit<'_, S>) -> Result<Reply, StoreError> {
+    /// The reply for an unknown session.
+    async fn unknown(&self, visit: &Visit<'_, S>) -> Result<SyncReply, StoreError> {
         let key = visit.key;
-        let line = self.look(visit, &Ops::default()).await?;
-        let mut rooms = self.rooms.lock();
-        let deserted = rooms.get(key).is_some_and(Room::is_deserted) && !seeded!("queue_keeps_rooms");
-        let room = if deserted { rooms.remove(key) } else { None };
-        drop(rooms);
-        drop(room);
-        let census: Census = line.census();
-        Ok(Reply {
-            census,
-            ..Reply::default()
+        let queue = self.look(visit, &Ops::default()).await?;
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let deserted = waiters_by_key.get(key).is_some_and(Waiters::is_empty) && !seeded!("queue_keeps_waiters");
+        let waiters = if deserted { waiters_by_key.remove(key) } else { None };
+        drop(waiters_by_key);
+        drop(waiters);
+        let usage: Usage = queue.usage();
+        Ok(SyncReply {
+            usage,
+            ..SyncReply::default()
         })
     }
 
-    /// Takes note of what a session waits for. True when it is to be told.
-    fn seat(&self, key: &Key, session: Session, account: &Account, reply: &Reply) -> bool {
-        let mut rooms = self.rooms.lock();
-        let room = rooms.entry(key.clone()).or_default();
-        room.seat(session, account.waiting(), account.keeps(), reply.others_wait) || S::TELLS
+    /// Records the waiting requests of a session. True when it needs notifications.
+    fn update(&self, key: &Key, session: Session, diff: &SessionDiff, reply: &SyncReply) -> bool {
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let waiters = waiters_by_key.entry(key.clone()).or_default();
+        waiters.update(session, diff.waiting(), diff.keeps(), reply.others_wait) || S::REPORTS
     }
 }
 
-impl<S: Shelf> Drop for Inner<S> {
+impl<S: NodeStore> Drop for Inner<S> {
     fn drop(&mut self) {
-        // The one who takes down looks once more, and goes.
+        // The reaper looks once more, and ends.
         self.filled.notify_one();
     }
 }

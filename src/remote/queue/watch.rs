@@ -1,8 +1,8 @@
-//! One watch for all of this process who wait at a key: begun when somebody does, begun anew when it ends, and given up when
-//! nobody waits any more.
+//! The task of a watch, for all waiters of this process at a key: it begins with the first waiter, restarts when it ends, and
+//! stops without waiters.
 
-use super::room::{Change, Room};
-use super::{Inner, LINGER, PAUSE, Queue, Shelf};
+use super::waiters::{Change, Waiters};
+use super::{Inner, LINGER, NodeStore, PAUSE, Queue};
 use crate::remote::key::Key;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -12,43 +12,47 @@ use std::task::Poll;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 
-impl<S: Shelf> Queue<S> {
-    /// Watches the key, unless that is done already.
+impl<S: NodeStore> Queue<S> {
+    /// Watches the key, unless it is watched.
     pub(super) fn watch(&self, term: &Arc<S::Term>, key: &Key) {
-        let mut rooms = self.0.rooms.lock();
-        let room = rooms.entry(key.clone()).or_default();
-        if room.is_watched(|watched| self.0.shelf.is_over(watched)) {
-            // It may have seen what is waited for before it was waited for.
-            let told = room.ring();
-            drop(rooms);
-            return tell(told);
+        let mut waiters_by_key = self.0.waiters_by_key.lock();
+        let waiters = waiters_by_key.entry(key.clone()).or_default();
+        if waiters.is_watched(|watched| self.0.store.is_over(watched)) {
+            // The view may have the awaited event already.
+            let reported = waiters.due();
+            drop(waiters_by_key);
+            return notify_all(reported);
         }
-        // Relaxed: a number of its own is all that is wanted.
+        // Relaxed: only the number has to be unique.
         let number = self.0.watches.fetch_add(1, Ordering::Relaxed) + 1;
         let watching = watch(Arc::downgrade(&self.0), Arc::clone(term), key.clone(), number);
-        room.watch(number, Arc::clone(term), tokio::spawn(watching));
+        waiters.watch(number, Arc::clone(term), tokio::spawn(watching));
     }
 }
 
-impl<S: Shelf> Inner<S> {
-    fn note(&self, key: &Key, number: u64, change: Change) {
-        let told = {
-            let mut rooms = self.rooms.lock();
-            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
-            room.map(|room| (room.note(change), room.changed()))
+impl<S: NodeStore> Inner<S> {
+    fn apply(&self, key: &Key, number: u64, change: Change) {
+        let reported = {
+            let mut waiters_by_key = self.waiters_by_key.lock();
+            let waiters = waiters_by_key
+                .get_mut(key)
+                .filter(|waiters| waiters.is_watched_by(number));
+            waiters.map(|waiters| (waiters.apply(change), waiters.changed()))
         };
-        if let Some((told, changed)) = told {
-            tell(told);
+        if let Some((reported, changed)) = reported {
+            notify_all(reported);
             changed.notify_waiters();
         }
     }
 
-    /// This watch has ended. False when it was none any more.
+    /// Ends this watch. False when it was replaced.
     fn blind(&self, key: &Key, number: u64) -> bool {
         let changed = {
-            let mut rooms = self.rooms.lock();
-            let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
-            room.map(Room::blind)
+            let mut waiters_by_key = self.waiters_by_key.lock();
+            let waiters = waiters_by_key
+                .get_mut(key)
+                .filter(|waiters| waiters.is_watched_by(number));
+            waiters.map(Waiters::blind)
         };
         if let Some(changed) = &changed {
             changed.notify_waiters();
@@ -56,22 +60,24 @@ impl<S: Shelf> Inner<S> {
         changed.is_some()
     }
 
-    /// True when nobody waits for what this watch tells. Then it is none from now on.
+    /// True when there is no waiter for this watch. Then it is over.
     fn is_idle(&self, key: &Key, number: u64) -> bool {
-        let mut rooms = self.rooms.lock();
-        let room = rooms.get_mut(key).filter(|room| room.is_watched_by(number));
-        room.is_none_or(Room::is_idle)
+        let mut waiters_by_key = self.waiters_by_key.lock();
+        let waiters = waiters_by_key
+            .get_mut(key)
+            .filter(|waiters| waiters.is_watched_by(number));
+        waiters.is_none_or(Waiters::is_idle)
     }
 }
 
 /// Outside locks: it may run foreign code.
-fn tell(ears: Vec<Arc<Notify>>) {
-    ears.iter().for_each(|ear| ear.notify_one());
+fn notify_all(by_session: Vec<Arc<Notify>>) {
+    by_session.iter().for_each(|waiter| waiter.notify_one());
 }
 
-/// Watches a key, as long as somebody waits there.
-async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, number: u64) {
-    // Over all that is tried: a watch that fails at once is not kept for its failures' sake.
+/// Watches a key, as long as it has waiters.
+async fn watch<S: NodeStore>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, number: u64) {
+    // Covers all attempts: a watch that fails at once must end without waiters, too.
     let mut idle = pin!(async {
         loop {
             sleep(LINGER).await;
@@ -86,8 +92,8 @@ async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, nu
         let goes_on = {
             let mut watched = pin!(
                 inner
-                    .shelf
-                    .watch(&term, &key, |change| inner.note(&key, number, change))
+                    .store
+                    .watch(&term, &key, |change| inner.apply(&key, number, change))
             );
             poll_fn(|cx| match watched.as_mut().poll(cx) {
                 Poll::Ready(()) => Poll::Ready(true),
@@ -98,12 +104,12 @@ async fn watch<S: Shelf>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key, nu
         if !goes_on || !inner.blind(&key, number) {
             return;
         }
-        if inner.shelf.is_over(&term) {
-            let told = inner.rooms.lock().get(&key).map(Room::everybody);
-            return tell(told.unwrap_or_default());
+        if inner.store.is_over(&term) {
+            let reported = inner.waiters_by_key.lock().get(&key).map(Waiters::all);
+            return notify_all(reported.unwrap_or_default());
         }
         drop(inner);
-        // One that has lasted is begun anew soon; the next after one that has not, later and later.
+        // A watch that has lasted restarts soon; after one that has not, the pause grows.
         pause = if begun.elapsed() > LINGER { PAUSE } else { pause };
         let paused = sleep(pause);
         if !seeded!("queue_watches_at_once") {

@@ -1,10 +1,10 @@
-//! What a script has answered, or has told somebody else.
+//! The answers and messages of scripts.
 
-use crate::remote::backend::{Census, Grant, Reply, Rule, StoreError};
-use crate::remote::book::Fill;
+use crate::remote::backend::{Grant, Rule, StoreError, SyncReply, Usage};
+use crate::remote::model::Fill;
 use std::time::Duration;
 
-/// What a script has answered.
+/// The answer of a script.
 pub(super) struct Answer(pub(super) Vec<String>);
 
 impl Answer {
@@ -26,7 +26,7 @@ impl Answer {
     pub(super) fn grants(&self, from: usize) -> Result<Vec<Grant>, StoreError> {
         let grants = (from..self.0.len()).step_by(3).map(|at| {
             Ok(Grant {
-                wish: self.number(at)?,
+                request: self.number(at)?,
                 units: self.number(at + 1)?,
                 token: self.number(at + 2)?,
             })
@@ -34,13 +34,13 @@ impl Answer {
         grants.collect()
     }
 
-    /// That of the script for permits.
-    pub(super) fn of_permits(&self) -> Result<Reply, StoreError> {
-        Ok(Reply {
+    /// The reply of the script for permits.
+    pub(super) fn of_permits(&self) -> Result<SyncReply, StoreError> {
+        Ok(SyncReply {
             alive: self.number(0)? == 1,
             others_wait: self.number(1)? == 1,
             again: self.micros(2)?,
-            census: Census {
+            usage: Usage {
                 limit: self.number(3)?,
                 in_use: self.number(4)?,
                 waiting: self.number(5)?,
@@ -55,12 +55,12 @@ impl Answer {
         })
     }
 
-    /// Whose history the script for permits has seen, where it has looked.
-    pub(super) fn history(&self) -> Option<&str> {
-        self.word(8).ok().filter(|history| *history != "-")
+    /// The replication id of the server, where the script for permits has read it.
+    pub(super) fn replication_id(&self) -> Option<&str> {
+        self.word(8).ok().filter(|replication_id| *replication_id != "-")
     }
 
-    /// The rule that a script tells, of the kind of `known`.
+    /// The rule in an answer, of the kind of `known`.
     pub(super) fn rule(&self, known: &Rule) -> Result<Rule, StoreError> {
         let [one, two, three] = [self.number(5)?, self.number(6)?, self.number(7)?];
         let rule = match *known {

@@ -1,25 +1,24 @@
--- A token bucket that many machines share, in whole numbers. Carries out one step.
+-- A token bucket that many machines share, in whole numbers. Carries out one sync.
 --
--- The level is what was taken and has not come back, in parts of a token: a token adds `price`, a microsecond takes off `gain`.
--- That is GCRA with the theoretical arrival time now + level / gain, without rounding.
+-- The level is the sum of taken tokens that have not come back, in parts of a token: a token adds `price`, a microsecond takes off
+-- `gain`. That is GCRA with the theoretical arrival time now + level / gain, without rounding.
 --
 -- KEYS, with one hash tag: 1 hash: kind, level, at, token, price, gain, and ahead: how much later `at` is than the clock, which may be
---   set back; brim; and, once the rule was changed, edition; 2 hash: what this session was given last, so that a step that is tried
---   again takes nothing twice.
--- ARGV: price, gain, brim, then the step: session, seq, begin, ttl, charged, seen, end, wish, need, want,
---   queue: whether the tokens may be granted for later; the edition of the rule above, and the rule that it is to become, or
---   three times "".
--- That becomes the rule if nobody else has changed it since that edition.
--- Answers: alive, in so many microseconds or "", burst, taken, edition or "", price, gain, brim, how many wait in line, whether another session goes
---   by another rule, then the grant, if there is one: wish, units, token. The second says when to ask again, or when what was granted may be used. An edition is told that is later
---   than the one that was given.
+--   set back; brim; and, once the rule was changed, edition; 2 hash: the last grant of this session, so that a repeated sync takes
+--   nothing twice.
+-- ARGV: price, gain, brim, then the sync: session, seq, begin, ttl, charged, seen, end, request, need, want,
+--   queue: whether the tokens may be granted for later; the edition of the rule above, and its new rule, or three times "".
+-- A new rule counts unless another one has come since that edition.
+-- Answers: alive, microseconds or "", burst, taken, edition or "", price, gain, brim, number of waiters, whether another session uses
+--   another rule, then the grant, if there is one: request, units, token. The microseconds say when to ask again, or when the grant may
+--   be used. An edition is reported if it is later than the given one.
 local price, gain, brim = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
 local seq, begin, ttl = tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
 local charged, seen, wish = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[11])
 local need, want = tonumber(ARGV[12]), tonumber(ARGV[13])
 
--- What a double holds exactly, with room for a sum.
+-- The largest exact whole number of a double, with a margin for a sum.
 local MOST = 2251799813685248
 
 local function int(number) return string.format('%.0f', number) end
@@ -33,7 +32,7 @@ time = time[1] * 1000000 + time[2]
 local ahead = math.max(tonumber(state[5] or 0), at - time)
 local now = time + ahead
 local edition, differs = tonumber(state[6] or 0), false
--- Another quota has another price: what was taken stays taken.
+-- Another quota has another price: taken tokens stay taken.
 local function adopt(old, new_price, new_gain, new_brim)
     if old ~= new_price then
         local whole = math.floor(level / old)
@@ -49,10 +48,10 @@ local function adopt(old, new_price, new_gain, new_brim)
     price, gain, brim = new_price, new_gain, new_brim
 end
 local function advance(by)
-    -- Compared first, since the product of a long time may be more than a double holds exactly.
+    -- Compared first, since the product of a long time may exceed the exact numbers of a double.
     if now - at >= math.ceil(level / by) then level = 0 else level = level - (now - at) * by end
 end
--- Time up to now has passed by the quota of whoever asked last.
+-- Time up to now has passed by the latest caller's quota.
 advance(tonumber(state[7] or gain))
 if edition > asked_edition then
     adopt(tonumber(state[4]), tonumber(state[4]), tonumber(state[7]), tonumber(state[8]))
@@ -113,7 +112,7 @@ end
 if level > 0 or edition > 0 then
     redis.call('HSET', KEYS[1], 'kind', 'rate', 'level', int(level), 'at', int(now), 'token', int(token), 'price', int(price), 'gain', int(gain),
         'brim', int(brim), 'ahead', int(ahead))
-    -- Once it is full again nothing is lost with it, except that the rule was changed.
+    -- Once it is full again nothing is lost with it, except a changed rule.
     local left = math.ceil(level / gain / 1000) + 1
     if edition > 0 then
         redis.call('HSET', KEYS[1], 'edition', int(edition))

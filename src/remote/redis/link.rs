@@ -1,6 +1,6 @@
 //! The connection of a [`Redis`](super::Redis): to one server, or to each of a cluster.
 
-use super::posts::Slot;
+use super::channels::Slot;
 use super::script::Call;
 use crate::remote::key::Key;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -19,31 +19,31 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Made when it is first needed, made anew when it breaks, and subscribed to what it was before.
+/// A connection is made when it is first needed, restored when it breaks, and subscribed again.
 pub(super) enum Link {
-    One(Box<One>),
+    Single(Box<Single>),
     #[cfg(feature = "redis-cluster")]
-    Cluster(Many),
+    Cluster(Cluster),
 }
 
-/// A connection to one server, and what the next one is made of.
-pub(super) struct One {
+/// A connection to one server, and the settings of the next one.
+pub(super) struct Single {
     client: Client,
     config: ConnectionManagerConfig,
-    /// With the number of those before it.
+    /// With the number of connections before it.
     current: Mutex<(u64, ConnectionManager)>,
 }
 
 /// A connection to each server of a cluster.
 #[cfg(feature = "redis-cluster")]
-pub(super) struct Many {
+pub(super) struct Cluster {
     connection: ClusterConnection,
-    /// A server has not answered. It may be dead, and another one have its slots: the others know, and are asked next.
+    /// A server has not answered. It may be dead, and another one may have its slots: the next query asks the others.
     in_doubt: AtomicBool,
 }
 
 impl Link {
-    /// To one server; `hear` is told of what comes beside answers.
+    /// Connects to one server; `hear` gets its messages.
     pub(super) fn to(
         client: Client,
         timeout: Duration,
@@ -58,14 +58,14 @@ impl Link {
             .set_push_sender(heard(hear))
             .set_automatic_resubscription();
         let first = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
-        Ok(Self::One(Box::new(One {
+        Ok(Self::Single(Box::new(Single {
             client,
             config,
             current: Mutex::new((0, first)),
         })))
     }
 
-    /// To the servers of a cluster, of which some are named.
+    /// Connects to a cluster, of which some servers are named.
     #[cfg(feature = "redis-cluster")]
     pub(super) fn to_cluster(
         servers: ClusterClientBuilder,
@@ -81,41 +81,41 @@ impl Link {
             .overall_response_timeout(Some(timeout))
             .push_sender(heard(hear))
             .build()?;
-        // It is taken from here alone.
+        // The protocol is taken from here alone.
         let config = ::redis::cluster::ClusterConfig::new().set_response_timeout(timeout);
-        Ok(Self::Cluster(Many {
+        Ok(Self::Cluster(Cluster {
             connection: client.get_pending_async_connection_with_config(config),
             in_doubt: AtomicBool::new(false),
         }))
     }
 
-    /// The hash slot of a limiter, where there are such.
+    /// The hash slot of a limiter, in a cluster.
     pub(super) fn slot(&self, key: &Key) -> Option<Slot> {
         match self {
-            Self::One(_) => {
+            Self::Single(_) => {
                 let _ = key;
                 None
             }
             #[cfg(feature = "redis-cluster")]
-            // Where a name has no braces all of it counts, as what stands in braces does where it has.
+            // A name without braces counts in full, as the text in braces does otherwise.
             Self::Cluster(_) => Some(Slot::for_key(key.as_str())),
         }
     }
 
-    /// Which connection it is, so that it is given up once.
+    /// The number of the connection, so that it is given up once.
     pub(super) fn number(&self) -> u64 {
         match self {
-            Self::One(one) => one.current.lock().0,
+            Self::Single(one) => one.current.lock().0,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(_) => 0,
         }
     }
 
-    /// Goes on with another connection than this, which leads to a server that is not the right one any more. False where that
-    /// was done already, or would not help: a cluster finds the right one by itself.
+    /// Replaces this connection, which leads to a wrong server by now. False where that was done already, or would not help: a
+    /// cluster finds the right one by itself.
     pub(super) fn give_up(&self, number: u64) -> bool {
         match self {
-            Self::One(one) => one.give_up(number),
+            Self::Single(one) => one.give_up(number),
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(_) => false,
         }
@@ -132,7 +132,7 @@ impl Link {
 
     async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
         match self {
-            Self::One(one) => command.query_async(&mut one.connection()).await,
+            Self::Single(one) => command.query_async(&mut one.connection()).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(many) => many.query(command).await,
         }
@@ -140,14 +140,14 @@ impl Link {
 
     pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         match self {
-            Self::One(one) => one.connection().subscribe(channel).await,
+            Self::Single(one) => one.connection().subscribe(channel).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(many) => many.connection.clone().subscribe(channel).await,
         }
     }
 }
 
-impl One {
+impl Single {
     fn connection(&self) -> ConnectionManager {
         self.current.lock().1.clone()
     }
@@ -171,11 +171,11 @@ impl One {
 }
 
 #[cfg(feature = "redis-cluster")]
-impl Many {
-    /// Asks the server that has the key; where one has not answered, any: who does not have the key says who has, and is believed
-    /// from then on.
+impl Cluster {
+    /// Queries the server that has the key. After a server has not answered, it queries any: one without the key names the
+    /// server that has it.
     async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
-        // Relaxed: a hint. Whoever does not see it asks as before.
+        // Relaxed: a hint. A stale value asks as before.
         let anyone = self.in_doubt.swap(false, Ordering::Relaxed);
         let mut connection = self.connection.clone();
         let mut waiting = Waiting {
@@ -193,7 +193,7 @@ impl Many {
     }
 }
 
-/// A question to a server of a cluster, which whoever asks may give up.
+/// A query to a server of a cluster, which its caller may drop.
 #[cfg(feature = "redis-cluster")]
 struct Waiting<'a> {
     in_doubt: &'a AtomicBool,

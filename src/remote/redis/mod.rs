@@ -1,39 +1,39 @@
-//! Redis, and what speaks its language, as a store. One script for each kind of limiter; each step is one call of it.
+//! Redis, and servers of the same protocol, as a store. One script for each kind of limiter; each sync is one call of it.
 //!
 //! | file | what it counts |
 //! |---|---|
-//! | `permits.lua` | sessions and what they hold, and one queue: a sorted set of wishes by place |
+//! | `permits.lua` | sessions with their units, and one queue: a sorted set of requests by place |
 //! | `bucket.lua` | a token bucket, GCRA in whole numbers |
 //! | `window.lua` | a sliding window in segments |
-//! | `rights.lua` | nothing: whether all that is needed is allowed |
+//! | `rights.lua` | nothing: it checks the rights |
 
 mod answer;
-mod ears;
-mod histories;
+mod channels;
 mod link;
 mod options;
-mod posts;
+mod replication_ids;
 mod script;
+mod subscriptions;
 
-use super::backend::{Backend, Census, News, Reply, Rule, Session, Step, StoreError};
-use super::book::{Fill, micros};
+use super::backend::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
 use super::error::RemoteError;
 use super::key::Key;
+use super::model::{Fill, micros};
 use ::redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind};
 use answer::Answer;
-use ears::{Ear, Ears};
-use histories::Histories;
+use channels::{Channel, Channels};
 use link::Link;
 pub use options::RedisOptions;
-use posts::{Post, Posts};
+use replication_ids::ReplicationIds;
 use script::{Call, Script};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use subscriptions::{Subscription, Subscriptions};
 
 /// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
 ///
-/// Commands and messages share one connection. It is made when it is first needed, and made anew when it breaks.
+/// Commands and messages share one connection. It is made when it is first needed, and restored when it breaks.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -48,11 +48,15 @@ use std::time::Duration;
 /// ```
 ///
 /// # What it needs
-/// Redis 6.2 or later, or Valkey: one server, or with the feature `redis-cluster` a cluster, of which each limiter lies on one
-/// server, since all its keys carry one hash tag. `maxmemory-policy noeviction`: a server with another one, or that does not say which it has,
-/// is [refused](super::StoreError::Refused) with the first step at a new connection, unless that policy is
-/// [allowed by name](RedisOptions::allow_eviction). Of rights it needs these, which are tried out on a key that is gone at once, before the first step; where one is missing that
-/// step is [refused](super::StoreError::Refused), and says which.
+/// Redis 6.2 or later, or Valkey: one server, or with the feature `redis-cluster` a cluster. There each limiter lies on one
+/// server, since all its keys carry one hash tag.
+///
+/// `maxmemory-policy noeviction`: a server with another policy, or that does not report it, is
+/// [refused](super::StoreError::Refused) with the first sync at a new connection, unless that policy is [allowed by
+/// name](RedisOptions::allow_eviction).
+///
+/// It needs the rights below. They are checked on a key that is deleted at once, before the first sync; if one is missing that
+/// sync is [refused](super::StoreError::Refused), and names it.
 ///
 /// ```text
 /// ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
@@ -60,27 +64,27 @@ use std::time::Duration;
 ///   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
 /// ```
 ///
-/// They are tried out again on each new connection: it may be to another server.
+/// They are checked again on each new connection: it may be to another server.
 ///
 /// # What is not promised
-/// A server that answers that it has become a replica is not asked again: the connection is made anew, to what the address leads
-/// to then.
+/// A server that answers that it has become a replica is not asked again: the connection is made anew, to the present server of
+/// the address.
 ///
-/// Replication is asynchronous: a replica that takes over may not know the last grants. It knows that it is not the server which
-/// made those that it knows, and so does one that was started again from what it had saved, or from nothing: either grants no
-/// permits until a time to live has passed, so that what it does not know has run out, and tells sessions of which it has
-/// forgotten something that they are lost. The time to live is the longest that it knows of, or of the process that asks; where
-/// others have a longer one, tell all: [`longest_ttl`](RedisOptions::longest_ttl).
+/// Replication is asynchronous: a replica that takes over may not know the last grants. It knows that another server made the
+/// grants in its memory. So does a server that was restarted from its saved state, or from nothing. Either grants no permits
+/// until a time to live has passed, so that unknown leases have run out, and reports sessions as lost of which it has forgotten
+/// something. The time to live is the longest that it knows of, or that of the asking process. Where others have a longer one,
+/// set [`longest_ttl`](RedisOptions::longest_ttl) in all processes.
 ///
-/// Of a limiter of which it has never heard a server cannot say whether others have. One that was started a time to live ago, or
-/// that this process has known for so long since it took over, grants at once; any other one after a time to live. So a process
-/// that begins at a server which once took over waits so long for its first permits of limiters that nobody uses.
+/// A server cannot tell whether others have granted permits of a limiter that it does not know. It grants at once if it was
+/// started a time to live ago, or if this process has known it for that long since it took over; otherwise after a time to
+/// live. So a new process, at a server that once took over, waits that long for its first permits of unused limiters.
 ///
-/// Tokens of rates that were given out last before another server took over are there again. Fencing tokens grow on, by the
-/// server's clock.
+/// Tokens of rates that were granted last before another server took over are there again. Fencing tokens continue to grow, by
+/// the server's clock.
 ///
-/// A clock that is set back stands still for permits until it has caught up, so that nobody loses one, and those of the dead stay
-/// so much longer; rates and windows go on. One that is set forward ends the leases that it jumps over, and their
+/// A clock that is set back stands still for permits until it has caught up, so that no permit is lost, and those of dead
+/// processes stay that much longer; rates and windows go on. One that is set forward ends the leases that it jumps over. Their
 /// holders learn it with their next renewal, a third of the time to live later at most.
 #[derive(Clone)]
 pub struct Redis(Arc<Inner>);
@@ -89,9 +93,9 @@ struct Inner {
     link: Link,
     prefix: Box<str>,
     timeout: Duration,
-    posts: Arc<Posts>,
-    ears: Arc<Ears>,
-    histories: Histories,
+    channels: Arc<Channels>,
+    subscriptions: Arc<Subscriptions>,
+    replication_ids: ReplicationIds,
     longest_ttl: Duration,
     /// The eviction policy that is allowed beside `noeviction`.
     evicts: Option<Box<str>>,
@@ -125,11 +129,11 @@ impl Redis {
     /// The servers of a cluster, of which it is enough to name some: addresses as for [`options`](Self::options), all with the
     /// same user, and the same kind of connection. The others are found, also later.
     ///
-    /// Each limiter lies on one server, and moves with its hash slot, with what is known of it; while a slot is being moved its
-    /// limiters may not answer, which is to be over before a lease is. A slot that is given to another server without its keys is
-    /// there as new; a replica that takes over from a server which died, or does not answer, is what [`Redis`] says of one.
-    /// Messages for those who wait go through all servers; this process has one channel for each slot in which a limiter lies.
-    /// Beside the rights that one server needs these are needed, on each: `+cluster|slots +ping +asking`.
+    /// Each limiter lies on one server, and moves with its hash slot and its state. While a slot is being moved its limiters
+    /// may not answer; that has to be over before a lease is. A slot that is given to another server without its keys is as new
+    /// there. For a replica that takes over from a dead or silent server, see [`Redis`]. Messages for waiters go through all
+    /// servers; this process has one channel for each slot with a limiter. Beside the rights that one server needs these are
+    /// needed, on each: `+cluster|slots +ping +asking`.
     #[cfg(feature = "redis-cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
     pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> RedisOptions {
@@ -143,8 +147,8 @@ impl Redis {
         longest_ttl: Duration,
         evicts: Option<Box<str>>,
     ) -> Result<Self, RemoteError> {
-        let (ears, posts) = (Arc::<Ears>::default(), Arc::new(Posts::new(&prefix)));
-        let (hearing, tried) = (Arc::clone(&ears), Arc::clone(&posts));
+        let (subscriptions, channels) = (Arc::<Subscriptions>::default(), Arc::new(Channels::new(&prefix)));
+        let (hearing, tried) = (Arc::clone(&subscriptions), Arc::clone(&channels));
         let hear = move |push: &PushInfo| {
             if push.kind == PushKind::Disconnection {
                 tried.begin_anew();
@@ -155,9 +159,9 @@ impl Redis {
             link: link(Box::new(hear))?,
             prefix,
             timeout,
-            posts,
-            ears,
-            histories: Histories::default(),
+            channels,
+            subscriptions,
+            replication_ids: ReplicationIds::default(),
             longest_ttl,
             evicts,
             rights: Script::new(include_str!("rights.lua")),
@@ -167,7 +171,7 @@ impl Redis {
         })))
     }
 
-    /// The name of one of the keys of a limiter of this kind. What stands in braces decides where a cluster keeps it.
+    /// The name of one of the keys of a limiter of this kind. The text in braces decides where a cluster keeps it.
     fn key(&self, key: &Key, rule: &Rule, part: &str) -> String {
         let (prefix, kind) = (&self.0.prefix, rule.kind());
         if seeded!("remote_kinds_share_a_key") {
@@ -176,11 +180,13 @@ impl Redis {
         format!("{prefix}{{{key}}}:{kind}:{part}")
     }
 
-    fn ear(&self, key: &Key, session: Session) -> Arc<Ear> {
-        self.0.ears.open(self.name(key, session), &self.post(key).channel)
+    fn subscription(&self, key: &Key, session: Session) -> Arc<Subscription> {
+        self.0
+            .subscriptions
+            .open(self.name(key, session), &self.channel(key).channel)
     }
 
-    /// What messages for `session` say.
+    /// The name of `session` in messages.
     fn name(&self, key: &Key, session: Session) -> String {
         format!("{}{{{key}}} {session}", self.0.prefix)
     }
@@ -191,16 +197,16 @@ impl Redis {
         answer.map(Answer).map_err(|error| self.failed(&error, number))
     }
 
-    /// What is said of an error on that connection. One to a server that is there, and is not the one which decides any more, is
-    /// given up: what has its address now is found by connecting anew.
+    /// Converts an error on that connection. A connection to a live server that does not decide any more is given up:
+    /// connecting anew finds its successor.
     fn failed(&self, error: &RedisError, number: u64) -> StoreError {
         if error.is_timeout() {
             return StoreError::TimedOut { after: self.0.timeout };
         }
         let is_replica = is_replica(error);
         if is_replica && self.0.link.give_up(number) {
-            self.0.posts.begin_anew();
-            self.0.ears.missed_all();
+            self.0.channels.begin_anew();
+            self.0.subscriptions.missed_all();
         }
         let why = error.to_string().into();
         let is_away = matches!(
@@ -216,108 +222,111 @@ impl Redis {
         }
     }
 
-    async fn permits(&self, key: &Key, rule: &Rule, limit: u64, step: &Step) -> Result<Reply, StoreError> {
+    async fn permits(&self, key: &Key, rule: &Rule, limit: u64, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let inner = &*self.0;
-        let post = self.ready(key).await?;
-        if step.begin {
-            inner.ears.open(self.name(key, step.session), &post.channel);
+        let channel = self.ready(key).await?;
+        if sync.begin {
+            inner.subscriptions.open(self.name(key, sync.session), &channel.channel);
         }
         let parts = ["state", "dues", "sessions", "queue", "oldest"];
         let mut call = inner.permits.on(parts.map(|part| self.key(key, rule, part)));
         call.arg(limit)
-            .arg(&*post.channel)
-            .arg(step.session.to_string())
-            .arg(step.seq)
-            .arg(u8::from(step.begin))
-            .arg(micros(step.ttl))
-            .arg(step.returned)
-            .arg(step.seen)
-            .arg(step.limit.map_or(String::new(), |limit| limit.to_string()))
-            .arg(u8::from(step.keeps))
-            .arg(u8::from(step.end))
-            .arg(step.heard)
-            .arg(step.oldest.map_or(String::new(), |token| token.to_string()))
-            .arg(step.wishes.len())
-            .arg(inner.histories.known())
+            .arg(&*channel.channel)
+            .arg(sync.session.to_string())
+            .arg(sync.seq)
+            .arg(u8::from(sync.begin))
+            .arg(micros(sync.ttl))
+            .arg(sync.returned)
+            .arg(sync.seen)
+            .arg(sync.limit.map_or(String::new(), |limit| limit.to_string()))
+            .arg(u8::from(sync.keeps))
+            .arg(u8::from(sync.end))
+            .arg(sync.acked)
+            .arg(sync.oldest.map_or(String::new(), |token| token.to_string()))
+            .arg(sync.requests.len())
+            .arg(inner.replication_ids.known())
             .arg(micros(inner.longest_ttl))
             .arg(u8::from(inner.evicts.is_some()));
-        for wish in &step.wishes {
-            call.arg(wish.id)
-                .arg(wish.need)
-                .arg(wish.want)
-                .arg(u8::from(wish.queue));
+        for request in &sync.requests {
+            call.arg(request.id)
+                .arg(request.need)
+                .arg(request.want)
+                .arg(u8::from(request.queue));
         }
-        for id in &step.withdrawn {
+        for id in &sync.withdrawn {
             call.arg(*id);
         }
         let answer = self.call(&call).await?;
-        if let Some(history) = answer.history() {
-            inner.histories.note(history);
+        if let Some(replication_id) = answer.replication_id() {
+            inner.replication_ids.note(replication_id);
         }
         answer.of_permits()
     }
 
-    fn post(&self, key: &Key) -> Arc<Post> {
-        self.0.posts.of(key, self.0.link.slot(key))
+    fn channel(&self, key: &Key) -> Arc<Channel> {
+        self.0.channels.of(key, self.0.link.slot(key))
     }
 
-    /// Once for all limiters at a post, before there is something to be told, and before a right that is missing leaves a step
-    /// half done.
-    async fn ready(&self, key: &Key) -> Result<Arc<Post>, StoreError> {
-        let (inner, post) = (&*self.0, self.post(key));
-        let (tried, number) = (post.tried(), inner.link.number());
+    /// Subscribes and checks the rights, once for all limiters of a channel, before there is a notification, and before a
+    /// missing right leaves a sync half done.
+    async fn ready(&self, key: &Key) -> Result<Arc<Channel>, StoreError> {
+        let (inner, channel) = (&*self.0, self.channel(key));
+        let (tried, number) = (channel.tried(), inner.link.number());
         let ready = tried.get_or_try_init(|| async {
-            let mut call = inner.rights.on([post.key.to_string()]);
-            call.arg(&*post.channel);
+            let mut call = inner.rights.on([channel.key.to_string()]);
+            call.arg(&*channel.channel);
             let failed = |error: RedisError| self.failed(&error, number);
             let policy: String = inner.link.invoke(&call).await.map_err(failed)?;
             inner.allows(&policy)?;
-            inner.link.subscribe(&post.channel).await.map_err(failed)
+            inner.link.subscribe(&channel.channel).await.map_err(failed)
         });
         ready.await?;
-        Ok(post)
+        Ok(channel)
     }
 
-    async fn rate(&self, key: &Key, script: &Script, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        let post = self.ready(key).await?;
-        if matches!(rule, Rule::Window { .. }) && step.wishes.iter().any(|wish| wish.queue) {
-            self.0.ears.open(self.name(key, step.session), &post.channel);
+    async fn rate(&self, key: &Key, script: &Script, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        let channel = self.ready(key).await?;
+        if matches!(rule, Rule::Window { .. }) && sync.requests.iter().any(|request| request.queue) {
+            self.0
+                .subscriptions
+                .open(self.name(key, sync.session), &channel.channel);
         }
-        let taker = format!("taker:{}", step.session);
+        let taker = format!("taker:{}", sync.session);
         let mut call = script.on([self.key(key, rule, "state"), self.key(key, rule, &taker)]);
         for number in numbers(rule)? {
             call.arg(number);
         }
-        let wish = step.wishes.first();
-        call.arg(step.session.to_string())
-            .arg(step.seq)
-            .arg(u8::from(step.begin))
-            .arg(micros(step.ttl))
-            .arg(step.charged)
-            .arg(step.seen)
-            .arg(u8::from(step.end))
-            .arg(wish.map_or(0, |wish| wish.id))
-            .arg(wish.map_or(0, |wish| wish.need))
-            .arg(wish.map_or(0, |wish| wish.want))
-            .arg(wish.map_or(0, |wish| u8::from(wish.queue)))
-            .arg(step.edition);
-        match &step.change {
+        let request = sync.requests.first();
+        call.arg(sync.session.to_string())
+            .arg(sync.seq)
+            .arg(u8::from(sync.begin))
+            .arg(micros(sync.ttl))
+            .arg(sync.charged)
+            .arg(sync.seen)
+            .arg(u8::from(sync.end))
+            .arg(request.map_or(0, |request| request.id))
+            .arg(request.map_or(0, |request| request.need))
+            .arg(request.map_or(0, |request| request.want))
+            .arg(request.map_or(0, |request| u8::from(request.queue)))
+            .arg(sync.edition);
+        match &sync.change {
             None => call.arg("").arg("").arg(""),
             Some(change) => {
                 let [one, two, three] = numbers(change)?;
                 call.arg(one).arg(two).arg(three)
             }
         };
-        call.arg(Rule::REMEMBERED.as_millis().to_string()).arg(&*post.channel);
-        for id in &step.withdrawn {
+        call.arg(Rule::REMEMBERED.as_millis().to_string())
+            .arg(&*channel.channel);
+        for id in &sync.withdrawn {
             call.arg(*id);
         }
         let answer = self.call(&call).await?;
-        Ok(Reply {
+        Ok(SyncReply {
             alive: answer.number(0)? == 1,
             others_wait: false,
             again: answer.micros(1)?,
-            census: Census {
+            usage: Usage {
                 limit: answer.number(2)?,
                 in_use: answer.number(3)?,
                 waiting: answer.number(8)?,
@@ -337,24 +346,24 @@ impl Redis {
 }
 
 impl Backend for Redis {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         match *rule {
-            Rule::Permits { limit } => self.permits(key, rule, limit, step).await,
-            Rule::Rate { .. } => self.rate(key, &self.0.bucket, rule, step).await,
-            Rule::Window { .. } => self.rate(key, &self.0.window, rule, step).await,
+            Rule::Permits { limit } => self.permits(key, rule, limit, sync).await,
+            Rule::Rate { .. } => self.rate(key, &self.0.bucket, rule, sync).await,
+            Rule::Window { .. } => self.rate(key, &self.0.window, rule, sync).await,
         }
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.ear(key, session).rung().await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.subscription(key, session).notified().await;
     }
 
-    fn told(&self, key: &Key, session: Session) -> News {
-        self.ear(key, session).take()
+    fn notification(&self, key: &Key, session: Session) -> Notification {
+        self.subscription(key, session).take()
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.ears.close(&self.name(key, session));
+        self.0.subscriptions.close(&self.name(key, session));
     }
 }
 
@@ -366,8 +375,8 @@ impl fmt::Debug for Redis {
     }
 }
 
-/// Whether a server says that it takes no writes, since it follows another one. Before Redis 7 it says so in what a script has
-/// failed with.
+/// Whether a server says that it takes no writes, since it follows another one. Before Redis 7 this is part of a script's
+/// error.
 fn is_replica(error: &RedisError) -> bool {
     let says_so = || error.to_string().contains("-READONLY ");
     let ErrorKind::Server(kind) = error.kind() else {
@@ -376,7 +385,7 @@ fn is_replica(error: &RedisError) -> bool {
     matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) || says_so()
 }
 
-/// What the scripts for rates and windows are told of a rule.
+/// The arguments of the scripts for rates and windows.
 fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
     match rule {
         Rule::Window { limit, length } => Ok([*limit, segment(*length), Rule::SEGMENTS]),

@@ -1,4 +1,4 @@
-//! Where a Redis is, and how it is spoken to.
+//! The address and settings of a Redis.
 
 use super::Redis;
 use super::link::Link;
@@ -14,11 +14,11 @@ use ::redis::{ClientTlsConfig, TlsCertificates};
 use std::fmt;
 use std::time::Duration;
 
-/// The settings of a connection to [`Redis`]. What is printed of them has no secrets.
+/// The settings of a connection to [`Redis`]. Its debug output has no secrets.
 #[derive(Clone)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct RedisOptions {
-    /// One, or of a cluster any number.
+    /// One address, or several of a cluster.
     addresses: Box<[Box<str>]>,
     #[cfg(feature = "redis-cluster")]
     is_cluster: bool,
@@ -70,43 +70,43 @@ impl RedisOptions {
         self
     }
 
-    /// What all keys and channels begin with; `tollgate:` unless set. Without braces.
+    /// The prefix of all keys and channels; `tollgate:` unless set. Without braces.
     pub fn prefix(mut self, prefix: impl Into<Box<str>>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// How long the server may take to let us in, and to answer a call: 1 ms to a minute, 500 ms unless set. The limiter has a
+    /// How long the server may take to log us in, and to answer a call: 1 ms to a minute, 500 ms unless set. The limiter has a
     /// time-out of its own; the shorter one counts.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// The longest [time to live](crate::remote::RemoteBuilder::ttl) that any process has at this store, where they differ: a server
-    /// that may have forgotten something grants no permits for so long. Unless it is set, the longest that the server knows of and that
-    /// of the limiter that asks: a server that has forgotten everything may then grant what a process still holds whose time to
-    /// live is longer.
+    /// The longest [time to live](crate::remote::RemoteBuilder::ttl) of any process at this store, where they differ: a server
+    /// that may have forgotten something grants no permits for this long. Unless it is set, the longest that the server knows
+    /// and that of the asking limiter count. A server that has forgotten everything may then grant permits that a process with
+    /// a longer time to live still holds.
     pub fn longest_ttl(mut self, ttl: Duration) -> Self {
         self.longest_ttl = ttl;
         self
     }
 
-    /// Allows a server whose `maxmemory-policy` is this one, such as `volatile-lru`; only `noeviction` is allowed unless set.
-    /// A server that does not say which it has counts as `unknown`.
+    /// Allows a server whose `maxmemory-policy` is this one, such as `volatile-lru`; only `noeviction` is allowed unless set. A
+    /// server that does not report its policy counts as `unknown`.
     ///
     /// # Bounds
-    /// The next step at a limiter notices that keys of it were evicted, also if only some are gone: its sessions learn that
-    /// they are lost, and nothing is granted for a time to live. A limiter that the server does not know may have been
-    /// evicted as a whole: it grants nothing until this process has seen no eviction, of any key, for a time to live. So
-    /// no permit is granted beyond the limit, but permits are lost while memory is short. An evicted rate or window is as
-    /// new: what was taken from it is there again.
+    /// The next sync at a limiter notices that keys of it were evicted, also if only some are gone: its sessions learn that
+    /// they are lost, and nothing is granted for a time to live. An unknown limiter may have been evicted as a whole: it grants
+    /// nothing until this process has seen no eviction, of any key, for a time to live. So no permit is granted beyond the
+    /// limit, but permits are lost while memory is short. An evicted rate or window is as new: the tokens taken from it are
+    /// there again.
     pub fn allow_eviction(mut self, policy: impl Into<Box<str>>) -> Self {
         self.evicts = Some(policy.into());
         self
     }
 
-    /// The certificates of an encrypted connection, where they are not the system's. For addresses that begin with `rediss://`.
+    /// The certificates of an encrypted connection, if they are not the system's. For addresses that begin with `rediss://`.
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -114,7 +114,7 @@ impl RedisOptions {
         self
     }
 
-    /// Makes the handle. The server is spoken to when it is first needed.
+    /// Creates the handle. It connects when it is first needed.
     ///
     /// # Errors
     /// [`RemoteError::Address`] when the address is none, or asks for encryption without the feature `remote-tls`, or has
@@ -168,7 +168,7 @@ impl RedisOptions {
         link.map_err(|error| unusable(&error))
     }
 
-    /// What an encrypted connection goes by; none for one that is not.
+    /// The certificates of an encrypted connection; none for another one.
     #[cfg(feature = "remote-tls")]
     fn certificates(&self, at: &ConnectionAddr) -> Result<Option<TlsCertificates>, RemoteError> {
         if !matches!(at, ConnectionAddr::TcpTls { .. }) {
@@ -198,7 +198,7 @@ impl RedisOptions {
         if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
             return Err(address("certificates are always checked: `#insecure` is not allowed"));
         }
-        // The third version of the protocol has messages beside answers.
+        // The third version of the protocol sends messages beside answers.
         let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         if let Some(user) = &self.user {
             redis = redis.set_username(user);
@@ -210,7 +210,7 @@ impl RedisOptions {
     }
 }
 
-/// The library's messages name what is wrong, and no password.
+/// The library's messages name the fault, and no password.
 fn unusable(error: &RedisError) -> RemoteError {
     address(error.to_string())
 }

@@ -1,22 +1,23 @@
--- Permits that many machines share. Carries out one step; see Backend in src/remote/backend.rs for what it promises.
+-- Permits that many machines share. Carries out one sync; src/remote/backend.rs has the contract of a Backend.
 --
 -- KEYS, all with one hash tag, all gone with the last session:
---   1 hash: kind, limit, used, token, place, now, frozen, run (the server that it is of, and whose history), ttl (the longest), parts, and by
---     "w<session>:<wish>" how many are needed and wanted
+--   1 hash: kind, limit, used, token, place, now, frozen, run (the run id and replication id of the server), ttl (the longest), parts,
+--     and by "w<session>:<request>" the need and want
 --   2 sorted set: sessions by the microsecond at which they expire
 --   3 hash: by session, its record, packed
---   4 sorted set: "<session>:<wish>" by place in the queue
---   5 sorted set: sessions that hold something, by the token of the oldest grant of which they do
--- The state counts the entries of the other keys, in `parts`. If a count differs, a key was evicted or deleted: the step forgets the
+--   4 sorted set: "<session>:<request>" by place in the queue
+--   5 sorted set: sessions that hold units, by the token of their oldest grant with some
+-- The state counts the entries of the other keys, in `parts`. If a count differs, a key was evicted or deleted: the sync forgets the
 -- rest, each session learns that it is lost, and nothing is granted until the last of their leases has ended.
--- ARGV: limit, channel, then the step: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end, heard, oldest or "",
---   number of wishes; whose histories the client has known for how long, as "<id>:<microseconds>", one after the other; the longest
---   time to live of anybody; whether the server may evict keys; for each wish id, need, want, queue; the ids that are withdrawn.
--- Answers, as strings, since a double has too many digits for a number of Lua's and too few for one of 64 bits:
---   alive, others wait, look again in so many microseconds or "", limit, used, waiting, sessions, floor, whose history this is or "-",
---   then for each grant: wish, units, token.
+-- ARGV: limit, channel, then the sync: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end, acked, oldest or "",
+--   number of requests; the replication ids that the client knows, as "<id>:<microseconds>", each with the time since it knows it;
+--   the longest time to live of any process; whether the server may evict keys; for each request id, need, want, queue; the ids that
+--   are withdrawn.
+-- Answers, as strings, since a double has too many digits for a number of Lua and too few for one of 64 bits:
+--   alive, others wait, microseconds until the next sync or "", limit, used, waiting, sessions, floor, the replication id or "-",
+--   then for each grant: request, units, token.
 --
--- A record: [seq, granted, returned, highest wish, keeps, channel, expires, queued, grants, oldest or 0], a grant: [wish, units, token].
+-- A record: [seq, granted, returned, highest request, keeps, channel, expires, queued, grants, oldest or 0], a grant: [request, units, token].
 local SEQ, GRANTED, RETURNED, ASKED, KEEPS, CHANNEL, EXPIRES, QUEUED, GRANTS, OLDEST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local LOOKOUTS, SWEEP, FIRST = 64, 64, 18
 local state, dues, sessions, queue, oldest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -34,15 +35,15 @@ local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now
 if known[9] and known[9] ~= 'permits' then return redis.error_reply('KIND ' .. state .. ' is another kind of limiter') end
 local fresh = not known[1]
 local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
--- The last token before this step.
+-- The last token before this sync.
 local last = token
 local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
 -- The server's clock may be set back; ours is not.
 now = math.max(now, clock())
--- What a server does not know has run out after this time.
+-- Leases that a server does not know have ended after this time.
 local longest = math.max(ttl, tonumber(ARGV[16]), tonumber(known[8] or 0))
 
--- The entries of the other keys: sessions, wishes, and sessions that hold something.
+-- The entries of the other keys: sessions, requests, and sessions that hold units.
 local function counted()
     return redis.call('ZCARD', dues) .. ' ' .. redis.call('ZCARD', queue) .. ' ' .. redis.call('ZCARD', oldest)
 end
@@ -54,14 +55,14 @@ if forgot then
     fresh, used, frozen = false, 0, math.max(frozen, now + longest, tonumber(due or 0))
 end
 
--- What is known here may be less than what was granted, when this server was started since, or has taken over from another: it
--- grants nothing then until all that it may not know has run out. Asked once, before the first grant of a step.
+-- A server that was restarted, or has taken over from another, may know fewer grants than were made. It grants nothing until all
+-- leases that it may not know have ended. Checked once, before the first grant of a sync.
 --
--- A server has another history (the id of its replication) from then on when it is started or takes over; and also, without having
--- missed anything, when it has had no replica for long.
+-- A restart or a takeover begins a new history, with another replication id. So does a long time without a replica, in which the
+-- server has missed nothing.
 local run, looked, history, took_over = known[7], false, '-', nil
--- Until when it may not know something of before it was what it is: started, or in charge. The former it says in whole seconds, which
--- may be one too many; the latter nobody knows but who has seen it since.
+-- Until when leases from before its restart or its takeover may last. The server reports the former in whole seconds, which may be
+-- one too many; the latter is known only to clients that have seen the replication id since.
 local function unsure()
     local age = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
     age = (tonumber(age or 0) - 1) * 1000000
@@ -89,7 +90,7 @@ local function is_frozen()
 end
 if fresh or forgot then look_at_server() end
 
--- Records that this step has read or changed.
+-- Records that this sync has read or changed.
 local records, changed, told = {}, {}, {}
 local function record(id)
     if records[id] == nil then
@@ -133,7 +134,7 @@ local function promote()
         local id, wish = string.match(head, '^(.*):(%d+)$')
         local held = record(id)
         local free = math.max(limit - used, 0)
-        -- The limit was lowered below its need: its client is told, and withdraws it.
+        -- The limit was lowered below its need: its client is notified, and withdraws it.
         if need > limit then told[id] = true end
         if need > free or is_frozen() then return end
         redis.call('ZREM', queue, head)
@@ -159,7 +160,7 @@ local waited = redis.call('ZCARD', queue) > 0
 
 local held, alive = record(session), false
 if held and (held[SEQ] < tonumber(ARGV[12]) or seen > last) then
-    -- Something of it was forgotten: a step that was answered, or a grant that it was told of.
+    -- A part of the session was forgotten: an answered sync, or a grant that was reported.
     finish(session)
     held = false
 end
@@ -171,7 +172,7 @@ elseif held or begin then
         held = { 0, 0, 0, 0, false, '', 0, 0, {}, 0 }
         records[session] = held
     end
-    -- What has been overtaken does nothing.
+    -- An overtaken sync does nothing.
     if seq > held[SEQ] then
         limit = tonumber(ARGV[9]) or limit
         held[SEQ], held[KEEPS], held[CHANNEL] = seq, keeps, ARGV[2]
@@ -218,7 +219,7 @@ promote()
 
 local waiting = redis.call('ZCARD', queue)
 if not waited and waiting > 0 then
-    -- Whoever keeps permits without need is to give them back.
+    -- Sessions that keep permits without need have to return them.
     for _, id in ipairs(redis.call('HKEYS', sessions)) do
         local other = record(id)
         if other and other[KEEPS] and other[GRANTED] > other[RETURNED] then told[id] = true end
@@ -229,7 +230,7 @@ for id in pairs(changed) do
 end
 
 local all, idle = redis.call('ZCARD', dues), false
--- That there is something which it may not know is not forgotten, nor for how long; of a key that it did not know it knows no more.
+-- The wait for unknown leases is remembered, with its end; a key that was unknown then is known from now on.
 if all == 0 then idle = fresh or not is_frozen() end
 if idle then
     redis.call('DEL', unpack(KEYS))
@@ -237,7 +238,7 @@ else
     redis.call('HSET', state, 'kind', 'permits', 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
         'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest),
         'parts', counted() .. ' ' .. int(all))
-    -- If all die, the keys go soon after the last session; and not before what this server may not know has run out.
+    -- If all sessions die, the keys expire soon after the last one, and not before unknown leases have ended.
     local gone = math.max(frozen, tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or 0))
     local left = math.ceil((gone - now) / 1000) + 1
     for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, left) end
@@ -245,7 +246,7 @@ end
 
 local census = { int(limit), int(used), int(waiting), int(all),
     int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1), history }
--- After all has been written: who is told hears what it would be answered, "-" for when to look again.
+-- After all writes: a message has the reply that its session would get, with "-" for the time of the next sync.
 local name = string.match(state, '^[^}]*}')
 for id in pairs(told) do
     if id ~= session and records[id] and records[id][CHANNEL] ~= '' then

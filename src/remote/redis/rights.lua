@@ -1,7 +1,7 @@
--- Whether this user may do all that the other scripts do: what is not allowed is an error here, and not in the middle of a step. Answers
--- with the server's eviction policy.
+-- Checks the rights that the other scripts need: a missing one is an error here, and not in the middle of a sync. Answers with the server's
+-- eviction policy.
 --
--- KEYS: 1 a name that nobody else uses; nothing is left there. ARGV: a channel.
+-- KEYS: 1 a name unique to this process; nothing is left there. ARGV: a channel.
 local key, missing = KEYS[1], nil
 for _, command in ipairs({
     { 'TIME' }, { 'INFO', 'server' }, { 'PUBLISH', ARGV[1], '' },

@@ -1,8 +1,8 @@
-//! Scripts, and the calls of them.
+//! Scripts and their calls.
 
 use ::redis::{Cmd, ToRedisArgs, cmd};
 
-/// A script, and the name under which a server knows it once it has run it.
+/// A script, and its name at a server that has run it.
 pub(super) struct Script {
     source: &'static str,
     hash: Box<str>,
@@ -42,8 +42,7 @@ impl Call<'_> {
         self.command("EVALSHA", &self.script.hash)
     }
 
-    /// In full: it knows the script from then on. That server alone is told, which is the one that is asked: in a cluster others
-    /// may be away.
+    /// In full, after which that server knows the script. It goes to that server alone: others of a cluster may be unavailable.
     pub(super) fn in_full(&self) -> Cmd {
         self.command("EVAL", self.script.source)
     }

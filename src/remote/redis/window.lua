@@ -1,17 +1,17 @@
--- A sliding window that many machines share, counted in segments. Carries out one step.
+-- A sliding window that many machines share, counted in segments. Carries out one sync.
 --
--- A segment counts until all of it has left the window: no span of the window's length holds more than the limit, and room
--- comes back up to one segment late.
+-- A segment counts until all of it has left the window: no span of the window's length exceeds the limit, and units come back up to
+-- one segment late.
 --
--- Who finds too little, and waits, has a place in line as long as it asks again within its time to live. Those behind it, and those
--- who do not wait, are given what is left when the places before them have had what they need.
+-- A session that finds too little, and waits, has a place in the queue as long as it asks again within its time to live. Later places,
+-- and requests that do not wait, get the rest beyond the needs of the places before them.
 --
--- KEYS, with one hash tag: 1 hash: by the number of a segment, how many were taken in it; and kind, token, now, segment (its
+-- KEYS, with one hash tag: 1 hash: by the number of a segment, the units taken in it; and kind, token, now, segment (its
 --   length), ahead (how much later `now` is than the clock, which may be set back); and, once the limit was changed, edition and
---   limit; and, while somebody waits, line, packed: for each place its session, wish, need, when it expires, and
---   the channel on which it is told that the limit was raised; 2 hash: what this session was given last.
--- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua; then a channel, and the ids of wishes that are
---   withdrawn.
+--   limit; and, while sessions wait, line, packed: for each place its session, request, need, expiry, and the channel
+--   for the message that the limit was raised; 2 hash: the last grant of this session.
+-- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua; then a channel, and the ids of withdrawn
+--   requests.
 -- Answers as bucket.lua does; a window of another length under the same key is an error.
 local limit, length, segments = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local seq, begin, ttl = tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
@@ -66,7 +66,7 @@ for _, other in ipairs(packed and cmsgpack.unpack(packed) or {}) do
         if other[SESSION] == session then place = #line end
     end
 end
--- What those need who have the first places.
+-- The needs of the first places.
 local function needed(places)
     local sum = 0
     for n = 1, places do sum = sum + line[n][NEED] end
@@ -95,7 +95,7 @@ elseif last[1] or begin then
         if ARGV[16] ~= '' and edition == asked_edition then
             raised = tonumber(ARGV[16]) > limit
             limit, edition = tonumber(ARGV[16]), math.max(edition + 1, now)
-            -- A waiter that needs more than that is refused when it asks again, and holds up no other until then.
+            -- A waiter that needs more than that is refused when it asks again, and blocks no other until then.
             local all = line
             line, place = {}, nil
             for _, other in ipairs(all) do
@@ -126,8 +126,8 @@ elseif last[1] or begin then
                     place = place or #line + 1
                     line[place] = { session, wish, need, now + ttl, ARGV[20] }
                 end
-                -- The oldest leave first; there is room when no more is left than the limit less the need, and less what those
-                -- before need, of which no more is known than that they fill a window. They have to ask first.
+                -- The oldest units leave first. It fits once the rest is at most the limit less the need and less the needs of earlier places. Only
+                -- their bound is known: they fill a window. They have to ask first.
                 local numbers, left, room = {}, total, math.max(limit - need - before, 0)
                 local wait = 0
                 for number in pairs(counts) do table.insert(numbers, number) end

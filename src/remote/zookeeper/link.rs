@@ -2,19 +2,19 @@
 
 use super::names::{self, Names};
 use crate::remote::backend::{Session, StoreError};
-use crate::remote::plan::MAX_UNITS;
-use crate::remote::queue::{Line, Ops, escaped};
+use crate::remote::config::MAX_UNITS;
+use crate::remote::queue::{NodeQueue, Ops, escaped};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 use zookeeper_client::{Client, CreateMode, Error, MultiReadResult};
 
-/// What all nodes of ours may be done to, and by whom.
+/// The access control of all our nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Anyone,
-    /// Whoever has said who it is as we have.
+    /// Only users with our credentials.
     Creator,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct Link {
     /// Above all nodes, with a slash at its end.
     pub(super) prefix: Box<str>,
     ttl: Duration,
-    /// When the last request was sent that the leader has answered for.
+    /// When the last request was sent that the leader has confirmed.
     confirmed: Mutex<Instant>,
-    /// By which transactions nodes were created: those of our own, and those whose order was in doubt.
+    /// The transactions that created nodes: our own, and those whose order was in doubt.
     pub(super) created: Mutex<HashMap<String, HashMap<Box<str>, u64>>>,
-    /// What was made last to say how much is left of a wish, by the path of that: it goes with it.
+    /// The last mark of each request, by its path: it goes with the request.
     pub(super) marks: Mutex<HashMap<String, String>>,
 }
 
-/// How often the node of a key is made anew that goes while something is put under it.
+/// The most attempts to create the node of a key that is deleted while a child is being created.
 pub(super) const ATTEMPTS: usize = 4;
 
 impl Link {
@@ -62,13 +62,13 @@ impl Link {
         self.client.state().is_terminated()
     }
 
-    /// How long the server keeps what it has not heard of.
+    /// How long the server keeps a silent session.
     pub(super) fn lasts(&self) -> Duration {
         self.client.session_timeout()
     }
 
-    /// How long before `at` the leader was last heard of. Followers answer looks by themselves, also one that the others have
-    /// lost: that is no renewal.
+    /// How long before `at` the leader was last heard of. Followers answer reads by themselves, also a follower that the others
+    /// have lost: that is no renewal.
     pub(super) fn age(&self, at: Instant) -> Duration {
         at.saturating_duration_since(*self.confirmed.lock())
     }
@@ -89,19 +89,19 @@ impl Link {
         session: Session,
         ops: &Ops,
         look: bool,
-    ) -> Result<Option<Line>, StoreError> {
+    ) -> Result<Option<NodeQueue>, StoreError> {
         let path = self.path(key);
         let sent = Instant::now();
         if ops.begin {
             self.begin(&path, limit, session).await?;
         }
-        // All of it is sent at once, in this order, which the server keeps; then the answers are awaited.
+        // All requests are sent at once, in this order, which the server keeps; then the answers are awaited.
         let ephemeral = CreateMode::EphemeralSequential.with_acls(self.access.acls());
         let mark = CreateMode::Ephemeral.with_acls(self.access.acls());
-        let wishes: Vec<_> = ops
+        let requests: Vec<_> = ops
             .create
             .iter()
-            .map(|&(wish, units)| format!("{path}/{}", names::wish(session, wish, units)))
+            .map(|&(request, units)| format!("{path}/{}", names::request(session, request, units)))
             .collect();
         let mut left = Vec::new();
         let mut gone: Vec<_> = ops.delete.iter().map(|name| format!("{path}/{name}")).collect();
@@ -113,7 +113,7 @@ impl Link {
                 .filter_map(|(name, units)| Some((name, names::left(name, *units)?)))
             {
                 let mark = format!("{path}/{mark}");
-                // The least of them counts: those before it go once it is there.
+                // The smallest mark counts: earlier ones are deleted once it is there.
                 let earlier = marks.insert(format!("{path}/{name}"), mark.clone());
                 gone.extend(earlier.filter(|earlier| *earlier != mark && !seeded!("zookeeper_keeps_marks")));
                 left.push(mark);
@@ -121,9 +121,9 @@ impl Link {
             let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).collect();
             gone.extend(marks);
         }
-        let created: Vec<_> = wishes
+        let created: Vec<_> = requests
             .iter()
-            .map(|wish| (wish, self.client.create(wish, b"", &ephemeral)))
+            .map(|request| (request, self.client.create(request, b"", &ephemeral)))
             .collect();
         let left: Vec<_> = left.iter().map(|name| self.client.create(name, b"", &mark)).collect();
         let deleted: Vec<_> = gone.iter().map(|path| self.client.delete(path, None)).collect();
@@ -137,9 +137,9 @@ impl Link {
             synced.await.map_err(failed)?;
             self.confirm(sent);
         }
-        for (wish, created) in created {
+        for (request, created) in created {
             let (stat, sequence) = created.await.map_err(failed)?;
-            let name = format!("{wish}{sequence}");
+            let name = format!("{request}{sequence}");
             let name = name.rsplit('/').next().unwrap_or_default().into();
             let token = stat.czxid.unsigned_abs();
             self.created.lock().entry(path.clone()).or_default().insert(name, token);
@@ -159,8 +159,8 @@ impl Link {
         let Some(look) = look else { return Ok(None) };
         let seen = match look.await {
             Ok(seen) => seen,
-            // Nobody is there.
-            Err(Error::NoNode) => return Ok(Some(Line::new(limit, [], Vec::new()))),
+            // There is no session.
+            Err(Error::NoNode) => return Ok(Some(NodeQueue::new(limit, [], Vec::new()))),
             Err(error) => return Err(failed(error)),
         };
         self.read(&path, &seen, Some(session)).await.map(Some)
@@ -171,7 +171,7 @@ impl Link {
         self.created.lock().get(&self.path(key))?.get(name).copied()
     }
 
-    /// Asks, at once, for all names, and then for the limit: so it is one that was in force when the names were read, or after.
+    /// Requests, at once, all names, and then the limit: so the limit was in force when the names were read, or later.
     pub(super) fn look(&self, path: &str) -> impl Future<Output = Result<Seen, Error>> + Send + '_ {
         let mut reader = self.client.new_multi_reader();
         let asked = reader.add_get_children(path).and_then(|()| reader.add_get_data(path));
@@ -199,12 +199,18 @@ impl Link {
         }
     }
 
-    /// What was seen, with the tokens of `session`, or of everybody where sequence numbers do not say who came first.
-    pub(super) async fn read(&self, path: &str, seen: &Seen, session: Option<Session>) -> Result<Line, StoreError> {
+    /// Reads the queue from a look, with the tokens of `session`, or of all sessions where sequence numbers do not show the
+    /// order.
+    pub(super) async fn read(
+        &self,
+        path: &str,
+        seen: &Seen,
+        session: Option<Session>,
+    ) -> Result<NodeQueue, StoreError> {
         let names = Names::read(&seen.names).map_err(|name| foreign(path, name))?;
         let limit = limit_of(path, &seen.limit)?;
         if let Some(session) = session {
-            // Those of steps that failed.
+            // Marks of failed syncs.
             let stale = names.stale_marks(session).map(|name| format!("{path}/{name}"));
             let stale: Vec<_> = stale.map(|path| self.client.delete(&path, None)).collect();
             for deleted in stale {
@@ -215,13 +221,13 @@ impl Link {
         let known = {
             let mut created = self.created.lock();
             let known = created.entry(path.to_owned()).or_default();
-            known.retain(|name, _| names.wishes().any(|(wish, _)| wish == &**name));
+            known.retain(|name, _| names.requests().any(|(request, _)| request == &**name));
             known.clone()
         };
-        let wanted = names.wishes().map(|(name, _)| name);
+        let wanted = names.requests().map(|(name, _)| name);
         let wanted: Vec<_> = match session {
             _ if wrapped => wanted.collect(),
-            Some(session) => names.wishes_of(session).collect(),
+            Some(session) => names.requests_of(session).collect(),
             None => Vec::new(),
         };
         let wanted = wanted.into_iter().filter(|name| !known.contains_key(*name));
@@ -234,13 +240,13 @@ impl Link {
                 known.insert(name.into(), stat.czxid.unsigned_abs());
             }
         }
-        let line = names.line(limit, &known, wrapped);
+        let queue = names.queue(limit, &known, wrapped);
         self.created.lock().entry(path.to_owned()).or_default().extend(known);
-        Ok(line)
+        Ok(queue)
     }
 }
 
-/// What lies under a key.
+/// A look at a key.
 pub(super) struct Seen {
     pub(super) names: Vec<String>,
     pub(super) limit: Vec<u8>,
@@ -250,7 +256,7 @@ pub(super) struct Seen {
     pub(super) version: i32,
 }
 
-/// An error that says that it had been done already is none.
+/// Treats an error as success if it says that the operation was done before.
 pub(super) fn done_before<T>(result: Result<T, Error>, done: &Error) -> Result<(), StoreError> {
     match result {
         Ok(_) => Ok(()),

@@ -1,31 +1,31 @@
-//! ZooKeeper as a store: ephemeral sequential nodes, one for each wish.
+//! ZooKeeper as a store: ephemeral sequential nodes, one for each request.
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `names` | what nodes are called, and what a list of names says |
-//! | `link` | a session at the servers, and what is done in it |
-//! | `presence` | how a session at a key comes and goes |
-//! | `told` | what the server tells of a key |
-//! | `options`, `servers` | where the servers are |
-//! | `rights` | what we must be allowed |
-//! | `values` | what is known of a rate or window |
+//! | `names` | the names of nodes, and the state in a list of names |
+//! | `link` | a session at the servers, and its operations |
+//! | `session_node` | the begin and end of a session at a key |
+//! | `watch_events` | the events of a key |
+//! | `options`, `servers` | the addresses of the servers |
+//! | `acl` | the check of our rights |
+//! | `values` | the document of a rate or window |
 //!
-//! All under a key lies in one node, whose data is the limit, and whose children are the sessions and their wishes. Whether a
-//! wish is granted is seen from the names of the children alone: see [`queue`](super::queue).
+//! A key is one node, whose data is the limit, and whose children are the sessions and their requests. The names of the
+//! children alone decide which requests are granted: see [`queue`](super::queue).
 
+mod acl;
 mod link;
 mod names;
 mod options;
-mod presence;
-mod rights;
 mod servers;
-mod told;
+mod session_node;
 mod values;
+mod watch_events;
 
-use super::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use super::backend::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
 use super::key::Key;
 use super::kv::Ledger;
-use super::queue::{Change, Line, Ops, Queue, Shelf};
+use super::queue::{Change, NodeQueue, NodeStore, Ops, Queue};
 use link::Link;
 pub use options::ZookeeperOptions;
 use parking_lot::Mutex;
@@ -36,7 +36,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Permits, rates and windows in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a process.
+/// Permits, rates and windows in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a
+/// process.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -53,43 +54,46 @@ use tokio::time::Instant;
 /// ```
 ///
 /// # Times to live
-/// Limiters with the same time to live share a session at the servers, which lasts as long. Servers keep sessions for 2 to 20 of
-/// their ticks, 4 to 40 s unless they are set up otherwise: a longer time to live is refused with the first step, and with a
-/// shorter one others wait for permits of a process that has died as long as the servers' shortest session lasts. They end
-/// sessions at whole ticks, so up to one tick later than that. A process that the servers hear, and that does not hear them,
-/// tries to come back to its session for 1.4 times its length, and keeps it up for as long: it does not use its permits then, and
-/// others wait for them for up to 2.4 times the time to live.
+/// Limiters with the same time to live share a session at the servers, which lasts as long. Servers keep sessions for 2 to 20
+/// of their ticks, 4 to 40 s unless they are set up otherwise. A longer time to live is refused with the first sync. With a
+/// shorter one others wait for permits of a dead process as long as the servers' shortest session. They end sessions at whole
+/// ticks, so up to one tick later than that. A process that the servers hear, but that does not hear them, tries to resume its
+/// session for 1.4 times its length, and keeps it up for as long. It does not use its permits then, and others wait for them
+/// for up to 2.4 times the time to live.
 ///
 /// # What it costs
-/// A process that has used a key within the last second, or waits there, watches it: one watch, by which the server tells it of
-/// every change. With it a permit that is free takes one round trip, and giving it back another; without, two, since the client
-/// does not send a second request before the first is acknowledged. Whoever waits asks the server only when its turn has come,
-/// once, so nobody asks in vain. The first step at a key, and of a session, takes a few round trips more.
+/// A process that has used a key within the last second, or waits there, watches it: one watch, by which the server reports
+/// every change. With it a free permit takes one round trip, and giving it back another; without, two, since the client does
+/// not send a second request before the first is acknowledged. A waiter asks the server only when its turn has come, once, and
+/// never in vain. The first sync at a key, and of a session, takes a few round trips more.
 ///
 /// # Rates and windows
-/// What is known of one is the data of a node under that of the key. A step of a process sets it if it is of the version that the
-/// process knows, and reads it before, unless the process was alone there of late: one round trip, or three. What passes while a process
-/// looks on it counts itself; how much has passed before is told by the times at which the leader says that nodes were changed. To
-/// learn that, a process sets the data of the upper node to what it is, when it comes, when it goes, and once in a minute or less:
-/// two round trips more, see [`remote`](super#time). Whoever was overtaken reads again, after a pause of up to 64 ms: where more than some hundred
-/// steps a second are to be expected of all processes together, take tokens by the [block](super::Blocks).
+/// The document of one is the data of a node under that of the key. A sync sets it if it is of the version that the process
+/// knows, and reads it before, unless the process was alone there of late: one round trip, or three. A process counts the time
+/// that it observes itself. The time before follows from the leader's times of changes. To learn it, a process sets the data of
+/// the upper node to its present value, when it comes, when it goes, and at most once in a minute: two round trips more, see
+/// [`remote`](super#time). An overtaken sync reads again, after a pause of up to 64 ms. For more than some hundred syncs a
+/// second of all processes together, use [`Prefetch`](super::Prefetch).
 ///
-/// Both nodes go as soon as the bucket is full again, or the window empty, and the time to live of all sessions is over that have
-/// not been closed: whoever set the data last deletes them then, if it still runs; otherwise whoever has used it and is still there.
-/// When all have died at once they stay until somebody uses the limiter again.
+/// Both nodes are deleted once the bucket is full again, or the window empty, and the time to live of all sessions is over that
+/// were not closed. The process that set the data last does it, if it still runs; otherwise another that has used the limiter
+/// and is still there. When all have died at once they stay until the limiter is used again.
 ///
 /// # Several servers
-/// A renewal is answered for by the leader, not by a follower that the others may have lost. But the leader hears that a session is
-/// alive only with the follower's next answer to its own ping. So where a follower is cut off just then, it ends a session earlier
-/// than the process gives up its permits, by up to 2/5 of the time to live and half a tick, and others are admitted meanwhile.
-/// With a single server that does not happen. Tried with three of which the leader is killed; not with a follower that is cut off.
+/// The leader confirms a renewal, not a follower that the others may have lost. But the leader hears that a session is alive
+/// only with the follower's next answer to its own ping.
+///
+/// **Over-admission**: where a follower is cut off just then, the leader ends a session earlier than the process gives up its
+/// permits, by up to 2/5 of the time to live and half a tick, and others are admitted meanwhile. With a single server that does
+/// not happen. It was tested with three servers of which the leader is killed, but not with a follower that is cut off.
 ///
 /// # Fencing
 /// Tokens are numbers of transactions. They grow as long as the servers keep their data.
 ///
 /// # What is not promised
-/// Servers that have lost their data have forgotten who holds what, and what rates gave out, and grant it again at once. Sequence numbers of nodes begin anew after 2^32 at one key; whoever holds a permit that is older
-/// than that, while the key was never without a session, may be taken for a newcomer.
+/// Servers that have lost their data have forgotten all holders, and the tokens of rates, and grant them again at once.
+/// Sequence numbers of nodes begin anew after 2^32 at one key. The holder of a permit older than that, while the key was never
+/// without a session, may be taken for a newcomer.
 #[derive(Clone)]
 pub struct Zookeeper {
     permits: Queue<Nodes>,
@@ -115,7 +119,7 @@ type Linked = Option<Result<Arc<Link>, StoreError>>;
 #[derive(Clone)]
 pub(crate) struct Nodes {
     options: Arc<ZookeeperOptions>,
-    /// Sessions at the servers, by how long they last; those that are being made are empty.
+    /// Sessions at the servers, by their length; those under construction are empty.
     links: Arc<Mutex<HashMap<Duration, watch::Receiver<Linked>>>>,
 }
 
@@ -127,7 +131,7 @@ impl Nodes {
         }
     }
 
-    /// The session of this length, or one that is on its way. Whoever waits for it may go: it is made by a task of its own.
+    /// The session of this length, or one under construction. Its caller may stop waiting: a task of its own creates it.
     fn linked(&self, ttl: Duration) -> watch::Receiver<Linked> {
         let mut links = self.links.lock();
         let usable = |linked: &watch::Receiver<Linked>| match &*linked.borrow() {
@@ -142,7 +146,7 @@ impl Nodes {
         let options = Arc::clone(&self.options);
         tokio::spawn(async move {
             let link = options.link(ttl).await.map(Arc::new);
-            // Nobody may be left who wants it.
+            // The caller may have stopped waiting.
             let _ = making.send(Some(link));
         });
         links.insert(ttl, linked.clone());
@@ -150,10 +154,10 @@ impl Nodes {
     }
 }
 
-impl Shelf for Nodes {
+impl NodeStore for Nodes {
     type Term = Link;
 
-    const TELLS: bool = true;
+    const REPORTS: bool = true;
 
     fn token(&self, link: &Link, key: &Key, name: &str) -> Option<u64> {
         link.token(key.as_str(), name)
@@ -183,7 +187,7 @@ impl Shelf for Nodes {
         session: Session,
         ops: &Ops,
         look: bool,
-    ) -> Result<Option<Line>, StoreError> {
+    ) -> Result<Option<NodeQueue>, StoreError> {
         link.carry_out(key.as_str(), limit, session, ops, look).await
     }
 
@@ -195,21 +199,21 @@ impl Shelf for Nodes {
     }
 
     async fn watch(&self, link: &Link, key: &Key, tell: impl Fn(Change) + Send + Sync) {
-        // What goes wrong with it is found by the next step.
+        // The next sync finds a failure of it.
         let _ = link.watch(key.as_str(), tell).await;
     }
 }
 
 impl Backend for Zookeeper {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         match rule {
-            Rule::Permits { .. } => self.permits.step(key, rule, step).await,
-            Rule::Rate { .. } | Rule::Window { .. } => self.rates.step(key, rule, step).await,
+            Rule::Permits { .. } => self.permits.sync(key, rule, sync).await,
+            Rule::Rate { .. } | Rule::Window { .. } => self.rates.sync(key, rule, sync).await,
         }
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.permits.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.permits.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
@@ -221,7 +225,7 @@ impl Backend for Zookeeper {
 impl fmt::Debug for Zookeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Zookeeper")
-            .field("options", &self.permits.shelf().options)
+            .field("options", &self.permits.store().options)
             .finish_non_exhaustive()
     }
 }

@@ -1,23 +1,23 @@
-//! What nodes are called, and what their names say: a list of names is all that anybody has to read.
+//! The names of nodes, which have the full state: a list of names is all that has to be read.
 //!
 //! | name | what it is |
 //! |---|---|
 //! | `s-<session>` | the session is there |
-//! | `w-<session>-<wish>-<units>-<sequence>` | a wish of so many units |
-//! | `r-<session>-<left>-<sequence>` | that many are left of the units of the wish with this sequence number |
+//! | `w-<session>-<request>-<units>-<sequence>` | a request for this many units |
+//! | `r-<session>-<left>-<sequence>` | a mark: this many units are left of the request with this sequence number |
 
 use crate::remote::backend::Session;
-use crate::remote::plan::MAX_UNITS;
-use crate::remote::queue::{Line, Node, parse_session};
+use crate::remote::config::MAX_UNITS;
+use crate::remote::queue::{Node, NodeQueue, parse_session};
 use std::collections::HashMap;
 
-/// What a name says.
+/// A parsed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
     Present(Session),
-    Wish {
+    Request {
         session: Session,
-        wish: u64,
+        request: u64,
         units: u64,
         sequence: i64,
     },
@@ -36,11 +36,11 @@ impl Name {
         match kind {
             "s" if rest.is_empty() => Some(Self::Present(session)),
             "w" => {
-                let (wish, rest) = rest.split_once('-')?;
+                let (request, rest) = rest.split_once('-')?;
                 let (units, sequence) = rest.split_once('-')?;
-                Some(Self::Wish {
+                Some(Self::Request {
                     session,
-                    wish: wish.parse().ok()?,
+                    request: request.parse().ok()?,
                     units: self::units(units)?,
                     sequence: sequence.parse().ok()?,
                 })
@@ -59,11 +59,11 @@ impl Name {
 
     fn session(self) -> Session {
         match self {
-            Self::Present(session) | Self::Wish { session, .. } | Self::Left { session, .. } => session,
+            Self::Present(session) | Self::Request { session, .. } | Self::Left { session, .. } => session,
         }
     }
 
-    /// True of whatever belongs to `session`.
+    /// True of all names of `session`.
     pub(super) fn is_of(self, session: Session) -> bool {
         self.session() == session
     }
@@ -77,15 +77,15 @@ pub(super) fn present(session: Session) -> String {
     format!("s-{session}")
 }
 
-/// The server adds the sequence number.
-pub(super) fn wish(session: Session, wish: u64, units: u64) -> String {
-    format!("w-{session}-{wish}-{units}-")
+/// The name of a request; the server adds the sequence number.
+pub(super) fn request(session: Session, request: u64, units: u64) -> String {
+    format!("w-{session}-{request}-{units}-")
 }
 
-/// What says that so many units are left of the wish `name`.
+/// The mark that `units` are left of the request `name`.
 pub(super) fn left(name: &str, units: u64) -> Option<String> {
     match Name::parse(name)? {
-        Name::Wish { session, .. } => {
+        Name::Request { session, .. } => {
             // As it is written: with its leading zeros.
             let sequence = name.splitn(5, '-').nth(4)?;
             Some(format!("r-{session}-{units}-{sequence}"))
@@ -94,7 +94,7 @@ pub(super) fn left(name: &str, units: u64) -> Option<String> {
     }
 }
 
-/// The names under a key, read. An error is a name that is none of ours.
+/// The parsed names under a key. An error is a foreign name.
 pub(super) struct Names<'a>(Vec<(&'a str, Name)>);
 
 impl<'a> Names<'a> {
@@ -106,35 +106,35 @@ impl<'a> Names<'a> {
     }
 
     /// True when the order of the sequence numbers may not be that of creation: they have 32 bits, and begin anew. `next` is
-    /// the one that the server gives next.
+    /// the server's next number.
     pub(super) fn have_wrapped(&self, next: i32) -> bool {
         if seeded!("zookeeper_counts_for_ever") {
             return false;
         }
         next < 0
             || self
-                .wishes()
+                .requests()
                 .any(|(_, sequence)| sequence < 0 || sequence >= i64::from(next))
     }
 
-    pub(super) fn wishes(&self) -> impl Iterator<Item = (&'a str, i64)> {
+    pub(super) fn requests(&self) -> impl Iterator<Item = (&'a str, i64)> {
         self.0.iter().filter_map(|(name, read)| match read {
-            Name::Wish { sequence, .. } => Some((*name, *sequence)),
+            Name::Request { sequence, .. } => Some((*name, *sequence)),
             _ => None,
         })
     }
 
-    /// The names of wishes of `session`.
-    pub(super) fn wishes_of(&self, session: Session) -> impl Iterator<Item = &'a str> {
-        let wishes = self.0.iter().filter(move |(_, read)| read.is_of(session));
-        wishes
-            .filter(|(_, read)| matches!(read, Name::Wish { .. }))
+    /// The names of requests of `session`.
+    pub(super) fn requests_of(&self, session: Session) -> impl Iterator<Item = &'a str> {
+        let requests = self.0.iter().filter(move |(_, read)| read.is_of(session));
+        requests
+            .filter(|(_, read)| matches!(read, Name::Request { .. }))
             .map(|(name, _)| *name)
     }
 
-    /// What says of wishes of `session` how much is left of them, and has been overtaken: there is less left, or nothing.
+    /// Overtaken marks of `session`: fewer units are left, or none.
     pub(super) fn stale_marks(&self, session: Session) -> impl Iterator<Item = &'a str> {
-        let mut least: HashMap<i64, u64> = self.wishes().map(|(_, sequence)| (sequence, u64::MAX)).collect();
+        let mut least: HashMap<i64, u64> = self.requests().map(|(_, sequence)| (sequence, u64::MAX)).collect();
         for (_, read) in &self.0 {
             if let Name::Left { units, sequence, .. } = *read
                 && let Some(least) = least.get_mut(&sequence)
@@ -149,9 +149,9 @@ impl<'a> Names<'a> {
         .map(|(name, _)| *name)
     }
 
-    /// What lies there. `created` has the transactions that created nodes, as far as they are known: tokens, and places where
-    /// `wrapped`.
-    pub(super) fn line(&self, limit: u64, created: &HashMap<Box<str>, u64>, wrapped: bool) -> Line {
+    /// The queue of these names. `created` has the transactions that created nodes, as far as they are known: tokens, and
+    /// places where `wrapped`.
+    pub(super) fn queue(&self, limit: u64, created: &HashMap<Box<str>, u64>, wrapped: bool) -> NodeQueue {
         let mut left: HashMap<i64, u64> = HashMap::new();
         let (mut sessions, mut nodes) = (Vec::new(), Vec::new());
         for (_, read) in &self.0 {
@@ -165,13 +165,13 @@ impl<'a> Names<'a> {
                         units.min(*least)
                     };
                 }
-                Name::Wish { .. } => {}
+                Name::Request { .. } => {}
             }
         }
         for (name, read) in &self.0 {
-            let Name::Wish {
+            let Name::Request {
                 session,
-                wish,
+                request,
                 units,
                 sequence,
             } = *read
@@ -183,12 +183,12 @@ impl<'a> Names<'a> {
                 name: (*name).into(),
                 place: if wrapped { token } else { sequence.unsigned_abs() },
                 session,
-                wish,
+                request,
                 units: units.min(left.get(&sequence).copied().unwrap_or(units)),
                 token,
             });
         }
-        Line::new(limit, sessions, nodes)
+        NodeQueue::new(limit, sessions, nodes)
     }
 }
 
@@ -206,10 +206,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_overtaken_is_stale_and_nothing_else() {
-        let (one, two) = (wish(SESSION, 3, 5) + "0000000042", wish(SESSION, 4, 5) + "0000000043");
+    fn only_overtaken_marks_are_stale() {
+        let (one, two) = (
+            request(SESSION, 3, 5) + "0000000042",
+            request(SESSION, 4, 5) + "0000000043",
+        );
         let (four, three) = (left(&one, 4).unwrap(), left(&one, 3).unwrap());
-        let gone = left(&(wish(SESSION, 2, 5) + "0000000041"), 1).unwrap();
+        let gone = left(&(request(SESSION, 2, 5) + "0000000041"), 1).unwrap();
         let there = names(&[&one, &two, &four, &three, &gone]);
         let names = Names::read(&there).unwrap();
         let stale: Vec<_> = names.stale_marks(SESSION).collect();
@@ -219,18 +222,18 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_none_of_ours() {
-        assert_eq!(Name::parse(&(wish(SESSION, 3, u64::MAX) + "0000000042")), None);
-        assert_eq!(Name::parse(&(wish(SESSION, 3, MAX_UNITS + 1) + "0000000042")), None);
-        assert!(Name::parse(&(wish(SESSION, 3, MAX_UNITS) + "0000000042")).is_some());
+    fn impossible_numbers_are_not_our_nodes() {
+        assert_eq!(Name::parse(&(request(SESSION, 3, u64::MAX) + "0000000042")), None);
+        assert_eq!(Name::parse(&(request(SESSION, 3, MAX_UNITS + 1) + "0000000042")), None);
+        assert!(Name::parse(&(request(SESSION, 3, MAX_UNITS) + "0000000042")).is_some());
     }
 
     #[test]
     fn a_name_says_what_it_was_made_of() {
-        let name = wish(SESSION, 3, 5) + "0000000042";
-        let read = Name::Wish {
+        let name = request(SESSION, 3, 5) + "0000000042";
+        let read = Name::Request {
             session: SESSION,
-            wish: 3,
+            request: 3,
             units: 5,
             sequence: 42,
         };
@@ -245,10 +248,10 @@ mod tests {
         };
         assert_eq!(Name::parse(&mark), Some(read));
         // As servers print a number that has overflowed.
-        let name = wish(SESSION, 3, 5) + "-2147483648";
+        let name = request(SESSION, 3, 5) + "-2147483648";
         assert!(matches!(
             Name::parse(&name),
-            Some(Name::Wish {
+            Some(Name::Request {
                 sequence: -2_147_483_648,
                 ..
             })
@@ -280,8 +283,8 @@ mod tests {
             "w-2.1-1-3-0000000010",
         ]);
         let read = Names::read(&names).unwrap();
-        let line = read.line(5, &HashMap::new(), false);
-        assert_eq!((line.census().in_use, line.census().waiting), (5, 0));
+        let queue = read.queue(5, &HashMap::new(), false);
+        assert_eq!((queue.usage().in_use, queue.usage().waiting), (5, 0));
     }
 
     #[test]
@@ -291,8 +294,8 @@ mod tests {
         assert!(read.have_wrapped(-2_147_483_646) && read.have_wrapped(4));
         assert!(!Names::read(&names[2..]).unwrap().have_wrapped(4));
         let created = [(0, 70), (1, 71), (2, 90)].map(|(at, zxid): (usize, u64)| (Box::from(&*names[at]), zxid));
-        let line = read.line(2, &created.into(), true);
-        let held: Vec<_> = names.iter().map(|name| line.is_held(name)).collect();
+        let queue = read.queue(2, &created.into(), true);
+        let held: Vec<_> = names.iter().map(|name| queue.is_held(name)).collect();
         assert_eq!(held, [true, true, false]);
     }
 }

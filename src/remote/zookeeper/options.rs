@@ -1,7 +1,7 @@
-//! Where a ZooKeeper is, and how it is spoken to.
+//! The addresses and settings of a ZooKeeper.
 
 use super::link::{Access, Link, failed};
-use super::{Nodes, Zookeeper, rights, servers};
+use super::{Nodes, Zookeeper, acl, servers};
 use crate::remote::backend::StoreError;
 use crate::remote::error::RemoteError;
 use crate::remote::settings::runtime;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use zookeeper_client::Client;
 
-/// The settings of a connection to [`Zookeeper`]. What is printed of them has no secrets.
+/// The settings of a connection to [`Zookeeper`]. Its debug output has no secrets.
 #[derive(Clone)]
 #[must_use = "nothing is connected before `connect`"]
 pub struct ZookeeperOptions {
@@ -34,22 +34,22 @@ impl ZookeeperOptions {
         }
     }
 
-    /// The node under which all of ours lie; `/tollgate` unless set. It is made when it is not there.
+    /// The node above all of ours; `/tollgate` unless set. It is created if it is missing.
     pub fn prefix(mut self, prefix: impl Into<Box<str>>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Who we are, by ZooKeeper's scheme `digest`. Nodes that are made from then on are for nobody else: what others may do to
-    /// those that are there already, and to the prefix, their access control lists say. We must be allowed to create and to
-    /// delete under the prefix, `cd`; where we are not, the first step is refused before anything is done.
+    /// Credentials, by ZooKeeper's scheme `digest`. New nodes are for this user only; existing nodes, and the prefix, keep
+    /// their access control lists. We must be allowed to create and to delete under the prefix, `cd`; otherwise the first sync
+    /// is refused before anything is done.
     pub fn digest(mut self, user: impl Into<Box<str>>, password: impl Into<Box<str>>) -> Self {
         self.auth = Some((user.into(), password.into()));
         self
     }
 
-    /// Connections are encrypted, to the port that the servers call `secureClientPort`, and by these certificates. The roots must
-    /// be named: those of the system are not used.
+    /// Encrypts connections, to the port that the servers call `secureClientPort`, with these certificates. The roots must be
+    /// named: those of the system are not used.
     #[cfg(feature = "remote-tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
     pub fn tls(mut self, tls: Tls) -> Self {
@@ -57,11 +57,12 @@ impl ZookeeperOptions {
         self
     }
 
-    /// Makes the handle. The servers are spoken to when they are first needed.
+    /// Creates the handle. It connects when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`] when the prefix is no path, no server is named, one cannot be, or some are encrypted and some are not; [`RemoteError::NoRuntime`] outside a tokio
-    /// runtime; and, with the feature `remote-tls`, `RemoteError::Certificate`.
+    /// [`RemoteError::Address`] when the prefix is no path, no server is named, one is invalid, or some are encrypted and some
+    /// are not; [`RemoteError::NoRuntime`] outside a tokio runtime; and, with the feature `remote-tls`,
+    /// `RemoteError::Certificate`.
     pub fn connect(self) -> Result<Zookeeper, RemoteError> {
         runtime()?;
         let odd = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains(char::is_control);
@@ -86,7 +87,7 @@ impl ZookeeperOptions {
         Ok(Zookeeper::new(Nodes::new(self)))
     }
 
-    /// A session at the servers that lasts at least for `ttl`.
+    /// Creates a session at the servers that lasts at least for `ttl`.
     pub(super) async fn link(&self, ttl: Duration) -> Result<Link, StoreError> {
         let sent = Instant::now();
         // Whole milliseconds count.
@@ -109,7 +110,7 @@ impl ZookeeperOptions {
         let connected = connector.connect(&self.servers).await;
         let client = connected.map_err(failed)?;
         let above = self.prefix.strip_suffix('/').unwrap_or(&self.prefix);
-        rights::check(&client, access, above).await?;
+        acl::check(&client, access, above).await?;
         let prefix = format!("{above}/");
         let link = Link::new(client, access, prefix.into(), ttl, sent);
         if link.lasts() < ttl {
@@ -123,7 +124,7 @@ impl ZookeeperOptions {
     }
 }
 
-/// The same, as the client library wants it.
+/// The certificates in the form of the client library.
 #[cfg(feature = "remote-tls")]
 fn encrypted(tls: &Tls) -> Result<zookeeper_client::TlsOptions, zookeeper_client::Error> {
     use zookeeper_client::{Error, TlsOptions};
@@ -131,7 +132,7 @@ fn encrypted(tls: &Tls) -> Result<zookeeper_client::TlsOptions, zookeeper_client
         let text = String::from_utf8(pem.to_vec());
         text.map_err(|_| Error::BadArguments(&"a certificate is no PEM"))
     };
-    // The library goes by the default of the process, and panics where there is none.
+    // The library uses the default provider of the process, and panics without one.
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     }

@@ -1,13 +1,13 @@
-//! What servers may be called.
+//! The check of server names.
 
 use crate::remote::error::RemoteError;
 
-/// Whether all of `servers`, `host:port` by commas, may be spoken to as it was asked for: each by name, and all encrypted or none.
+/// Checks that each of `servers`, `host:port` by commas, may be connected to as required: by name, and all encrypted or none.
 ///
 /// # Errors
 /// [`RemoteError::Address`].
 pub(super) fn check(servers: &str, encrypted: bool) -> Result<(), RemoteError> {
-    // After the last of them there may be a node that all of ours lie under.
+    // A path after the last of them is the node above all of ours.
     for server in servers.split(',') {
         let (scheme, rest) = server.split_once("://").unwrap_or(("", server));
         let host = rest.split_once('/').map_or(rest, |(host, _)| host);

@@ -1,21 +1,21 @@
-//! Rates and windows in ZooKeeper: the node of a key has one child, whose data is what is known of it.
+//! Rates and windows in ZooKeeper: the node of a key has one child, whose data is the document.
 //!
-//! Versions of a node begin anew when it is made anew. So the child has another name each time, and to put one there changes the
-//! data of the node above, which has been changed never before then: it goes with its child.
+//! Versions of a node begin anew when it is created anew. So the child has another name each time. Creating one changes the
+//! data of the node above, which must be unchanged before then: it goes with its child.
 
 use super::link::{Link, failed};
-use super::{Nodes, Shelf};
+use super::{NodeStore, Nodes};
 use crate::remote::backend::StoreError;
-use crate::remote::book::{Clock, Time};
 use crate::remote::key::Key;
 use crate::remote::kv::{Found, Reading, Values, Written};
+use crate::remote::model::{Clock, Time};
 use crate::remote::random;
 use std::time::Duration;
 use zookeeper_client::{CreateMode, Error, MultiWriteError, Stat};
 
-/// What the node of a key says that is one of a rate or window.
+/// The data of the node of a key that is one of a rate or window.
 const RATE: &[u8] = b"rate";
-/// How often what goes while it is read is looked for again.
+/// How many times a value that is deleted during a read is looked for again.
 const ATTEMPTS: usize = 4;
 
 /// A child, and its version.
@@ -63,11 +63,11 @@ impl Link {
             made = self.client.create(&path, RATE, &options).await.map(drop);
         }
         if made == Err(Error::NodeExists) {
-            // Of one who went away before there was a child; or of permits.
+            // Of a process that went away before there was a child; or of permits.
             match self.client.get_data(&path).await {
                 Ok((data, stat)) if data == RATE && stat.version == 0 => {}
                 Ok((data, stat)) if data == RATE => {
-                    // Somebody has taken its child away, or has just made one: then it stays.
+                    // Its child was deleted, or another process has just created one: then it stays.
                     let _ = self.client.delete(&path, Some(stat.version)).await;
                     return Ok(Written::Overtaken);
                 }
@@ -101,8 +101,8 @@ impl Link {
         }
     }
 
-    /// The leader stamps each change with the time of its clock, and counts its changes from one election to the next in numbers
-    /// of their own. So the node above is changed to what it is, and the two stamps are of one clock if they are of one election.
+    /// Reads the leader's clock. The leader stamps each change with the time, and numbers its changes from one election to the
+    /// next. So the node above is set to its present value; the two stamps are of one clock if they are of one election.
     async fn time_of(&self, key: &str, at: &At) -> Result<Option<Time>, StoreError> {
         let path = self.path(key);
         for _ in 0..ATTEMPTS {
@@ -118,7 +118,7 @@ impl Link {
             };
             match self.client.set_data(&path, RATE, Some(above.version)).await {
                 Ok(touched) => return Ok(time(&touched, &below)),
-                // Somebody else has asked.
+                // Another process has asked.
                 Err(Error::BadVersion) => {}
                 Err(Error::NoNode) => break,
                 Err(error) => return Err(failed(error)),
@@ -141,7 +141,7 @@ impl Link {
     }
 }
 
-/// What is known when one node has been changed after the other one. Whole milliseconds, rounded down.
+/// The reading after one node was changed after the other. Whole milliseconds, rounded down.
 fn time(touched: &Stat, written: &Stat) -> Option<Time> {
     let election = |stat: &Stat| stat.mzxid.unsigned_abs() >> 32;
     let micros = |stat: &Stat| u64::try_from(stat.mtime).ok()?.checked_mul(1_000);
@@ -161,7 +161,7 @@ fn time(touched: &Stat, written: &Stat) -> Option<Time> {
     })
 }
 
-/// Something does not hold; or nothing was done.
+/// A condition does not hold; or nothing was done.
 fn overtaken(error: MultiWriteError) -> Result<(), StoreError> {
     match error {
         MultiWriteError::OperationFailed {
@@ -240,7 +240,7 @@ mod tests {
         };
         let same = time(&stat(3, 9_000), &stat(3, 2_000));
         assert_eq!(same, Some((3, 9_000_000, 9_001_000, 2_001_000)));
-        // Another leader's clock says nothing of what was before.
+        // Another leader's clock says nothing of earlier changes.
         let other = time(&stat(4, 9_000), &stat(3, 2_000));
         assert_eq!(other, Some((4, 9_000_000, 9_001_000, 9_001_000)));
         // It was set back.

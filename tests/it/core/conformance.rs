@@ -213,16 +213,16 @@ fn sliding_window_conforms() {
 
 /// A remote limiter that keeps all of its units at hand: only what is at hand can be tried.
 #[cfg(feature = "remote")]
-mod at_hand {
+mod available_here {
     use super::*;
-    use tollgate::remote::{Blocks, Key, Memory, Remote, RemoteBuilder};
+    use tollgate::remote::{Key, Memory, Prefetch, Remote, RemoteBuilder};
 
     const DAY: Duration = Duration::from_secs(86_400);
 
     fn permits(clock: &ManualClock) -> RemoteBuilder {
-        let blocks = Blocks::up_to(4).keep(4).idle(DAY);
+        let prefetch = Prefetch::up_to(4).keep(4).idle(DAY);
         let permits = Remote::permits(Key::new("suite").unwrap(), 3);
-        permits.clock(clock).ttl(DAY).blocks(blocks)
+        permits.clock(clock).ttl(DAY).prefetch(prefetch)
     }
 
     #[test]
@@ -245,9 +245,9 @@ mod at_hand {
     #[test]
     fn a_remote_rate_conforms() {
         let rate = |clock: &ManualClock| {
-            let blocks = Blocks::up_to(5).keep(5).expiry(DAY);
+            let prefetch = Prefetch::up_to(5).keep(5).expiry(DAY);
             let rate = Remote::rate(Key::new("suite").unwrap(), Quota::per_second(10).burst(5));
-            rate.clock(clock).blocks(blocks)
+            rate.clock(clock).prefetch(prefetch)
         };
         // Law 1 takes the timers of the driver, which fetches what comes back, for those of an attempt: so without it.
         let alone = Suite::of_rate(5, Duration::from_millis(500), move |clock| {
@@ -628,7 +628,7 @@ fn counter(fault: Fault) -> Suite<Counter> {
 
 #[test]
 fn an_attempt_that_blocks_breaks_law_1() {
-    caught(1, counter(Fault::Blocks).patience(Duration::from_millis(50)));
+    caught(1, counter(Fault::Prefetch).patience(Duration::from_millis(50)));
 }
 
 #[test]
@@ -730,7 +730,7 @@ fn a_wrong_description_is_distinguished_from_a_broken_law() {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    Blocks,
+    Prefetch,
     RefusalTakesTheRest,
     CancelLoses,
     CancelMints,
@@ -779,7 +779,7 @@ impl Limiter for Counter {
             return Ok(units);
         }
         match self.fault {
-            Fault::Blocks => loop {
+            Fault::Prefetch => loop {
                 thread::park();
             },
             Fault::RefusalTakesTheRest => *free = 0,

@@ -1,10 +1,10 @@
-//! Stores that cannot do everything, and stores whose sessions are not renewed by steps.
+//! Stores that cannot do everything, and stores whose sessions are not renewed by syncs.
 
 use crate::remote::world::now;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::ManualClock;
-use tollgate::remote::{Backend, Key, Memory, Remote, RemoteError, Reply, Rule, Session, Step, StoreError};
+use tollgate::remote::{Backend, Key, Memory, Remote, RemoteError, Rule, Session, StoreError, SyncReply, SyncRequest};
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -22,14 +22,14 @@ impl Backend for Aged {
         }
     }
 
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        let mut reply = self.0.step(key, rule, step).await?;
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        let mut reply = self.0.sync(key, rule, sync).await?;
         reply.age = self.1;
         Ok(reply)
     }
 
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
-        self.0.news(key, session)
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        self.0.notified(key, session)
     }
 }
 
@@ -60,11 +60,11 @@ fn a_renewal_is_due_by_the_last_one() {
     let age = Duration::from_secs(2);
     let remote = limiter(&clock, 1, age).unwrap();
     let permit = now(remote.acquire(1)).unwrap();
-    let steps = remote.stats().steps;
+    let syncs = remote.stats().syncs;
     clock.advance(TTL / 3 - age - Duration::from_millis(1));
-    assert_eq!(remote.stats().steps, steps);
+    assert_eq!(remote.stats().syncs, syncs);
     clock.advance(Duration::from_millis(1));
-    assert_eq!(remote.stats().steps, steps + 1);
+    assert_eq!(remote.stats().syncs, syncs + 1);
     assert!(!permit.is_lost());
 }
 
@@ -82,14 +82,14 @@ fn missing_capabilities_are_reported_when_a_limiter_is_built() {
     assert_eq!(refused.to_string(), "a small store cannot do more than three permits");
 }
 
-/// The store says that steps do not renew, and has not renewed: it is not asked again at once, for ever.
+/// The store says that syncs do not renew, and has not renewed: it is not asked again at once, for ever.
 #[test]
 fn a_renewal_that_did_not_come_is_not_asked_for_at_once() {
     let clock = clock();
     let remote = limiter(&clock, 1, TTL / 2).unwrap();
     let permit = now(remote.acquire(1)).unwrap();
-    let steps = remote.stats().steps;
+    let syncs = remote.stats().syncs;
     clock.advance(TTL / 4);
-    assert!(remote.stats().steps - steps <= 4, "{}", remote.stats().steps - steps);
+    assert!(remote.stats().syncs - syncs <= 4, "{}", remote.stats().syncs - syncs);
     assert!(!permit.is_lost());
 }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{
-    Away, Backend, Blocks, Key, Memory, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
+    Backend, Key, Memory, OnUnavailable, Prefetch, Remote, RemoteBuilder, Rule, Session, StoreError, SyncReply,
+    SyncRequest,
 };
 use tollgate::{Ask, Cost, LimiterExt, Policy, Quota, Reason};
 
@@ -56,11 +57,11 @@ fn an_impossible_change_is_an_error() {
 
 #[test]
 fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
-    for blocks in [None, Some(Blocks::up_to(4).turn(Duration::ZERO))] {
+    for prefetch in [None, Some(Prefetch::up_to(4).turn(Duration::ZERO))] {
         let world = World::new();
-        let make = |builder: RemoteBuilder| match blocks {
+        let make = |builder: RemoteBuilder| match prefetch {
             None => world.make(builder),
-            Some(blocks) => world.make(builder.blocks(blocks)),
+            Some(prefetch) => world.make(builder.prefetch(prefetch)),
         };
         let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&world.key, make);
         world.clock.run(changed);
@@ -71,7 +72,7 @@ fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
 #[test]
 fn an_impossible_head_in_the_queue_of_a_process_is_refused_too() {
     let world = World::new();
-    let one = world.make(Remote::permits(world.key.clone(), 4).blocks(Blocks::up_to(4)));
+    let one = world.make(Remote::permits(world.key.clone(), 4).prefetch(Prefetch::up_to(4)));
     let held = now(one.acquire(2)).unwrap();
     let (mut four, mut next) = (pin!(one.acquire(4)), pin!(one.acquire(1)));
     assert!(poll(four.as_mut()).is_pending() && poll(next.as_mut()).is_pending());
@@ -136,8 +137,12 @@ fn a_change_counts_while_the_store_is_away_and_for_blocks() {
     let world = World::new();
     world.clock.run(async {
         let builder = Remote::rate(world.key.clone(), quota(10));
-        let blocks = Blocks::up_to(10).expiry(Duration::from_secs(60));
-        let remote = world.make(builder.blocks(blocks).away(Away::Share { of: 2 }));
+        let prefetch = Prefetch::up_to(10).expiry(Duration::from_secs(60));
+        let remote = world.make(
+            builder
+                .prefetch(prefetch)
+                .on_unavailable(OnUnavailable::Share { of: 2 }),
+        );
         drop(remote.acquire(1).await.unwrap());
         let other = world.make(Remote::rate(world.key.clone(), quota(10)));
         other.set_quota(quota(100)).await.unwrap();
@@ -186,9 +191,9 @@ struct Lossy {
 }
 
 impl Backend for Lossy {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        let reply = self.store.step(key, rule, step).await;
-        if step.change.is_some() && self.changes.fetch_add(1, Ordering::Relaxed) == 0 {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        let reply = self.store.sync(key, rule, sync).await;
+        if sync.change.is_some() && self.changes.fetch_add(1, Ordering::Relaxed) == 0 {
             match rule {
                 Rule::Rate { .. } => self.other.set_quota(quota(30)).await.unwrap(),
                 _ => self.other.set_limit(30).await.unwrap(),
@@ -200,8 +205,8 @@ impl Backend for Lossy {
         reply
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.store.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.store.notified(key, session).await;
     }
 }
 

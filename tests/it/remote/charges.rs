@@ -2,7 +2,7 @@
 
 use crate::remote::world::{World, now};
 use std::time::Duration;
-use tollgate::remote::{Blocks, Remote, RemoteBuilder};
+use tollgate::remote::{Prefetch, Remote, RemoteBuilder};
 use tollgate::{Ask, Cost, LimiterExt, Quota, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -10,7 +10,9 @@ const TOKENS: Cost = Cost::new("tokens");
 /// It is said twice, and more than a number holds together.
 fn charge_too_much(world: &World, builder: &RemoteBuilder) {
     // Two are at hand.
-    let gate = world.make(builder.clone().blocks(Blocks::up_to(2).keep(2))).per(TOKENS);
+    let gate = world
+        .make(builder.clone().prefetch(Prefetch::up_to(2).keep(2)))
+        .per(TOKENS);
     let take = || gate.try_admit(Ask::one().cost(TOKENS, 1)).expect("it is at hand");
     let (mut one, mut two) = (take(), take());
     assert_eq!(one.settle(TOKENS, u64::MAX), Ok(1));

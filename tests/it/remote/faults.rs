@@ -10,7 +10,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tollgate::remote::{
-    Backend, Blocks, Key, Memory, News, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
+    Backend, Key, Memory, Notification, Prefetch, Remote, RemoteBuilder, Rule, Session, StoreError, SyncReply,
+    SyncRequest,
 };
 use tollgate::time::Sleep;
 use tollgate::{Clock, ManualClock, Quota};
@@ -49,9 +50,9 @@ struct Line {
     /// Of a hundred messages.
     lost: u64,
     /// Requests that have been sent, to arrive once more.
-    sent: Mutex<Vec<(Key, Rule, Step)>>,
+    sent: Mutex<Vec<(Key, Rule, SyncRequest)>>,
     /// The last message that came.
-    told: Mutex<HashMap<Session, News>>,
+    told: Mutex<HashMap<Session, Notification>>,
 }
 
 impl Line {
@@ -60,7 +61,7 @@ impl Line {
     }
 
     /// Lost in one of two ways: the connection breaks, or no reply arrives.
-    async fn lose(&self) -> Result<Reply, StoreError> {
+    async fn lose(&self) -> Result<SyncReply, StoreError> {
         if self.dice.roll(2) == 0 {
             pending::<()>().await;
         }
@@ -69,14 +70,14 @@ impl Line {
 }
 
 impl Backend for Line {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         self.delay().await;
         if self.dice.roll(100) < self.lost {
             return self.lose().await;
         }
         let again = {
             let mut sent = self.sent.lock().unwrap();
-            sent.push((key.clone(), *rule, step.clone()));
+            sent.push((key.clone(), *rule, sync.clone()));
             // Not the first step of a session that has ended: it would begin again, and last for a time to live.
             let at = self.dice.roll(sent.len() as u64) as usize;
             (self.dice.roll(10) == 0)
@@ -84,9 +85,9 @@ impl Backend for Line {
                 .filter(|old| !old.2.begin)
         };
         if let Some((key, rule, old)) = again {
-            let _ = self.store.step(&key, &rule, &old).await;
+            let _ = self.store.sync(&key, &rule, &old).await;
         }
-        let reply = self.store.step(key, rule, step).await;
+        let reply = self.store.sync(key, rule, sync).await;
         if self.dice.roll(100) < self.lost {
             return self.lose().await;
         }
@@ -94,11 +95,11 @@ impl Backend for Line {
         reply
     }
 
-    async fn news(&self, key: &Key, session: Session) {
+    async fn notified(&self, key: &Key, session: Session) {
         loop {
-            self.store.news(key, session).await;
+            self.store.notified(key, session).await;
             // As it was when it was sent, whatever is said and answered meanwhile.
-            let told = self.store.told(key, session);
+            let told = self.store.notification(key, session);
             self.delay().await;
             if self.dice.roll(100) >= self.lost {
                 self.told.lock().unwrap().insert(session, told);
@@ -107,7 +108,7 @@ impl Backend for Line {
         }
     }
 
-    fn told(&self, _: &Key, session: Session) -> News {
+    fn notification(&self, _: &Key, session: Session) -> Notification {
         self.told.lock().unwrap().remove(&session).unwrap_or_default()
     }
 
@@ -218,11 +219,11 @@ fn permits(world: &World) -> RemoteBuilder {
         .clock(&world.clock)
         .ttl(TTL)
         .timeout(Duration::from_millis(200))
-        .away_after(Duration::from_secs(86_400))
+        .unavailable_after(Duration::from_secs(86_400))
 }
 
 /// Never more is held than there is, whatever is lost; every waiter is served; nothing stays behind.
-fn holds(seed: u64, lost: u64, blocks: Option<Blocks>) {
+fn holds(seed: u64, lost: u64, prefetch: Option<Prefetch>) {
     let world = World::new(seed, lost);
     let witness = Witness {
         limit: 5,
@@ -232,8 +233,8 @@ fn holds(seed: u64, lost: u64, blocks: Option<Blocks>) {
     };
     let build = |n: u64| {
         let builder = permits(&world).client(n);
-        match blocks {
-            Some(blocks) if n.is_multiple_of(2) => builder.blocks(blocks),
+        match prefetch {
+            Some(prefetch) if n.is_multiple_of(2) => builder.prefetch(prefetch),
             _ => builder,
         }
     };
@@ -256,7 +257,7 @@ proptest! {
 
     #[test]
     fn blocks_are_never_over_admitted_whatever_is_lost(seed in any::<u64>(), lost in 0u64..30) {
-        holds(seed, lost, Some(Blocks::up_to(4)));
+        holds(seed, lost, Some(Prefetch::up_to(4)));
     }
 
     /// Given machines that spend tokens by the block, then no span holds more than burst, what comes meanwhile, and a block
@@ -271,8 +272,8 @@ proptest! {
             let builder = Remote::rate(Key::new("rate").unwrap(), quota).clock(&world.clock).client(n).ttl(TTL);
             let (remote, driver) = builder
                 .timeout(Duration::from_millis(200))
-                .away_after(Duration::from_secs(86_400))
-                .blocks(Blocks::up_to(most))
+                .unavailable_after(Duration::from_secs(86_400))
+                .prefetch(Prefetch::up_to(most))
                 .build(world.line())
                 .unwrap();
             let (world, spent) = (&world, &spent);

@@ -3,7 +3,7 @@
 use crate::remote::world::World;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::remote::{Blocks, Fence, FenceGuard, Memory, Remote, RemoteBuilder};
+use tollgate::remote::{Fence, FenceGuard, Memory, Prefetch, Remote, RemoteBuilder};
 
 const TTL: Duration = Duration::from_secs(4);
 
@@ -134,7 +134,7 @@ fn one_that_was_lost_after_another_that_lives_passes() {
 #[test]
 fn the_floor_rises_as_permits_of_a_block_are_used_again() {
     let world = Machines::new();
-    let one = world.0.make(world.permits(8).blocks(Blocks::up_to(4)));
+    let one = world.0.make(world.permits(8).prefetch(Prefetch::up_to(4)));
     let other = world.machine(8);
     world.0.clock.run(async {
         let mut guard = FenceGuard::new();

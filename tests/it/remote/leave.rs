@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::ManualClock;
-use tollgate::remote::{Backend, Key, Memory, Remote, Reply, Rule, Session, Step, StoreError};
+use tollgate::remote::{Backend, Key, Memory, Remote, Rule, Session, StoreError, SyncReply, SyncRequest};
 
 /// A store that loses some ends. Records the requests that it received.
 struct Deaf {
@@ -16,8 +16,8 @@ struct Deaf {
 }
 
 impl Backend for Deaf {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        if step.end {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        if sync.end {
             // Relaxed: all of it is on one thread.
             let deaf = self.deaf.load(Ordering::Relaxed);
             if deaf > 0 {
@@ -27,11 +27,11 @@ impl Backend for Deaf {
             }
             self.told.lock().unwrap().push("an end");
         }
-        self.store.step(key, rule, step).await
+        self.store.sync(key, rule, sync).await
     }
 
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
-        self.store.news(key, session)
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        self.store.notified(key, session)
     }
 
     fn leave(&self, key: &Key, session: Session) {

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{
-    Away, Backend, Blocks, Key, Memory, News, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
+    Backend, Key, Memory, Notification, OnUnavailable, Prefetch, Remote, RemoteBuilder, Rule, Session, StoreError,
+    SyncReply, SyncRequest,
 };
 use tollgate::time::{ClockReading, Sleep};
 use tollgate::{Ask, Clock, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason};
@@ -41,15 +42,15 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let fault = *self.fault.lock().unwrap();
         let cut = || StoreError::Unreachable { why: "cut".into() };
         match fault {
-            Fault::None => self.store.step(key, rule, step).await,
+            Fault::None => self.store.sync(key, rule, sync).await,
             Fault::Silent => pending().await,
             Fault::Cut => Err(cut()),
             Fault::Unheard(times) => {
-                let _ = self.store.step(key, rule, step).await;
+                let _ = self.store.sync(key, rule, sync).await;
                 self.set(if times > 1 {
                     Fault::Unheard(times - 1)
                 } else {
@@ -58,19 +59,19 @@ impl Backend for Faulty {
                 Err(cut())
             }
             Fault::Late(by) => {
-                let reply = self.store.step(key, rule, step).await;
+                let reply = self.store.sync(key, rule, sync).await;
                 Sleep::until(&self.clock, self.clock.after(self.clock.now(), by)).await;
                 reply
             }
         }
     }
 
-    fn news(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
-        self.store.news(key, session)
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        self.store.notified(key, session)
     }
 
-    fn told(&self, key: &Key, session: Session) -> News {
-        self.store.told(key, session)
+    fn notification(&self, key: &Key, session: Session) -> Notification {
+        self.store.notification(key, session)
     }
 }
 
@@ -186,7 +187,7 @@ fn while_the_store_is_away_requests_are_refused_and_permits_stay_good() {
         "at once"
     );
     assert_eq!(remote.try_acquire(1).unwrap_err().reason(), Reason::Unavailable);
-    assert!(remote.stats().away && !permit.is_lost());
+    assert!(remote.stats().unavailable && !permit.is_lost());
     assert_eq!(
         remote.stats().last_error,
         Some(StoreError::Unreachable { why: "cut".into() })
@@ -205,17 +206,17 @@ fn a_store_that_is_back_is_found_without_a_request() {
     world.line.set(Fault::Cut);
     assert!(poll(pin!(remote.acquire(1))).is_pending(), "something fails");
     world.clock.advance(10 * TTL);
-    assert!(remote.stats().away);
+    assert!(remote.stats().unavailable);
     world.line.set(Fault::None);
     world.clock.advance(TTL / 10);
-    assert!(!remote.stats().away);
+    assert!(!remote.stats().unavailable);
     assert!(now(remote.acquire(1)).is_ok());
 }
 
 #[test]
 fn while_the_store_is_away_requests_are_admitted_where_that_was_chosen() {
     let world = World::new(Fault::Cut);
-    let remote = world.build(world.permits(1).away(Away::Admit));
+    let remote = world.build(world.permits(1).on_unavailable(OnUnavailable::Admit));
     let mut waits = pin!(remote.acquire(5));
     assert!(poll(waits.as_mut()).is_pending());
     world.clock.advance(TTL / 3);
@@ -224,7 +225,7 @@ fn while_the_store_is_away_requests_are_admitted_where_that_was_chosen() {
     };
     let second = remote.try_acquire(5).unwrap();
     assert_eq!(
-        (first.fence(), first.is_lost(), remote.stats().admitted_away),
+        (first.fence(), first.is_lost(), remote.stats().admitted_unavailable),
         (None, false, 2)
     );
     world.line.set(Fault::None);
@@ -237,7 +238,7 @@ fn while_the_store_is_away_requests_are_admitted_where_that_was_chosen() {
 #[test]
 fn while_the_store_is_away_a_share_is_admitted_where_that_was_chosen() {
     let world = World::new(Fault::Cut);
-    let remote = world.build(world.permits(6).away(Away::Share { of: 3 }));
+    let remote = world.build(world.permits(6).on_unavailable(OnUnavailable::Share { of: 3 }));
     world.clock.run(async {
         let _first = remote.acquire(1).await.unwrap();
     });
@@ -259,7 +260,7 @@ fn while_the_store_is_away_a_share_is_admitted_where_that_was_chosen() {
     let rate = Remote::rate(Key::new("rate").unwrap(), quota)
         .clock(&world.clock)
         .ttl(TTL);
-    let rate = world.build(rate.away(Away::Share { of: 3 }));
+    let rate = world.build(rate.on_unavailable(OnUnavailable::Share { of: 3 }));
     let start = world.clock.elapsed();
     world.clock.run(async {
         for _ in 0..12 {
@@ -307,7 +308,7 @@ fn a_whole_policy_goes_remote() {
             .limit(world.build(calls).named("calls"))
             .limit(
                 world
-                    .build(tokens.blocks(Blocks::up_to(200)))
+                    .build(tokens.prefetch(Prefetch::up_to(200)))
                     .per(TOKENS)
                     .named("tokens"),
             )
@@ -338,7 +339,7 @@ fn a_charge_that_was_too_low_is_reported_to_the_store() {
     let world = World::new(Fault::None);
     let build = || {
         let rate = Remote::rate(Key::new("rate").unwrap(), Quota::per_second(10).burst(10)).clock(&world.clock);
-        world.build(rate.blocks(Blocks::up_to(5).keep(5)))
+        world.build(rate.prefetch(Prefetch::up_to(5).keep(5)))
     };
     let (one, other) = (build(), build());
     let gate = one.per(TOKENS);
@@ -404,9 +405,9 @@ fn a_grant_beside_a_refusal_does_not_stop_the_next_request() {
         world.clock.advance(TTL / 4);
         assert!(poll(waits.as_mut()).is_pending());
     }
-    let steps = remote.stats().steps;
+    let syncs = remote.stats().syncs;
     world.clock.advance(TTL);
-    assert!(remote.stats().steps > steps, "its place is to be kept");
+    assert!(remote.stats().syncs > syncs, "its place is to be kept");
     world.clock.advance(HOUR + HOUR / 32);
     assert!(poll(waits.as_mut()).is_ready());
     assert!(now(remote.acquire_now(3)).is_err());
@@ -439,14 +440,14 @@ fn a_storm_of_cancels_costs_no_more_steps_than_round_trips() {
             let mut waits: Vec<_> = (0..STORM).map(|_| wait()).collect();
             assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
             world.clock.advance(10 * TRIP);
-            (waits, remote.stats().steps)
+            (waits, remote.stats().syncs)
         };
         // All at once.
         let (waits, before) = storm();
         drop(waits);
         world.clock.advance(10 * TRIP);
-        let steps = remote.stats().steps - before;
-        assert!((1..=2).contains(&steps), "{steps} steps, with a policy: {with_policy}");
+        let syncs = remote.stats().syncs - before;
+        assert!((1..=2).contains(&syncs), "{syncs} steps, with a policy: {with_policy}");
         // One after the other, ten in a round trip.
         let (waits, before) = storm();
         for wait in waits {
@@ -454,10 +455,10 @@ fn a_storm_of_cancels_costs_no_more_steps_than_round_trips() {
             world.clock.advance(TRIP / 10);
         }
         world.clock.advance(10 * TRIP);
-        let steps = remote.stats().steps - before;
+        let syncs = remote.stats().syncs - before;
         assert!(
-            steps <= u64::from(STORM / 10 + 2),
-            "{steps} steps, with a policy: {with_policy}"
+            syncs <= u64::from(STORM / 10 + 2),
+            "{syncs} steps, with a policy: {with_policy}"
         );
         drop(held);
     }

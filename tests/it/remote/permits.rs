@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::remote::{Blocks, Key, Memory, Remote, RemoteBuilder, RemoteError};
+use tollgate::remote::{Key, Memory, Prefetch, Remote, RemoteBuilder, RemoteError};
 use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore};
 
 const TTL: Duration = Duration::from_secs(3);
@@ -189,13 +189,13 @@ fn a_waiter_receives_its_permits_without_a_request() {
     let held = now(one.acquire(2)).unwrap();
     let mut waits = [1, 1].map(|units| Box::pin(other.acquire(units)));
     assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
-    let steps = other.stats().steps;
+    let syncs = other.stats().syncs;
     drop(held);
     let served = waits.map(now);
     let fences = served.each_ref().map(|permit| permit.as_ref().unwrap().fence());
     assert!(fences[0] < fences[1]);
     let stats = other.stats();
-    assert_eq!((stats.steps, stats.in_use, stats.waiting), (steps, 2, 0));
+    assert_eq!((stats.syncs, stats.in_use, stats.waiting), (syncs, 2, 0));
     drop(served);
     assert!(now(one.acquire_now(2)).is_ok());
 }
@@ -207,12 +207,12 @@ fn hand_overs_are_acknowledged_now_and_then() {
     let held: Vec<_> = (0..20).map(|_| now(one.acquire(1)).unwrap()).collect();
     let mut waits: Vec<_> = (0..20).map(|_| Box::pin(other.acquire(1))).collect();
     assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
-    let steps = other.stats().steps;
+    let syncs = other.stats().syncs;
     let mut served = Vec::new();
     for (n, (one, wait)) in held.into_iter().zip(waits).enumerate() {
         drop(one);
         served.push(now(wait).unwrap());
-        assert_eq!(other.stats().steps - steps, u64::from(n >= 15));
+        assert_eq!(other.stats().syncs - syncs, u64::from(n >= 15));
     }
 }
 
@@ -267,13 +267,17 @@ fn a_policy_waits_in_the_queue_of_the_store() {
 #[test]
 fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
     let world = World::new();
-    let leases = world.build(world.permits(8).blocks(Blocks::up_to(8).keep(8).turn(Duration::ZERO)));
-    assert_eq!(leases.stats().at_hand, 8);
-    let steps = leases.stats().steps;
+    let leases = world.build(
+        world
+            .permits(8)
+            .prefetch(Prefetch::up_to(8).keep(8).turn(Duration::ZERO)),
+    );
+    assert_eq!(leases.stats().available_here, 8);
+    let syncs = leases.stats().syncs;
     for _ in 0..1_000 {
         drop(leases.try_acquire(3).unwrap());
     }
-    assert_eq!(leases.stats().steps, steps, "the store was not asked");
+    assert_eq!(leases.stats().syncs, syncs, "the store was not asked");
     let held = leases.try_acquire(3).unwrap();
     let other = world.machine(8);
     let five = now(other.acquire(5)).unwrap();
@@ -287,13 +291,13 @@ fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
 #[test]
 fn idle_permits_go_back() {
     let world = World::new();
-    let leases = world.build(world.permits(8).blocks(Blocks::up_to(8)));
+    let leases = world.build(world.permits(8).prefetch(Prefetch::up_to(8)));
     let held: Vec<_> = (0..6).map(|_| now(leases.acquire(1)).unwrap()).collect();
     drop(held);
-    let idle = leases.stats().at_hand;
+    let idle = leases.stats().available_here;
     assert!(idle >= 6);
     world.clock.advance(Duration::from_secs(2));
-    assert_eq!((leases.stats().at_hand, leases.stats().held), (0, 0));
+    assert_eq!((leases.stats().available_here, leases.stats().held), (0, 0));
 }
 
 #[test]
@@ -344,7 +348,7 @@ fn waiters_for_a_rate_ask_once_and_are_served_in_order() {
         world.clock.advance(Duration::from_nanos(1));
         assert!(poll(wait.as_mut()).is_ready());
     }
-    assert!(machines.iter().all(|machine| machine.stats().steps == 1));
+    assert!(machines.iter().all(|machine| machine.stats().syncs == 1));
 }
 
 #[test]
@@ -377,10 +381,10 @@ fn bad_settings_are_named() {
             ..
         })
     ));
-    let none = world.permits(1).blocks(Blocks::up_to(0));
+    let none = world.permits(1).prefetch(Prefetch::up_to(0));
     assert!(matches!(
         none.in_place(Arc::clone(&world.store)),
-        Err(RemoteError::Block { .. })
+        Err(RemoteError::Prefetch { .. })
     ));
     for quota in [Quota::zero(), Quota::unlimited(), Quota::per_second(3).by_interval()] {
         let refused = Remote::rate(key(), quota).in_place(Arc::clone(&world.store));

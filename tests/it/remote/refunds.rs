@@ -3,7 +3,7 @@
 use crate::remote::world::{World, now, poll};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::remote::{Blocks, Memory, Remote};
+use tollgate::remote::{Memory, Prefetch, Remote};
 use tollgate::{Ask, LimiterExt, Quota};
 
 const MS: Duration = Duration::from_millis(1);
@@ -79,9 +79,9 @@ fn a_full_block_refunds_within_the_burst() {
         (200, 10, 10),
     ] {
         let world = World::new();
-        let blocks = Blocks::up_to(5).keep(5).expiry(Duration::from_secs(9));
+        let prefetch = Prefetch::up_to(5).keep(5).expiry(Duration::from_secs(9));
         let quota = Quota::per_second(100).burst(5);
-        let rate = world.make(Remote::rate(world.key.clone(), quota).blocks(blocks));
+        let rate = world.make(Remote::rate(world.key.clone(), quota).prefetch(prefetch));
         let three = rate.reserve(Ask::many(3)).unwrap();
         world.clock.advance(delay * MS);
         let first = take_all(&rate);
@@ -104,9 +104,9 @@ fn take_all(rate: &Remote<Arc<Memory>>) -> usize {
 fn a_refund_is_made_once() {
     for newest_first in [false, true] {
         let world = World::new();
-        let blocks = Blocks::up_to(5).keep(5).expiry(Duration::from_secs(9));
+        let prefetch = Prefetch::up_to(5).keep(5).expiry(Duration::from_secs(9));
         let quota = Quota::per_second(100).burst(5);
-        let rate = world.make(Remote::rate(world.key.clone(), quota).blocks(blocks));
+        let rate = world.make(Remote::rate(world.key.clone(), quota).prefetch(prefetch));
         let mut reserved: Vec<_> = (0..5).map(|_| rate.reserve(Ask::one()).unwrap()).collect();
         // Of the ten that there can be two are missing.
         world.clock.advance(80 * MS);
@@ -124,7 +124,7 @@ fn a_refund_is_made_once() {
 fn a_request_larger_than_a_block_is_served() {
     let world = World::new();
     let quota = Quota::per_second(100).burst(100);
-    let rate = Remote::rate(world.key.clone(), quota).blocks(Blocks::up_to(5).keep(5));
+    let rate = Remote::rate(world.key.clone(), quota).prefetch(Prefetch::up_to(5).keep(5));
     let rate = world.make(rate);
     assert!(now(rate.acquire(1)).is_ok());
     let mut waits = Box::pin(rate.acquire(10));

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::remote::{Backend, Blocks, Key, Memory, Remote, RemoteError};
+use tollgate::remote::{Backend, Key, Memory, Prefetch, Remote, RemoteError};
 use tollgate::{Ask, Clock, Cost, Limiter, LimiterExt, Policy, Quota};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -170,10 +170,10 @@ fn shared<B: Backend + Clone>(store: &B) -> Result<Policy<impl Limiter + use<B>>
     let (calls, tokens) = BLOCKS;
     let quota = |(rate, burst): (u64, u64), block| Quota::per_second(rate).burst(left(burst, block));
     let (window, length) = BUDGET.window;
-    let blocks = Blocks::up_to(calls).expiry(Duration::from_millis(50));
-    let calls_leg = Remote::rate(key("calls")?, quota(BUDGET.calls, calls)).blocks(blocks);
-    let tokens_leg = Remote::rate(key("tokens")?, quota(BUDGET.tokens, tokens)).blocks(Blocks::up_to(tokens));
-    let window_leg = Remote::window(key("window")?, left(window, calls), length).blocks(blocks);
+    let prefetch = Prefetch::up_to(calls).expiry(Duration::from_millis(50));
+    let calls_leg = Remote::rate(key("calls")?, quota(BUDGET.calls, calls)).prefetch(prefetch);
+    let tokens_leg = Remote::rate(key("tokens")?, quota(BUDGET.tokens, tokens)).prefetch(Prefetch::up_to(tokens));
+    let window_leg = Remote::window(key("window")?, left(window, calls), length).prefetch(prefetch);
     let in_flight = Remote::permits(key("in-flight")?, BUDGET.in_flight);
     let policy = Policy::builder()
         .limit(calls_leg.spawn(store.clone())?.named("calls"))

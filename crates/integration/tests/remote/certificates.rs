@@ -1,7 +1,7 @@
 //! A certificate authority of a test's own.
 
+use crate::raw_session::{refused, serves_waiters};
 use crate::rig::server::Store;
-use crate::speaker::{refused, serves_the_waiters};
 use crate::store::key;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 use std::io;
@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use tollgate::remote::{Backend, StoreError, Tls};
 
-/// A certificate that it signs is trusted by peers with its root.
+/// A certificate authority. Peers with its root trust the certificates that it signs.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate, in PEM.
     pub(crate) root: String,
 }
 
-/// What a server shows that is spoken to encrypted, and at which port, beside the one where it speaks in the clear. It asks
-/// clients for a certificate of the same authority.
+/// The certificate of an encrypted server, and its port, beside the unencrypted one. The server asks clients for a certificate
+/// of the same authority.
 #[derive(Clone)]
 pub(crate) struct Guard {
     port: Arc<AtomicU16>,
@@ -29,7 +29,7 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// For who goes by `name`.
+    /// For a host called `name`.
     pub(crate) fn new(authority: &Authority, name: &str) -> Self {
         Self {
             port: Arc::default(),
@@ -38,7 +38,7 @@ impl Guard {
         }
     }
 
-    /// A free port from now on.
+    /// Reserves a free port.
     pub(crate) fn take_port(&self) -> u16 {
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
         let free = free.expect("a port").port();
@@ -63,8 +63,7 @@ impl Guard {
     }
 }
 
-/// A server of this program that speaks in the clear at its port, and encrypted at that of the guard: how it is told to stands in
-/// the command.
+/// A server of this program, unencrypted at its port, and encrypted at that of the guard; `command` has the settings.
 #[derive(Clone)]
 pub(crate) struct Encrypted<S> {
     pub(crate) program: S,
@@ -86,11 +85,11 @@ impl<S: Store> Store for Encrypted<S> {
     }
 }
 
-/// A limiter is reached by who is known; who shows nothing is not let in, and a server that another authority has signed is not
-/// believed.
-pub(crate) async fn known_to_each_other<B: Backend>(authority: &Authority, store: impl Fn(Tls) -> B) {
-    serves_the_waiters(store(authority.known())).await;
-    for tls in [authority.believed(), Authority::new().believed()] {
+/// A client with a certificate reaches a limiter; one without is refused, and a server signed by another authority is not
+/// trusted.
+pub(crate) async fn is_reached_with_certificates<B: Backend>(authority: &Authority, store: impl Fn(Tls) -> B) {
+    serves_waiters(store(authority.known())).await;
+    for tls in [authority.trusting(), Authority::new().trusting()] {
         let error = refused(store(tls), key()).await;
         assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
     }
@@ -113,10 +112,10 @@ impl Authority {
         Self { issuer, root }
     }
 
-    /// For who goes by `name`: a host or an address.
+    /// Signs a certificate for `name`: a host or an address.
     pub(crate) fn sign(&self, name: &str) -> Identity {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
-        // Not that of its issuer: it would be taken for one that has signed itself.
+        // Not that of its issuer: it would count as self-signed.
         params.distinguished_name = called(name);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.issuer).expect("a certificate").pem();
@@ -124,14 +123,14 @@ impl Authority {
         Identity { certificate, key }
     }
 
-    /// What a client goes by whom it knows, and who believes it.
+    /// The settings of a client with a certificate.
     pub(crate) fn known(&self) -> Tls {
         let Identity { certificate, key } = self.sign("client.test");
-        self.believed().client(certificate.into_bytes(), key.into_bytes())
+        self.trusting().client(certificate.into_bytes(), key.into_bytes())
     }
 
-    /// The options of a client that trusts it and has no certificate.
-    pub(crate) fn believed(&self) -> Tls {
+    /// The settings of a client without a certificate.
+    pub(crate) fn trusting(&self) -> Tls {
         Tls::new().roots(self.root.as_bytes())
     }
 }

@@ -3,7 +3,7 @@
 #[path = "changes.rs"]
 pub(crate) mod changes;
 
-use crate::speaker::LONG;
+use crate::raw_session::LONG;
 use crate::store::{key, opened, own_unopened, store};
 use std::pin::pin;
 use std::time::Duration;
@@ -30,8 +30,8 @@ async fn a_window_is_changed_for_every_process() {
     changes::a_window_is_changed_for_every_process(&key(), spawn).await;
 }
 
-/// A window that is raised has room for who waits in another process, which asks again only each third of a long time to live:
-/// this ends a great deal sooner.
+/// A raised window serves a waiter in another process, which asks again only each third of a long time to live: this ends a
+/// great deal sooner.
 #[tokio::test]
 async fn a_raised_window_serves_waiters_of_other_processes() {
     let key = key();
@@ -70,7 +70,7 @@ async fn an_impossible_change_is_an_error() {
     changes::an_impossible_change_is_an_error(&key(), spawn).await;
 }
 
-/// Who knows the change brings it along.
+/// A process that knows the change repeats it.
 #[tokio::test]
 async fn a_restarted_server_receives_a_change() {
     let (mut server, store, key) = own_unopened().await;

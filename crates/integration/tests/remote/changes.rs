@@ -1,4 +1,4 @@
-//! Quotas and limits that are changed while they are used: the same for every store. Nothing comes back within a test.
+//! Quotas and limits that are changed while they are used: the same for every store. Nothing is refilled within a test.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -9,7 +9,7 @@ use tollgate::{Quota, Reason};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// How many there are to be had at once, taken one by one.
+/// The units that can be taken at once, counted one by one.
 async fn rest<B: Backend>(remote: &Remote<B>) -> u64 {
     let mut all = 0;
     while let Ok(taken) = remote.acquire_now(1).await {
@@ -23,7 +23,8 @@ fn quota(burst: u64) -> Quota {
     Quota::per_hour(1).burst(burst)
 }
 
-/// What was taken stays taken; who was set up otherwise goes by it with its next request; a setting does not undo it.
+/// Taken tokens stay taken; a process with other settings adopts the change with its next request, and its settings do not undo
+/// it.
 pub(crate) async fn a_quota_is_changed_for_every_process<B: Backend>(
     key: &Key,
     make: impl Fn(RemoteBuilder) -> Remote<B>,
@@ -35,11 +36,11 @@ pub(crate) async fn a_quota_is_changed_for_every_process<B: Backend>(
     assert_eq!(one.stats().limit, 15);
     assert_eq!(rest(&other).await, 11);
     assert_eq!(other.rule(), Rule::Rate { quota: quota(15) });
-    // Set up after the change, with what it was before.
+    // Set up after the change, with the former rule.
     let late = rate();
     late.set_quota(quota(20)).await.unwrap();
     assert_eq!(rest(&late).await, 5);
-    // Below what was taken: nothing, until enough has come back.
+    // Below the taken tokens: nothing, until enough have come back.
     other.set_quota(quota(3)).await.unwrap();
     for remote in [&one, &other, &late] {
         assert_eq!(rest(remote).await, 0);
@@ -51,7 +52,7 @@ pub(crate) async fn a_quota_is_changed_for_every_process<B: Backend>(
     }
 }
 
-/// Another speed counts from the change on: who waits is not held to what was known before.
+/// Another speed counts from the change on, also for waiters.
 pub(crate) async fn a_faster_rate_serves_the_waiters_too<B: Backend>(
     key: &Key,
     make: impl Fn(RemoteBuilder) -> Remote<B>,
@@ -134,7 +135,7 @@ pub(crate) async fn an_impossible_head_is_refused_when_the_limit_is_lowered<B: B
     assert_eq!(four.await.map(drop).unwrap_err().reason(), Reason::Oversized);
     let one = one.await.unwrap();
     assert!(!held.is_lost() && !one.is_lost());
-    // One that was set up with another limit is told.
+    // One that was set up with another limit notices.
     let late = permits();
     assert!(late.acquire_now(1).await.is_err());
     assert!(small.stats().differs && late.stats().differs && late.rule() == Rule::Permits { limit: 3 });
@@ -159,7 +160,7 @@ pub(crate) async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window<B
     drop(one.acquire_now(1).await.expect("it is free"));
 }
 
-/// Processes that were set up differently are told, each with its next request.
+/// Processes that were set up differently notice, each with its next request.
 pub(crate) async fn rules_that_differ_are_reported<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
     let rate = |burst| make(Remote::rate(key.clone(), quota(burst)));
     let window = |limit| make(Remote::window(key.clone(), limit, HOUR));

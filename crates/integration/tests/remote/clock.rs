@@ -1,8 +1,7 @@
-//! A server whose clock jumps. What the clock does to the server is done to what it remembers: an hour forward for the one is an
-//! hour back for the other.
+//! A server whose clock jumps. The jump is simulated in its data: an hour forward for the clock is an hour back for the data.
 
+use crate::raw_session::{LONG, RawSession, SHORT};
 use crate::redis::eval;
-use crate::speaker::{LONG, SHORT, Speaker};
 use crate::store::own;
 use std::time::{Duration, Instant};
 use tollgate::Quota;
@@ -11,7 +10,7 @@ use tollgate::remote::Rule;
 const PERMITS: Rule = Rule::Permits { limit: 2 };
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Moves all instants that the server remembers by an hour, forward by `sign` of 1: as if its clock had been set back.
+/// Moves all stored instants by an hour, forward if `sign` is 1: as if the server's clock had been set back.
 fn shift(sign: i64) -> String {
     let by = sign * 3_600_000_000;
     format!(
@@ -26,37 +25,37 @@ fn shift(sign: i64) -> String {
     )
 }
 
-/// Its own clock stands still until the other has caught up: no holder loses a permit by it, and permits are granted on.
+/// The store's time stands still until the clock has caught up: no permit is lost by it, and permits are still granted.
 #[tokio::test]
 async fn a_clock_that_is_set_back_takes_nothing_from_holders() {
     let (server, store, key) = own(PERMITS).await;
-    let mut one = Speaker::new(&store, &key, PERMITS, LONG);
-    let mut other = Speaker::new(&store, &key, PERMITS, LONG);
-    let before = one.wish(1, true).await.grants[0].token;
+    let mut one = RawSession::new(&store, &key, PERMITS, LONG);
+    let mut other = RawSession::new(&store, &key, PERMITS, LONG);
+    let before = one.request(1, true).await.grants[0].token;
     eval(&server, &shift(1)).unwrap();
     assert!(one.look().await.alive);
-    let after = other.wish(1, true).await.grants[0].token;
+    let after = other.request(1, true).await.grants[0].token;
     assert!(after > before);
     one.give(1).await;
-    let next = one.wish(1, true).await;
+    let next = one.request(1, true).await;
     let last = next.grants.last().expect("one was free").token;
     assert!(last > after, "tokens grow on");
 }
 
-/// Leases that it jumps over end, and holders learn it with their next step.
+/// Leases that it jumps over end, and their holders learn it with their next sync.
 #[tokio::test]
 async fn a_clock_that_is_set_forward_ends_leases_and_says_so() {
     let (server, store, key) = own(PERMITS).await;
-    let mut one = Speaker::new(&store, &key, PERMITS, LONG);
-    one.wish(2, true).await;
+    let mut one = RawSession::new(&store, &key, PERMITS, LONG);
+    one.request(2, true).await;
     eval(&server, &shift(-1)).unwrap();
-    let mut other = Speaker::new(&store, &key, PERMITS, LONG);
-    let reply = other.wish(2, true).await;
-    assert_eq!((reply.grants.len(), reply.census.sessions), (1, 1));
+    let mut other = RawSession::new(&store, &key, PERMITS, LONG);
+    let reply = other.request(2, true).await;
+    assert_eq!((reply.grants.len(), reply.usage.sessions), (1, 1));
     assert!(!one.look().await.alive);
 }
 
-/// A bucket and a window go on from where they were: neither an hour without anything, nor anything twice.
+/// A bucket and a window go on from where they were: without an hour of refusals, and without a refill twice.
 #[tokio::test]
 async fn rates_go_on_when_the_clock_is_set_back() {
     let quota = Quota::per_second(1).burst(5);
@@ -66,33 +65,33 @@ async fn rates_go_on_when_the_clock_is_set_back() {
     };
     for rule in [Rule::Rate { quota }, window] {
         let (server, store, key) = own(rule).await;
-        let mut one = Speaker::new(&store, &key, rule, LONG);
-        // On a machine that is slow beyond measure it is all as good as new, and forgotten.
-        while one.wish(5, false).await.grants.is_empty() || eval(&server, &shift(1)).is_err() {}
-        let mut other = Speaker::new(&store, &key, rule, LONG);
-        let mut reply = other.wish(1, false).await;
+        let mut one = RawSession::new(&store, &key, rule, LONG);
+        // On a very slow machine everything is as good as new, and forgotten.
+        while one.request(5, false).await.grants.is_empty() || eval(&server, &shift(1)).is_err() {}
+        let mut other = RawSession::new(&store, &key, rule, LONG);
+        let mut reply = other.request(1, false).await;
         let begun = Instant::now();
         while reply.grants.is_empty() {
-            // It takes two seconds, and an hour if the clock stands still.
+            // It takes two seconds, and an hour if the time stands still.
             assert!(begun.elapsed() < HOUR / 20, "{reply:?}");
             tokio::time::sleep(SHORT / 10).await;
-            reply = other.wish(1, false).await;
+            reply = other.request(1, false).await;
         }
     }
 }
 
-/// Set back once more, and right again: what was taken within the hour that there was twice is not there twice.
+/// Set back once more, and right again: the tokens taken within the repeated hour are not there twice.
 #[tokio::test]
 async fn tokens_stay_taken_when_the_clock_is_set_back() {
     let rule = Rule::Rate {
         quota: Quota::per_hour(1).burst(5),
     };
     let (server, store, key) = own(rule).await;
-    let mut one = Speaker::new(&store, &key, rule, LONG);
-    assert_eq!(one.wish(5, false).await.grants.len(), 1);
+    let mut one = RawSession::new(&store, &key, rule, LONG);
+    assert_eq!(one.request(5, false).await.grants.len(), 1);
     for _ in 0..3 {
         eval(&server, &shift(1)).unwrap();
-        let mut other = Speaker::new(&store, &key, rule, LONG);
-        assert_eq!(other.wish(1, false).await.grants, []);
+        let mut other = RawSession::new(&store, &key, rule, LONG);
+        assert_eq!(other.request(1, false).await.grants, []);
     }
 }

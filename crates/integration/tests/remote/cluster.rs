@@ -1,8 +1,8 @@
 //! Limiters in a cluster of three servers, each with a third of the hash slots.
 
+use crate::raw_session::{LONG, RawSession};
 use crate::redis::{Redis as Program, bulk, tell};
 use crate::rig::server::{Server, Store};
-use crate::speaker::{LONG, Speaker};
 use crate::store::{key, tag};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -14,11 +14,11 @@ use tokio::time::{sleep, timeout};
 use tollgate::Quota;
 use tollgate::remote::{Key, Redis, RedisOptions, Remote, RemoteError, Rule, StoreError};
 
-/// How long a server is waited for that was just started, or was given a slot.
+/// How long a server that was just started, or was given a slot, is waited for.
 const TTL: Duration = Duration::from_secs(3);
 const SLOTS: usize = 16_384;
 
-/// A server of a cluster, which speaks to the others at a port of its own.
+/// A server of a cluster, with a port of its own for the other servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     bus: u16,
@@ -78,7 +78,7 @@ impl Cluster {
         Self(nodes.try_into().expect("three"))
     }
 
-    /// Another server, which follows that one, and has heard of all that it knows.
+    /// Another server, a replica of that one, in sync with it.
     pub(crate) async fn replica(&self, at: usize) -> Server<Node> {
         let (replica, bus) = Node::start().await;
         let address = replica.address();
@@ -88,17 +88,17 @@ impl Cluster {
         while tell(address, &format!("CLUSTER REPLICATE {id}")).is_err() {
             sleep(Duration::from_millis(10)).await;
         }
-        let in_step = || {
+        let until_replicated = || {
             let info = bulk(address, "INFO replication").unwrap();
             info.contains("master_link_status:up")
         };
-        while !in_step() {
+        while !until_replicated() {
             sleep(Duration::from_millis(10)).await;
         }
         replica
     }
 
-    /// A client that was given one server.
+    /// A client that knows the address of one server.
     pub(crate) fn client(&self) -> Redis {
         self.options().timeout(Duration::from_secs(60)).connect().unwrap()
     }
@@ -117,15 +117,15 @@ impl Cluster {
         }
     }
 
-    /// The hash slot of a limiter, and which of the servers has it.
+    /// The hash slot of a limiter, and the number of its server.
     fn place(&self, key: &Key) -> (usize, usize) {
-        // Where a name has no braces all of it counts, as what stands in braces does where it has.
+        // A name without braces counts in full, as the text in braces does otherwise.
         let slot = keyslot(self.0[0].address(), key.as_str());
         let at = (0..3).find(|at| slot < (at + 1) * SLOTS / 3);
         (slot, at.expect("one of three"))
     }
 
-    /// Moves a hash slot, and what is in it, to the next server.
+    /// Moves a hash slot, and its keys, to the next server.
     fn shift(&self, slot: usize, from: usize) -> usize {
         let to = (from + 1) % 3;
         let [source, target] = [from, to].map(|at| self.0[at].address());
@@ -149,7 +149,7 @@ impl Cluster {
         to
     }
 
-    /// Which of the servers have keys of this limiter.
+    /// The servers that have keys of this limiter.
     fn keepers(&self, key: &Key) -> Vec<usize> {
         let keeps = |at: &usize| self.0[*at].keys().unwrap().iter().any(|name| tag(name) == key.as_str());
         (0..3).filter(keeps).collect()
@@ -166,10 +166,12 @@ fn permits(key: &Key, store: &Redis, ttl: Duration) -> Arc<Remote<Redis>> {
     Arc::new(remote.spawn(store.clone()).unwrap())
 }
 
-/// A waiter at `other` for permits held at `one` is notified when they come free. The store is looked at only each third of a
-/// long time to live: this ends a great deal sooner. `opener` makes the store know the key.
+/// A waiter at `other` is notified when a permit held at `one` is returned. It syncs only each third of a long time to live:
+/// this ends a great deal sooner. `opener` makes the store know the key.
 pub(crate) async fn is_handed_on(key: &Key, opener: &Redis, one: &Redis, other: &Redis) {
-    Speaker::new(opener, key, Rule::Permits { limit: 1 }, LONG).open().await;
+    RawSession::new(opener, key, Rule::Permits { limit: 1 }, LONG)
+        .open()
+        .await;
     let [held, waits] = [one, other].map(|store| permits(key, store, LONG));
     let permit = held.acquire(1).await.unwrap();
     let waiting = tokio::spawn(Arc::clone(&waits).acquire_owned(1));
@@ -183,7 +185,7 @@ pub(crate) async fn is_handed_on(key: &Key, opener: &Redis, one: &Redis, other: 
     waits.close().await;
 }
 
-/// Two clients that were given one server, and limiters on all: a waiter hears of a grant wherever it is.
+/// Two clients that know one server, and limiters on all: a waiter is notified of a grant wherever it is.
 #[tokio::test]
 async fn limiters_lie_on_all_servers_and_are_handed_on_everywhere() {
     let cluster = Cluster::start().await;
@@ -197,8 +199,8 @@ async fn limiters_lie_on_all_servers_and_are_handed_on_everywhere() {
     }
 }
 
-/// Each server has an access control list of its own: a right that is missing on one is named before anything is done there, and
-/// what lies on the others goes on.
+/// Each server has an access control list of its own: a missing right on one is named before anything is done there, and
+/// limiters on the others go on.
 #[tokio::test]
 async fn rights_are_tried_out_on_each_server() {
     let cluster = Cluster::start().await;
@@ -214,7 +216,7 @@ async fn rights_are_tried_out_on_each_server() {
     let store = options.timeout(Duration::from_secs(60)).connect().unwrap();
     for at in [0, 1, 2] {
         let key = cluster.key_at(at);
-        let said = Speaker::new(&store, &key, Rule::Permits { limit: 1 }, LONG)
+        let said = RawSession::new(&store, &key, Rule::Permits { limit: 1 }, LONG)
             .say(|_| {})
             .await;
         if at == 2 {
@@ -229,7 +231,7 @@ async fn rights_are_tried_out_on_each_server() {
     }
 }
 
-/// The client knows where the slots were. What it asks of the wrong server it is told to ask of the right one.
+/// The client knows the former places of the slots. The wrong server redirects its request to the right one.
 #[tokio::test]
 async fn a_limiter_is_followed_when_its_slot_moves() {
     let cluster = Cluster::start().await;
@@ -245,8 +247,8 @@ async fn a_limiter_is_followed_when_its_slot_moves() {
     let at = cluster.shift(slot, at);
     assert_eq!(cluster.keepers(&key), [at]);
     // It is renewed there.
-    let steps = held.stats().steps;
-    while held.stats().steps < steps + 2 {
+    let syncs = held.stats().syncs;
+    while held.stats().syncs < syncs + 2 {
         sleep(Duration::from_millis(1)).await;
     }
     assert!(!permit.is_lost() && !waiting.is_finished());

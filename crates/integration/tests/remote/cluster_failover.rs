@@ -1,4 +1,4 @@
-//! A server of a cluster dies, or does not answer any more, and its replica takes over what lies on it.
+//! A server of a cluster dies, or falls silent, and its replica takes over its slots.
 
 use crate::cluster::{Cluster, is_handed_on};
 use crate::redis::tell;
@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use tollgate::remote::{Key, OwnedRemotePermit, Redis, Remote};
 
 const TTL: Duration = Duration::from_secs(1);
-/// No process is known to be gone before that, and finding a replica takes far less.
+/// A bound for failures only: everything takes far less.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a server goes.
@@ -18,15 +18,15 @@ enum Goes {
     Silent,
 }
 
-/// Given limiters in use on a server, and a client that waits at one of them: when it has gone and its replica has its slots, the
-/// waiter is served there, and later waiters are notified by messages again.
+/// Given limiters in use on a server, and a client that waits at one of them: when it has gone and its replica has its slots,
+/// the waiter is served there, and later waiters are notified by messages again.
 async fn goes(nth: usize, how: Goes) {
     let mut cluster = Cluster::start().await;
     let replica = cluster.replica(nth).await;
     let store = || {
         let timeout = match how {
             Goes::Dead => PATIENCE,
-            // The silence has to be found out.
+            // The client has to notice the silence.
             Goes::Silent => Duration::from_millis(300),
         };
         cluster.options().timeout(timeout).connect().unwrap()
@@ -37,7 +37,7 @@ async fn goes(nth: usize, how: Goes) {
     let waits = permits(&key, &other);
     let permit = served(held).await;
     let waiting = tokio::spawn(served(Arc::clone(&waits)));
-    // Where this process is too slow the permit is lost, and the waiter has it.
+    // If this process is too slow the permit is lost, and the waiter has it.
     while waits.stats().waiting == 0 && !waiting.is_finished() {
         sleep(Duration::from_millis(1)).await;
     }
@@ -45,12 +45,12 @@ async fn goes(nth: usize, how: Goes) {
         Goes::Dead => cluster.0[nth].kill().unwrap(),
         Goes::Silent => cluster.0[nth].pause().unwrap(),
     }
-    // Without asking the others, who would wait until they are sure.
+    // Without asking the others, which would wait until they are sure.
     tell(replica.address(), "CLUSTER FAILOVER TAKEOVER").unwrap();
     drop(permit);
     let served = timeout(PATIENCE, waiting).await.expect("it is served there");
     drop(served.unwrap());
-    // A client that was given no silent server.
+    // A client without the address of the silent server.
     let opener = Redis::cluster([format!("redis://{}/", replica.address())]);
     let opener = opener.timeout(PATIENCE).connect().unwrap();
     let heard = timeout(PATIENCE, is_handed_on(&other_key, &opener, &one, &other));
@@ -65,7 +65,7 @@ fn permits(key: &Key, store: &Redis) -> Arc<Remote<Redis>> {
     Arc::new(remote.unwrap())
 }
 
-/// Waits for a permit, and asks again while the store is away.
+/// Waits for a permit, and asks again while the store is unavailable.
 async fn served(remote: Arc<Remote<Redis>>) -> OwnedRemotePermit<Redis> {
     loop {
         match Arc::clone(&remote).acquire_owned(1).await {

@@ -1,4 +1,4 @@
-//! Consul, for the rig: a server that keeps what it knows over a restart, as Consul does.
+//! Consul, for the rig: a server that keeps its data over a restart, as Consul does.
 
 use crate::rig::server::Store;
 use std::io::{self, Read, Write};
@@ -16,7 +16,7 @@ impl Consul {
     pub(crate) fn agent(&self, servers: u8, port: u16, [server, gossip]: [u16; 2], folder: &Path) -> Command {
         let program = std::env::var_os("TOLLGATE_CONSUL_SERVER")
             .expect("TOLLGATE_CONSUL_SERVER is a program; ci/with-consul finds or fetches it");
-        // The process that becomes the server says who it is.
+        // The process that becomes the server reports its id.
         let mut command = Command::new("sh");
         command.args(["-c", r#"exec "$0" "$@" -node-meta "pid:$$""#]);
         command.arg(program).args(["agent", "-server"]);
@@ -60,7 +60,7 @@ impl Store for Consul {
     fn ready(&self, address: SocketAddr, pid: u32) -> bool {
         let serves = || -> io::Result<bool> {
             let about: serde_json::Value = serde_json::from_str(&ask(address, "GET", "/v1/agent/self", "")?)?;
-            // Who takes a write has a leader.
+            // A server that takes a write has a leader.
             Ok(about["Meta"]["pid"].as_str() == Some(&*pid.to_string())
                 && ask(address, "PUT", "/v1/kv/ready", &pid.to_string())? == "true"
                 && ask(address, "DELETE", "/v1/kv/ready", "")? == "true")
@@ -97,7 +97,7 @@ fn ports(folder: &Path) -> io::Result<[u16; 2]> {
     Ok(ports)
 }
 
-/// What the server answers, without the line's end.
+/// The server's answer, without the line's end.
 pub(crate) fn ask(address: SocketAddr, method: &str, path: &str, body: &str) -> io::Result<String> {
     ask_as("", address, method, path, body)
 }
@@ -108,7 +108,7 @@ pub(crate) fn ask_as(token: &str, address: SocketAddr, method: &str, path: &str,
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
     let length = body.len();
-    // In the old way, which ends with the connection.
+    // In HTTP 1.0, which ends with the connection.
     let token = format!("X-Consul-Token: {token}\r\nContent-Length: {length}");
     write!(stream, "{method} {path} HTTP/1.0\r\n{token}\r\n\r\n{body}")?;
     let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! Consul with access control lists: what a token must be allowed, and what is said when it is not.
+//! Consul with access control lists: the rights that a token needs, and the errors without them.
 
 use crate::consul::{Consul as Program, ask_as};
 use crate::rig::server::{Server, Store};
@@ -74,7 +74,7 @@ async fn a_token_needs_exactly_the_documented_rights() {
     for token in [&*no_sessions, &*no_keys, ""] {
         let consul = options();
         let consul = if token.is_empty() { consul } else { consul.token(token) };
-        let remote = limiter(1).away_after(Duration::ZERO);
+        let remote = limiter(1).unavailable_after(Duration::ZERO);
         let remote = remote.spawn(consul.connect().unwrap()).unwrap();
         assert!(
             tokio::time::timeout(Duration::from_secs(60), remote.acquire(1))

@@ -1,4 +1,4 @@
-//! The run, against Consul: a server that keeps what it knows over a restart, and whose sessions last twice as long as they say.
+//! The run, against Consul: a server that keeps its data over a restart, and whose sessions last twice as long as they say.
 
 use crate::consul::Consul as Program;
 use crate::consul_store::Kind;

@@ -19,7 +19,7 @@ fn put(key: &str, text: &str) {
     assert_eq!(ask(server(), "PUT", &format!("/v1/kv/{key}"), text).unwrap(), "true");
 }
 
-/// Nothing that ought to happen takes longer.
+/// A bound for failures only.
 async fn next(events: &mut mpsc::UnboundedReceiver<PolicyEvent>) -> PolicyEvent {
     let event = tokio::time::timeout(Duration::from_secs(60), events.recv()).await;
     event.expect("something happens").expect("it is followed")
@@ -64,7 +64,7 @@ async fn versions_are_put_in_force_and_the_last_good_one_stays() {
     put(&key, &text("5"));
     assert_eq!(limit(), Some(3));
     proxy.set(Mode::Pass);
-    // Nothing is said of further attempts.
+    // Further attempts are not reported.
     assert!(matches!(next(&mut events).await, PolicyEvent::Applied(_)));
     assert_eq!(limit(), Some(5));
 

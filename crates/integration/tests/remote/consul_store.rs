@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate::remote::{Backend, Consul, ConsulSlots, Key};
 
-/// No test goes by how long a server takes to answer.
+/// No test depends on how long a server takes to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The shortest life of a session, and how long it lives at most without a word.
+/// The shortest time to live of a session, and how long it lives at most in silence.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 pub(crate) const GONE: Duration = Duration::from_secs(2);
 

@@ -1,14 +1,14 @@
-//! Encrypted connections to a real Consul, and what is refused.
+//! Encrypted connections to a real Consul, and refused ones.
 
-use crate::certificates::{Authority, Encrypted, Guard, known_to_each_other};
+use crate::certificates::{Authority, Encrypted, Guard, is_reached_with_certificates};
 use crate::consul::Consul as Program;
+use crate::raw_session::PATIENCE;
 use crate::rig::server::{Server, Store};
-use crate::speaker::PATIENCE;
 use std::path::Path;
 use std::process::Command;
 use tollgate::remote::{Consul, RemoteError, Tls};
 
-/// To those whom the authority knows.
+/// For clients with a certificate of the authority.
 fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
     let mut command = program.command(port, folder);
     let [certificate, key, root] = guard.write(folder);
@@ -32,16 +32,16 @@ async fn peers_with_certificates_reach_a_limiter_encrypted() {
     let _server = Server::start(program).await.expect("a server");
     let address = format!("https://127.0.0.1:{}", guard.port());
     let options = || Consul::options(&*address).timeout(PATIENCE);
-    known_to_each_other(&authority, |tls| options().tls(tls).connect().unwrap()).await;
+    is_reached_with_certificates(&authority, |tls| options().tls(tls).connect().unwrap()).await;
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_are_refused_at_once() {
+async fn impossible_certificates_are_refused_at_once() {
     let tls = |address: &str, tls| Consul::options(address).tls(tls).connect().map(drop).unwrap_err();
     let nothing = Tls::new().roots("nothing".as_bytes());
     let refused = tls("https://127.0.0.1:1", nothing);
     assert!(matches!(refused, RemoteError::Certificate { .. }), "{refused}");
-    let known = Authority::new().believed();
+    let known = Authority::new().trusting();
     let refused = tls("http://127.0.0.1:1", known);
     assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");
 }

@@ -1,9 +1,9 @@
-//! What goes over the wire to Consul, seen by a proxy between a limiter and its server.
+//! The traffic to Consul, seen by a proxy between a limiter and its server.
 
 use crate::consul::ask;
 use crate::consul_store::{Kind, SHORT, server, store};
+use crate::raw_session::{LONG, RawSession};
 use crate::rig::proxy::{Mode, Proxy};
-use crate::speaker::{LONG, Speaker};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -45,8 +45,8 @@ impl<B: Kind> Wired<B> {
         }
     }
 
-    fn other(&self) -> Speaker<'_, B> {
-        Speaker::new(&self.store, &self.key, Rule::Permits { limit: LIMIT }, LONG)
+    fn other(&self) -> RawSession<'_, B> {
+        RawSession::new(&self.store, &self.key, Rule::Permits { limit: LIMIT }, LONG)
     }
 }
 
@@ -76,7 +76,7 @@ async fn an_uncontended_acquire_of_slots_takes_two_round_trips() {
     an_uncontended_acquire::<ConsulSlots>().await;
 }
 
-/// A waiter sends nothing until it is its turn: it is woken once, and by the releasing holder.
+/// Who waits says nothing until it is its turn: it is woken once, and by the one who gives back.
 #[tokio::test]
 async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
     let wired = Wired::<Consul>::new(LONG).await;
@@ -85,9 +85,9 @@ async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
     let mut holder = wired.other();
     // Far enough behind that it does not look out for the dead.
     let mut line: Vec<_> = (0..3).map(|_| wired.other()).collect();
-    holder.wish(LIMIT, true).await;
+    holder.request(LIMIT, true).await;
     for waits in &mut line {
-        waits.wish(1, true).await;
+        waits.request(1, true).await;
     }
     let before = wired.exchanges();
     let mut waits = pin!(wired.remote.acquire(1));
@@ -95,10 +95,10 @@ async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
     while wired.exchanges() < before + 3 {
         sleep(Duration::from_millis(1)).await;
     }
-    // Others come and go without its being told.
+    // Others come and go without a notification for it.
     for _ in 0..3 {
         let mut passer = wired.other();
-        passer.wish(1, false).await;
+        passer.request(1, false).await;
         passer.end().await;
     }
     assert_eq!(
@@ -114,10 +114,10 @@ async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
 async fn a_waiter_is_served_though_its_connection_was_cut() {
     let wired = Wired::<Consul>::new(Duration::from_secs(5)).await;
     let mut holder = wired.other();
-    holder.wish(LIMIT, true).await;
+    holder.request(LIMIT, true).await;
     let mut waits = pin!(wired.remote.acquire(1));
     assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
-    while holder.look().await.census.waiting == 0 {
+    while holder.look().await.usage.waiting == 0 {
         sleep(Duration::from_millis(1)).await;
     }
     wired.proxy.set(Mode::Cut);
@@ -126,15 +126,15 @@ async fn a_waiter_is_served_though_its_connection_was_cut() {
     drop(waits.await.unwrap());
 }
 
-/// A former waiter for slots is not notified of what others take and return.
+/// A former waiter for slots is not notified of the changes of others.
 #[tokio::test]
 async fn a_waiter_that_left_the_slots_is_not_woken() {
     let wired = Wired::<ConsulSlots>::new(LONG).await;
     let mut holder = wired.other();
-    holder.wish(LIMIT, true).await;
+    holder.request(LIMIT, true).await;
     let mut waits = pin!(wired.remote.acquire(1));
     assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
-    while holder.look().await.census.waiting == 0 {
+    while holder.look().await.usage.waiting == 0 {
         sleep(Duration::from_millis(1)).await;
     }
     holder.give(LIMIT).await;
@@ -142,7 +142,7 @@ async fn a_waiter_that_left_the_slots_is_not_woken() {
     wired.all_is_back().await;
     let before = wired.exchanges();
     for _ in 0..5 {
-        holder.wish(1, true).await;
+        holder.request(1, true).await;
         holder.give(1).await;
     }
     drop(wired.remote.acquire(1).await.unwrap());
@@ -154,7 +154,7 @@ async fn a_waiter_that_left_the_slots_is_not_woken() {
     );
 }
 
-/// The end was not heard at first: what Consul knows of the session goes as well, when it is told again.
+/// The end was not received at first: the repeated one ends the session in Consul as well.
 async fn a_repeated_end_ends_the_session<B: Kind>() {
     let wired = Wired::<B>::new(LONG).await;
     drop(wired.remote.acquire(1).await.unwrap());
@@ -191,7 +191,7 @@ async fn a_repeated_end_of_a_slots_session_ends_it() {
     a_repeated_end_ends_the_session::<ConsulSlots>().await;
 }
 
-/// Renewals of the originals were given up at the first error, and their holders went on.
+/// The originals gave up renewals at the first error, and their holders went on.
 async fn a_holder_that_is_cut_off<B: Kind>() {
     let wired = Wired::<B>::new(2 * SHORT).await;
     let permit = wired.remote.acquire(LIMIT).await.unwrap();
@@ -214,7 +214,7 @@ async fn a_holder_that_is_cut_off<B: Kind>() {
     permit.lost().await;
     // It knows before others have it.
     let mut other = wired.other();
-    assert_eq!(other.wish(1, true).await.grants, []);
+    assert_eq!(other.request(1, true).await.grants, []);
     while other.look().await.grants.is_empty() {
         sleep(Duration::from_millis(5)).await;
     }
@@ -243,9 +243,9 @@ async fn a_write_whose_answer_is_lost<B: Kind>() {
     wired.proxy.set(Mode::Pass);
     let second = waits.await.unwrap();
     let mut other = wired.other();
-    assert_eq!(other.wish(1, false).await.census.in_use, 3);
+    assert_eq!(other.request(1, false).await.usage.in_use, 3);
     drop((first, second));
-    while other.look().await.census.in_use > 1 {
+    while other.look().await.usage.in_use > 1 {
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -281,27 +281,31 @@ async fn a_limit_that_slots_cannot_have_is_refused() {
     slots.all_is_back().await;
 }
 
-/// The idle permits of a block go back when others wait for them: at once where the waiter notifies the holder, and with the
-/// holder's next renewal otherwise.
+/// Idle prefetched units go back when others wait for them: at once if the waiter notifies the holder, and with the holder's
+/// next renewal otherwise.
 async fn a_block_is_spent_locally_and_returned_to_waiters<B: Kind>() {
     let (store, key) = store::<B>();
     let proxy = Proxy::before(server()).await.expect("a proxy");
     let remote = Remote::permits(key.clone(), LIMIT).ttl(3 * SHORT);
-    let remote = remote.blocks(tollgate::remote::Blocks::up_to(LIMIT).keep(LIMIT).turn(Duration::ZERO));
+    let remote = remote.prefetch(
+        tollgate::remote::Prefetch::up_to(LIMIT)
+            .keep(LIMIT)
+            .turn(Duration::ZERO),
+    );
     let remote = remote.spawn(B::at(proxy.address())).expect("settings that can be");
     drop(remote.acquire(1).await.unwrap());
     while remote.try_acquire(LIMIT).is_err() {
         sleep(Duration::from_millis(1)).await;
     }
-    // All of them are here, and none of a thousand is asked for.
+    // All of them are here, and a thousand admissions ask the store for none.
     let exchanges = || proxy.exchanges().iter().sum::<u64>();
     let before = exchanges();
     for _ in 0..1_000 {
         drop(remote.try_acquire(LIMIT).unwrap());
     }
     assert!(exchanges() - before < 20, "{}", exchanges() - before);
-    let mut other = Speaker::new(&store, &key, Rule::Permits { limit: LIMIT }, LONG);
-    other.wish(LIMIT, true).await;
+    let mut other = RawSession::new(&store, &key, Rule::Permits { limit: LIMIT }, LONG);
+    other.request(LIMIT, true).await;
     while other.look().await.grants.is_empty() {
         sleep(Duration::from_millis(5)).await;
     }

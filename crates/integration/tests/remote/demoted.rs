@@ -1,9 +1,9 @@
-//! A server becomes a replica of another one, and what leads to it leads to that one from then on: connections stay open.
+//! A server becomes a replica of another one, and its address leads to that one from then on: connections stay open.
 
+use crate::raw_session::{LONG, RawSession};
 use crate::redis::{Redis as Program, say};
 use crate::rig::proxy::Proxy;
 use crate::rig::server::Server;
-use crate::speaker::{LONG, Speaker};
 use crate::store::{at, key};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ impl Address {
     }
 
     fn demote(&self) {
-        // In this order: a client that reconnects since the first says no finds the second.
+        // In this order: a connection made after the first refusal reaches the second.
         self.proxy.lead_to(self.second.address());
         follow(&self.first, &self.second);
     }
@@ -62,19 +62,19 @@ async fn the_connection_is_given_up_and_the_other_server_found() {
     there.demote();
     served(&permits).await;
     served(&rate).await;
-    // One connection before, and one since, however many were told no.
+    // One connection before, and one since, for any number of refusals.
     assert_eq!(there.proxy.exchanges().len(), 2);
 }
 
-/// Who waits has asked nothing since, and is told by messages of the other server.
+/// A waiter without a sync since then gets the messages of the other server.
 #[tokio::test]
-async fn messages_are_heard_from_the_other_server() {
+async fn messages_arrive_from_the_other_server() {
     let there = Address::new().await;
     let (store, key) = (at(there.proxy.address()), key());
-    Speaker::new(&store, &key, PERMITS, LONG).open().await;
+    RawSession::new(&store, &key, PERMITS, LONG).open().await;
     there.demote();
     let elsewhere = at(there.second.address());
-    Speaker::new(&elsewhere, &key, PERMITS, LONG).open().await;
+    RawSession::new(&elsewhere, &key, PERMITS, LONG).open().await;
     let held = Remote::permits(key.clone(), 1).ttl(LONG).spawn(elsewhere).unwrap();
     let waits = Arc::new(Remote::permits(key, 1).ttl(LONG).spawn(store).unwrap());
     let told = async {
@@ -102,7 +102,7 @@ async fn a_replica_is_no_store() {
         },
     ] {
         for _ in 0..2 {
-            let said = Speaker::new(&store, &key, rule, LONG).say(|_| {}).await;
+            let said = RawSession::new(&store, &key, rule, LONG).say(|_| {}).await;
             let Err(StoreError::Unreachable { why }) = said else {
                 panic!("{said:?}");
             };

@@ -1,9 +1,9 @@
-//! Encrypted connections to a real server, and what is refused.
+//! Encrypted connections to a real server, and refused ones.
 
 use crate::certificates::{Authority, Encrypted, Guard, Identity};
+use crate::raw_session::{LONG, RawSession};
 use crate::redis::Redis as Program;
 use crate::rig::server::{Server, Store};
-use crate::speaker::{LONG, Speaker};
 use crate::store::key;
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tollgate::Quota;
 use tollgate::remote::{Redis, Remote, RemoteError, Rule, StoreError, Tls};
 
-/// To those whom the authority knows.
+/// For clients with a certificate of the authority.
 fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
     let mut command = program.command(port, folder);
     command.args(["--tls-port", &guard.take_port().to_string()]);
@@ -45,7 +45,7 @@ const RULE: Rule = Rule::Rate {
 async fn refused(address: &str, tls: Tls) -> String {
     let store = Redis::options(address).tls(tls).timeout(Duration::from_secs(10));
     let (store, key) = (store.connect().unwrap(), key());
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
     match one.say(|_| {}).await {
         Err(StoreError::Unreachable { why }) => why.into(),
         other => panic!("{other:?}"),
@@ -58,7 +58,7 @@ async fn a_server_that_asks_for_certificates_serves_clients_with_one() {
     let (_server, address) = start(&authority, "127.0.0.1").await;
     let options = Redis::options(address.as_str()).tls(authority.known());
     let remote = Remote::permits(key(), 2).spawn(options.connect().unwrap()).unwrap();
-    // Also what is told over the connection beside answers: the first waits until the server has been up for long enough.
+    // Also messages over the connection: the first waits until the server has been up for long enough.
     let permit = remote
         .acquire(2)
         .await
@@ -67,12 +67,12 @@ async fn a_server_that_asks_for_certificates_serves_clients_with_one() {
     drop(permit);
     remote.close().await;
 
-    // Without one no client is admitted.
-    refused(&address, authority.believed()).await;
-    // Nor with one that another authority has signed.
+    // Without one the client is refused.
+    refused(&address, authority.trusting()).await;
+    // So is one that another authority has signed.
     let stranger = Authority::new();
     let Identity { certificate, key } = stranger.sign("client.test");
-    let stranger = authority.believed().client(certificate.into_bytes(), key.into_bytes());
+    let stranger = authority.trusting().client(certificate.into_bytes(), key.into_bytes());
     refused(&address, stranger).await;
 }
 
@@ -80,7 +80,7 @@ async fn a_server_that_asks_for_certificates_serves_clients_with_one() {
 async fn an_unauthenticated_server_receives_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (_server, address) = start(&authority, "127.0.0.1").await;
-    let why = refused(&address, stranger.believed()).await;
+    let why = refused(&address, stranger.trusting()).await;
     assert!(why.contains("invalid peer certificate"), "{why}");
     let (_server, address) = start(&authority, "elsewhere.test").await;
     let why = refused(&address, authority.known()).await;
@@ -88,7 +88,7 @@ async fn an_unauthenticated_server_receives_nothing() {
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_are_found_before_anything_is_said() {
+async fn unusable_certificates_are_found_before_anything_is_sent() {
     let authority = Authority::new();
     let (one, other) = (authority.sign("one.test"), authority.sign("other.test"));
     let bytes = |text: &str| text.as_bytes().to_vec();

@@ -8,10 +8,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Leases are looked through twice a second.
+/// Leases are checked twice a second.
 pub(crate) const LOOKS: Duration = Duration::from_millis(500);
 
-/// A server of the program that `ci/with-etcd` names. What is in it outlives a kill.
+/// A server of the program that `ci/with-etcd` names. Its data outlives a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Etcd;
 
@@ -19,7 +19,7 @@ impl Store for Etcd {
     fn command(&self, port: u16, folder: &Path) -> Command {
         let program = std::env::var_os("TOLLGATE_ETCD_SERVER")
             .expect("TOLLGATE_ETCD_SERVER is a program; ci/with-etcd finds or fetches it");
-        // The port for other servers of a cluster, which there are not. A server that is started again may have another.
+        // The port for other servers of a cluster, of which there are none. A restarted server may have another.
         let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
         let peer = format!("http://{}", peer.expect("a free port"));
         let address = format!("http://127.0.0.1:{port}");
@@ -44,8 +44,8 @@ impl Store for Etcd {
         ask(address, "GET", "/health", "").is_ok_and(|answer| answer.contains(r#""health":"true""#))
     }
 
-    /// A client that is heard and hears nothing renews its lease until it gives up, and then says so: after a step that is under
-    /// way has run out of time, and the pause after that.
+    /// A client that is heard and hears nothing renews its lease until it gives up, and then ends it: after the current sync
+    /// has timed out, and the pause after that.
     fn late(&self) -> Duration {
         LOOKS + LIFE / 4 + LIFE / 10
     }

@@ -1,8 +1,8 @@
 //! Permits in etcd: leases, ends and limits at bad moments.
 
 use crate::etcd::ask;
-use crate::etcd_steps::{address, base64, count, said, store, under};
-use crate::speaker::{LONG, Speaker};
+use crate::etcd_sync::{address, base64, count, said, store, under};
+use crate::raw_session::{LONG, RawSession};
 use crate::store::key;
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ async fn put(at: &str, value: &str, lease: &Value) {
     said("/v3/kv/put", &body).await;
 }
 
-/// The limit that lies there, and for how long its lease was granted.
+/// The stored limit, and the length of its lease.
 async fn limit(key: &Key) -> Option<(Value, u64)> {
     let there = under(key).await;
     let at = base64(&format!("tollgate/{key}.permits/l"));
@@ -32,15 +32,15 @@ async fn limit(key: &Key) -> Option<(Value, u64)> {
     Some((pair["value"].clone(), life["grantedTTL"].as_str()?.parse().ok()?))
 }
 
-/// A client that always has something to send needs no request of its own for renewals.
+/// A session with a change in each sync has none of its own for renewals.
 #[tokio::test]
 async fn a_busy_session_renews_its_lease() {
     let (store, key) = (store(), key());
     let ttl = Duration::from_secs(3);
-    let mut busy = Speaker::new(&store, &key, RULE, ttl);
+    let mut busy = RawSession::new(&store, &key, RULE, ttl);
     let begun = Instant::now();
     while begun.elapsed() < 2 * ttl {
-        let reply = busy.wish(1, true).await;
+        let reply = busy.request(1, true).await;
         assert!(reply.alive && reply.age < ttl / 2, "{:?}", reply.age);
         busy.give(1).await;
         sleep(Duration::from_millis(20)).await;
@@ -50,12 +50,12 @@ async fn a_busy_session_renews_its_lease() {
 #[tokio::test]
 async fn a_limit_can_be_set_before_the_first_use_of_the_key() {
     let (store, key) = (store(), key());
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
-    let reply = one.say(|step| step.limit = Some(5)).await.expect("it is set");
-    assert_eq!(reply.census.limit, 5);
-    let mut other = Speaker::new(&store, &key, RULE, LONG);
-    let reply = other.say(|step| step.limit = Some(6)).await.expect("it is set");
-    assert_eq!(reply.census.limit, 6);
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
+    let reply = one.say(|sync| sync.limit = Some(5)).await.expect("it is set");
+    assert_eq!(reply.usage.limit, 5);
+    let mut other = RawSession::new(&store, &key, RULE, LONG);
+    let reply = other.say(|sync| sync.limit = Some(6)).await.expect("it is set");
+    assert_eq!(reply.usage.limit, 6);
     let remote = Remote::permits(self::key(), 8).ttl(LONG).spawn(store.clone()).unwrap();
     let set = timeout(Duration::from_secs(20), remote.set_limit(5)).await;
     set.expect("it ends").expect("it is allowed");
@@ -68,17 +68,17 @@ async fn a_limit_can_be_set_before_the_first_use_of_the_key() {
 #[tokio::test]
 async fn a_limit_outlives_its_creator() {
     let (store, key) = (store(), key());
-    let mut short = Speaker::new(&store, &key, RULE, Duration::from_secs(2));
+    let mut short = RawSession::new(&store, &key, RULE, Duration::from_secs(2));
     short.look().await;
     assert_eq!(limit(&key).await.map(|(_, lasts)| lasts), Some(6));
-    let mut long = Speaker::new(&store, &key, RULE, LONG);
+    let mut long = RawSession::new(&store, &key, RULE, LONG);
     long.look().await;
     assert_eq!(limit(&key).await.map(|(_, lasts)| lasts), Some(1_800));
     // A shorter one leaves it as it is.
-    let mut shorter = Speaker::new(&store, &key, RULE, Duration::from_secs(2));
+    let mut shorter = RawSession::new(&store, &key, RULE, Duration::from_secs(2));
     shorter.look().await;
-    short.say(|step| step.limit = Some(2)).await.expect("it is set");
-    short.say(|step| step.limit = None).await.expect("it is there");
+    short.say(|sync| sync.limit = Some(2)).await.expect("it is set");
+    short.say(|sync| sync.limit = None).await.expect("it is there");
     short.end().await;
     assert_eq!(limit(&key).await, Some((base64("2").into(), 1_800)));
 }
@@ -86,25 +86,25 @@ async fn a_limit_outlives_its_creator() {
 #[tokio::test]
 async fn a_limit_that_has_gone_comes_back_as_it_was() {
     let (store, key) = (store(), key());
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
-    one.say(|step| step.limit = Some(2)).await.expect("it is set");
-    one.say(|step| step.limit = None).await.expect("it is there");
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
+    one.say(|sync| sync.limit = Some(2)).await.expect("it is set");
+    one.say(|sync| sync.limit = None).await.expect("it is there");
     let delete = format!(r#"{{"key":"{}"}}"#, base64(&format!("tollgate/{key}.permits/l")));
     for _ in 0..2 {
         said("/v3/kv/deleterange", &delete).await;
-        assert_eq!(one.look().await.census.limit, 2);
+        assert_eq!(one.look().await.usage.limit, 2);
         assert_eq!(limit(&key).await.map(|(limit, _)| limit), Some(base64("2").into()));
         said("/v3/kv/deleterange", &delete).await;
         // Also beside a change.
-        let reply = one.wish(1, true).await;
-        assert_eq!((reply.census.limit, reply.census.in_use), (2, 1));
+        let reply = one.request(1, true).await;
+        assert_eq!((reply.usage.limit, reply.usage.in_use), (2, 1));
         assert_eq!(limit(&key).await.map(|(limit, _)| limit), Some(base64("2").into()));
         one.give(1).await;
     }
-    // A waiter receives nothing but the watch, and has it put back.
-    let mut other = Speaker::new(&store, &key, RULE, LONG);
-    one.wish(2, true).await;
-    other.wish(1, true).await;
+    // A waiter hears only the watch, and restores it.
+    let mut other = RawSession::new(&store, &key, RULE, LONG);
+    one.request(2, true).await;
+    other.request(1, true).await;
     said("/v3/kv/deleterange", &delete).await;
     while limit(&key).await.is_none() {
         sleep(Duration::from_millis(10)).await;
@@ -117,27 +117,27 @@ async fn a_limit_that_has_gone_comes_back_as_it_was() {
 #[tokio::test]
 async fn keys_under_an_earlier_lease_are_not_the_sessions() {
     let (store, key) = (store(), key());
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
     let session = one.last().session;
     let earlier = said("/v3/lease/grant", r#"{"TTL":"600"}"#).await["ID"].clone();
     put(&format!("tollgate/{key}.permits/s/{session}"), "1", &earlier).await;
     put(&format!("tollgate/{key}.permits/w/{session}/1/0"), "1", &earlier).await;
-    let reply = one.wish(1, true).await;
+    let reply = one.request(1, true).await;
     assert!(!reply.alive && reply.grants.is_empty(), "{reply:?}");
     assert_eq!(count(&key).await, 0);
 }
 
-/// The answer to the first end was lost, and with it who had which lease.
+/// The answer to the first end was lost, and with it the lease of the session.
 #[tokio::test]
-async fn an_end_that_is_said_again_is_an_end() {
+async fn a_repeated_end_is_an_end() {
     let key = key();
     let (store, again) = (store(), self::store());
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
-    one.wish(2, true).await;
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
+    one.request(2, true).await;
     let mut end = one.last();
     (end.seq, end.end) = (end.seq + 1, true);
     for _ in 0..2 {
-        again.step(&key, &RULE, &end).await.expect("it ends");
+        again.sync(&key, &RULE, &end).await.expect("it ends");
         assert_eq!(count(&key).await, 0);
     }
 }
@@ -146,7 +146,7 @@ async fn an_end_that_is_said_again_is_an_end() {
 async fn foreign_keys_outlive_an_end() {
     let (store, key) = (store(), key());
     put(&format!("tollgate/{key}.permits/l"), "something", &0.into()).await;
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
     assert!(one.say(|_| {}).await.is_err());
     assert_eq!(count(&key).await, 1);
     one.end().await;
@@ -155,7 +155,7 @@ async fn foreign_keys_outlive_an_end() {
 
 /// A gateway that does not stream answers a watch, and closes.
 #[tokio::test]
-async fn a_stream_that_ends_at_once_is_not_begun_anew_at_once() {
+async fn a_stream_that_ends_at_once_is_restarted_after_a_pause() {
     let key = format!("config/{}.toml", key());
     put(
         &key,

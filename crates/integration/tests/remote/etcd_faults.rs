@@ -1,7 +1,7 @@
 //! The run, against etcd.
 
 use crate::etcd::{Etcd, LOOKS};
-use crate::etcd_steps::at;
+use crate::etcd_sync::at;
 use crate::minute::{contender, minute, recovers_soon};
 
 #[test]

@@ -1,14 +1,14 @@
-//! Rates in etcd: what only etcd does.
+//! Rates in etcd: what is special to etcd.
 
-use crate::etcd_steps::{count, store, under};
-use crate::speaker::{SHORT, Speaker};
+use crate::etcd_sync::{count, store, under};
+use crate::raw_session::{RawSession, SHORT};
 use crate::store::key;
 use std::time::Duration;
 use tokio::time::sleep;
 use tollgate::Quota;
 use tollgate::remote::Rule;
 
-/// No process is left to remove it: its lease ends.
+/// No process is left to delete it: its lease ends.
 #[tokio::test]
 async fn abandoned_state_expires_by_itself() {
     let key = key();
@@ -18,8 +18,8 @@ async fn abandoned_state_expires_by_itself() {
         runtime.expect("a runtime").block_on(async {
             let store = store();
             let quota = Quota::per_second(100).burst(10);
-            let mut one = Speaker::new(&store, &theirs, Rule::Rate { quota }, SHORT);
-            assert_eq!(one.wish(10, false).await.grants.len(), 1);
+            let mut one = RawSession::new(&store, &theirs, Rule::Rate { quota }, SHORT);
+            assert_eq!(one.request(10, false).await.grants.len(), 1);
             assert_eq!(count(&theirs).await, 1);
         });
     });
@@ -30,7 +30,7 @@ async fn abandoned_state_expires_by_itself() {
     }
 }
 
-/// The clock by which what lies there is dated: a lease, and the term in which it was said.
+/// The clock that dates the document: a lease, and the term of its reading.
 async fn clock(key: &tollgate::remote::Key) -> Option<(u64, u64)> {
     use base64::Engine as _;
     let found = under(key).await;
@@ -41,17 +41,17 @@ async fn clock(key: &tollgate::remote::Key) -> Option<(u64, u64)> {
     Some((clock[0].as_u64()?, clock[1].as_u64()?))
 }
 
-/// None of the processes lives as long as the lease whose remainder they use as a clock, and none renews it.
+/// All processes are shorter-lived than the lease that they read, which is never renewed.
 #[tokio::test]
 async fn time_goes_on_when_the_lease_ends_that_tells_it() {
     let (key, quota) = (key(), Quota::per_second(10).burst(20));
     let (mut clocks, mut given) = (Vec::new(), 0);
-    // These are more than there were at first: they came by the second clock, or the third.
+    // More than the initial burst: they came by the second clock, or the third.
     let mut enough = u64::MAX;
     while given < enough {
         let store = store();
-        let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
-        let reply = one.wish_if_not_busy(2).await;
+        let mut one = RawSession::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
+        let reply = one.try_request(2).await;
         given += one.see(&reply);
         if let Some(clock) = clock(&key).await
             && clocks.last() != Some(&clock)

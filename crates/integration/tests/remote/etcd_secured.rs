@@ -1,9 +1,9 @@
-//! etcd with access control: encrypted connections, names and passwords, and the errors of missing rights.
+//! etcd with restricted rights: encrypted connections, names and passwords, and the errors without a right.
 
 use crate::etcd::{Etcd as Program, ask_as};
-use crate::etcd_steps::base64;
+use crate::etcd_sync::base64;
+use crate::raw_session::{self, LONG, PATIENCE, RawSession};
 use crate::rig::server::{Server, Store};
-use crate::speaker::{self, LONG, PATIENCE, Speaker};
 use crate::store::key;
 use serde_json::{Value, json};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use tollgate::remote::{Etcd, EtcdOptions, Remote, RemoteError, Rule, StoreError};
 
-/// A server that is ready also where it asks who we are.
+/// A server that is ready also if it requires credentials.
 #[derive(Clone)]
 struct Guarded;
 
@@ -50,7 +50,7 @@ fn token(address: SocketAddr, name: &str) -> String {
     told["token"].as_str().expect("a token").to_owned()
 }
 
-/// Someone with this right, and no other.
+/// Creates a user with this right, and no other.
 fn user(address: SocketAddr, name: &str, right: &str, under: &str) {
     let end = format!("{}0", under.trim_end_matches('/'));
     let may = json!({ "permType": right, "key": base64(under), "range_end": base64(&end) });
@@ -61,7 +61,7 @@ fn user(address: SocketAddr, name: &str, right: &str, under: &str) {
     say("/v3/auth/user/grant", json!({ "user": name, "role": name }));
 }
 
-/// A server that authenticates every client.
+/// A server that requires credentials.
 async fn guarded() -> (Server<Guarded>, SocketAddr) {
     let server = Server::start(Guarded).await.expect("a server");
     let address = server.address();
@@ -78,9 +78,9 @@ fn options(address: SocketAddr) -> EtcdOptions {
     Etcd::options(format!("http://{address}")).timeout(PATIENCE)
 }
 
-/// What an acquire is refused by.
+/// The error of an acquire.
 async fn refused(options: EtcdOptions) -> StoreError {
-    speaker::refused(options.connect().unwrap(), key()).await
+    raw_session::refused(options.connect().unwrap(), key()).await
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn a_user_needs_exactly_the_documented_rights() {
             "{name}: {why}"
         );
     }
-    for (name, password) in [("gate", "wrong"), ("unknown", "secret")] {
+    for (name, password) in [("gate", "wrong"), ("stranger", "secret")] {
         let error = refused(options(address).user(name, password)).await;
         assert!(matches!(error, StoreError::Refused { .. }), "{name}: {error}");
         assert!(!error.to_string().contains(password), "{error}");
@@ -123,22 +123,22 @@ async fn a_user_needs_exactly_the_documented_rights() {
     remote.close().await;
 }
 
-/// Who is refused again and again leaves no lease behind each time.
+/// A change that is refused again and again leaves no lease behind each time.
 #[tokio::test]
 async fn a_change_that_is_refused_takes_one_lease() {
     let (_server, address) = guarded().await;
     let reads = options(address).user("reads", "secret").connect().unwrap();
     let (key, rule) = (key(), Rule::Permits { limit: 1 });
-    let mut one = Speaker::new(&reads, &key, rule, LONG);
+    let mut one = RawSession::new(&reads, &key, rule, LONG);
     for _ in 0..5 {
-        one.say(|step| step.begin = true).await.expect_err("it may only read");
+        one.say(|sync| sync.begin = true).await.expect_err("it may only read");
     }
     let leases = said(address, &token(address, "root"), "/v3/lease/leases", &json!({}));
     let leases = leases["leases"].as_array().map_or(0, Vec::len);
     assert_eq!(leases, 2, "the session's, and the limit's");
 }
 
-/// The server keeps tokens in its memory alone.
+/// The server keeps tokens in memory only.
 #[tokio::test]
 async fn a_token_that_the_server_has_forgotten_is_asked_for_anew() {
     let (mut server, address) = guarded().await;
@@ -186,13 +186,13 @@ async fn credentials_are_sent_once_and_never_printed() {
 
 mod encrypted {
     use super::*;
-    use crate::certificates::{Authority, Encrypted, Guard, known_to_each_other};
+    use crate::certificates::{Authority, Encrypted, Guard, is_reached_with_certificates};
 
-    /// To those whom the authority knows; it says at its port in the clear whether it is well, and nothing else.
+    /// For clients with a certificate of the authority; at its unencrypted port it reports its health, and nothing else.
     fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
         let mut command = program.command(port, folder);
         let encrypted = format!("https://127.0.0.1:{}", guard.take_port());
-        // What is said last counts.
+        // The last option counts.
         command.args([
             "--listen-client-urls",
             &encrypted,
@@ -224,9 +224,9 @@ mod encrypted {
         let _server = Server::start(program).await.expect("a server");
         let address = format!("https://127.0.0.1:{}", guard.port());
         let options = || Etcd::options(&*address).timeout(PATIENCE);
-        known_to_each_other(&authority, |tls| options().tls(tls).connect().unwrap()).await;
+        is_reached_with_certificates(&authority, |tls| options().tls(tls).connect().unwrap()).await;
 
-        let clear = Etcd::options("http://127.0.0.1:1").tls(authority.believed());
+        let clear = Etcd::options("http://127.0.0.1:1").tls(authority.trusting());
         let refused = clear.connect().map(drop).unwrap_err();
         assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");
     }

@@ -20,7 +20,7 @@ fn released(events: &[Event], ask: Ask) -> usize {
     events.iter().position(release).expect("it was given back")
 }
 
-/// The places of the first grants that were told after `instant`, of processes that live.
+/// The places of the first grants received after `instant`, of processes that live.
 fn grants_after(events: &[Event], instant: u64) -> impl Iterator<Item = (usize, Ask)> + '_ {
     events.iter().enumerate().filter_map(move |(place, event)| match event {
         Event::Granted { ask, sent, .. } if *sent > instant && ask.process != 3 => Some((place, *ask)),
@@ -43,7 +43,7 @@ fn lawful_histories_pass() {
 #[test]
 fn a_permit_that_was_held_longer_than_it_was_counted_is_found() {
     for report in forged(|events| {
-        // The holder of a grant of 1 s reports its release 400 ms late.
+        // The holder of a grant at 1 s reports its return 400 ms later than it was.
         let (_, ask) = grants_after(events, at(1_000)).next().unwrap();
         let place = released(events, ask);
         let Event::Released { at, .. } = &mut events[place] else {
@@ -124,7 +124,7 @@ fn tokens_that_begin_again_are_found() {
     }
 }
 
-/// What is held by the dead comes back after 1 s; the bar is 1.1 s. Said to have died 200 ms earlier, they were slow.
+/// Permits of the dead come back after 1 s; the bar is 1.1 s. With deaths dated 200 ms earlier, they were slow.
 #[test]
 fn a_recovery_that_took_too_long_is_found() {
     for report in forged(|events| {
@@ -163,7 +163,7 @@ fn a_stall_excuses_its_own_duration_only() {
     assert!(took(5_000_000).all(slow));
 }
 
-/// A fault that would have begun after it had recovered, had no process been kept from running.
+/// A fault that would have begun after the recovery, without stalls.
 #[test]
 fn a_fault_excuses_only_processes_that_it_stopped() {
     let with = |stall: u64, begins: u64| {
@@ -195,7 +195,7 @@ fn a_fault_excuses_only_processes_that_it_stopped() {
     assert!(with(30_000_000, 910_000_000).all(|report| !slow(report)));
     assert!(with(30_000_000, 940_000_000).all(slow), "it began too late");
     assert!(with(30_000_000, 890_000_000).all(slow), "it began while there was time");
-    assert!(with(0, 910_000_000).all(slow), "no process was kept from running");
+    assert!(with(0, 910_000_000).all(slow), "no process was stalled");
 }
 
 #[test]

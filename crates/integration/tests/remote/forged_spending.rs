@@ -7,7 +7,7 @@ use crate::rig::spender::{BURST, LENGTH, LIMIT, METERS, Meter, RATE};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000 * MS;
-/// The clock of a machine does not begin at nothing.
+/// The clock of a machine does not begin at zero.
 const BEGIN: Nanos = 77 * SECOND;
 const PROCESSES: u32 = 3;
 const ALLOWED: Allowed = Allowed {
@@ -16,7 +16,7 @@ const ALLOWED: Allowed = Allowed {
 };
 
 fn spent(meter: Meter, nth: u64, at: Nanos) -> Event {
-    // Asked for a while before.
+    // Requested for a while before.
     let wait = 5 * MS + nth % 7 * 30 * MS;
     Event::Spent {
         meter,
@@ -26,7 +26,7 @@ fn spent(meter: Meter, nth: u64, at: Nanos) -> Event {
     }
 }
 
-/// All that can be had of both in twenty seconds, as soon as it can be had.
+/// All that both can give in twenty seconds, at the earliest instants.
 fn history() -> Vec<Event> {
     let mut events = Vec::new();
     for nth in 0..BURST + 20 * RATE {
@@ -57,7 +57,7 @@ fn lawful_spending_passes() {
     assert_eq!(report.spent, [(Meter::Rate, 210), (Meter::Window, 100)]);
 }
 
-/// Each process may have had one that was free at first, and some come while they wait, and by clocks that run apart.
+/// Each process may have had an unused one at first, some come while they wait, and clocks drift apart.
 #[test]
 fn more_than_one_for_each_process_is_found() {
     for meter in METERS {
@@ -77,7 +77,7 @@ fn more_than_one_for_each_process_is_found() {
     }
 }
 
-/// A rate that is fast by a tenth is found in the long run.
+/// A rate that is fast by 10 % is found in the long run.
 #[test]
 fn a_rate_that_runs_fast_is_found() {
     let mut events = history();
@@ -111,7 +111,7 @@ fn struck(at: Nanos, until: Nanos) -> [Event; 2] {
     ]
 }
 
-/// A store that keeps nothing is full when it comes back, once.
+/// A store without persistence is full when it comes back, once.
 #[test]
 fn permits_that_a_store_forgets_are_granted_again_once() {
     let forgets = Allowed {
@@ -152,12 +152,12 @@ fn silent(meter: Meter, from: Nanos, until: Nanos, of: impl Fn(u32) -> bool) -> 
 fn a_lack_of_grants_is_found() {
     for meter in METERS {
         for (until, is_found) in [(9, false), (13, true), (100, true)] {
-            // Since all was well again.
+            // Since the end of all faults.
             let mut events = silent(meter, 8 * SECOND, until * SECOND, |_| true);
             events.extend(struck(7 * SECOND, 8 * SECOND));
             let dry = |fault: &Fault| matches!(fault, Fault::Dry { meter: of, .. } if *of == meter);
             assert_eq!(faults(&events).iter().any(dry), is_found, "{meter:?} until {until}");
-            // What another fault takes is not counted.
+            // The time of another fault is not counted.
             let mut events = silent(meter, 8 * SECOND, until * SECOND, |_| true);
             events.extend(struck(7 * SECOND, 8 * SECOND));
             events.extend(struck(8 * SECOND, 11 * SECOND));
@@ -167,7 +167,7 @@ fn a_lack_of_grants_is_found() {
     }
 }
 
-/// The live processes are granted nothing: grants to the dead are no sign of life.
+/// The survivors get nothing: grants to the dead are no sign of life.
 #[test]
 fn a_block_by_dead_processes_is_found() {
     for meter in METERS {
@@ -179,7 +179,7 @@ fn a_block_by_dead_processes_is_found() {
         events.push(gone.clone());
         let dry = |fault: &Fault| matches!(fault, Fault::Dry { meter: of, .. } if *of == meter);
         assert!(faults(&events).iter().any(dry), "{meter:?}");
-        // While a process was kept from running.
+        // While a process was stalled.
         events.push(Event::Stalled {
             process: 1,
             from: BEGIN + 8 * SECOND,

@@ -1,8 +1,8 @@
-//! A Redis that forgets part of what it knows: keys that are deleted one by one, and those that it evicts when memory runs out.
+//! A Redis that loses a part of its data: keys that are deleted one by one, and keys that it evicts when memory runs out.
 
+use crate::raw_session::{LONG, PATIENCE, RawSession};
 use crate::redis::{Redis as Program, bulk, eval, say};
 use crate::rig::server::Server;
-use crate::speaker::{LONG, PATIENCE, Speaker};
 use crate::store::{at, key, own_unopened};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use tokio::time::{sleep, timeout};
 use tollgate::Quota;
 use tollgate::remote::{Key, OwnedRemotePermit, Redis, Remote, Rule, StoreError};
 
-/// Long enough for a few steps, and over soon.
+/// Long enough for a few syncs, and over soon.
 const BRIEF: Duration = Duration::from_secs(2);
 const LIMIT: u64 = 2;
 const PERMITS: Rule = Rule::Permits { limit: LIMIT };
 
-/// A session that holds a permit, once one is free: another one where this process was too slow to renew it.
-async fn holder<'a>(store: &'a Redis, key: &'a Key) -> Speaker<'a, Redis> {
+/// A session that holds a permit, once one is free: another one if this process was too slow to renew it.
+async fn holder<'a>(store: &'a Redis, key: &'a Key) -> RawSession<'a, Redis> {
     loop {
-        let mut waits = Speaker::new(store, key, PERMITS, BRIEF);
-        let mut reply = waits.wish(1, true).await;
+        let mut waits = RawSession::new(store, key, PERMITS, BRIEF);
+        let mut reply = waits.request(1, true).await;
         while reply.alive {
             if waits.see(&reply) > 0 {
-                waits.say(|step| step.oldest = Some(step.seen)).await.unwrap();
+                waits.say(|sync| sync.oldest = Some(sync.seen)).await.unwrap();
                 return waits;
             }
             let again = reply.again.unwrap_or(BRIEF / 8);
@@ -32,13 +32,13 @@ async fn holder<'a>(store: &'a Redis, key: &'a Key) -> Speaker<'a, Redis> {
     }
 }
 
-/// Two hold permits, and one waits, when the key is deleted.
+/// The key is deleted while two sessions hold permits, and one waits.
 async fn deleted(part: &str) {
     let (server, store, key) = own_unopened().await;
     loop {
         let (mut one, mut other) = (holder(&store, &key).await, holder(&store, &key).await);
-        let mut waits = Speaker::new(&store, &key, PERMITS, BRIEF);
-        let waiting = waits.wish(1, true).await;
+        let mut waits = RawSession::new(&store, &key, PERMITS, BRIEF);
+        let waiting = waits.request(1, true).await;
         let begun = Instant::now();
         let are_there = one.look().await.alive && other.look().await.alive;
         if !are_there || !waiting.grants.is_empty() {
@@ -50,22 +50,22 @@ async fn deleted(part: &str) {
             continue;
         }
         let mut next = holder(&store, &key).await;
-        // Both may act on what they were granted up to then.
+        // Both may act on their grants up to then.
         assert!(begun.elapsed() >= BRIEF, "{part}: granted after {:?}", begun.elapsed());
         for lost in [&mut one, &mut other, &mut waits] {
             assert!(!lost.look().await.alive, "{part}");
         }
         let mut last = holder(&store, &key).await;
-        let tries = Speaker::new(&store, &key, PERMITS, BRIEF).wish(1, false).await;
+        let tries = RawSession::new(&store, &key, PERMITS, BRIEF).request(1, false).await;
         if next.look().await.alive && last.look().await.alive {
-            assert_eq!((tries.grants.len(), tries.census.in_use), (0, LIMIT), "{part}");
+            assert_eq!((tries.grants.len(), tries.usage.in_use), (0, LIMIT), "{part}");
             return;
         }
     }
 }
 
 #[tokio::test]
-async fn whichever_key_is_deleted_grants_stop_for_a_time_to_live_and_go_on_then() {
+async fn after_any_key_is_deleted_grants_pause_for_a_time_to_live() {
     let parts = ["state", "dues", "sessions", "queue", "oldest"];
     let all = futures::future::join_all(parts.map(deleted));
     timeout(PATIENCE, all).await.expect("grants go on");
@@ -96,7 +96,7 @@ async fn a_server_that_may_evict_permits_is_refused_unless_its_policy_is_allowed
         let key = key();
         for store in [at(server.address()), allowing(&server, "volatile-lru")] {
             for rule in rules {
-                let refused = Speaker::new(&store, &key, rule, LONG).say(|_| {}).await;
+                let refused = RawSession::new(&store, &key, rule, LONG).say(|_| {}).await;
                 let Err(StoreError::Refused { why }) = refused else {
                     panic!("{policy}: {refused:?}");
                 };
@@ -106,7 +106,7 @@ async fn a_server_that_may_evict_permits_is_refused_unless_its_policy_is_allowed
         assert_eq!(server.keys().unwrap(), [""; 0]);
         let store = allowing(&server, policy);
         for rule in rules {
-            assert!(Speaker::new(&store, &key, rule, LONG).look().await.alive, "{policy}");
+            assert!(RawSession::new(&store, &key, rule, LONG).look().await.alive, "{policy}");
         }
     }
 }

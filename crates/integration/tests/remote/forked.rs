@@ -1,6 +1,6 @@
 //! Processes that are forked from one parent: they share its memory, and no session.
 
-use crate::rig::process::{Process, told};
+use crate::rig::process::{Process, parameters};
 use crate::store::{key, store};
 use fork::{Fork, fork, waitpid};
 use serde::{Deserialize, Serialize};
@@ -26,11 +26,11 @@ fn since_epoch() -> Duration {
         .expect("a clock")
 }
 
-/// The parent: its children are forked before there is any other thread of their own.
+/// The parent: its children are forked before any other thread exists.
 #[test]
 #[ignore = "a process of the test below"]
 fn a_family() {
-    let family: Family = told().expect("started by the test below");
+    let family: Family = parameters().expect("started by the test below");
     // The keys of this thread's hash maps have been drawn: a fork copies them.
     let drawn = HashMap::from([(1, 1)]);
     let forked = (0..CHILDREN).map(|n| match fork().expect("a child") {

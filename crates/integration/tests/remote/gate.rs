@@ -45,7 +45,7 @@ impl<B: Backend> Tap for RemoteTap<B> {
     }
 }
 
-/// A permit, and the news of its loss.
+/// A permit, and the future of its loss.
 pub(crate) struct RemoteHeld<B: Backend> {
     permit: OwnedRemotePermit<B>,
     lost: Pin<Box<Lost<B>>>,

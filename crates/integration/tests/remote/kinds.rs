@@ -1,6 +1,6 @@
 //! Permits, a rate and a window of one name are three limits, at every store.
 
-use crate::speaker::{LONG, Speaker};
+use crate::raw_session::{LONG, RawSession};
 use std::time::Duration;
 use tollgate::Quota;
 use tollgate::remote::{Backend, Key, Rule};
@@ -8,18 +8,18 @@ use tollgate::remote::{Backend, Key, Rule};
 /// All permits of a limit are held while a rate and a window of the same name are used, used up, and have gone.
 pub(crate) async fn are_independent(store: &impl Backend, key: &Key) {
     let permits = Rule::Permits { limit: 3 };
-    let mut holder = Speaker::new(store, key, permits, LONG);
-    assert_eq!(holder.wish(3, true).await.grants.len(), 1);
+    let mut holder = RawSession::new(store, key, permits, LONG);
+    assert_eq!(holder.request(3, true).await.grants.len(), 1);
     let quota = Quota::per_second(1_000).burst(20);
     let length = Duration::from_millis(64);
     for other in [Rule::Rate { quota }, Rule::Window { limit: 20, length }] {
-        let mut other = Speaker::new(store, key, other, LONG);
-        let all = other.wish(20, false).await;
+        let mut other = RawSession::new(store, key, other, LONG);
+        let all = other.request(20, false).await;
         assert_eq!(other.see(&all), 20, "{all:?}");
         tries(store, key, permits).await;
-        // What was taken comes back, and what is known of it goes.
+        // The taken units come back, and their state is deleted.
         tokio::time::sleep(length * 2).await;
-        let again = other.wish(20, false).await;
+        let again = other.request(20, false).await;
         assert_eq!(other.see(&again), 20, "{again:?}");
         other.end().await;
         tokio::time::sleep(length * 2).await;
@@ -27,7 +27,7 @@ pub(crate) async fn are_independent(store: &impl Backend, key: &Key) {
     }
     let held = holder.look().await;
     assert_eq!(
-        (held.alive, held.census.in_use, held.census.limit),
+        (held.alive, held.usage.in_use, held.usage.limit),
         (true, 3, 3),
         "{held:?}"
     );
@@ -36,9 +36,9 @@ pub(crate) async fn are_independent(store: &impl Backend, key: &Key) {
 
 /// All permits are held: another session is granted none.
 async fn tries(store: &impl Backend, key: &Key, permits: Rule) {
-    let mut tries = Speaker::new(store, key, permits, LONG);
-    let reply = tries.wish(1, false).await;
-    assert_eq!((reply.grants.len(), reply.census.in_use), (0, 3), "{reply:?}");
+    let mut tries = RawSession::new(store, key, permits, LONG);
+    let reply = tries.request(1, false).await;
+    assert_eq!((reply.grants.len(), reply.usage.in_use), (0, 3), "{reply:?}");
     tries.end().await;
 }
 

@@ -1,5 +1,4 @@
-//! Histories as a store that keeps the laws would leave them: a semaphore first come first served, played by hand in
-//! milliseconds.
+//! Histories of a store without faults: a first-come, first-served semaphore, simulated in milliseconds.
 
 use crate::rig::checker::Bars;
 use crate::rig::history::{Ask, Event};
@@ -7,7 +6,7 @@ use crate::rig::instant::Nanos;
 use std::collections::VecDeque;
 
 const MS: Nanos = 1_000_000;
-/// The clock of a machine does not begin at nothing.
+/// The clock of a machine does not begin at zero.
 const BEGIN: Nanos = 77_000 * MS;
 const TTL: Nanos = 1_000;
 const PROCESSES: u32 = 4;
@@ -32,14 +31,14 @@ struct Caller {
     number: u64,
     weight: u64,
     asked: Nanos,
-    /// When it asks again, when it has been told, and when it gives back.
+    /// When it asks again, when it gets its answer, and when it gives back.
     next: Nanos,
     told: Option<Nanos>,
     back: Option<Nanos>,
 }
 
 /// A run of six seconds, different for each `seed`: four processes of three callers, a limit of 5 which becomes 2 after four
-/// seconds, and process 3 killed after two, with what it holds.
+/// seconds, and process 3 killed after two, with its permits.
 pub(crate) fn history(seed: u64) -> Vec<Event> {
     let mut random = seed.wrapping_mul(2) | 1;
     let mut draw = move |below: u64| {
@@ -67,7 +66,7 @@ pub(crate) fn history(seed: u64) -> Vec<Event> {
         .collect();
     let (mut limit, mut used, mut token) = (5, 0, 100);
     let mut line: VecDeque<usize> = VecDeque::new();
-    // What the dead held comes back when their session is over.
+    // Permits of the dead come back when their session is over.
     let mut dead = 0;
     for now in 0..END {
         if now == 2_000 {
@@ -135,7 +134,7 @@ pub(crate) fn history(seed: u64) -> Vec<Event> {
             let caller = &mut callers[place];
             used += caller.weight;
             token += 1 + draw(3);
-            // The answer takes a while; what is held when process 3 dies is held for long.
+            // The answer takes a while; permits held when process 3 dies are held for long.
             let told = now + 1 + draw(3);
             let long = if caller.process == 3 && now > 1_500 { 1_000 } else { 0 };
             (caller.told, caller.back) = (Some(told), Some(told + 1 + draw(40) + long));

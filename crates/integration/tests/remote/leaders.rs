@@ -1,4 +1,4 @@
-//! The leader of three servers is killed while permits are held, and waited for.
+//! The leader of three servers is killed while permits are held and waited for.
 
 use crate::quorum::{Member, Quorum};
 use crate::store::key;
@@ -9,18 +9,18 @@ use tokio::time::{sleep, timeout};
 use tollgate::remote::{Backend, Remote};
 
 const LIMIT: u64 = 3;
-/// Longer than any election: who cannot reach its session for so long has lost it.
+/// Longer than any election: a client without its session for this long has lost it.
 const LIFE: Duration = Duration::from_secs(60);
-/// Nothing that ought to happen takes longer.
+/// A bound for failures only.
 const PATIENCE: Duration = Duration::from_secs(120);
 const WORKERS: u64 = 6;
 
-/// What those do who want the last permit.
+/// The counters of the workers at the last permit.
 #[derive(Default)]
 struct Seen {
-    /// Of all permits, now.
+    /// Permits in use now.
     using: AtomicU64,
-    /// More than there are were in use.
+    /// More than the limit were in use.
     beyond: AtomicBool,
     /// A permit was lost.
     lost: AtomicBool,
@@ -29,7 +29,7 @@ struct Seen {
 }
 
 impl Seen {
-    // Relaxed throughout: permits order what is counted under them, and the rest is looked at until it is so.
+    // Relaxed throughout: permits order the counts under them, and the rest is polled.
     async fn work<B: Backend>(self: Arc<Self>, limiter: Arc<Remote<B>>, nth: usize) {
         while !self.over.load(Ordering::Relaxed) {
             let Ok(permit) = limiter.acquire(1).await else {
@@ -50,7 +50,7 @@ impl Seen {
         }
     }
 
-    /// Until each of them has been served twice more.
+    /// Waits until each of them has been served twice more.
     async fn all_are_served(&self) {
         let before = self.served.each_ref().map(|served| served.load(Ordering::Relaxed));
         let is_served = |(served, before): (&AtomicU64, u64)| served.load(Ordering::Relaxed) >= before + 2;
@@ -59,7 +59,7 @@ impl Seen {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, all).await.expect("every waiter is served");
+        timeout(PATIENCE, all).await.expect("each waiter is served");
     }
 }
 
@@ -69,8 +69,8 @@ pub(crate) async fn the_leader_goes<M: Member, B: Backend>(mut quorum: Quorum<M>
     let followers: Vec<_> = (0..3).filter(|&nth| nth != leader).collect();
     let key = key();
     let limiters = [0, 1].map(|nth| {
-        let limiter = Remote::permits(key.clone(), LIMIT).ttl(LIFE).away_after(LIFE);
-        // An election takes about a second; what was said meanwhile is said again.
+        let limiter = Remote::permits(key.clone(), LIMIT).ttl(LIFE).unavailable_after(LIFE);
+        // An election takes about a second; requests meanwhile are repeated.
         let limiter = limiter
             .timeout(Duration::from_secs(2))
             .retry(Duration::from_millis(200));
@@ -105,7 +105,7 @@ pub(crate) async fn the_leader_goes<M: Member, B: Backend>(mut quorum: Quorum<M>
         worker.await.expect("it ends");
     }
     drop(kept);
-    // What the one has given back, the other finds.
+    // One returns its permits, and the other finds them.
     drop(limiters[1].acquire(LIMIT).await.expect("all is free"));
     for limiter in limiters {
         limiter.close().await;
@@ -115,7 +115,7 @@ pub(crate) async fn the_leader_goes<M: Member, B: Backend>(mut quorum: Quorum<M>
 mod etcd {
     use super::*;
     use crate::etcd::ask;
-    use crate::etcd_steps::at;
+    use crate::etcd_sync::at;
     use crate::quorum::Ports;
     use std::io;
     use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use crate::rig::checker::Report;
 use crate::rig::contender::{Plan, contend};
 use crate::rig::history::Writer;
 use crate::rig::instant::nanos;
-use crate::rig::process::told;
+use crate::rig::process::parameters;
 use crate::rig::run::{HEAVIEST, LIFE, run};
 use crate::rig::server::Store;
 use std::net::SocketAddr;
@@ -13,9 +13,9 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tollgate::remote::Backend;
 
-/// What a process of the rig does, which `at` connects.
+/// A process of the rig, connected by `at`.
 pub(crate) fn contender<B: Backend + Clone>(at: impl FnOnce(SocketAddr) -> B) {
-    let plan: Plan = told().expect("started by the rig");
+    let plan: Plan = parameters().expect("started by the rig");
     let writer = Arc::new(Writer::create(&plan.history).expect("a history"));
     let (stop, stopped) = mpsc::channel();
     let watching = Arc::clone(&writer).watch_stalls(plan.process, stopped);
@@ -28,7 +28,7 @@ pub(crate) fn contender<B: Backend + Clone>(at: impl FnOnce(SocketAddr) -> B) {
     watching.join().expect("it ends");
 }
 
-/// Plays the run with the test `contender`, in which nothing must be wrong, and everything must have been tried.
+/// Plays the run with the test `contender`: there must be no fault, and everything must have been tried.
 pub(crate) async fn minute<B: Backend + Clone>(
     program: impl Store,
     contender: &str,
@@ -48,16 +48,16 @@ pub(crate) async fn minute<B: Backend + Clone>(
             folder.keep().display()
         );
     }
-    // Rates and windows were given out, also while everything went wrong.
+    // Rates and windows were granted, also during the faults.
     assert!(report.spent.iter().all(|(_, count)| *count > 0), "{:?}", report.spent);
-    // Permits were lost, waits were given up, also at their grants, and every departed process held something.
+    // Permits were lost, waits were given up, also at their grants, and every process that went held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
     assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));
     report
 }
 
-/// The bar of the run is for clients that are heard late, or hear nothing themselves, as the first one is; an unheard client is
-/// missed sooner: after its life, a tenth, and as late as the store looks.
+/// The bar of the run is for clients that are heard late, or hear nothing themselves, as the first one is. A client that is not
+/// heard is missed sooner: after its time to live and a tenth, and the store's delay.
 pub(crate) fn recovers_soon(report: &Report, late: Duration) {
     let soon = nanos(LIFE + LIFE / 10 + late);
     for recovery in &report.recoveries[1..] {

@@ -1,4 +1,4 @@
-//! The proxy itself, before a server that says again what it is told.
+//! The proxy itself, before an echo server.
 
 use crate::rig::proxy::{Mode, Proxy};
 use std::future::Future;
@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
-/// A server that tells what it was told, and answers with it.
+/// A server that records its input, and answers with it.
 async fn echo() -> (SocketAddr, mpsc::UnboundedReceiver<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -37,7 +37,7 @@ async fn ask(stream: &mut TcpStream, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Waits until the proxy has swallowed a number of bytes.
+/// Waits until the proxy has swallowed `bytes` bytes.
 async fn swallowed(proxy: &Proxy, bytes: usize) {
     while proxy.swallowed() < bytes as u64 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -45,7 +45,7 @@ async fn swallowed(proxy: &Proxy, bytes: usize) {
     assert_eq!(proxy.swallowed(), bytes as u64);
 }
 
-/// Nothing comes of it, as long as one cares to look: what may take for ever is not timed, only what must not happen.
+/// The future stays pending for a while: only forbidden events are timed.
 async fn nothing<T: std::fmt::Debug>(future: impl Future<Output = T>) {
     if let Ok(something) = timeout(Duration::from_millis(50), future).await {
         panic!("{something:?}");
@@ -101,7 +101,7 @@ async fn a_black_hole_keeps_connections_and_loses_their_bytes() {
     swallowed(&proxy, b"lostlost too".len()).await;
 
     proxy.set(Mode::Pass);
-    // Those that lost something are over, and the one that lost nothing goes on.
+    // Connections that lost something are over, and the one that lost nothing goes on.
     assert!(ask(&mut stream, b"after").await.is_err());
     assert!(ask(&mut new, b"after").await.is_err());
     assert_eq!(ask(&mut idle, b"after").await.unwrap(), b"after");
@@ -144,6 +144,6 @@ async fn lost_replies_belong_to_requests_that_arrived() {
     swallowed(&proxy, b"onetwo".len()).await;
     proxy.set(Mode::Pass);
     assert!(ask(&mut stream, b"after").await.is_err());
-    // What was asked after that was not heard.
+    // Later requests did not arrive.
     nothing(heard.recv()).await;
 }

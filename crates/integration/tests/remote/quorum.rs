@@ -1,4 +1,4 @@
-//! Three servers of one store on loopback, of which one leads, and may be killed.
+//! Three servers of one store on loopback, with one leader, which may be killed.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -23,7 +23,7 @@ pub(crate) struct Ports {
     pub(crate) client: u16,
     /// For the others.
     pub(crate) peer: u16,
-    /// For what else they have to tell each other.
+    /// For other traffic between them.
     pub(crate) other: u16,
 }
 
@@ -56,7 +56,7 @@ impl<M: Member> Quorum<M> {
         panic!("three servers do not agree on who leads: {said}");
     }
 
-    /// What they said, when one of them has ended, or they do not agree.
+    /// Their output, when one of them has ended, or they do not agree.
     async fn try_start(member: M) -> io::Result<Result<Self, String>> {
         let folder = tempfile::tempdir()?;
         let free = free_ports()?;
@@ -107,7 +107,7 @@ impl<M: Member> Quorum<M> {
         (Ipv4Addr::LOCALHOST, self.ports[nth].client).into()
     }
 
-    /// The leader of all remaining servers, if they agree.
+    /// The leader of the servers that are left, if they agree.
     pub(crate) fn leader(&self) -> Option<usize> {
         let left = (0..3).filter(|&nth| self.children[nth].is_some());
         let leads: io::Result<Vec<_>> = left

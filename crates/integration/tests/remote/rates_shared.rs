@@ -1,19 +1,19 @@
-//! Rates and windows that several processes share at stores that keep values: the same tests for each of them. A handle of its
-//! own makes a process: it knows only what it has seen.
+//! Rates and windows that several processes share at stores of values: the same tests for each of them. A handle stands for a
+//! process: it knows only its own observations.
 
 use crate::change::changes;
 use crate::kinds;
+use crate::raw_session::{LONG, RawSession, SHORT};
 use crate::rig::proxy::{Mode, Proxy};
-use crate::speaker::{LONG, SHORT, Speaker};
 use crate::store::key;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Backend, Blocks, Key, Remote, Rule, StoreError};
+use tollgate::remote::{Backend, Key, Prefetch, Remote, Rule, StoreError};
 
-/// Where a store is.
+/// The place of a store.
 pub(crate) trait Place {
     type Store: Backend + Clone;
 
@@ -21,7 +21,7 @@ pub(crate) trait Place {
 
     fn at(address: SocketAddr) -> Self::Store;
 
-    /// How many keys there are at the server under this name.
+    /// The number of keys at the server under this name.
     fn keys(key: &Key) -> impl Future<Output = usize>;
 
     fn store() -> Self::Store {
@@ -53,13 +53,13 @@ pub(crate) mod etcd {
     impl super::Place for Here {
         type Store = Etcd;
         fn server() -> std::net::SocketAddr {
-            crate::etcd_steps::address()
+            crate::etcd_sync::address()
         }
         fn at(address: std::net::SocketAddr) -> Etcd {
-            crate::etcd_steps::at(address)
+            crate::etcd_sync::at(address)
         }
         async fn keys(key: &Key) -> usize {
-            crate::etcd_steps::count(key).await
+            crate::etcd_sync::count(key).await
         }
     }
     super::shared!(Here);
@@ -71,10 +71,10 @@ pub(crate) mod zookeeper {
     impl super::Place for Here {
         type Store = Zookeeper;
         fn server() -> std::net::SocketAddr {
-            crate::zookeeper_steps::address()
+            crate::zookeeper_sync::address()
         }
         fn at(address: std::net::SocketAddr) -> Zookeeper {
-            crate::zookeeper_steps::at(address)
+            crate::zookeeper_sync::at(address)
         }
         async fn keys(key: &Key) -> usize {
             let client = crate::zookeeper::raw(Self::server()).await;
@@ -102,7 +102,7 @@ macro_rules! shared {
             processes_that_are_in_each_others_way_have_the_rate_and_no_more
             a_window_of_several_processes_has_its_limit
             a_block_is_spent_without_the_store
-            a_step_whose_answer_was_lost_counts_once
+            a_sync_whose_answer_was_lost_counts_once
             a_closed_limiter_leaves_nothing_behind
             a_dead_process_leaves_nothing_behind
             a_live_process_removes_the_keys_of_the_dead
@@ -120,7 +120,7 @@ macro_rules! shared {
 }
 use shared;
 
-/// The least that is waited for: something that happens at the store.
+/// The shortest wait for an event at the store.
 async fn pause() {
     sleep(Duration::from_millis(2)).await;
 }
@@ -190,28 +190,28 @@ pub(crate) async fn a_window_of_several_processes_has_its_limit<P: Place>() {
 pub(crate) async fn a_block_is_spent_without_the_store<P: Place>() {
     let (key, store) = (key(), P::store());
     let proxy = Proxy::before(P::server()).await.expect("a proxy");
-    let blocks = Blocks::up_to(50).keep(50).expiry(LONG);
-    let remote = Remote::rate(key.clone(), hourly(60)).ttl(LONG).blocks(blocks);
+    let prefetch = Prefetch::up_to(50).keep(50).expiry(LONG);
+    let remote = Remote::rate(key.clone(), hourly(60)).ttl(LONG).prefetch(prefetch);
     let remote = remote.spawn(P::at(proxy.address())).unwrap();
     drop(remote.acquire(1).await.unwrap());
-    while remote.stats().at_hand < 50 {
+    while remote.stats().available_here < 50 {
         pause().await;
     }
-    let steps = remote.stats().steps;
+    let syncs = remote.stats().syncs;
     for _ in 0..50 {
         drop(remote.try_acquire(1).expect("it is here"));
     }
-    assert_eq!(remote.stats().steps, steps);
-    // What it took others do not get: of sixty it had fifty-one, and takes the rest.
-    while remote.stats().at_hand < 9 {
+    assert_eq!(remote.stats().syncs, syncs);
+    // Its prefetched tokens are out of reach of others: of sixty it had fifty-one, and takes the rest.
+    while remote.stats().available_here < 9 {
         pause().await;
     }
-    let mut other = Speaker::new(&store, &key, Rule::Rate { quota: hourly(60) }, LONG);
-    assert_eq!(other.wish(1, false).await.grants, []);
+    let mut other = RawSession::new(&store, &key, Rule::Rate { quota: hourly(60) }, LONG);
+    assert_eq!(other.request(1, false).await.grants, []);
 }
 
-/// It is said again, and was carried out.
-pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
+/// It is repeated, and was carried out.
+pub(crate) async fn a_sync_whose_answer_was_lost_counts_once<P: Place>() {
     let (key, store) = (key(), P::store());
     let proxy = Proxy::before(P::server()).await.expect("a proxy");
     let quota = hourly(100);
@@ -221,7 +221,7 @@ pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
         .retry(Duration::from_millis(10));
     let remote = remote.spawn(P::at(proxy.address())).unwrap();
     for _ in 0..3 {
-        // There is no other process, so that the next request is a write, without a look before it.
+        // There are no rivals, so that the next sync is a write, without a read before it.
         drop(remote.acquire(1).await.unwrap());
         let (failures, swallowed) = (remote.stats().failures, proxy.swallowed());
         proxy.set(Mode::LoseReplies);
@@ -234,8 +234,8 @@ pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
         let (permit, ()) = tokio::join!(remote.acquire(1), heals);
         drop(permit.unwrap());
     }
-    let mut other = Speaker::new(&store, &key, Rule::Rate { quota }, LONG);
-    assert_eq!(other.look().await.census.in_use, 6);
+    let mut other = RawSession::new(&store, &key, Rule::Rate { quota }, LONG);
+    assert_eq!(other.look().await.usage.in_use, 6);
 }
 
 pub(crate) async fn a_closed_limiter_leaves_nothing_behind<P: Place>() {
@@ -253,25 +253,25 @@ pub(crate) async fn a_closed_limiter_leaves_nothing_behind<P: Place>() {
 pub(crate) async fn a_dead_process_leaves_nothing_behind<P: Place>() {
     let (key, store) = (key(), P::store());
     let quota = Quota::per_second(100).burst(10);
-    let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
-    assert_eq!(one.wish(10, false).await.grants.len(), 1);
+    let mut one = RawSession::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
+    assert_eq!(one.request(10, false).await.grants.len(), 1);
     drop(one);
     nothing_left::<P>(&key).await;
 }
 
-/// The runtime of the other one ends, and with it all that it would have done.
+/// The runtime of the other one ends, and with it its collector.
 pub(crate) async fn a_live_process_removes_the_keys_of_the_dead<P: Place>() {
     let (key, store) = (key(), P::store());
     let quota = Quota::per_second(100).burst(10);
-    let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
-    one.wish(1, false).await;
+    let mut one = RawSession::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
+    one.request(1, false).await;
     let theirs = key.clone();
     let dies = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let store = P::store();
-            let mut other = Speaker::new(&store, &theirs, Rule::Rate { quota }, 5 * SHORT);
-            assert_eq!(other.wish(1, false).await.grants.len(), 1);
+            let mut other = RawSession::new(&store, &theirs, Rule::Rate { quota }, 5 * SHORT);
+            assert_eq!(other.request(1, false).await.grants.len(), 1);
         });
     });
     tokio::task::spawn_blocking(|| dies.join())
@@ -284,9 +284,9 @@ pub(crate) async fn a_live_process_removes_the_keys_of_the_dead<P: Place>() {
 pub(crate) async fn a_window_of_another_length_under_the_same_name_is_refused<P: Place>() {
     let (store, key) = (P::store(), key());
     let window = |length| Rule::Window { limit: 5, length };
-    let mut one = Speaker::new(&store, &key, window(LONG), LONG);
-    one.wish(1, false).await;
-    let refused = Speaker::new(&store, &key, window(LONG / 2), LONG).say(|_| {}).await;
+    let mut one = RawSession::new(&store, &key, window(LONG), LONG);
+    one.request(1, false).await;
+    let refused = RawSession::new(&store, &key, window(LONG / 2), LONG).say(|_| {}).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
 }
 

@@ -1,8 +1,7 @@
-//! Processes that take one step and die, at stores that keep a clock of their own: what comes while none of them looks on is
-//! there for the next.
+//! Processes that sync once and die, at stores that keep a clock of their own: the unobserved refill is there for the next.
 
 use crate::rates_shared::Place;
-use crate::speaker::{SHORT, Speaker};
+use crate::raw_session::{RawSession, SHORT};
 use crate::store::key;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -11,7 +10,7 @@ use tollgate::remote::Rule;
 
 const BURST: u64 = 30;
 const RATE: u64 = 10;
-/// The most that come: if nothing came back, that would be for ever.
+/// The most processes: without a refill it would be for ever.
 const MOST: u64 = 5_000;
 
 /// Each takes two, until as many again have come, and the dead are forgotten.
@@ -23,12 +22,12 @@ async fn a_swarm_gets_the_whole_rate<P: Place>() {
     while given < 2 * BURST || remembered >= came / 2 {
         assert!(came < MOST, "{given} of {came}, of whom {remembered} are remembered");
         let store = P::store();
-        let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
-        let reply = one.wish_if_not_busy(2).await;
+        let mut one = RawSession::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
+        let reply = one.try_request(2).await;
         given += one.see(&reply);
         if reply.alive {
             came += 1;
-            remembered = reply.census.sessions;
+            remembered = reply.usage.sessions;
         }
         let most = BURST as f64 + RATE as f64 * begun.elapsed().as_secs_f64();
         assert!(given as f64 <= most, "{given} of {most}");

@@ -56,7 +56,7 @@ impl Store for Redis {
     }
 }
 
-/// Tells the server something that it says OK to.
+/// Sends a command that the server answers with OK.
 pub(crate) fn say(server: &Server<Redis>, command: &str) -> io::Result<()> {
     tell(server.address(), command)
 }
@@ -82,7 +82,7 @@ pub(crate) fn micros(server: &Server<Redis>) -> io::Result<u64> {
     micros.parse().map_err(io::Error::other)
 }
 
-/// Asks in the protocol's inline form; the first line of the answer, and the rest of the connection.
+/// Sends a command in the protocol's inline form; returns the first line of the answer, and the rest of the connection.
 fn ask(address: SocketAddr, command: &str) -> io::Result<(BufReader<TcpStream>, String)> {
     let limit = Duration::from_secs(30);
     let mut stream = TcpStream::connect_timeout(&address, limit)?;

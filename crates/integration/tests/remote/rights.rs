@@ -1,8 +1,8 @@
-//! Users of an access control list, with the rights that the documentation names, and one too few.
+//! Users of an access control list, with the documented rights, and one too few.
 
+use crate::raw_session::{LONG, RawSession};
 use crate::redis::{Redis as Program, say};
 use crate::rig::server::Server;
-use crate::speaker::{LONG, Speaker};
 use crate::store::{key, own};
 use std::time::Duration;
 use tollgate::Quota;
@@ -10,7 +10,7 @@ use tollgate::remote::{Backend, Redis, Rule, StoreError};
 
 const PERMITS: Rule = Rule::Permits { limit: 2 };
 
-/// What the documentation says to type.
+/// The rights in the documentation.
 fn documented() -> Vec<&'static str> {
     let source = include_str!("../../../../src/remote/redis/mod.rs");
     let from = source
@@ -41,16 +41,16 @@ async fn the_documented_rights_suffice() {
     let store = user(&server, &documented());
     for rule in rules() {
         let key = if rule == PERMITS { opened.clone() } else { key() };
-        let mut one = Speaker::new(&store, &key, rule, LONG);
-        let mut other = Speaker::new(&store, &key, rule, LONG);
-        assert_eq!(one.wish(2, true).await.grants.len(), 1, "{rule:?}");
-        other.wish(2, true).await;
-        one.say(|step| step.withdrawn = vec![9]).await.unwrap();
+        let mut one = RawSession::new(&store, &key, rule, LONG);
+        let mut other = RawSession::new(&store, &key, rule, LONG);
+        assert_eq!(one.request(2, true).await.grants.len(), 1, "{rule:?}");
+        other.request(2, true).await;
+        one.say(|sync| sync.withdrawn = vec![9]).await.unwrap();
         if rule == PERMITS {
             // The waiter is notified.
             let session = other.last().session;
             one.give(2).await;
-            store.news(&key, session).await;
+            store.notified(&key, session).await;
             assert_eq!(other.look().await.grants.len(), 1);
         }
         one.end().await;
@@ -73,7 +73,7 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
         let words: Vec<_> = all.iter().filter(|word| *word != right).copied().collect();
         let store = user(&server, &words);
         for rule in rules() {
-            let mut one = Speaker::new(&store, &key, rule, LONG);
+            let mut one = RawSession::new(&store, &key, rule, LONG);
             let refused = one.say(|_| {}).await;
             assert!(
                 matches!(refused, Err(StoreError::Refused { .. })),
@@ -95,7 +95,7 @@ async fn keys_and_channels_of_others_are_refused() {
     for (ours, theirs) in [("~tollgate:*", "~other:*"), ("&tollgate:*", "&other:*")] {
         let words = elsewhere.iter().map(|&word| if word == ours { theirs } else { word });
         let store = user(&server, &words.collect::<Vec<_>>());
-        let mut one = Speaker::new(&store, &key, PERMITS, LONG);
+        let mut one = RawSession::new(&store, &key, PERMITS, LONG);
         let refused = one.say(|_| {}).await;
         assert!(
             matches!(refused, Err(StoreError::Refused { .. })),
@@ -108,6 +108,6 @@ async fn keys_and_channels_of_others_are_refused() {
         .password("wrong")
         .connect()
         .unwrap();
-    let refused = Speaker::new(&wrong, &key, PERMITS, LONG).say(|_| {}).await;
+    let refused = RawSession::new(&wrong, &key, PERMITS, LONG).say(|_| {}).await;
     assert!(refused.is_err(), "{refused:?}");
 }

@@ -3,7 +3,7 @@
 use crate::redis::Redis;
 use crate::rig::history::{Event, NAP, Writer, read};
 use crate::rig::instant::{nanos, now};
-use crate::rig::process::{Process, told, until_closed};
+use crate::rig::process::{Process, parameters, until_closed};
 use crate::rig::server::Server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// Its answer, within a number of milliseconds.
+/// Its answer within `within` milliseconds.
 fn ping(server: &Server<Redis>, within: u64) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_millis(within)))?;
@@ -56,7 +56,7 @@ async fn a_server_is_stopped_continued_and_restarted_with_nothing() {
 #[test]
 #[ignore = "a process of the rig"]
 fn a_process_that_waits() {
-    let (process, history): (u32, PathBuf) = told().expect("started by the rig");
+    let (process, history): (u32, PathBuf) = parameters().expect("started by the rig");
     let writer = Arc::new(Writer::create(&history).unwrap());
     let (stop, stopped) = mpsc::channel();
     let watching = Arc::clone(&writer).watch_stalls(process, stopped);
@@ -81,7 +81,7 @@ fn a_process_receives_its_orders_and_ends_when_it_is_closed() {
     process.resume().unwrap();
     assert!(process.close().unwrap().success());
 
-    // It knows that it was stopped: for as long as it was, and perhaps longer.
+    // It has noticed its stop: for that time, and perhaps longer.
     let stalled = read(&history).unwrap().into_iter().any(|event| match event {
         Event::Stalled {
             process,

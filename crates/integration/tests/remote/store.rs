@@ -1,14 +1,14 @@
 //! The store that tests share, and stores of their own.
 
+use crate::raw_session::{LONG, RawSession};
 use crate::redis::Redis as Program;
 use crate::rig::server::Server;
-use crate::speaker::{LONG, Speaker};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate::remote::{Key, Redis, Rule};
 
-/// No test goes by how long a server takes to answer.
+/// No test depends on how long a server takes to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client of the server that `ci/with-redis` started.
@@ -21,7 +21,7 @@ pub(crate) fn store() -> Redis {
 /// A client of that server, and a name that the server knows and grants at.
 pub(crate) async fn opened(rule: Rule) -> (Redis, Key) {
     let (store, key) = (store(), key());
-    Speaker::new(&store, &key, rule, LONG).open().await;
+    RawSession::new(&store, &key, rule, LONG).open().await;
     (store, key)
 }
 
@@ -35,7 +35,7 @@ pub(crate) async fn own_unopened() -> (Server<Program>, Redis, Key) {
 /// The same, where the server knows the name and grants.
 pub(crate) async fn own(rule: Rule) -> (Server<Program>, Redis, Key) {
     let (server, store, key) = own_unopened().await;
-    Speaker::new(&store, &key, rule, LONG).open().await;
+    RawSession::new(&store, &key, rule, LONG).open().await;
     (server, store, key)
 }
 
@@ -49,15 +49,15 @@ fn connect(address: &str) -> Redis {
     options.connect().expect("settings that can be")
 }
 
-/// A name that no other test uses, nor has one that failed, and left something behind.
+/// A name that no other test uses, nor a failed one that left something behind.
 pub(crate) fn key() -> Key {
     static KEYS: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: a number of its own is all that is wanted.
+    // Relaxed: only the number has to be unique.
     let number = KEYS.fetch_add(1, Ordering::Relaxed);
     Key::new(format!("test-{}-{number}", std::process::id())).expect("a name")
 }
 
-/// The part of a name that says in which slot of a cluster it lies.
+/// The part of a name that decides its slot in a cluster.
 pub(crate) fn tag(key: &str) -> String {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
     tag.expect("the name has a hash tag").0.to_owned()

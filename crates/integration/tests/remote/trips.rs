@@ -1,9 +1,9 @@
-//! What goes over the wire, seen by a proxy between a limiter and its server.
+//! The traffic of a limiter, seen by a proxy before its server.
 
+use crate::raw_session::{LONG, RawSession};
 use crate::redis::Redis as Program;
 use crate::rig::proxy::{Mode, Proxy};
 use crate::rig::server::Server;
-use crate::speaker::{LONG, Speaker};
 use crate::store::{at, own};
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl Wired {
         self.proxy.exchanges().iter().sum()
     }
 
-    /// Waits until the store has answered that it has everything back.
+    /// Waits until the store has confirmed that it has everything back.
     async fn all_is_back(&self) {
         while self.remote.stats().in_use > 0 {
             sleep(Duration::from_millis(1)).await;
@@ -57,7 +57,7 @@ fn limiter(key: &Key, store: Redis) -> Remote<Redis> {
 #[tokio::test]
 async fn an_uncontended_acquire_takes_one_round_trip() {
     let wired = Wired::new().await;
-    // The first one makes connections, and tells the server its scripts.
+    // The first one connects, and sends the server its scripts.
     drop(wired.remote.acquire(1).await.unwrap());
     wired.all_is_back().await;
     for units in [1, 3, LIMIT] {
@@ -74,13 +74,13 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
 async fn a_waiter_receives_its_permit_by_the_message_alone() {
     let wired = Wired::new().await;
     let store = at(wired.server.address());
-    let mut other = Speaker::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
-    other.wish(LIMIT, true).await;
+    let mut other = RawSession::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
+    other.request(LIMIT, true).await;
     let mut waits = [1, 2].map(|units| Box::pin(wired.remote.acquire(units)));
     for wait in &mut waits {
         assert!(futures::poll!(wait.as_mut()).is_pending());
     }
-    while other.look().await.census.waiting < 2 {
+    while other.look().await.usage.waiting < 2 {
         sleep(Duration::from_millis(1)).await;
     }
     let before = wired.exchanges();
@@ -92,9 +92,9 @@ async fn a_waiter_receives_its_permit_by_the_message_alone() {
     let tokens: Vec<_> = tokens.collect();
     assert!(tokens[0] < tokens[1]);
     assert_eq!(wired.exchanges(), before, "nothing was asked for");
-    assert_eq!(other.look().await.census.in_use, 3);
+    assert_eq!(other.look().await.usage.in_use, 3);
     drop(permits);
-    while other.look().await.census.in_use > 0 {
+    while other.look().await.usage.in_use > 0 {
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -130,14 +130,14 @@ impl Wake for Woken {
 async fn a_wait_that_is_dropped_at_its_grant_keeps_nothing() {
     let wired = Wired::new().await;
     let store = at(wired.server.address());
-    let mut other = Speaker::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
-    other.wish(LIMIT, true).await;
+    let mut other = RawSession::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
+    other.request(LIMIT, true).await;
     {
         let mut waits = pin!(wired.remote.acquire(1));
         let woken = Arc::new(Woken::default());
         let waker = Waker::from(Arc::clone(&woken));
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        while other.look().await.census.waiting == 0 {
+        while other.look().await.usage.waiting == 0 {
             sleep(Duration::from_millis(1)).await;
         }
         woken.0.store(false, Ordering::SeqCst);
@@ -147,8 +147,8 @@ async fn a_wait_that_is_dropped_at_its_grant_keeps_nothing() {
         }
     }
     // Nothing expires: it has been given back, or this never ends.
-    other.wish(LIMIT, true).await;
-    while other.look().await.grants.iter().all(|grant| grant.wish != 2) {
+    other.request(LIMIT, true).await;
+    while other.look().await.grants.iter().all(|grant| grant.request != 2) {
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -157,13 +157,13 @@ async fn a_wait_that_is_dropped_at_its_grant_keeps_nothing() {
 async fn a_permit_is_dropped_while_the_store_is_silent() {
     let wired = Wired::new().await;
     let store = at(wired.server.address());
-    let mut other = Speaker::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
+    let mut other = RawSession::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
     let permit = wired.remote.acquire(LIMIT).await.unwrap();
     wired.proxy.set(Mode::Blackhole);
     drop(permit);
-    assert_eq!(other.wish(1, true).await.grants, []);
+    assert_eq!(other.request(1, true).await.grants, []);
     wired.proxy.set(Mode::Pass);
-    // It is returned as soon as the store answers.
+    // It is given back once the store answers again.
     while other.look().await.grants.is_empty() {
         sleep(Duration::from_millis(1)).await;
     }
@@ -173,30 +173,30 @@ async fn a_permit_is_dropped_while_the_store_is_silent() {
 async fn a_waiter_whose_message_was_lost_is_served() {
     let wired = Wired::new().await;
     let store = at(wired.server.address());
-    let mut other = Speaker::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
-    other.wish(LIMIT, true).await;
+    let mut other = RawSession::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
+    other.request(LIMIT, true).await;
     let mut waits = pin!(wired.remote.acquire(1));
     assert!(matches!(futures::poll!(waits.as_mut()), Poll::Pending));
-    while other.look().await.census.waiting == 0 {
+    while other.look().await.usage.waiting == 0 {
         sleep(Duration::from_millis(1)).await;
     }
-    // The message is of the time in which there is no connection.
+    // The message is sent while there is no connection.
     wired.proxy.set(Mode::Cut);
     other.give(LIMIT).await;
     wired.proxy.set(Mode::Pass);
     drop(waits.await.unwrap());
 }
 
-/// Answers came so late that the store was taken to be away.
+/// Answers came so late that the store counted as unavailable.
 #[tokio::test]
-async fn a_line_that_was_too_slow_is_used_again() {
+async fn a_connection_that_was_too_slow_is_used_again() {
     let wired = Wired::new().await;
     let ttl = Duration::from_millis(400);
     let store = at(wired.proxy.address());
     let remote = Remote::permits(wired.key.clone(), LIMIT).ttl(ttl).spawn(store).unwrap();
     drop(remote.acquire(1).await.unwrap());
     wired.proxy.set(Mode::Delay(2 * ttl));
-    while !remote.stats().away {
+    while !remote.stats().unavailable {
         let _ = tokio::time::timeout(ttl, remote.acquire(1)).await;
     }
     wired.proxy.set(Mode::Pass);

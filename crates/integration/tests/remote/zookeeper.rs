@@ -12,12 +12,12 @@ use zookeeper_client::{Client, Error};
 /// Sessions end at whole ticks.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// A server of the classes that `ci/with-zookeeper` names. What is in it outlives a kill.
+/// A server of the classes that `ci/with-zookeeper` names. Its data outlives a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Zookeeper;
 
-/// What a variable of `ci/with-zookeeper` says.
-fn told(name: &str) -> String {
+/// The value of a variable of `ci/with-zookeeper`.
+fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; ci/with-zookeeper does that"))
 }
 
@@ -39,16 +39,16 @@ impl Zookeeper {
 
 /// Runs this class with these settings.
 pub(crate) fn program(class: &str, settings: &Path) -> Command {
-    let mut command = Command::new(told("TOLLGATE_JAVA"));
+    let mut command = Command::new(variable("TOLLGATE_JAVA"));
     command
         .args(["-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
         .args(["-Dzookeeper.forceSync=no", "-Dznode.container.checkIntervalMs=100"])
-        .args(["-cp", &told("TOLLGATE_ZOOKEEPER_CLASSES"), class])
+        .args(["-cp", &variable("TOLLGATE_ZOOKEEPER_CLASSES"), class])
         .arg(settings);
     command
 }
 
-/// What it says it is.
+/// Its reported mode.
 pub(crate) fn mode(address: SocketAddr) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;

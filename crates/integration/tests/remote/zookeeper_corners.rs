@@ -1,16 +1,16 @@
-//! Permits in ZooKeeper: what is none of ours, and what is left behind.
+//! Permits in ZooKeeper: foreign nodes, and nodes that are left behind.
 
-use crate::speaker::{LONG, Speaker};
+use crate::raw_session::{LONG, RawSession};
 use crate::store::key;
 use crate::zookeeper::{children, raw};
-use crate::zookeeper_steps::{address, names, store};
+use crate::zookeeper_sync::{address, names, store};
 use tollgate::Quota;
 use tollgate::remote::{Backend, Rule, StoreError};
 use zookeeper_client::{Acls, CreateMode};
 
 const RULE: Rule = Rule::Permits { limit: 8 };
 
-/// Not even when the session that came upon it ends.
+/// Not even when the session that found it ends.
 #[tokio::test]
 async fn foreign_nodes_are_neither_written_under_nor_deleted() {
     let (store, key) = (store(), key());
@@ -19,7 +19,7 @@ async fn foreign_nodes_are_neither_written_under_nor_deleted() {
     client.mkdir("/tollgate", &open).await.unwrap();
     let path = format!("/tollgate/{key}.permits");
     client.create(&path, b"something", &open).await.unwrap();
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
     let refused = one.say(|_| {}).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
     let (_, stat) = client.get_data(&path).await.unwrap();
@@ -32,9 +32,9 @@ async fn foreign_nodes_are_neither_written_under_nor_deleted() {
 async fn nodes_of_an_earlier_session_are_not_adopted() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
-    let mut other = Speaker::new(&store, &key, RULE, LONG);
+    let mut other = RawSession::new(&store, &key, RULE, LONG);
     other.look().await;
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
     let session = one.last().session;
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     let present = format!("/tollgate/{key}.permits/s-{session}");
@@ -42,18 +42,18 @@ async fn nodes_of_an_earlier_session_are_not_adopted() {
     let early = one.say(|_| {}).await;
     assert!(matches!(early, Err(StoreError::Unreachable { .. })), "{early:?}");
     client.delete(&present, None).await.unwrap();
-    assert!(one.say(|step| step.begin = true).await.unwrap().alive);
+    assert!(one.say(|sync| sync.begin = true).await.unwrap().alive);
 }
 
-/// A large block that comes back bit by bit.
+/// A large grant that comes back bit by bit.
 #[tokio::test]
-async fn a_partial_return_takes_the_place_of_the_one_before() {
+async fn a_partial_return_replaces_the_one_before() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
-    one.wish(8, true).await;
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
+    one.request(8, true).await;
     for left in (1..8).rev() {
-        assert_eq!(one.give(1).await.census.in_use, left);
+        assert_eq!(one.give(1).await.usage.in_use, left);
         let names = names(&client, &key).await;
         let marks: Vec<_> = names.iter().filter(|name| name.starts_with("r-")).collect();
         assert_eq!(marks.len(), 1, "{marks:?}");
@@ -62,12 +62,12 @@ async fn a_partial_return_takes_the_place_of_the_one_before() {
     assert_eq!(names(&client, &key).await.len(), 1, "but for the session");
 }
 
-/// Of steps that failed, or of another time.
+/// Of failed syncs, or of another time.
 #[tokio::test]
-async fn marks_of_nothing_are_swept_away() {
+async fn marks_without_a_node_are_deleted() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
     one.look().await;
     let session = one.last().session;
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
@@ -77,36 +77,36 @@ async fn marks_of_nothing_are_swept_away() {
     assert_eq!(names(&client, &key).await.len(), 1);
 }
 
-/// Every handle keeps its own sessions: an end by another finds what is there all the same.
+/// Every handle keeps its own sessions: an end by another deletes the nodes all the same.
 #[tokio::test]
-async fn an_end_that_is_said_again_is_an_end() {
+async fn a_repeated_end_is_an_end() {
     let key = key();
     let (store, again) = (store(), self::store());
     let client = raw(address()).await;
-    let mut one = Speaker::new(&store, &key, RULE, LONG);
-    one.wish(2, true).await;
+    let mut one = RawSession::new(&store, &key, RULE, LONG);
+    one.request(2, true).await;
     let mut end = one.last();
     (end.seq, end.end) = (end.seq + 1, true);
     for _ in 0..2 {
-        again.step(&key, &RULE, &end).await.expect("it ends");
+        again.sync(&key, &RULE, &end).await.expect("it ends");
         assert!(client.get_data(&format!("/tollgate/{key}.permits")).await.is_err());
     }
 }
 
-/// By hand, or by something that sweeps: what was taken is forgotten then, and the key is of use still.
+/// By hand, or by a clean-up: the taken tokens are forgotten then, and the key is still usable.
 #[tokio::test]
-async fn a_rate_whose_note_was_taken_away_is_made_anew() {
+async fn a_rate_whose_document_was_deleted_is_created_anew() {
     let (store, again, key) = (store(), store(), key());
     let client = raw(address()).await;
     let quota = Quota::per_hour(10).burst(10);
-    let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, LONG);
-    assert_eq!(one.wish(10, false).await.grants.len(), 1);
+    let mut one = RawSession::new(&store, &key, Rule::Rate { quota }, LONG);
+    assert_eq!(one.request(10, false).await.grants.len(), 1);
     let path = format!("/tollgate/{key}.rate");
     let names = children(&client, &path).await.unwrap();
     assert_eq!(names.len(), 1, "{names:?}");
     client.delete(&format!("{path}/{}", names[0]), None).await.unwrap();
-    let mut other = Speaker::new(&again, &key, Rule::Rate { quota }, LONG);
-    let taken = other.wish(4, false).await;
-    assert_eq!((taken.grants.len(), taken.census.in_use), (1, 4));
+    let mut other = RawSession::new(&again, &key, Rule::Rate { quota }, LONG);
+    let taken = other.request(4, false).await;
+    assert_eq!((taken.grants.len(), taken.usage.in_use), (1, 4));
     other.end().await;
 }

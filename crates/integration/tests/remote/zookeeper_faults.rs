@@ -2,7 +2,7 @@
 
 use crate::minute::{contender, minute, recovers_soon};
 use crate::zookeeper::{TICK, Zookeeper};
-use crate::zookeeper_steps::at;
+use crate::zookeeper_sync::at;
 
 #[test]
 #[ignore = "a process of the rig"]

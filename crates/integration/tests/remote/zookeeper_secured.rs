@@ -1,7 +1,7 @@
-//! ZooKeeper with access control: encrypted connections, access control lists, and the errors of missing rights.
+//! ZooKeeper with restricted rights: encrypted connections, access control lists, and the errors without a right.
 
+use crate::raw_session::{self, LONG};
 use crate::rig::server::Server;
-use crate::speaker::{self, LONG};
 use crate::store::key;
 use crate::zookeeper::{Zookeeper as Program, children};
 use std::net::SocketAddr;
@@ -9,17 +9,17 @@ use std::time::Duration;
 use tollgate::remote::{Key, Remote, RemoteError, StoreError, Zookeeper, ZookeeperOptions};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
-/// As access control lists have the names, with the password `secret`.
+/// In the form of access control lists, with the password `secret`.
 const ADMIN: &str = "admin:fvr2cB/fjGeAiX8g1aGhUm3ZICk=";
 const GATE: &str = "gate:l95T0T/2EvGR8SnqoqMf9oyZutE=";
 
-/// Someone whom the server knows by name, and by the library alone.
+/// A user with a name at the server, through the library alone.
 async fn known(address: SocketAddr, name: &str) -> Client {
     let known = Client::connector().with_auth("digest", format!("{name}:secret").as_bytes());
     known.connect(&address.to_string()).await.expect("a server")
 }
 
-/// A server where the administrator may do everything under `/tollgate`, and the gate so much.
+/// A server where the administrator has all rights under `/tollgate`, and the gate only these.
 async fn guarded(gate: Permission) -> (Server<Program>, Client) {
     let server = Server::start(Program).await.expect("a server");
     let admin = known(server.address(), "admin").await;
@@ -36,9 +36,9 @@ fn options(server: &Server<Program>, name: &str) -> ZookeeperOptions {
     Zookeeper::options(server.address().to_string()).digest(name, "secret")
 }
 
-/// What an acquire is refused by.
+/// The error of an acquire.
 async fn refused(options: ZookeeperOptions, key: Key) -> StoreError {
-    speaker::refused(options.connect().unwrap(), key).await
+    raw_session::refused(options.connect().unwrap(), key).await
 }
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn a_user_needs_exactly_the_documented_rights() {
     let remote = Remote::permits(name.clone(), 2).ttl(LONG);
     let remote = remote.spawn(options(&server, "gate").connect().unwrap()).unwrap();
     let held = remote.acquire(2).await.unwrap();
-    // Others may not look at what it holds, nor take any of it away, nor come in between.
+    // Others may not read its nodes, nor delete any, nor add one.
     let at = format!("/tollgate/{name}");
     assert!(admin.get_data(&at).await.is_err() && admin.list_children(&at).await.is_err());
     let error = refused(options(&server, "admin"), name.clone()).await;
@@ -75,7 +75,7 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
             matches!(error, StoreError::Refused { .. }) && why.contains(missing),
             "{why}"
         );
-        // ZooKeeper knows by their passwords who people are.
+        // ZooKeeper knows users by their passwords.
         let wrong = Zookeeper::options(server.address().to_string()).digest("admin", "wrong");
         let error = refused(wrong, key()).await;
         assert!(matches!(error, StoreError::Refused { .. }), "{error}");
@@ -83,7 +83,7 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
         let after = admin.check_stat("/tollgate").await.unwrap().unwrap();
         assert_eq!(after.cversion, before.cversion, "no node has come, or gone");
     }
-    // One whose prefix cannot be made, either.
+    // One whose prefix cannot be created, either.
     let (server, admin) = guarded(Permission::ALL).await;
     let admin_only = [Acl::new(Permission::ALL, AuthId::new("digest", ADMIN))];
     admin.set_acl("/", &admin_only, None).await.unwrap();
@@ -93,15 +93,15 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
         why.contains("to make `/elsewhere`") || why.contains("to make nodes under `/elsewhere`"),
         "{why}"
     );
-    // And one may be all that we are allowed.
-    let remote = Remote::permits(key(), 1).ttl(LONG).away_after(Duration::ZERO);
+    // And this may be the only right that we have.
+    let remote = Remote::permits(key(), 1).ttl(LONG).unavailable_after(Duration::ZERO);
     let remote = remote.spawn(options(&server, "gate").connect().unwrap()).unwrap();
     drop(remote.acquire(1).await.unwrap());
     remote.close().await;
 }
 
 #[tokio::test]
-async fn servers_that_cannot_be_are_refused_at_once_and_nothing_is_printed() {
+async fn impossible_servers_are_refused_at_once_and_nothing_is_printed() {
     for servers in ["", "zoo,", "http://zoo", "tcp+tls://zoo"] {
         let refused = Zookeeper::options(servers).connect().map(drop).unwrap_err();
         assert!(matches!(refused, RemoteError::Address { .. }), "{servers}: {refused}");
@@ -113,12 +113,12 @@ async fn servers_that_cannot_be_are_refused_at_once_and_nothing_is_printed() {
 
 mod encrypted {
     use super::*;
-    use crate::certificates::{Authority, Encrypted, Guard, Identity, known_to_each_other};
+    use crate::certificates::{Authority, Encrypted, Guard, Identity, is_reached_with_certificates};
     use std::path::Path;
     use std::process::Command;
     use tollgate::remote::Tls;
 
-    /// To those whom the authority knows.
+    /// For clients with a certificate of the authority.
     fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
         let [_, _, root] = guard.write(folder);
         // Both in one file.
@@ -149,7 +149,7 @@ mod encrypted {
         let server = Server::start(program).await.expect("a server");
         let address = format!("127.0.0.1:{}", guard.port());
         let options = || Zookeeper::options(&*address);
-        known_to_each_other(&authority, |tls| options().tls(tls).connect().unwrap()).await;
+        is_reached_with_certificates(&authority, |tls| options().tls(tls).connect().unwrap()).await;
         assert_eq!(server.keys().unwrap(), [""; 0]);
     }
 
@@ -157,7 +157,7 @@ mod encrypted {
     async fn certificates_require_an_encrypted_connection() {
         for servers in ["tcp://zoo", "zoo1,tcp://zoo2", "zoo..keeper:2281"] {
             let refused = Zookeeper::options(servers)
-                .tls(Authority::new().believed())
+                .tls(Authority::new().trusting())
                 .connect()
                 .map(drop)
                 .unwrap_err();

@@ -1,16 +1,16 @@
-//! Reads what happened in a run and says what is against the laws.
+//! Reads the histories of a run and reports violations.
 //!
-//! A permit is *live* from the instant at which its holder was told until the holder gave it back, was told that it is lost,
-//! was killed, or passed the deadline that it knew of: whichever came first. While it is live the store must hold it, from the
-//! grant on. So the last grant saw the others live, and all of them together were within the limit then:
+//! A permit is *live* from the instant at which its holder received it until the holder gave it back, learnt its loss, was
+//! killed, or passed the deadline that it knew of: whichever came first. While it is live the store must hold it, from the
+//! grant on. So at the last grant the others were live, and all of them together were within the limit then:
 //!
 //! - Over the limit: of the permits that are live at one instant, take any one and those with smaller tokens. Their weights
 //!   must not exceed the greatest limit that can have been in force when that one was granted.
-//! - When it was granted: after it was asked for, and after whatever has a smaller token was; before its holder was told, and
-//!   before the holder of any greater token was. Where nothing is left between the two, tokens do not grow.
+//! - When it was granted: after its request, and after every smaller token; before its holder received it, and before the
+//!   holder of any greater token did. Where nothing is left between the two, tokens do not grow.
 //!
-//! A process that was kept from running cannot recover in time. Where a bound of time is checked, what the processes found
-//! themselves stalled in the meantime is added to it, and nothing else is.
+//! A stalled process cannot recover in time. Where a bound of time is checked, the measured stalls of the processes are added
+//! to it, and nothing else is.
 
 use super::history::{Ask, Event};
 use super::instant::Nanos;
@@ -26,18 +26,18 @@ use limits::Limits;
 pub(crate) use recovery::Recovery;
 pub(crate) use spent::{Allowed, check_spent};
 
-/// What a run is measured by.
+/// The bars of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bars {
-    /// How long a session lasts at least that is not renewed.
+    /// The least life of a session without a renewal.
     pub(crate) ttl: Nanos,
-    /// How long it lasts at most.
+    /// The longest life of it.
     pub(crate) life: Nanos,
-    /// The greatest weight that is asked for.
+    /// The greatest weight that is requested.
     pub(crate) heaviest: u64,
 }
 
-/// Something against the laws.
+/// A violation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Fault {
     /// Too many permits were live at once.
@@ -49,26 +49,26 @@ pub(crate) enum Fault {
     },
     /// Two grants have one token.
     TokenTwice { token: u64, asks: [Ask; 2] },
-    /// A token is smaller than one whose holder was told before this one was asked for.
+    /// A token is smaller than one whose holder received it before this one was requested.
     TokenBack { ask: Ask, token: u64 },
-    /// A permit with another weight than was asked for.
+    /// A permit with another weight than requested.
     WrongWeight { ask: Ask, asked: u64, granted: u64 },
     /// A deadline later than a session that was renewed at the instant of the answer.
     LateDeadline { ask: Ask },
-    /// What the ones who went away held was not back in time.
+    /// Permits of departed processes were not back in time.
     SlowRecovery {
         gone: Nanos,
         took: Option<Nanos>,
         allowed: Nanos,
     },
-    /// Nothing was granted in time after the store was back.
+    /// There was no grant in time after the store was back.
     StillDown {
         fault: String,
         healed: Nanos,
         took: Option<Nanos>,
         allowed: Nanos,
     },
-    /// Of a rate or a window more was given out in a span of time than is allowed.
+    /// A rate or a window granted more in a span of time than is allowed.
     OverSpent {
         meter: Meter,
         from: Nanos,
@@ -76,7 +76,7 @@ pub(crate) enum Fault {
         count: u64,
         most: u64,
     },
-    /// Nothing of it was granted in time.
+    /// A rate or a window granted nothing in time.
     Dry {
         meter: Meter,
         since: Nanos,
@@ -87,11 +87,11 @@ pub(crate) enum Fault {
     Stuck { ask: Ask },
     /// A permit was neither given back nor lost, and its holder lives.
     Kept { ask: Ask },
-    /// Keys were left in the store when all processes had gone.
+    /// Keys were left in the store at the end.
     KeysLeft { keys: u64 },
-    /// Left-over keys were not looked for.
+    /// The keys that are left were not counted.
     KeysUnseen,
-    /// The history itself cannot be: an answer without a request, or a second one.
+    /// The history itself is impossible: an answer without a request, or a second one.
     Impossible { ask: Ask, event: String },
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) asked: usize,
@@ -112,21 +112,21 @@ pub(crate) struct Report {
     pub(crate) lost: usize,
     /// The greatest weight that was live at once.
     pub(crate) most: u64,
-    /// How long it took until the permits of departed processes were back.
+    /// How long it took until permits of departed processes were back.
     pub(crate) recoveries: Vec<Recovery>,
-    /// How many were given out of each rate and window.
+    /// The grants of each rate and window.
     pub(crate) spent: Vec<(Meter, usize)>,
     pub(crate) faults: Vec<Fault>,
 }
 
-/// A grant, and how long its holder took it to be its own.
+/// A grant, and how long its holder considered it its own.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     ask: Ask,
     weight: u64,
     token: u64,
     received: Nanos,
-    /// The last deadline that its holder is known to have known.
+    /// The last deadline that its holder knew.
     deadline: Nanos,
     end: Nanos,
     /// Between these instants it was granted.
@@ -305,7 +305,7 @@ fn over_limit(holds: &[Hold], limits: &Limits, report: &mut Report) {
         let at = start.received;
         live.retain(|&(_, place)| holds[place].live_at(at));
         if !start.live_at(at) {
-            continue; // it learned of it after its deadline: it never was its own
+            continue; // told of it after its deadline: it never was its own
         }
         live.insert((start.token, place[&start.ask]));
         let mut sum = 0;

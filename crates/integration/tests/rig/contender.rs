@@ -1,4 +1,4 @@
-//! A process that takes permits with many tasks, gives them back, and writes down what it saw.
+//! A process that takes permits with many tasks, gives them back, and records its observations.
 
 use super::history::{Ask, Event, Writer};
 use super::instant::{Nanos, nanos, now, until};
@@ -19,35 +19,35 @@ use tokio::time::{sleep, timeout};
 pub(crate) trait Gate: Send + Sync + 'static {
     type Permit: Held;
 
-    /// Waits for a number of permits.
+    /// Waits for this weight.
     fn acquire(&self, weight: u64) -> impl Future<Output = Result<Self::Permit, String>> + Send;
 
-    /// Changes the limit, for every process, and returns when it is changed.
+    /// Changes the limit, for all processes, and returns when it is changed.
     fn set_limit(&self, limit: u64) -> impl Future<Output = Result<(), String>> + Send;
 
     type Tap: Tap;
 
-    /// A rate and a window beside it, neither of which waits for the other.
+    /// A rate and a window beside it, which do not block each other.
     fn taps(&self) -> [Self::Tap; 2];
 
     /// Gives everything back, and returns when it is given back.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// What was acquired. Dropping it gives it back.
+/// An acquired permit. Dropping it gives it back.
 pub(crate) trait Held: Send + 'static {
     fn weight(&self) -> u64;
 
     fn token(&self) -> u64;
 
-    /// How long it is until it is lost, if nothing more is heard of the store.
+    /// How long it is until it is lost, without a renewal.
     fn remaining(&self) -> Duration;
 
     /// Ends when the permit is lost.
     fn lost(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// What a contender is told.
+/// The parameters of a contender.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
     pub(crate) process: u32,
@@ -58,20 +58,20 @@ pub(crate) struct Plan {
     pub(crate) limit: u64,
     pub(crate) ttl: Duration,
     pub(crate) tasks: u64,
-    /// The greatest weight that is asked for.
+    /// The greatest weight that is requested.
     pub(crate) heaviest: u64,
-    /// While one of these lasts, whatever this process has it keeps, so that it holds something when it is struck.
+    /// During these times the process keeps its permits, so that it holds some when it is struck.
     pub(crate) keeps: Vec<(Nanos, Nanos)>,
-    /// While one of these lasts others are struck, and what this process takes it holds for longer, so that all that is in use
-    /// is seen to be.
+    /// During these times others are struck, and this process holds its permits for longer, so that all permits in use are
+    /// seen.
     pub(crate) lingers: Vec<(Nanos, Nanos)>,
-    /// From then on it asks for nothing more, and holds nothing for long.
+    /// From then on it requests nothing more, and holds nothing for long.
     pub(crate) end: Nanos,
     pub(crate) history: PathBuf,
 }
 
 impl Plan {
-    /// Until when what is held at `instant` is kept.
+    /// Until when permits held at `instant` are kept.
     fn keeps_until(&self, instant: Nanos) -> Option<Nanos> {
         lasting(&self.keeps, instant).map(|until| until.min(self.end))
     }
@@ -114,7 +114,7 @@ pub(crate) async fn contend(plan: Plan, writer: Arc<Writer>, gate: impl Gate) {
 struct Task<G> {
     gate: Arc<G>,
     writer: Arc<Writer>,
-    /// How often this process has asked.
+    /// The number of requests of this process.
     asks: Arc<AtomicU64>,
     plan: Plan,
     random: Random,
@@ -123,9 +123,9 @@ struct Task<G> {
 /// How an ask ended without a refusal.
 enum Answer<P> {
     Permit(P),
-    /// The caller had waited long enough.
+    /// The caller stopped waiting.
     Left,
-    /// The caller was told that its turn had come, and left without looking.
+    /// The caller was notified of its turn, and left without looking.
     LeftAtTheGrant,
 }
 
@@ -140,7 +140,7 @@ impl<G: Gate> Task<G> {
     async fn once(&mut self) {
         let ask = Ask {
             process: self.plan.process,
-            // Relaxed: a number of its own is all that is wanted.
+            // Relaxed: only the number has to be unique.
             number: self.asks.fetch_add(1, Ordering::Relaxed),
         };
         let weight = 1 + self.random.below(self.plan.heaviest);
@@ -156,7 +156,7 @@ impl<G: Gate> Task<G> {
                 Ok(answer) => answer.map(Answer::Permit),
                 Err(_) => Ok(Answer::Left),
             },
-            // A waiter that is not answered for so long has been forgotten: the checker says so.
+            // A waiter without an answer for this long has been forgotten, which the checker reports.
             _ => match timeout(until(self.plan.end) + 3 * self.plan.ttl, acquire).await {
                 Ok(answer) => answer.map(Answer::Permit),
                 Err(_) => return,
@@ -225,7 +225,7 @@ fn later(known: Nanos, permit: &impl Held) -> Nanos {
     })
 }
 
-/// Waits as a waiter that is notified of its turn, and leaves instead of looking what it got.
+/// Waits like a caller that is notified of its turn, and leaves instead of looking at its result.
 async fn left_at_the_grant<P>(
     mut acquire: Pin<&mut impl Future<Output = Result<P, String>>>,
 ) -> Result<Answer<P>, String> {
@@ -239,7 +239,7 @@ async fn left_at_the_grant<P>(
     .await
 }
 
-/// Numbers that differ from task to task, and are the same in every run.
+/// Random numbers that differ from task to task, and are the same in every run.
 struct Random(u64);
 
 impl Random {

@@ -1,7 +1,7 @@
-//! What happened in a run: each process writes a file of its own, a line for each event.
+//! The events of a run: each process writes a file of its own, a line for each event.
 //!
-//! A line is one write to a file that is only appended to, so that a process that is killed leaves what it had seen, and at
-//! most one line torn in two. Instants are those of [`instant`](super::instant).
+//! A line is one write to a file that is only appended to, so that a killed process leaves its events, and at most one line
+//! torn in two. Instants are those of [`instant`](super::instant).
 
 use super::instant::{Nanos, nanos, now};
 use super::spender::Meter;
@@ -11,21 +11,20 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// Who asked: a process, and its own count of asks.
+/// A request: a process, and its own count of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Ask {
     pub(crate) process: u32,
     pub(crate) number: u64,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// A caller wants a number of permits.
+    /// A caller requests a permit of this weight.
     Asked { ask: Ask, weight: u64, at: Nanos },
-    /// It has them: asked for no earlier than `sent`, known here from `received` on, and held until `deadline` unless
-    /// renewed.
+    /// It has it: requested no earlier than `sent`, known here from `received` on, and held until `deadline` unless renewed.
     Granted {
         ask: Ask,
         weight: u64,
@@ -34,45 +33,45 @@ pub(crate) enum Event {
         received: Nanos,
         deadline: Nanos,
     },
-    /// It has them still, and the deadline has moved.
+    /// It still holds it, and the deadline has moved.
     Held { ask: Ask, deadline: Nanos },
     /// It gives them back. The instant is of before the call.
     Released { ask: Ask, at: Nanos, deadline: Nanos },
-    /// It was told that they are gone.
+    /// It learnt that the permit is gone.
     Lost { ask: Ask, at: Nanos, deadline: Nanos },
-    /// The store, or the client for it, said no.
+    /// The store, or its client, refused it.
     Refused { ask: Ask, at: Nanos, why: String },
     /// The caller dropped its future.
     Cancelled {
         ask: Ask,
         at: Nanos,
-        /// It had been woken, and left without looking what it got.
+        /// It had been woken, and left without looking at its result.
         at_the_grant: bool,
     },
-    /// A process was granted one of a rate or a window: asked for at `sent`, and known from `received` on.
+    /// A unit of a rate or a window: requested at `sent`, and known from `received` on.
     Spent {
         meter: Meter,
         process: u32,
         sent: Nanos,
         received: Nanos,
     },
-    /// The process did not run, or not in time, between these instants: found by a thread that sleeps and looks.
+    /// The process did not run, or not in time, between these instants: found by a thread that sleeps and checks.
     Stalled { process: u32, from: Nanos, until: Nanos },
     /// The limit became this one at some instant between the two.
     Limit { limit: u64, sent: Nanos, done: Nanos },
-    /// From `at` on these processes were dead, stopped, or could not reach the store, and whatever they held has to come back.
+    /// From `at` on these processes were dead, stopped, or could not reach the store, and their permits have to come back.
     Gone { processes: Vec<u32>, at: Nanos },
-    /// These processes were killed: what they held they held until now.
+    /// These processes were killed: they held their permits until now.
     Killed { processes: Vec<u32>, at: Nanos },
-    /// The store serves every process again, after `fault`.
+    /// The store serves all processes again, after `fault`.
     Healed { fault: String, at: Nanos },
-    /// The run begins to do this.
+    /// The run begins this fault.
     Fault { fault: String, at: Nanos },
-    /// The number of keys left in the store when all processes had gone.
+    /// The keys left in the store at the end.
     Left { keys: u64 },
 }
 
-/// How long the thread sleeps that finds out when its process did not run.
+/// How long the thread sleeps that finds stalls.
 pub(crate) const NAP: Duration = Duration::from_millis(5);
 
 /// The file of one process.
@@ -92,8 +91,8 @@ impl Writer {
         assert_eq!(written, line.len(), "a line is one write");
     }
 
-    /// Begins a thread that writes down when this process did not run in time, from this call on, until the sender of `stop` is
-    /// dropped. Each look begins where the one before it ended, so that it does not matter where in between the process stops.
+    /// Begins a thread that records stalls of this process, from this call on, until the sender of `stop` is dropped. Each
+    /// check begins where the one before it ended, so that it does not matter where in between the process stops.
     pub(crate) fn watch_stalls(
         self: std::sync::Arc<Self>,
         process: u32,

@@ -16,7 +16,7 @@ pub(crate) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).expect("below 584 years")
 }
 
-/// How long it is until `instant`; nothing when it is over.
+/// How long it is until `instant`; zero when it is over.
 pub(crate) fn until(instant: Nanos) -> Duration {
     Duration::from_nanos(instant.saturating_sub(now()))
 }

@@ -1,10 +1,10 @@
-//! The rig on which remote permits are tried with faults: real servers, processes of their own, and a proxy between them.
+//! The rig that tests remote permits with faults: real servers, processes of their own, and a proxy between them.
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`instant`] | one clock for all processes of a machine |
-//! | [`history`] | what a process saw, a line of JSON for each event, on disk before it goes on |
-//! | [`checker`] | reads the histories of a run and says what is against the laws |
+//! | [`history`] | the events of a process, a line of JSON for each, on disk before it goes on |
+//! | [`checker`] | reads the histories of a run and reports violations |
 //! | [`proxy`] | a hop between client and server that delays, swallows, cuts, or loses replies, and counts exchanges |
 //! | [`server`] | a server of the rig's own: stopped, continued, killed, restarted with nothing |
 //! | [`contender`] | a client with many tasks that take permits and give them back |
@@ -12,7 +12,7 @@
 //! | [`process`] | the test binary run again as a client |
 //! | [`run`] | sixty seconds of everything that can go wrong |
 //!
-//! None of it knows which store it is about: a store says in [`server::Store`] how it is started, and what is left in it.
+//! None of it knows its store: [`server::Store`] is the interface to start a store, and to list its keys.
 
 pub(crate) mod checker;
 pub(crate) mod contender;

@@ -6,8 +6,8 @@ use serde::de::DeserializeOwned;
 use std::io::{self, Read};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
-/// What the process is told stands in this variable, as JSON.
-const TOLD: &str = "TOLLGATE_RIG";
+/// This variable has the parameters of the process, as JSON.
+const PARAMETERS: &str = "TOLLGATE_RIG";
 
 /// A client that runs, or was stopped. It is killed when it is dropped.
 #[derive(Debug)]
@@ -17,11 +17,11 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Runs the test `entry` of this binary, an ignored one, in a process of its own, and tells it `parameters`.
+    /// Runs the test `entry` of this binary, an ignored one, in a process of its own, with `parameters`.
     pub(crate) fn start(entry: &str, parameters: &impl Serialize) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args([entry, "--exact", "--ignored", "--nocapture", "--quiet"])
-            .env(TOLD, serde_json::to_string(parameters)?)
+            .env(PARAMETERS, serde_json::to_string(parameters)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()?;
@@ -43,7 +43,7 @@ impl Process {
         self.child.wait().map(drop)
     }
 
-    /// Tells it that the run is over, and waits until it has ended.
+    /// Ends the run for it, and waits until it has ended.
     pub(crate) fn close(mut self) -> io::Result<ExitStatus> {
         drop(self.stdin.take());
         self.child.wait()
@@ -57,13 +57,13 @@ impl Drop for Process {
     }
 }
 
-/// What this process was told, if it is one of the rig's.
-pub(crate) fn told<T: DeserializeOwned>() -> Option<T> {
-    let told = std::env::var(TOLD).ok()?;
+/// The parameters of this process, if it is one of the rig's.
+pub(crate) fn parameters<T: DeserializeOwned>() -> Option<T> {
+    let told = std::env::var(PARAMETERS).ok()?;
     Some(serde_json::from_str(&told).expect("the rig tells what its process knows to read"))
 }
 
-/// Ends when the rig says that the run is over, or is itself no more.
+/// Ends when the rig ends the run, or is itself gone.
 pub(crate) fn until_closed() -> std::thread::JoinHandle<()> {
     std::thread::spawn(|| drop(io::stdin().read_to_end(&mut Vec::new())))
 }

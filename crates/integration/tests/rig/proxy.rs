@@ -1,7 +1,7 @@
-//! A hop between clients and a server that can be told to misbehave.
+//! A hop between clients and a server that misbehaves on demand.
 //!
-//! Bytes that were swallowed are never made up for: a connection that lost some is reset when it would pass others again, as a
-//! partition of a real network ends. So no answer is ever taken for that of another request.
+//! Swallowed bytes are never made up for: a connection that lost some is reset when it would pass others again, as a partition
+//! of a real network ends. So no answer is ever taken for that of another request.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,12 +16,12 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-/// What the proxy does with what comes in.
+/// The mode of the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Passes everything on, both ways, at once.
     Pass,
-    /// Passes everything on, both ways, so much later.
+    /// Passes everything on, both ways, with this delay.
     Delay(Duration),
     /// Keeps connections open, takes new ones, and swallows everything.
     Blackhole,
@@ -44,7 +44,7 @@ pub(crate) struct Proxy {
 
 #[derive(Clone, Debug, Default)]
 struct Counts {
-    /// How often each connection, in the order in which they came, was asked something after it had answered.
+    /// The number of exchanges of each connection, in order of connections: requests after an answer.
     exchanges: Arc<Mutex<Vec<Arc<AtomicU64>>>>,
     swallowed: Arc<AtomicU64>,
 }
@@ -71,12 +71,12 @@ impl Proxy {
         self.address
     }
 
-    /// Tells every connection, and those to come, to go on in this mode: whatever is sent from now on meets it.
+    /// Sets the mode of every connection, and of those to come: it applies to all that is sent from now on.
     pub(crate) fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 
-    /// New connections lead to this server; those that there are go on as they are.
+    /// Leads new connections to this server; present ones go on as they are.
     pub(crate) fn lead_to(&self, server: SocketAddr) {
         *self.server.lock().unwrap() = server;
     }
@@ -132,7 +132,7 @@ async fn connection(mut client: TcpStream, server: SocketAddr, modes: watch::Rec
     reset(&client);
 }
 
-/// What is on its way is lost, and the peer is told so by a reset.
+/// Resets the connection: data on its way is lost, and the peer notices.
 fn reset(stream: &TcpStream) {
     let _ = stream.set_zero_linger();
 }
@@ -143,8 +143,8 @@ enum Way {
     Back,
 }
 
-/// What both ways of a connection know. One task looks after both, and who reads the counts has seen what they count:
-/// Relaxed is enough everywhere.
+/// The state of both ways of a connection. One task runs both, and a reader of the counts has seen what they count: Relaxed is
+/// enough everywhere.
 struct State {
     /// The bytes that this connection, and that all of them, swallowed.
     swallowed: AtomicU64,
@@ -172,7 +172,7 @@ impl State {
     }
 }
 
-/// How much later bytes are passed on this way; `None` when they are swallowed.
+/// The delay of bytes on this way; `None` when they are swallowed.
 fn delay(mode: Mode, way: Way) -> Option<Duration> {
     match mode {
         Mode::Pass => Some(Duration::ZERO),
@@ -203,7 +203,7 @@ async fn pump(
         }
         let due = late.front().map(|&(due, _)| due);
         tokio::select! {
-            // What is due goes before what comes in.
+            // Due bytes go before new ones.
             biased;
             changed = modes.changed() => {
                 if changed.is_err() {
@@ -218,7 +218,7 @@ async fn pump(
             }
             read = from.read(&mut buffer) => {
                 let Ok(read @ 1..) = read else { return };
-                // The mode of now: it may have been set since, and before these bytes were sent.
+                // The present mode: it may have been set since, and before these bytes were sent.
                 match delay(*modes.borrow(), way) {
                     None => state.swallow(read),
                     Some(delay) => {

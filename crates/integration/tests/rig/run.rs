@@ -17,7 +17,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long a session lasts at most that is not renewed, at any store.
+/// The longest life of a session without a renewal, at any store.
 pub(crate) const LIFE: Duration = Duration::from_secs(3);
 const PROCESSES: u32 = 6;
 /// The run's own number, in the histories.
@@ -27,7 +27,7 @@ const LIMIT: u64 = 8;
 pub(crate) const HEAVIEST: u64 = 3;
 const NAME: &str = "rig";
 
-// When what begins, in seconds of the run. What lasts beyond a session's life lasts four seconds.
+// The beginnings, in seconds of the run. Faults that outlast a session last four seconds.
 const SCRIPTS_FORGOTTEN: u64 = 4;
 const SHRUNK: u64 = 5;
 const GROWN: u64 = 7;
@@ -42,15 +42,15 @@ const SERVER_STOPPED: u64 = 38;
 const SERVER_RESTARTED: u64 = 45;
 const KILLED: u64 = 52;
 const END: u64 = 58;
-/// For so long before they are struck, processes keep what they have.
+/// How long before they are struck processes keep their permits.
 const KEPT: u64 = 1;
-/// What lasts beyond a session's life lasts so long.
+/// The length of faults that outlast a session.
 const LONG: u64 = 4;
 
 /// A run that is being played.
 struct Run<S> {
     ttl: Duration,
-    /// A delay with which a step still comes in time.
+    /// A delay with which a sync still comes in time.
     slow: Duration,
     server: Server<S>,
     proxies: Vec<Proxy>,
@@ -61,9 +61,9 @@ struct Run<S> {
     limit: u64,
 }
 
-/// Plays the run with a server of `store` and processes of the test `entry`, which are contenders, and says what was found.
-/// `connect` makes a semaphore at an address, of this name and limit, with this life of a session; the histories are written
-/// to `folder`.
+/// Plays the run with a server of `store` and processes of the test `entry`, which are contenders, and returns the report.
+/// `connect` makes a semaphore at an address, of this name and limit, with this life of a session; the histories are written to
+/// `folder`.
 pub(crate) async fn run<S: Store, G: Gate>(
     store: S,
     entry: &str,
@@ -120,13 +120,13 @@ pub(crate) async fn run<S: Store, G: Gate>(
         heaviest: HEAVIEST,
     };
     let mut report = check(&events, bars);
-    // A waiter that died in the queue of a window blocks it for a life; and then it may be full.
+    // A dead waiter blocks the queue of a window for a life; and then it may be full.
     let dry = nanos(life + life / 10 + LENGTH);
     check_spent(&events, Allowed { dry, forgets }, &mut report);
     Ok(report)
 }
 
-/// The instant of this second of a run that began then.
+/// The instant of this second of a run with this beginning.
 fn second(begin: Nanos, at: u64) -> Nanos {
     begin + nanos(Duration::from_secs(at))
 }
@@ -197,7 +197,7 @@ impl<S: Store> Run<S> {
         self.begins("slow");
         self.set(&[0, 1, 2], Mode::Delay(self.slow));
         self.until(TOO_SLOW).await;
-        // What is under way arrives before they are gone: it renews their sessions.
+        // Data on its way arrives before they are gone: it renews their sessions.
         self.set(&[0, 1, 2], Mode::Pass);
         sleep(self.ttl / 20).await;
         self.healed("slow");
@@ -208,7 +208,7 @@ impl<S: Store> Run<S> {
         .await?;
         sleep(Duration::from_secs(LONG)).await;
         self.set(&[0, 1], Mode::Pass);
-        // What is under way still comes late.
+        // Data on its way still comes late.
         sleep(Duration::from_secs(LONG)).await;
         self.healed("too slow");
 
@@ -317,7 +317,7 @@ impl<S: Store> Run<S> {
     /// Makes these processes go.
     async fn gone(&mut self, processes: &[u32], strike: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.until_held(processes).await?;
-        // A process that is gone from now on was there the instant before; the strike itself takes a while.
+        // Departed processes were there the instant before; the strike itself takes a while.
         let at = now();
         strike(self)?;
         let processes = processes.to_vec();
@@ -325,7 +325,7 @@ impl<S: Store> Run<S> {
         Ok(())
     }
 
-    /// Whether these processes hold as much as the heaviest wish, together.
+    /// Whether these processes hold as much as the heaviest request, together.
     fn hold_enough(&self, processes: &[u32]) -> io::Result<bool> {
         let mut held: HashMap<Ask, u64> = HashMap::new();
         for &process in processes {
@@ -340,7 +340,7 @@ impl<S: Store> Run<S> {
         Ok(held.values().sum::<u64>() >= HEAVIEST)
     }
 
-    /// Takes every permit, so that none can be missing, lets every process close, and looks what is left.
+    /// Takes every permit, so that none can be missing, lets all processes close, and counts the remaining keys.
     async fn end(&mut self, gate: &impl Gate) -> io::Result<()> {
         self.until(END).await;
         let ask = Ask {
@@ -368,13 +368,13 @@ impl<S: Store> Run<S> {
         gate.close().await;
         for process in self.processes.iter_mut().skip(3) {
             let process = process.take().expect("it runs until the end");
-            // It may wait for what it asked for last.
+            // It may wait for its last request.
             let ended = tokio::task::spawn_blocking(|| process.close()).await??;
             if !ended.success() {
                 return Err(io::Error::other(format!("a process failed: {ended}")));
             }
         }
-        // The live processes remove what the dead have left.
+        // The survivors delete the state of the dead.
         for tap in gate.taps() {
             tap.take().await.map_err(io::Error::other)?;
             tap.close().await;

@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How a store is started, and what may be asked of it beside its clients.
+/// How a store is started, and its administration beside its clients.
 pub(crate) trait Store: Clone {
-    /// Starts the server on this port of loopback, with nothing in it; it may write into `folder`.
+    /// Starts the server on this port of loopback, without data; it may write into `folder`.
     fn command(&self, port: u16, folder: &Path) -> Command;
 
     /// The process `pid` serves at this address. Answers soon, also when it does not.
@@ -19,27 +19,27 @@ pub(crate) trait Store: Clone {
     /// The keys in it.
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>>;
 
-    /// How many times its time to live a session lasts at most that is not renewed.
+    /// The longest life of a session without a renewal, in times to live.
     fn lives(&self) -> u32 {
         1
     }
 
-    /// How much later it may end, where a store looks only now and then.
+    /// How much later it may end, where a store checks only now and then.
     fn late(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// It forgets everything when it is killed.
+    /// It loses its data when it is killed.
     fn forgets(&self) -> bool {
         false
     }
 
-    /// How many round trips a step takes.
+    /// The round trips of a sync.
     fn trips(&self) -> u32 {
         1
     }
 
-    /// Makes it forget the scripts that it was given, where there is such a thing.
+    /// Makes it forget its scripts, if it has any.
     fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
         let _ = address;
         Ok(())
@@ -60,7 +60,7 @@ impl<S: Store> Server<S> {
     ///
     /// # Errors
     ///
-    /// When it does not start, or is not ready within ten seconds: with what it wrote.
+    /// When it does not start, or is not ready within ten seconds: with its output.
     pub(crate) async fn start(store: S) -> io::Result<Self> {
         let mut tries = 0;
         loop {
@@ -90,12 +90,12 @@ impl<S: Store> Server<S> {
         self.store.keys(self.address())
     }
 
-    /// Makes it forget the scripts that it was given.
+    /// Makes it forget its scripts.
     pub(crate) fn forget_scripts(&self) -> io::Result<()> {
         self.store.forget_scripts(self.address())
     }
 
-    /// Stops it where it is: connections stay open, and no request is answered.
+    /// Stops it where it is: connections stay open, and are not answered.
     pub(crate) fn pause(&self) -> io::Result<()> {
         stop(&self.child)
     }
@@ -105,13 +105,13 @@ impl<S: Store> Server<S> {
         go_on(&self.child)
     }
 
-    /// Ends it at once, and all it knew.
+    /// Ends it at once, with its data.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
-    /// Starts it again after a kill, at the same address: with nothing in it, unless it keeps what it knows.
+    /// Starts it again after a kill, at the same address: without data, unless it keeps them.
     pub(crate) async fn restart(&mut self) -> io::Result<()> {
         self.child = spawn(&self.store, self.port, self.folder.path())?;
         self.until_ready().await
@@ -160,7 +160,7 @@ fn spawn(store: &impl Store, port: u16, folder: &Path) -> io::Result<Child> {
 /// Stops this child, and waits until it has stopped.
 pub(super) fn stop(child: &Child) -> io::Result<()> {
     kill_process(Pid::from_child(child), Signal::STOP)?;
-    // Does not take note of an end: that is for the caller that waits for the child.
+    // Leaves the exit status to the waiter for the child.
     let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(Pid::from_child(child)), either)?;
     Ok(())

@@ -1,4 +1,4 @@
-//! A process that takes from a rate and from a window all the time, and writes down when it was given something.
+//! A process that takes from a rate and from a window all the time, and records its grants.
 
 use super::contender::Plan;
 use super::history::{Event, Writer};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
-/// What is counted by time.
+/// A limit by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Meter {
@@ -19,16 +19,16 @@ pub(crate) enum Meter {
 
 pub(crate) const METERS: [Meter; 2] = [Meter::Rate, Meter::Window];
 
-/// How many a second, and at once.
+/// The tokens per second, and the burst.
 pub(crate) const RATE: u64 = 10;
 pub(crate) const BURST: u64 = 10;
-/// How many within the length.
+/// The limit of the window.
 pub(crate) const LIMIT: u64 = 10;
 pub(crate) const LENGTH: Duration = Duration::from_secs(2);
 
 /// A rate or a window across machines, as the rig uses it.
 pub(crate) trait Tap: Send + Sync + 'static {
-    /// Waits for one.
+    /// Waits for one unit.
     fn take(&self) -> impl Future<Output = Result<(), String>> + Send;
 
     /// Returns when the store knows that this process takes no more.
@@ -42,7 +42,7 @@ pub(crate) async fn spend<T: Tap>(plan: &Plan, writer: &Arc<Writer>, taps: [T; 2
         tokio::spawn(async move {
             while now() < plan.end {
                 let sent = now();
-                // What is not given in so long is not missed: the checker looks whether any process is granted something.
+                // A grant that takes longer is not missed: the checker looks for times without any grant.
                 match timeout(until(plan.end) + plan.ttl, tap.take()).await {
                     Ok(Ok(())) => writer.write(&Event::Spent {
                         meter,

@@ -1,9 +1,9 @@
-//! Steps that read and write a document in orders of their own, over keys that behave as Consul's do.
+//! Syncs that read and write a document in any order, over keys that behave as Consul's do.
 
-use super::super::seats::Seats;
+use super::super::sessions::ConsulSessions;
 use super::{Place, Seen};
-use crate::remote::backend::{Reply, Session, Step, Wish};
-use crate::remote::consul::agent::Op;
+use crate::remote::backend::{Request, Session, SyncReply, SyncRequest};
+use crate::remote::consul::api::Op;
 use crate::remote::consul::model::Keys;
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ const LIMIT: u64 = 3;
 
 struct Client {
     id: String,
-    step: Step,
-    seats: Seats,
+    sync: SyncRequest,
+    consul_sessions: ConsulSessions,
 }
 
 impl Client {
@@ -21,30 +21,34 @@ impl Client {
             client: number,
             number: 1,
         };
-        let step = Step {
+        let sync = SyncRequest {
             seq: 0,
-            ..Step::first(session, Duration::from_secs(1))
+            ..SyncRequest::first(session, Duration::from_secs(1))
         };
         let id = format!("session-{number}");
-        let seats = Seats::of_seed(number);
-        Self { id, step, seats }
+        let consul_sessions = ConsulSessions::of_seed(number);
+        Self {
+            id,
+            sync,
+            consul_sessions,
+        }
     }
 
-    /// Says something new, and reads: what is to be written, and the answer if that holds; none when it has to read again.
-    fn read(&mut self, keys: &Keys, say: impl FnOnce(&mut Step)) -> (Option<Reply>, Vec<Op>) {
-        self.step.seq += 1;
-        say(&mut self.step);
-        let (place, seats) = (Place(String::new()), &self.seats);
+    /// Changes the sync, and reads: the operations, and the reply if they succeed; none when it has to read again.
+    fn read(&mut self, keys: &Keys, say: impl FnOnce(&mut SyncRequest)) -> (Option<SyncReply>, Vec<Op>) {
+        self.sync.seq += 1;
+        say(&mut self.sync);
+        let (place, consul_sessions) = (Place(String::new()), &self.consul_sessions);
         let mut seen = Seen::of(&place, keys.list(), keys.index, LIMIT).unwrap();
-        if let Some(ops) = seen.found(&place, &self.step, Some(&self.id), seats).unwrap() {
+        if let Some(ops) = seen.found(&place, &self.sync, Some(&self.id), consul_sessions).unwrap() {
             return (None, ops);
         }
-        let plan = seen.plan(&place, &self.step, Some(&self.id), seats).unwrap();
+        let plan = seen.plan(&place, &self.sync, Some(&self.id), consul_sessions).unwrap();
         (Some(plan.reply), plan.ops)
     }
 
-    /// Says something new, until it holds.
-    fn say(&mut self, keys: &mut Keys, say: impl FnOnce(&mut Step)) -> Reply {
+    /// Changes the sync, and repeats it until it succeeds.
+    fn say(&mut self, keys: &mut Keys, say: impl FnOnce(&mut SyncRequest)) -> SyncReply {
         let (mut reply, mut ops) = self.read(keys, say);
         let reply = loop {
             let holds = ops.is_empty() || keys.change(&ops).is_some();
@@ -53,86 +57,84 @@ impl Client {
                 None => (reply, ops) = self.read(keys, |_| {}),
             }
         };
-        self.step.begin = false;
-        self.step.wishes.clear();
-        self.step.withdrawn.clear();
-        self.step.limit = None;
+        self.sync.begin = false;
+        self.sync.requests.clear();
+        self.sync.withdrawn.clear();
+        self.sync.limit = None;
         reply
     }
 }
 
-fn wish(id: u64, need: u64) -> impl FnOnce(&mut Step) {
+fn request(id: u64, need: u64) -> impl FnOnce(&mut SyncRequest) {
     let (want, queue) = (need, true);
-    move |step| step.wishes.push(Wish { id, need, want, queue })
+    move |sync| sync.requests.push(Request { id, need, want, queue })
 }
 
-/// A limit that was set, and set back before the first was carried out, and a wish that was withdrawn: the first comes later.
+/// A limit that was set, and set back before the first was carried out, and a request that was withdrawn: the first comes
+/// later.
 #[test]
-fn a_step_that_comes_late_does_nothing_though_the_one_after_it_had_nothing_to_change() {
+fn a_late_sync_does_nothing_even_if_the_next_one_changed_nothing() {
     let mut keys = Keys::default();
     let mut client = Client::new(1);
-    client.say(&mut keys, wish(1, 1));
-    let (_, late) = client.read(&keys, |step| step.limit = Some(9));
-    client.say(&mut keys, |step| step.limit = Some(LIMIT));
+    client.say(&mut keys, request(1, 1));
+    let (_, late) = client.read(&keys, |sync| sync.limit = Some(9));
+    client.say(&mut keys, |sync| sync.limit = Some(LIMIT));
     assert_eq!(keys.change(&late), None);
-    let (_, late) = client.read(&keys, wish(2, 1));
-    client.say(&mut keys, |step| {
-        step.wishes.clear();
-        step.withdrawn.push(2);
+    let (_, late) = client.read(&keys, request(2, 1));
+    client.say(&mut keys, |sync| {
+        sync.requests.clear();
+        sync.withdrawn.push(2);
     });
     assert_eq!(keys.change(&late), None);
-    // Whoever has nothing to say has nothing to write.
+    // An empty sync writes nothing.
     assert!(client.read(&keys, |_| {}).1.is_empty());
 }
 
 /// There was no document when it read, and there is none when it writes, but others had one in between.
 #[test]
-fn tokens_grow_from_one_document_to_the_next_also_for_who_read_before_both() {
+fn tokens_grow_across_documents_also_for_a_session_that_read_before_both() {
     let mut keys = Keys::default();
     let (mut one, mut late) = (Client::new(1), Client::new(2));
-    let (_, early) = late.read(&keys, wish(1, 1));
-    let first = one.say(&mut keys, wish(1, 1)).grants[0].token;
-    let second = one.say(&mut keys, wish(2, 1)).grants[1].token;
+    let (_, early) = late.read(&keys, request(1, 1));
+    let first = one.say(&mut keys, request(1, 1)).grants[0].token;
+    let second = one.say(&mut keys, request(2, 1)).grants[1].token;
     assert!(second > first);
-    one.say(&mut keys, |step| step.end = true);
+    one.say(&mut keys, |sync| sync.end = true);
     assert_eq!(keys.list(), []);
     keys.change(&early);
     let reply = late.say(&mut keys, |_| {});
     assert!(reply.grants[0].token > second, "{reply:?} after {second}");
-    late.say(&mut keys, |step| step.end = true);
+    late.say(&mut keys, |sync| sync.end = true);
     assert_eq!(keys.list(), []);
 }
 
-/// Its key has gone with its session, and all that it held and waited for goes with that.
+/// Its key has gone with its session, and its units and requests go with that.
 #[test]
-fn the_dead_hold_nothing() {
+fn dead_sessions_hold_nothing() {
     let mut keys = Keys::default();
     let (mut dies, mut other) = (Client::new(1), Client::new(2));
-    dies.say(&mut keys, wish(1, LIMIT));
-    dies.say(&mut keys, wish(2, LIMIT));
-    assert_eq!(other.say(&mut keys, wish(1, 1)).grants, []);
+    dies.say(&mut keys, request(1, LIMIT));
+    dies.say(&mut keys, request(2, LIMIT));
+    assert_eq!(other.say(&mut keys, request(1, 1)).grants, []);
     keys.die(&dies.id);
     let reply = other.say(&mut keys, |_| {});
-    assert_eq!(
-        (reply.grants.len(), reply.census.in_use, reply.census.waiting),
-        (1, 1, 0)
-    );
+    assert_eq!((reply.grants.len(), reply.usage.in_use, reply.usage.waiting), (1, 1, 0));
 }
 
-/// Whoever ends takes along a document that another has made who did not come.
+/// An end deletes the document that another process has made, which did not come.
 #[test]
-fn a_document_that_nobody_came_to_goes_with_the_next_end() {
+fn an_unused_document_goes_with_the_next_end() {
     let mut keys = Keys::default();
     let (mut came, mut ends) = (Client::new(1), Client::new(2));
-    let (_, ops) = came.read(&keys, wish(1, 1));
+    let (_, ops) = came.read(&keys, request(1, 1));
     keys.change(&ops).unwrap();
     keys.die(&came.id);
     assert_eq!(keys.list().len(), 1);
-    ends.say(&mut keys, |step| step.end = true);
+    ends.say(&mut keys, |sync| sync.end = true);
     assert_eq!(keys.list(), []);
 }
 
-/// Slots are not seen by a document, which would grant what they have given out.
+/// A document does not see slots, and would grant their units again.
 #[test]
 fn other_keys_are_refused() {
     for other in ["at/limit", "at/000", "something"] {

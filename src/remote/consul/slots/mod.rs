@@ -1,23 +1,23 @@
 //! Permits in slots.
 //!
 //! Keys of a limiter, in its folder:
-//! - `at/limit`: how many slots there are;
-//! - `at/<number>`: a slot that is taken, locked by a session. Free slots have no key;
-//! - `at/bell`: written and deleted at once, so that it is never there, and those who wait look again;
-//! - `by/<session>`: one for each session, locked by it: what it has asked, given back, and waits for.
+//! - `at/limit`: the number of slots;
+//! - `at/<number>`: a slot in use, locked by a session. Free slots have no key;
+//! - `at/bell`: written and deleted at once, so that it is never there, and the waiters look again;
+//! - `by/<session>`: one for each session, locked by it: its requests, its returned units, and its waits.
 //!
-//! Consul deletes what a session has locked when it ends. A step reads all of it at one instant, and writes what it changes, if
-//! nobody else has taken the slots, and if the session's own key is as it was: so two steps of one session, of which one comes
-//! late, are never both carried out, though Consul lets a session lock again what it has locked.
+//! Consul deletes the locked keys of a session when it ends. A sync reads all keys at one instant. It writes its changes if no
+//! other session has taken the slots, and if the session's own key is as it was. So of two syncs of one session, one of them
+//! late, never both are carried out, though Consul lets a session lock again what it has locked.
 
 #[cfg(test)]
 mod tests;
 mod view;
 
-use super::agent::{Entry, Op, Written};
-use super::seats::{Seat, Seats};
+use super::api::{Entry, Op, Written};
+use super::sessions::{ConsulSession, ConsulSessions};
 use super::{Consul, Inner, Keeping};
-use crate::remote::backend::{Backend, Reply, Rule, Session, Step, StoreError};
+use crate::remote::backend::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
 use crate::remote::error::RemoteError;
 use crate::remote::key::Key;
 use std::fmt;
@@ -25,22 +25,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use view::{Bound, Change, Leaving, Limit, Slot, View};
 
-/// A transaction has room for so many slots, and for what goes with them.
+/// The most slots: a transaction fits them, and the operations that go with them.
 const MOST: u64 = 60;
 
-/// Sessions with less than so many others before them look whether anybody is gone.
+/// Sessions with fewer others than this before them check for dead ones.
 const LOOKOUTS: usize = 3;
 
 /// Permits in Consul, in slots: each permit is a key that is locked. A handle: clones share connections.
 ///
-/// For few permits and many that want them: who takes one slot is not in the way of who takes another.
+/// For few permits and many requests: sessions that take different slots do not collide.
 ///
 /// # Fairness
-/// Those who wait say so, and whoever sees that others came before leaves what they need alone. But nobody hands a permit on:
-/// all who wait are woken whenever a slot is taken or given back, each looks by itself, and one who has not seen yet that another
-/// waits may pass it. So nobody is passed for ever, and the order of two who ask at about the same time is not promised. Nor is
-/// that of several equal wishes of one process at once: others leave room for one of them, since it takes them one after the
-/// other, a write for each, and room for all of them would lie idle as long as it is slow.
+/// Waiters are recorded, and a session leaves the slots alone that earlier waiters need. But permits are not handed on: all
+/// waiters are woken whenever a slot is taken or given back, and each looks by itself. One that has not seen yet that another
+/// waits may pass it. So no waiter is passed for ever, and the order of two requests at about the same time is not promised.
+/// Nor is that of several equal requests of one process at once. Others leave slots for one of them: it takes them one after
+/// the other, a write for each, and slots left for all of them would lie idle as long as it is slow.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -54,10 +54,10 @@ const LOOKOUTS: usize = 3;
 /// ```
 ///
 /// # Bounds
-/// At most 60 permits: what a transaction of Consul's has room for. Rates and windows are those of [`Consul`].
+/// At most 60 permits: as many as a transaction of Consul's fits. Rates and windows are those of [`Consul`].
 ///
-/// Nothing is left when the last session ends. When the last ones die, or end while one that has died is not gone yet, the limit
-/// stays until somebody uses the limiter again, who replaces it.
+/// Nothing is left when the last session ends. When the last ones die, or end while a dead one is not gone yet, the limit stays
+/// until the limiter is used again, which replaces it.
 #[derive(Clone)]
 pub struct ConsulSlots(Arc<Inner>);
 
@@ -70,17 +70,17 @@ impl Consul {
 
 impl Inner {
     fn delayed(&self, delay: Duration) -> Self {
-        Self::new(self.agent.with_delay(delay), self.prefix.clone())
+        Self::new(self.api.with_delay(delay), self.prefix.clone())
     }
 }
 
 impl ConsulSlots {
-    /// Another handle, for limiters whose slots nobody gets for `delay` after the *session* of their holder has ended by itself:
-    /// none unless set, a minute at most. What is given back is not held back.
+    /// Returns another handle, for limiters whose slots stay locked for `delay` after the *session* of their holder has ended
+    /// by itself: none unless set, a minute at most. Returned slots are free at once.
     ///
     /// Consul may end a session before its time, and its holder may not know before its lease is over: with a delay of the
-    /// [time to live](crate::remote::RemoteBuilder::ttl) nobody else has its permits so long. The price is that those of a
-    /// process that died are back later by so much. A server that is started anew has forgotten what is held back.
+    /// [time to live](crate::remote::RemoteBuilder::ttl) its permits have no other holder until then. The price is that permits
+    /// of a dead process are back later by that delay. A restarted server has forgotten the delays.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -105,7 +105,7 @@ impl ConsulSlots {
     }
 }
 
-/// Where the keys of a limiter are.
+/// The place of a limiter's keys.
 struct Place(String);
 
 impl Place {
@@ -117,7 +117,7 @@ impl Place {
         format!("{}at/{number:03}", self.0)
     }
 
-    /// Wakes all who look out for slots, and is in the way of none of them.
+    /// Wakes all waiters for slots, and collides with none of them.
     fn ring(&self) -> [Op; 2] {
         let bell = format!("{}at/bell", self.0);
         [Op::set(&bell, b""), Op::delete(&bell)]
@@ -143,30 +143,34 @@ impl Keeping for ConsulSlots {
         &self,
         folder: &str,
         limit: u64,
-        step: &Step,
-        seat: Option<&Seat>,
-    ) -> Result<Option<Reply>, StoreError> {
+        sync: &SyncRequest,
+        consul_session: Option<&ConsulSession>,
+    ) -> Result<Option<SyncReply>, StoreError> {
         let place = &Place(folder.to_owned());
-        let Inner { agent, seats, .. } = &*self.0;
-        let name = step.session.to_string();
-        // The number is of what is read: from there on the store tells of changes.
-        let (mut entries, mut index) = agent.list(&place.0).await?;
-        if step.end {
-            return self.end(place, limit, step, (&entries, index)).await;
+        let Inner {
+            api, consul_sessions, ..
+        } = &*self.0;
+        let name = sync.session.to_string();
+        // The number is of what was read: the store reports changes from there on.
+        let (mut entries, mut index) = api.list(&place.0).await?;
+        if sync.end {
+            return self.end(place, limit, sync, (&entries, index)).await;
         }
-        let id = seat.filter(|seat| !seat.is_lost()).map(|seat| &*seat.id);
+        let id = consul_session
+            .filter(|consul_session| !consul_session.is_lost())
+            .map(|consul_session| &*consul_session.id);
         let mut view = View::of(&entries, index, &place.0, &name, id)?;
-        let Some((id, seat)) = id.zip(seat).filter(|_| view.is_there() || step.begin) else {
-            return Ok(Some(view.reply(step, limit, None)));
+        let Some((id, consul_session)) = id.zip(consul_session).filter(|_| view.is_there() || sync.begin) else {
+            return Ok(Some(view.reply(sync, limit, None)));
         };
-        // Who was overtaken says first that it waits, so that others leave it room.
-        let queues = seat.is_overtaken();
-        while let Some(mut change) = view.next(step, limit, id, queues) {
-            change.life.nonce = seats.nonce();
-            let ops = ops(place, &change, step.session, id, seats)?;
-            let written = match agent.write(&ops).await? {
+        // An overtaken session records first that it waits, so that others leave slots for it.
+        let queues = consul_session.is_overtaken();
+        while let Some(mut change) = view.next(sync, limit, id, queues) {
+            change.life.nonce = consul_sessions.nonce();
+            let ops = ops(place, &change, sync.session, id, consul_sessions)?;
+            let written = match api.write(&ops).await? {
                 Written::At(written) => written,
-                // What it locks comes last.
+                // The locks come last.
                 Written::Delayed(places) => {
                     let first = ops.len() - change.locked.len();
                     let places = places.into_iter().filter_map(|place| place.checked_sub(first));
@@ -178,19 +182,19 @@ impl Keeping for ConsulSlots {
                 Written::Overtaken => return Ok(None),
             };
             if change.lowers {
-                (entries, index) = agent.list(&place.0).await?;
+                (entries, index) = api.list(&place.0).await?;
                 view = View::of(&entries, index, &place.0, &name, Some(id))?;
             } else {
                 view.apply(change, id, written);
             }
         }
-        let mut reply = view.reply(step, limit, Some(id));
+        let mut reply = view.reply(sync, limit, Some(id));
         if let Some(ahead) = view.place() {
-            // Of those before us one may be gone, and nobody tells. The others find out when they renew.
-            reply.again = (ahead < LOOKOUTS).then(|| step.ttl / 20 + seats.part_of(step.ttl / 20));
-            seat.watch(agent, format!("{}at/", place.0), true, index, step.ttl);
+            // One of the earlier sessions may be dead, which is not notified. The others find out when they renew.
+            reply.again = (ahead < LOOKOUTS).then(|| sync.ttl / 20 + consul_sessions.part_of(sync.ttl / 20));
+            consul_session.watch(api, format!("{}at/", place.0), true, index, sync.ttl);
         } else {
-            seat.unwatch();
+            consul_session.unwatch();
         }
         Ok(Some(reply))
     }
@@ -201,26 +205,32 @@ impl ConsulSlots {
         &self,
         place: &Place,
         limit: u64,
-        step: &Step,
+        sync: &SyncRequest,
         (entries, index): (&[Entry], u64),
-    ) -> Result<Option<Reply>, StoreError> {
-        let life = place.life(step.session);
+    ) -> Result<Option<SyncReply>, StoreError> {
+        let life = place.life(sync.session);
         let ours = entries.iter().find(|entry| entry.key == life);
         let id = ours.and_then(|entry| entry.session.as_deref());
-        let mut view = View::of(entries, index, &place.0, &step.session.to_string(), id)?;
+        let mut view = View::of(entries, index, &place.0, &sync.session.to_string(), id)?;
         if let Some((id, leaving)) = id.and_then(|id| Some((id, view.leaving(id)?))) {
-            let ops = ops_of_leaving(place, &leaving, step.session, id);
-            if self.0.agent.change(&ops).await?.is_none() {
+            let ops = ops_of_leaving(place, &leaving, sync.session, id);
+            if self.0.api.change(&ops).await?.is_none() {
                 return Ok(None);
             }
             view.leave(id);
         }
-        Ok(Some(view.reply(step, limit, None)))
+        Ok(Some(view.reply(sync, limit, None)))
     }
 }
 
-/// What is written for a change.
-fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats) -> Result<Vec<Op>, StoreError> {
+/// The operations of a change.
+fn ops(
+    place: &Place,
+    change: &Change,
+    session: Session,
+    id: &str,
+    consul_sessions: &ConsulSessions,
+) -> Result<Vec<Op>, StoreError> {
     let life = json(&change.life)?;
     let mut ops = vec![match change.replaces {
         Some(index) => Op::cas(&place.life(session), &life, index),
@@ -231,7 +241,7 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
         Bound::Same(_) if seeded!("slots_lock_blindly") => {}
         Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
         Bound::Set(limit, index) => {
-            let nonce = seats.nonce();
+            let nonce = consul_sessions.nonce();
             ops.push(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index));
         }
     }
@@ -239,7 +249,9 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
     if change.rings {
         ops.extend(place.ring());
     }
-    let slot = json(&Slot { wish: change.wish })?;
+    let slot = json(&Slot {
+        request: change.request,
+    })?;
     ops.extend(
         change
             .locked
@@ -249,10 +261,10 @@ fn ops(place: &Place, change: &Change, session: Session, id: &str, seats: &Seats
     Ok(ops)
 }
 
-/// What is written for an end.
+/// The operations of an end.
 fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) -> Vec<Op> {
     let life = place.life(session);
-    // Consul takes a deletion of what is not there for done: so an end that comes late would delete what others hold.
+    // Consul reports success for the deletion of a missing key: so a late end would delete what others hold.
     let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
     if seeded!("slots_end_unguarded") {
         ops.remove(0);
@@ -279,12 +291,12 @@ impl Backend for ConsulSlots {
         }
     }
 
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        super::step(self, key, rule, step).await
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        super::sync(self, key, rule, sync).await
     }
 
-    async fn news(&self, key: &Key, session: Session) {
-        self.0.seats.news(key, session).await;
+    async fn notified(&self, key: &Key, session: Session) {
+        self.0.consul_sessions.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {

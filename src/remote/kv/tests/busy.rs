@@ -1,15 +1,15 @@
-//! Stores at which others are always quicker, and those that say nothing.
+//! Busy and silent stores.
 
 use super::*;
 use crate::ManualClock;
-use crate::remote::{Away, Backend, Remote, RemoteStats};
+use crate::remote::{Backend, OnUnavailable, Remote, RemoteStats};
 
 impl Backend for Ledger<Fake> {
-    async fn step(&self, key: &Key, rule: &Rule, step: &Step) -> Result<Reply, StoreError> {
-        Ledger::step(self, key, rule, step).await
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        Ledger::sync(self, key, rule, sync).await
     }
 
-    async fn news(&self, _: &Key, _: Session) {
+    async fn notified(&self, _: &Key, _: Session) {
         std::future::pending::<()>().await;
     }
 
@@ -18,12 +18,12 @@ impl Backend for Ledger<Fake> {
     }
 }
 
-/// Two limiters of one process, who admit while the store is away, are asked for ten seconds.
+/// Two limiters of one process, which admit while the store is unavailable, are asked for ten seconds.
 async fn ask(store: &Fake) -> [RemoteStats; 2] {
     let (clock, ledger) = (ManualClock::new(), Ledger::new(store.clone()));
     let limiter = || {
         let rate = Remote::rate(key(), Quota::per_second(10).burst(10)).ttl(Duration::from_secs(3));
-        let rate = rate.clock(&clock).away(Away::Admit);
+        let rate = rate.clock(&clock).on_unavailable(OnUnavailable::Admit);
         Arc::new(rate.spawn(ledger.clone()).expect("there is a runtime"))
     };
     let limiters = [limiter(), limiter()];
@@ -44,14 +44,14 @@ async fn ask(store: &Fake) -> [RemoteStats; 2] {
     limiters.map(|limiter| limiter.stats())
 }
 
-/// Whoever is overtaken knows that the store is there: nobody is admitted without being counted.
+/// An overtaken sync proves that the store is there: no admission goes uncounted.
 #[tokio::test(start_paused = true)]
-async fn a_store_where_others_are_always_quicker_is_not_away() {
+async fn a_busy_store_is_not_unavailable() {
     let store = Fake::default();
     store.0.is_busy.store(true, Ordering::SeqCst);
     for stats in ask(&store).await {
         assert_eq!(
-            (stats.admitted, stats.admitted_away, stats.away),
+            (stats.admitted, stats.admitted_unavailable, stats.unavailable),
             (0, 0, false),
             "{stats:?}"
         );
@@ -60,19 +60,19 @@ async fn a_store_where_others_are_always_quicker_is_not_away() {
     }
 }
 
-/// Nor does the one who waits for another take that for an answer of the store.
+/// Nor does waiting for another sync count as an answer of the store.
 #[tokio::test(start_paused = true)]
-async fn a_store_that_says_nothing_is_away_for_all_who_wait_for_each_other() {
+async fn a_silent_store_is_unavailable_for_all_callers_in_turn() {
     let store = Fake::default();
     store.0.is_silent.store(true, Ordering::SeqCst);
     for stats in ask(&store).await {
-        assert!(stats.away && stats.admitted_away > 100, "{stats:?}");
+        assert!(stats.unavailable && stats.admitted_unavailable > 100, "{stats:?}");
     }
 }
 
-/// In the end everybody comes to it, and from then on nobody pauses for what was before.
+/// In the end each of them succeeds, and later ones do not pause for earlier failures.
 #[tokio::test(start_paused = true)]
-async fn a_step_that_is_overtaken_ends_and_the_next_one_goes_on() {
+async fn an_overtaken_sync_ends_and_the_next_one_goes_on() {
     let store = Fake::default();
     let mut one = Client::new(&Ledger::new(store.clone()), 1);
     store.0.is_busy.store(true, Ordering::SeqCst);
@@ -88,9 +88,9 @@ async fn a_step_that_is_overtaken_ends_and_the_next_one_goes_on() {
     assert_eq!(one.take(1).await, Ok(1));
 }
 
-/// A newcomer takes the bucket for empty that is full: what it was granted for later, and gives up, is there again by then.
+/// A newcomer takes a full bucket for empty: a grant for later that it gives up is there again by then.
 #[tokio::test(start_paused = true)]
-async fn what_is_given_up_late_is_not_there_beside_a_full_bucket() {
+async fn tokens_given_up_late_do_not_add_to_a_full_bucket() {
     let (clock, store) = (ManualClock::new(), Fake::default());
     let process = || {
         let rate = Remote::rate(key(), Quota::per_second(200).burst(20)).clock(&clock);

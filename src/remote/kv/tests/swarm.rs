@@ -1,4 +1,4 @@
-//! Processes that take a step or two and die, at a store that keeps a clock.
+//! Processes that sync once or twice and die, at a store that keeps a clock.
 
 use super::*;
 
@@ -19,13 +19,13 @@ async fn swarm(store: &Fake, seconds: u64, closes: bool) -> u64 {
 
 fn takers(store: &Fake) -> usize {
     let (_, value) = store.0.values.lock()[&key().of(Rule::RATE)].clone();
-    let note: serde_json::Value = serde_json::from_slice(&value).unwrap();
-    note["takers"].as_object().unwrap().len()
+    let document: serde_json::Value = serde_json::from_slice(&value).unwrap();
+    document["takers"].as_object().unwrap().len()
 }
 
-/// Ten come in a second, of which a clock of whole seconds tells up to two late.
+/// Ten come in a second; a clock of whole seconds reports up to two of them late.
 #[tokio::test(start_paused = true)]
-async fn who_comes_new_goes_by_the_clock_of_the_store() {
+async fn a_new_process_uses_the_clock_of_the_store() {
     for closes in [false, true] {
         let store = Fake::default();
         *store.0.clock.lock() = Some(Instant::now());
@@ -35,9 +35,9 @@ async fn who_comes_new_goes_by_the_clock_of_the_store() {
     }
 }
 
-/// Of a store without one nobody learns what came while nobody looked on.
+/// Without a clock of the store no process learns of the refill while unobserved.
 #[tokio::test(start_paused = true)]
-async fn without_a_clock_of_the_store_nothing_comes_while_nobody_looks_on() {
+async fn without_a_store_clock_nothing_refills_while_unobserved() {
     let store = Fake::default();
     assert_eq!(swarm(&store, 60, false).await, 10);
     assert_eq!(takers(&store), 60);
@@ -61,7 +61,7 @@ async fn the_clock_is_asked_for_now_and_then() {
     }
     other.end().await;
     assert_eq!(asked(), 4);
-    // Who is alone does not read, until it goes.
+    // A process without rivals does not read, until it goes.
     for _ in 0..70 {
         assert_eq!(one.take(1).await, Ok(1));
         sleep(Duration::from_secs(1)).await;

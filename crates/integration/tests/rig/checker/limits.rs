@@ -1,4 +1,4 @@
-//! Which limits can have been in force.
+//! The limits that can have been in force.
 
 use crate::rig::history::Event;
 use crate::rig::instant::Nanos;
@@ -19,7 +19,7 @@ impl Limits {
         Self(limits)
     }
 
-    /// The greatest limit that can have been in force at an instant from `from` to `to`; none at all when there was none.
+    /// The greatest limit that can have been in force at an instant from `from` to `to`; zero without one.
     pub(super) fn greatest(&self, from: Nanos, to: Nanos) -> u64 {
         let next = self.0.iter().skip(1).map(|&(_, done, _)| done).chain([Nanos::MAX]);
         let possible = self.0.iter().zip(next);

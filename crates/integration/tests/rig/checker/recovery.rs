@@ -1,4 +1,4 @@
-//! How long it takes until permits are back whose holders have gone, and until the store serves again.
+//! How long it takes until permits of departed holders are back, and until the store serves again.
 
 use super::limits::Limits;
 use super::{Bars, Fault, Hold, Report};
@@ -11,7 +11,7 @@ pub(crate) struct Recovery {
     pub(crate) gone: Nanos,
     pub(crate) weight: u64,
     pub(crate) took: Option<Nanos>,
-    /// What of it the processes were kept from running.
+    /// How long the processes were stalled meanwhile.
     pub(crate) stalled: Nanos,
 }
 
@@ -21,7 +21,7 @@ pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut R
     for event in events {
         match event {
             Event::Gone { processes, at } => {
-                // What they held the instant before: a kill ends what was held.
+                // The permits held the instant before: a kill ends them.
                 let weight = holds
                     .iter()
                     .filter(|hold| processes.contains(&hold.ask.process) && hold.live_at(*at - 1))
@@ -32,7 +32,7 @@ pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut R
                 let stalled = stalled(events, *at, back.unwrap_or(Nanos::MAX), processes);
                 let took = back.map(|back| back - at);
                 let allowed = allowed + stalled + disturbed(events, at + allowed, at + allowed + stalled);
-                // With less, what others hold would be no sign of it.
+                // With less, the permits of others would be no sign of it.
                 if weight >= bars.heaviest && took.is_none_or(|took| took > allowed) {
                     let gone = *at;
                     report.faults.push(Fault::SlowRecovery { gone, took, allowed });
@@ -67,8 +67,8 @@ pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut R
     }
 }
 
-/// The first instant from `at` on at which the heaviest would fit beside what is held: before that the store may have nothing
-/// to give.
+/// The first instant from `at` on at which the heaviest would fit beside the held permits: before that the store may have
+/// nothing to give.
 fn room(at: Nanos, limits: &Limits, heaviest: u64, holds: &[Hold]) -> Nanos {
     let mut ends: Vec<Nanos> = holds.iter().map(|hold| hold.end).filter(|&end| end > at).collect();
     ends.sort_unstable();
@@ -79,9 +79,9 @@ fn room(at: Nanos, limits: &Limits, heaviest: u64, holds: &[Hold]) -> Nanos {
     std::iter::once(at).chain(ends).find(fits).unwrap_or(at)
 }
 
-/// The first instant after `at` at which processes other than these hold more than `full`: so much that one more of the
-/// heaviest does not fit, since who waits for one that heavy, and is first, lets no other pass. Where the departed held as
-/// much as the heaviest, that is more than they left free.
+/// The first instant after `at` at which other processes hold more than `full`: so much that one more of the heaviest does not
+/// fit, since a first waiter with that weight lets no other pass. If the departed held as much as the heaviest, that is more
+/// than they left free.
 fn others_hold_more_than(full: u64, at: Nanos, gone: &[u32], holds: &[Hold]) -> Option<Nanos> {
     let others: Vec<&Hold> = holds.iter().filter(|hold| !gone.contains(&hold.ask.process)).collect();
     let mut starts: Vec<Nanos> = others
@@ -96,7 +96,7 @@ fn others_hold_more_than(full: u64, at: Nanos, gone: &[u32], holds: &[Hold]) -> 
     })
 }
 
-/// How long, between two instants, at least one process was kept from running that should have run.
+/// How long, between two instants, at least one process was stalled that should have run.
 pub(super) fn stalled(events: &[Event], from: Nanos, until: Nanos, gone: &[u32]) -> Nanos {
     let mut stalls: Vec<(Nanos, Nanos)> = events
         .iter()
@@ -120,8 +120,8 @@ pub(super) fn stalled(events: &[Event], from: Nanos, until: Nanos, gone: &[u32])
     total
 }
 
-/// How long faults last that began between two instants: what was recovered by the first of them, had no process been kept from
-/// running, is held up by the next fault when it was not recovered before the second.
+/// How long faults last that began between two instants: a recovery that would have ended by the first of them, without stalls,
+/// is delayed by the next fault if it had not ended before the second.
 fn disturbed(events: &[Event], from: Nanos, mut until: Nanos) -> Nanos {
     let (mut total, mut begun) = (0, None);
     for event in events {

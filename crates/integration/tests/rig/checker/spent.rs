@@ -1,8 +1,8 @@
-//! What was given out of a rate and a window, and when.
+//! The grants of a rate and a window, with their times.
 //!
-//! A grant falls between the instants of its request and of its reply. So requests that were sent and answered within a span of
-//! time were granted within that span, and were as many as it allows, or fewer. A process may
-//! have been given one before, for an ask that was refused in the end: that it gives to the next.
+//! A grant was made between the instants of its request and of its answer. So requests that were sent and answered within a
+//! span of time were granted within that span, and are at most as many as it allows. A process may hold one from before, for a
+//! request that was refused in the end: the next request gets it.
 
 use super::recovery::stalled;
 use super::{Fault, Report};
@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 /// What is allowed beside the quota and the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed {
-    /// How long it may take at most until a process is granted something again.
+    /// The longest time without a grant.
     pub(crate) dry: Nanos,
-    /// The store forgets what was taken when it is killed.
+    /// The store loses its data when it is killed.
     pub(crate) forgets: bool,
 }
 
-/// A process was granted one.
+/// A grant of one unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Gift {
     process: u32,
@@ -29,10 +29,10 @@ struct Gift {
 }
 
 const SECOND: Nanos = 1_000_000_000;
-/// Clocks of processes and servers run apart by a hundredth.
+/// Clocks of processes and servers drift apart by 1 %.
 const APART: Nanos = 100;
 
-/// Looks for what is against the quota and the limit, and for times in which nothing was granted.
+/// Finds violations of the quota and the limit, and times without a grant.
 pub(crate) fn check_spent(events: &[Event], allowed: Allowed, report: &mut Report) {
     for meter in METERS {
         let mut gifts: Vec<Gift> = events.iter().filter_map(|event| gift(event, meter)).collect();
@@ -105,7 +105,7 @@ fn over_spent(meter: Meter, gifts: &[Gift], kept: u64, restarts: &[(Nanos, Nanos
     }
 }
 
-/// Another process is granted something soon after some have gone, and any process when all is well again.
+/// Survivors get a grant soon after some have gone, and all processes when all faults are over.
 fn dry(meter: Meter, events: &[Event], gifts: &[Gift], allowed: Nanos, report: &mut Report) {
     let last = gifts.last().map_or(0, |gift| gift.received);
     for event in events {
@@ -130,7 +130,7 @@ fn dry(meter: Meter, events: &[Event], gifts: &[Gift], allowed: Nanos, report: &
     }
 }
 
-/// How long something else went wrong between two instants.
+/// How long another fault lasted between two instants.
 fn faulty(events: &[Event], from: Nanos, until: Nanos) -> Nanos {
     let (mut total, mut begun) = (0, None);
     for event in events {

@@ -1,0 +1,1268 @@
+//! The state of one process at a key, as a pure state machine: no I/O, no clock, no waking. Callers lock it, pass it the
+//! instant, and wake the wakers that it collected once it is unlocked.
+//!
+//! This file has the state and its local side: acquiring and refunding, the waiters, the passing of time. [`sync`] is the exchange
+//! with the store, and [`low_watermarks`] bounds the tokens that may come back.
+
+mod low_watermarks;
+mod sync;
+
+use super::backend::{Rule, Session, StoreError, SyncReply, Usage};
+use super::config::{Config, MAX_UNITS, OnUnavailable};
+use super::fence::Fence;
+use super::model::Meter;
+use crate::core::refusal::Reason;
+use crate::core::ticket::Ticket;
+use crate::rate::Quota;
+use crate::time::{Clock, Instant};
+use low_watermarks::LowWatermarks;
+use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
+use std::task::Waker;
+use std::time::Duration;
+pub(super) use sync::Action;
+use sync::Change;
+
+#[derive(Debug)]
+pub(super) struct Client {
+    config: Config,
+    clock: Clock,
+    live: Option<LiveSession>,
+    /// The number of the current session, or of the next one.
+    term: u64,
+    sessions: u64,
+    /// Sessions that have ended here and whose end the store must still learn: with a sequence number, and the attempts so far.
+    session_ends: VecDeque<(Session, u64, u32)>,
+    /// Sessions whose end the store knows, or is no longer told of: notifications for them are not awaited any more.
+    ended_sessions: Vec<Session>,
+
+    /// Permits: units held by the session, and units in use.
+    held: u64,
+    in_use: u64,
+    /// Tokens available here, each lot with the instant at which it is dropped.
+    credit: VecDeque<(Instant, u64)>,
+    credit_total: u64,
+    /// Granted tokens, each lot with the instant from which it may be used.
+    upcoming: VecDeque<(Instant, u64)>,
+    /// A lower bound of what the store's bucket lacked, and the instant from which it refills.
+    shortfall: (u64, Instant),
+    /// The lowest shortage, here and at the store, since each token was taken.
+    low_watermarks: LowWatermarks,
+    /// Tokens used beyond those taken, as far as the store does not know of them.
+    debt: u64,
+    token: u64,
+    order: u64,
+    /// Units in use, by the token of their permits; only the last grant may have zero. `floor`: no permit with a lower token is
+    /// held.
+    in_use_by_token: BTreeMap<u64, u64>,
+    floor: u64,
+
+    /// Waiters for units that come to this process, in order.
+    queue: BTreeMap<u64, Waiter>,
+    /// Waiters with a request of their own at the store.
+    direct: BTreeMap<u64, Waiter>,
+    ended: BTreeMap<u64, Ended>,
+    next_key: u64,
+
+    requests: BTreeMap<u64, PendingRequest>,
+    withdrawn: BTreeSet<u64>,
+    next_request_id: u64,
+    /// The request with a place in the store's queue for a window.
+    window_place: Option<u64>,
+    /// A rate has nothing to give before this.
+    ask_at: Option<Instant>,
+    /// Nothing is prefetched before this.
+    fetch_at: Option<Instant>,
+    /// When the next sync is due without another reason.
+    look_at: Option<Instant>,
+
+    /// Other sessions wait: from this instant on, units that become free here go to them.
+    recall_at: Option<Instant>,
+    /// The fewest units free since the last check, and the instant of the next check.
+    least_free: u64,
+    idle_at: Option<Instant>,
+    /// Tokens that the demand takes in a span, as last measured.
+    batch: u64,
+    /// Tokens spent since a batch was last taken, and the instant of that.
+    spent: u64,
+    fetched_at: Instant,
+
+    last_error: Option<StoreError>,
+    failing_since: Option<Instant>,
+    retry_at: Option<Instant>,
+    /// The store was declared unavailable.
+    unavailable: bool,
+    share: Meter,
+    share_in_use: u64,
+    share_at: Option<Instant>,
+
+    /// The edition of the rule in force here, and the change under way.
+    edition: u64,
+    change: Option<Change>,
+    /// The number of the last change asked for, and of the last one that the store has carried out.
+    changes: (u64, u64),
+    closed: bool,
+    stopped: bool,
+    /// The process that created the client; whether this is a copy in a fork; and until when that answer holds.
+    process: u32,
+    is_fork: bool,
+    known_until: Instant,
+
+    usage: Option<(Usage, Instant)>,
+    /// Another session uses another rule.
+    differs: bool,
+    pub(super) counters: Counters,
+
+    watchers: BTreeMap<u64, Waker>,
+    next_watcher: u64,
+    /// The driver has work. If it has none, `driver` is its waker.
+    driver_woken: bool,
+    driver: Option<Waker>,
+    /// Wakers to call once the lock is released.
+    wakers: Vec<Waker>,
+}
+
+impl Client {
+    pub(super) fn new(config: Config, clock: &Clock) -> Self {
+        let now = clock.now();
+        Self {
+            share: Meter::new(&config.rule, 0),
+            config,
+            clock: clock.clone(),
+            live: None,
+            term: 1,
+            sessions: 0,
+            session_ends: VecDeque::new(),
+            ended_sessions: Vec::new(),
+            held: 0,
+            in_use: 0,
+            credit: VecDeque::new(),
+            credit_total: 0,
+            upcoming: VecDeque::new(),
+            shortfall: (0, now),
+            low_watermarks: LowWatermarks::new(),
+            batch: 0,
+            debt: 0,
+            token: 0,
+            order: 0,
+            in_use_by_token: BTreeMap::new(),
+            floor: 0,
+            queue: BTreeMap::new(),
+            direct: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            next_key: 1,
+            requests: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
+            next_request_id: 1,
+            window_place: None,
+            ask_at: None,
+            fetch_at: None,
+            look_at: None,
+            recall_at: None,
+            least_free: 0,
+            idle_at: None,
+            spent: 0,
+            fetched_at: now,
+            last_error: None,
+            failing_since: None,
+            retry_at: None,
+            unavailable: false,
+            share_in_use: 0,
+            share_at: None,
+            edition: 0,
+            change: None,
+            changes: (0, 0),
+            closed: false,
+            stopped: false,
+            process: std::process::id(),
+            is_fork: false,
+            known_until: now,
+            usage: None,
+            differs: false,
+            counters: Counters::default(),
+            watchers: BTreeMap::new(),
+            next_watcher: 0,
+            driver_woken: true,
+            driver: None,
+            wakers: Vec::new(),
+        }
+    }
+
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wakers)
+    }
+
+    /// Takes the sessions that ended since the last call: their notifications are not awaited any more.
+    pub(super) fn take_ended_sessions(&mut self) -> Vec<Session> {
+        std::mem::take(&mut self.ended_sessions)
+    }
+
+    /// Tells the driver that it has work.
+    fn wake_driver(&mut self) {
+        self.driver_woken = true;
+        self.wakers.extend(self.driver.take());
+    }
+
+    /// True if the driver was woken since it last asked; otherwise `waker` is registered. Also returns a waker to be dropped.
+    pub(super) fn poll_driver(&mut self, waker: Waker) -> (bool, Option<Waker>) {
+        if std::mem::take(&mut self.driver_woken) {
+            return (true, Some(waker));
+        }
+        (false, self.driver.replace(waker))
+    }
+
+    /// Wakes the watchers, which wait for something other than units.
+    fn wake_watchers(&mut self) {
+        let watchers = std::mem::take(&mut self.watchers);
+        self.wakers.extend(watchers.into_values());
+    }
+
+    /// Registers a watcher, under a number that it keeps from the first call on. Returns a waker to be dropped.
+    pub(super) fn watch(&mut self, number: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let number = *number.get_or_insert_with(|| {
+            self.next_watcher += 1;
+            self.next_watcher
+        });
+        self.watchers.insert(number, waker)
+    }
+
+    pub(super) fn unwatch(&mut self, number: u64) -> Option<Waker> {
+        self.watchers.remove(&number)
+    }
+}
+
+/// The session at the store.
+#[derive(Debug)]
+struct LiveSession {
+    id: Session,
+    seq: u64,
+    /// The sequence number of the last answered sync; zero before.
+    acked: u64,
+    /// When its units are lost, unless it is renewed before.
+    deadline: Option<Instant>,
+    renew_at: Instant,
+    returned: u64,
+    returned_acked: u64,
+    charged: u64,
+    charged_acked: u64,
+    /// The token of the last grant.
+    seen: u64,
+}
+
+/// A request at the store, or on its way there.
+#[derive(Clone, Copy, Debug)]
+struct PendingRequest {
+    need: u64,
+    want: u64,
+    queue: bool,
+    /// The store has answered it.
+    answered: bool,
+    /// How many times it was sent.
+    attempts: u32,
+    /// The only waiter that its grant is for.
+    owner: Option<u64>,
+}
+
+/// A waiter of this process.
+#[derive(Debug)]
+struct Waiter {
+    need: u64,
+    kind: WaitKind,
+    waker: Option<Waker>,
+    request: Option<u64>,
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitKind {
+    /// Its turn.
+    Queued,
+    /// Its turn, on behalf of a policy: the waker is called once.
+    Policy,
+    /// The store's answer, whatever it is.
+    Immediate,
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Granted(RemoteTicket),
+    Refused(Reason),
+    /// It was granted, and lost again before the owner took it.
+    Lapsed,
+}
+
+/// A wait that has ended, until its owner polls it.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    end: End,
+    need: u64,
+    kind: WaitKind,
+}
+
+/// Counts of events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counters {
+    pub(super) syncs: u64,
+    pub(super) failures: u64,
+    pub(super) granted: u64,
+    pub(super) losses: u64,
+    pub(super) expired: u64,
+    pub(super) uncounted: u64,
+}
+
+/// What one admission holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteTicket {
+    pub(super) units: u64,
+    /// The number of the session; or [`UNCOUNTED`], or [`SHARED`].
+    pub(super) term: u64,
+    /// Permits: the token of the last grant, and in `order` the number of admissions since it. Tokens: the moment since which
+    /// they are missing, and in `order` until when they would have been kept.
+    pub(super) token: u64,
+    pub(super) order: u64,
+}
+
+/// The term of an admission that is counted nowhere.
+pub(super) const UNCOUNTED: u64 = 0;
+/// The term of an admission from this process's own share.
+pub(super) const SHARED: u64 = u64::MAX;
+
+impl Ticket for RemoteTicket {
+    const WORDS: usize = 4;
+    fn write(&self, words: &mut [u64]) {
+        words[..4].copy_from_slice(&[self.units, self.term, self.token, self.order]);
+    }
+    fn read(words: &[u64]) -> Self {
+        Self {
+            units: words[0],
+            term: words[1],
+            token: words[2],
+            order: words[3],
+        }
+    }
+}
+
+/// Read access: what is held, free, and known of the store.
+impl Client {
+    /// Whether the units held are still ours at `now`. The driver may notice a loss late.
+    pub(super) fn is_valid(&self, now: Instant) -> bool {
+        let deadline = self.live.as_ref().and_then(|live| live.deadline);
+        deadline.is_some_and(|deadline| now < deadline)
+    }
+
+    /// Units that can be granted at once. Stale ones must be dropped before.
+    pub(super) fn free(&self, now: Instant) -> u64 {
+        if self.config.spends() {
+            return self.credit_total;
+        }
+        if self.is_valid(now) { self.held - self.in_use } else { 0 }
+    }
+
+    /// True when the limit forbids `n`, according to a recent reply of the store. An older one may be outdated, so the caller
+    /// asks the store.
+    pub(super) fn is_oversized(&self, n: u64, now: Instant) -> bool {
+        let late = |at| self.clock.after(at, self.config.renewal) <= now && !seeded!("remote_believes_for_ever");
+        let known = self.usage.filter(|(_, at)| !late(*at));
+        n > known.map_or(MAX_UNITS, |(usage, _)| usage.limit) && !self.unavailable
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.unavailable
+    }
+
+    /// True while the store is unavailable and requests are refused for that.
+    pub(super) fn refuses_unavailable(&self) -> bool {
+        self.unavailable && self.config.on_unavailable == OnUnavailable::Reject
+    }
+
+    /// True when `n` would be admitted. For a caller behind others, `n` is above zero.
+    pub(super) fn has_free(&mut self, n: u64, now: Instant) -> bool {
+        n == 0
+            || self.waiting() == 0
+                && (n <= self.free(now) || self.unavailable && self.config.on_unavailable == OnUnavailable::Admit)
+    }
+
+    /// When `n` tokens will be available from those here and those granted for later, unless another caller takes them. `None`
+    /// if they do not suffice, or if others wait.
+    pub(super) fn arrives_at(&self, n: u64) -> Option<Instant> {
+        let mut arrived = 0;
+        let mut upcoming = self.upcoming.iter().map(|&(from, units)| {
+            arrived += units;
+            let kept = self.credit.iter().filter(|&&(until, _)| until > from);
+            (from, arrived + kept.map(|(_, units)| units).sum::<u64>())
+        });
+        let enough = upcoming.find(|&(_, there)| there >= n)?;
+        Some(enough.0).filter(|_| self.waiting() == 0)
+    }
+
+    /// Whether the units of `ticket` may belong to another holder by now.
+    pub(super) fn is_lost(&mut self, ticket: &RemoteTicket, now: Instant) -> bool {
+        self.is_fork(now);
+        self.counts(ticket) && (ticket.term != self.term || !self.is_valid(now))
+    }
+
+    /// When the units of `ticket` are lost, unless the lease is renewed.
+    pub(super) fn expires_at(&self, ticket: &RemoteTicket) -> Option<Instant> {
+        self.deadline().filter(|_| self.counts(ticket))
+    }
+
+    pub(super) fn has_fence(&self, ticket: &RemoteTicket) -> bool {
+        !self.config.spends() && ticket.term != UNCOUNTED && ticket.term != SHARED
+    }
+
+    fn counts(&self, ticket: &RemoteTicket) -> bool {
+        self.has_fence(ticket) && ticket.units > 0
+    }
+
+    /// The rule as it was set up, or as the store reports it after a change.
+    pub(super) fn rule(&self) -> Rule {
+        match (self.config.rule, self.usage) {
+            (Rule::Permits { .. }, Some((Usage { limit, .. }, _))) => Rule::Permits { limit },
+            (rule, _) => rule,
+        }
+    }
+
+    /// Whether the store or another process uses another rule than this process was set up with.
+    pub(super) fn differs(&self) -> bool {
+        self.differs || self.rule() != self.config.set_up
+    }
+
+    /// The limit, as far as it is known here.
+    pub(super) fn limit(&self) -> u64 {
+        let set = match self.config.rule {
+            Rule::Permits { limit } | Rule::Window { limit, .. } => limit,
+            Rule::Rate { quota } => quota.burst_size(),
+        };
+        self.usage.map_or(set, |(usage, _)| usage.limit)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.live.as_ref().and_then(|live| live.deadline)
+    }
+
+    pub(super) fn usage(&self) -> Option<(Usage, Instant)> {
+        self.usage
+    }
+
+    pub(super) fn waiting(&self) -> u64 {
+        (self.queue.len() + self.direct.len()) as u64
+    }
+
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    pub(super) fn in_use(&self) -> u64 {
+        self.in_use
+    }
+
+    /// The fencing token of a permit.
+    pub(super) fn fence(&self, ticket: &RemoteTicket) -> Option<Fence> {
+        let RemoteTicket { token, order, .. } = *ticket;
+        let floor = self.floor;
+        self.has_fence(ticket).then_some(Fence { token, order, floor })
+    }
+
+    /// The token of the oldest grant with units held here, including the last one, whose units may be used again.
+    fn oldest(&self) -> Option<u64> {
+        let used = self.in_use_by_token.keys().next().copied();
+        (self.held > 0).then(|| used.unwrap_or(self.token))
+    }
+
+    /// Why the last sync failed, if it did.
+    pub(super) fn last_error(&self) -> Option<&StoreError> {
+        self.last_error.as_ref()
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+}
+
+/// Acquiring and refunding units without a round trip.
+impl Client {
+    /// Takes `n` units at once, or returns the reason for a refusal.
+    pub(super) fn acquire(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
+        if self.is_fork(now) || self.closed {
+            return Err(Reason::Closed);
+        }
+        self.drop_stale(now);
+        if n == 0 || self.queue.is_empty() && n <= self.free(now) {
+            let ticket = self.acquire_free(n, now);
+            if self.requests.is_empty() && self.free(now) < self.low_water() {
+                self.wake_driver();
+            }
+            return Ok(ticket);
+        }
+        if self.is_oversized(n, now) {
+            return Err(Reason::Oversized);
+        }
+        if self.unavailable && self.waiting() == 0 {
+            return self.acquire_unavailable(n, now);
+        }
+        Err(if self.config.spends() {
+            Reason::RateExceeded
+        } else {
+            Reason::Saturated
+        })
+    }
+
+    /// Takes `n` of the free units.
+    fn acquire_free(&mut self, n: u64, now: Instant) -> RemoteTicket {
+        self.counters.granted += 1;
+        if self.config.spends() {
+            // Refunded tokens live no longer than they would have.
+            let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
+            let missing = self.begin_missing(n, now);
+            self.spend(n);
+            return RemoteTicket {
+                units: n,
+                term: self.term,
+                token: missing,
+                order: until.ticks(),
+            };
+        }
+        self.in_use += n;
+        self.least_free = self.least_free.min(self.held - self.in_use);
+        self.order += 1;
+        if n > 0 {
+            *self.in_use_by_token.entry(self.token).or_default() += n;
+        }
+        RemoteTicket {
+            units: n,
+            term: self.term,
+            token: self.token,
+            order: self.order - 1,
+        }
+    }
+
+    fn spend(&mut self, n: u64) {
+        self.spent += n;
+        self.draw(n);
+    }
+
+    /// Takes `n` of the available tokens, those that expire first at first.
+    fn draw(&mut self, mut n: u64) {
+        while n > 0
+            && let Some((_, units)) = self.credit.front_mut()
+        {
+            let part = n.min(*units);
+            *units -= part;
+            self.credit_total -= part;
+            n -= part;
+            if *units == 0 {
+                self.credit.pop_front();
+            }
+        }
+    }
+
+    /// Admits or refuses `n` while the store is unavailable.
+    fn acquire_unavailable(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
+        let (token, order) = (self.token, self.order);
+        let ticket = |term| RemoteTicket {
+            units: n,
+            term,
+            token,
+            order,
+        };
+        match self.config.on_unavailable {
+            OnUnavailable::Reject => Err(Reason::Unavailable),
+            OnUnavailable::Admit => {
+                self.counters.uncounted += 1;
+                Ok(ticket(UNCOUNTED))
+            }
+            OnUnavailable::Share { of } => {
+                let parts = n.saturating_mul(of.max(1));
+                let fits = if self.config.spends() {
+                    self.share.advance(self.micros(now));
+                    self.share.fits(parts)
+                } else {
+                    self.share_in_use.saturating_add(n).saturating_mul(of.max(1)) <= self.limit()
+                };
+                if !fits {
+                    let reason = if self.config.spends() {
+                        Reason::RateExceeded
+                    } else {
+                        Reason::Saturated
+                    };
+                    return Err(reason);
+                }
+                if self.config.spends() {
+                    self.share.take(parts);
+                } else {
+                    self.share_in_use += n;
+                }
+                self.counters.uncounted += 1;
+                Ok(ticket(SHARED))
+            }
+        }
+    }
+
+    /// Takes a ticket back: its work has ended, or does not start.
+    pub(super) fn refund(&mut self, ticket: RemoteTicket, cancelled: bool, now: Instant) {
+        if ticket.term == SHARED && !self.config.spends() {
+            self.share_in_use -= ticket.units;
+            self.serve_queue(now);
+            return;
+        }
+        if ticket.term != self.term || ticket.units == 0 {
+            return;
+        }
+        if self.config.spends() {
+            if cancelled {
+                self.refund_tokens(ticket.units, &ticket, now);
+            }
+            return;
+        }
+        self.in_use -= ticket.units;
+        if let btree_map::Entry::Occupied(mut used) = self.in_use_by_token.entry(ticket.token) {
+            *used.get_mut() -= ticket.units;
+            // The entry of the last grant stays, since its units are used again.
+            if *used.get() == 0 && ticket.token != self.token {
+                used.remove();
+            }
+        }
+        if self.config.prefetch.is_none() {
+            self.return_units(ticket.units);
+            return;
+        }
+        self.serve_queue(now);
+        if self.recall_at.is_some() {
+            self.wake_driver();
+        }
+    }
+
+    /// Makes tokens available again: as many as are still missing, up to a prefetch, and for as long as they would have been.
+    fn refund_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
+        self.drop_stale(now);
+        self.note_missing(now);
+        let (missing, until) = self.still_missing(units, ticket, now);
+        let missing = if seeded!("remote_mints_by_cancelling") {
+            units
+        } else {
+            missing
+        };
+        self.spent = self.spent.saturating_sub(units);
+        // A settled ticket has the units that are left of it.
+        let own = ticket.units.max(units);
+        let most = self.config.prefetch.map_or(own, |prefetch| prefetch.most.max(own));
+        let units = missing.min(most.saturating_sub(self.credit_total));
+        if until > now && units > 0 {
+            self.low_watermarks.lower(ticket.token, units);
+            self.add_credit(units, until);
+            self.serve_queue(now);
+        }
+    }
+
+    /// Tokens that are granted and may not be used yet.
+    fn upcoming(&self) -> u64 {
+        self.upcoming.iter().map(|(_, units)| units).sum()
+    }
+
+    /// Adds tokens that are available until `until`.
+    fn add_credit(&mut self, units: u64, until: Instant) {
+        let at = self.credit.partition_point(|(other, _)| *other <= until);
+        self.credit.insert(at, (until, units));
+        self.credit_total += units;
+    }
+
+    /// Corrects a charge of tokens, up to the most that can be requested.
+    pub(super) fn settle(&mut self, ticket: &mut RemoteTicket, actual: u64, now: Instant) {
+        let actual = actual.min(MAX_UNITS);
+        let charged = std::mem::replace(&mut ticket.units, actual);
+        if ticket.term == UNCOUNTED || ticket.term == SHARED {
+            return;
+        }
+        if actual < charged {
+            return self.refund_tokens(charged - actual, ticket, now);
+        }
+        let more = actual - charged;
+        self.drop_stale(now);
+        let part = more.min(self.free(now));
+        self.note_missing(now);
+        self.spend(part);
+        if more > part {
+            self.debt = self.debt.saturating_add(more - part);
+            self.wake_driver();
+        }
+    }
+
+    /// Returns `n` units that are not in use to the store.
+    fn return_units(&mut self, n: u64) {
+        if let Some(live) = &mut self.live
+            && n > 0
+        {
+            live.returned += n;
+            self.held -= n;
+            self.least_free = self.least_free.min(self.held - self.in_use);
+            self.wake_driver();
+        }
+    }
+
+    fn micros(&self, now: Instant) -> u64 {
+        let since = self.clock.between(Instant::ZERO, now);
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Tokens given up this soon come back whole where nothing is prefetched: the bound is exceeded by at most the refill of this
+/// time.
+const LATENESS: Duration = Duration::from_millis(10);
+
+/// The tokens that come in `passed`, rounded up.
+fn gained(quota: &Quota, passed: Duration) -> u64 {
+    let parts = passed.as_nanos().saturating_mul(quota.count().into());
+    u64::try_from(parts.div_ceil(quota.period().as_nanos())).unwrap_or(u64::MAX)
+}
+
+/// The time in which `tokens` come, rounded down.
+fn spending(quota: &Quota, tokens: u64) -> Duration {
+    let nanos = quota.period().as_nanos().saturating_mul(tokens.into()) / u128::from(quota.count());
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// How many of the reserved tokens may come back.
+///
+/// The tokens here and those at the store count as one bucket, which holds a prefetch more than the store's. Tokens taken out
+/// of it and given up are no longer missing once that bucket would have been full without them: later refill would have
+/// overflowed. So no more comes back than was missing at every instant since.
+///
+/// Only the store knows how full its bucket is. It says so with each reply, and from then on it fills no faster than its rate:
+/// that is the least that is missing. The departures from a window are unknown here. So only tokens not available here count as
+/// missing, and without prefetching nothing has come in that could be too much.
+impl Client {
+    /// Records the least shortage before a change at `now`.
+    fn note_missing(&mut self, now: Instant) {
+        if self.config.spends() {
+            let missing = self.missing(0, now);
+            self.low_watermarks.note(missing);
+        }
+    }
+
+    /// Records the shortage before and after taking `n` available tokens. Returns the moment since which they are missing.
+    fn begin_missing(&mut self, n: u64, now: Instant) -> u64 {
+        let before = self.missing(0, now);
+        self.low_watermarks.note(before);
+        // Usually the sum; less where more is available than can be missing.
+        let after = if before > 0 { before + n } else { self.missing(n, now) };
+        self.low_watermarks.begin(after)
+    }
+
+    /// The least shortage once `n` more were taken.
+    fn missing(&self, n: u64, now: Instant) -> u64 {
+        let here = self.credit_total + self.upcoming();
+        (self.most() + self.missing_there(now) + n).saturating_sub(here)
+    }
+
+    /// The most tokens that a process may have available.
+    fn most(&self) -> u64 {
+        self.config.prefetch.map_or(0, |prefetch| prefetch.most)
+    }
+
+    /// The least number of tokens that the store's bucket lacks.
+    fn missing_there(&self, now: Instant) -> u64 {
+        let (tokens, since) = self.shortfall;
+        match self.config.rule {
+            Rule::Rate { quota } => {
+                // Clocks drift apart.
+                let passed = self.clock.between(since, now).saturating_mul(101) / 100;
+                tokens.saturating_sub(gained(&quota, passed))
+            }
+            _ => 0,
+        }
+    }
+
+    /// Records the shortage that the store reported, asked at `sent`.
+    fn note_shortfall(&mut self, reply: &SyncReply, sent: Instant) {
+        let (limit, used) = (reply.usage.limit, reply.usage.in_use.min(reply.usage.limit));
+        // The store counts a part of a token as one.
+        let known = (used.saturating_sub(1), sent);
+        // The grant of a request that was sent before may be older than this reply.
+        let once = |request| self.requests.get(&request).is_some_and(|pending| pending.attempts == 1);
+        let fresh = reply.grants.iter().filter(|grant| once(grant.request));
+        let given: u64 = fresh.map(|grant| grant.units).sum();
+        self.shortfall = match reply.again {
+            // The bucket may be fuller than reported. Only the tokens granted, now or for later, were certainly there.
+            _ if reply.bound && !seeded!("remote_trusts_bounds") => (given.min(limit), sent),
+            // A grant for later leaves nothing until then.
+            Some(again) if given > 0 => (limit, self.clock.after(sent, again)),
+            None if given > known.0 => (given.min(limit), sent),
+            _ => known,
+        };
+    }
+
+    /// Forgets the shortage of the store.
+    fn forget_shortfall(&mut self, now: Instant) {
+        self.shortfall = (0, now);
+        self.note_missing(now);
+    }
+
+    /// How many of `units` taken with `ticket` are still missing, and until when they may be used.
+    fn still_missing(&self, units: u64, ticket: &RemoteTicket, now: Instant) -> (u64, Instant) {
+        let until = Instant::from_ticks(ticket.order);
+        match (self.config.rule, self.config.prefetch) {
+            (Rule::Rate { quota }, None) => {
+                // Only whole tokens can be given back here, and a small bucket soon refills a part of one.
+                let arrived = self.clock.after(now, self.config.expiry());
+                let back = if arrived <= self.clock.after(until, LATENESS) {
+                    units
+                } else {
+                    units.min(self.low_watermarks.since(ticket.token))
+                };
+                // Without a prefetch of its own, this process must spend them before the store has as many again.
+                let here = self.credit_total + self.upcoming() + back;
+                let spare = (self.shortfall.0 + 1).saturating_sub(here);
+                let lasts = spending(&quota, spare).saturating_mul(100) / 101;
+                (back, until.min(self.clock.after(self.shortfall.1, lasts)))
+            }
+            (_, Some(_)) => (units.min(self.low_watermarks.since(ticket.token)), until),
+            (_, None) => (units, until),
+        }
+    }
+}
+
+/// The waiters of this process.
+///
+/// Without prefetching each waiter has a request of its own at the store, and gets what is granted to it: the store's queue is
+/// the queue. With prefetching, and for rates, the waiters queue here and are served from what comes to this process.
+impl Client {
+    /// Adds a waiter for `need` units. The wait may end at once.
+    pub(super) fn join(&mut self, need: u64, kind: WaitKind, waker: Waker, now: Instant) -> u64 {
+        let key = self.next_key;
+        self.next_key += 1;
+        if let Some(end) = self.immediate_end(need, now) {
+            self.ended.insert(key, Ended { end, need, kind });
+            self.wakers.push(waker);
+            return key;
+        }
+        if self.unavailable && kind == WaitKind::Immediate {
+            let end = End::Refused(Reason::Saturated);
+            self.ended.insert(key, Ended { end, need, kind });
+            self.wakers.push(waker);
+            return key;
+        }
+        self.enqueue(key, need, kind, Some(waker));
+        if self.unavailable {
+            self.serve_share(now);
+        }
+        self.wake_driver();
+        key
+    }
+
+    /// Adds a waiter to the queue or to the direct waiters.
+    fn enqueue(&mut self, key: u64, need: u64, kind: WaitKind, waker: Option<Waker>) {
+        let waiter = Waiter {
+            need,
+            kind,
+            waker,
+            request: None,
+        };
+        let places = if self.is_queued(kind) {
+            &mut self.queue
+        } else {
+            &mut self.direct
+        };
+        places.insert(key, waiter);
+    }
+
+    /// Whether waiters of this kind queue in this process rather than at the store.
+    fn is_queued(&self, kind: WaitKind) -> bool {
+        kind != WaitKind::Immediate && (self.config.prefetch.is_some() || self.config.spends())
+    }
+
+    fn immediate_end(&mut self, need: u64, now: Instant) -> Option<End> {
+        match self.acquire(need, now) {
+            Ok(ticket) => Some(End::Granted(ticket)),
+            Err(Reason::Saturated | Reason::RateExceeded | Reason::Oversized) => None,
+            Err(reason) => Some(End::Refused(reason)),
+        }
+    }
+
+    /// The result of the wait `key`, if it has ended. Otherwise registers `waker`, and returns the one before, to be dropped.
+    /// An unknown wait has ended with nothing.
+    pub(super) fn poll_wait(&mut self, key: u64, waker: Option<Waker>, now: Instant) -> (Option<End>, Option<Waker>) {
+        if let Some(End::Granted(ticket)) = self.ended.get(&key).map(|ended| ended.end) {
+            // A permit that was lost before its owner took it is waited for once more, in the same place.
+            let counts = !self.config.spends() && ticket.term == self.term && ticket.units > 0;
+            if counts && !self.is_valid(now) {
+                self.on_lease_end(now);
+            }
+        }
+        if let Some(ended) = self.ended.remove(&key) {
+            return (Some(ended.end), waker);
+        }
+        let waiter = match self.queue.get_mut(&key) {
+            Some(waiter) => waiter,
+            None => match self.direct.get_mut(&key) {
+                Some(waiter) => waiter,
+                None => return (Some(End::Refused(Reason::Closed)), waker),
+            },
+        };
+        match waker {
+            Some(waker) => (None, waiter.waker.replace(waker)),
+            None => (None, None),
+        }
+    }
+
+    /// True while the wait `key` has not ended.
+    pub(super) fn waits(&self, key: u64) -> bool {
+        self.queue.contains_key(&key) || self.direct.contains_key(&key)
+    }
+
+    /// The owner of `key` leaves. Its grant, if any, goes to the next waiter. Returns a waker, to be dropped.
+    pub(super) fn leave(&mut self, key: u64, now: Instant) -> Option<Waker> {
+        if let Some(ended) = self.ended.remove(&key) {
+            if let End::Granted(ticket) = ended.end
+                && !seeded!("remote_leaks_granted")
+            {
+                self.refund(ticket, true, now);
+            }
+            return None;
+        }
+        if let Some(waiter) = self.direct.remove(&key) {
+            if let Some(request) = waiter.request {
+                self.withdraw(request);
+            }
+            return waiter.waker;
+        }
+        let waiter = self.queue.remove(&key)?;
+        self.ask_at = None;
+        self.serve_queue(now);
+        self.wake_driver();
+        waiter.waker
+    }
+
+    /// Ends the wait `key`, whose waiter was already removed.
+    fn end(&mut self, key: u64, waiter: Waiter, end: End) {
+        let (need, kind) = (waiter.need, waiter.kind);
+        self.ended.insert(key, Ended { end, need, kind });
+        self.wakers.extend(waiter.waker);
+    }
+
+    /// Serves the queue from the free units.
+    fn serve_queue(&mut self, now: Instant) {
+        if self.unavailable {
+            self.serve_share(now);
+        }
+        // While other sessions wait, units that become free stay here for a turn only.
+        if self.recall_at.is_some_and(|until| now >= until) {
+            return;
+        }
+        while let Some((&key, head)) = self.queue.first_key_value()
+            && head.need <= self.free(now)
+        {
+            let Some(waiter) = self.queue.remove(&key) else { return };
+            let ticket = self.acquire_free(waiter.need, now);
+            self.end(key, waiter, End::Granted(ticket));
+        }
+    }
+
+    /// Serves all waiters in order of arrival from this process's own share.
+    fn serve_share(&mut self, now: Instant) {
+        while let Some(key) = self.first() {
+            let waiter = self.queue.get(&key).or_else(|| self.direct.get(&key));
+            let Some(need) = waiter.map(|waiter| waiter.need) else {
+                return;
+            };
+            let end = match self.acquire_unavailable(need, now) {
+                Ok(ticket) => End::Granted(ticket),
+                Err(reason @ (Reason::Unavailable | Reason::Closed)) => End::Refused(reason),
+                Err(_) => {
+                    let of = if let super::OnUnavailable::Share { of } = self.config.on_unavailable {
+                        of.max(1)
+                    } else {
+                        1
+                    };
+                    let wait = self
+                        .share
+                        .wait(need.saturating_mul(of))
+                        .filter(|_| self.config.spends());
+                    let wait = wait.map(|micros| std::time::Duration::from_micros(micros.max(1)));
+                    self.share_at = wait.map(|wait| self.clock.after(now, wait));
+                    return;
+                }
+            };
+            self.end_wait(key, end);
+        }
+    }
+
+    /// The key of the oldest waiter.
+    fn first(&self) -> Option<u64> {
+        let queue = self.queue.keys().next();
+        let direct = self.direct.keys().next();
+        queue.into_iter().chain(direct).min().copied()
+    }
+
+    /// Ends the wait of `key`, and withdraws its request.
+    fn end_wait(&mut self, key: u64, end: End) {
+        if let Some(waiter) = self.queue.remove(&key) {
+            self.end(key, waiter, end);
+        } else if let Some(waiter) = self.direct.remove(&key) {
+            if let Some(request) = waiter.request {
+                self.withdraw(request);
+            }
+            self.end(key, waiter, end);
+        }
+    }
+
+    /// Ends all waits with `end`.
+    fn end_all_waits(&mut self, end: End) {
+        while let Some(key) = self.first() {
+            self.end_wait(key, end);
+        }
+    }
+
+    /// Returns waiters that were granted permits of this term and have not taken them to their places: they wait again.
+    fn requeue_granted(&mut self) {
+        let term = self.term;
+        let of_term = |end: &End| matches!(end, End::Granted(RemoteTicket { units: 1.., term: of, .. }) if *of == term);
+        let lost = self.ended.iter().filter(|(_, ended)| of_term(&ended.end));
+        let lost: Vec<_> = lost.map(|(&key, _)| key).collect();
+        for key in lost {
+            let Some(Ended { need, kind, .. }) = self.ended.remove(&key) else {
+                continue;
+            };
+            if kind == WaitKind::Policy {
+                let end = End::Lapsed;
+                self.ended.insert(key, Ended { end, need, kind });
+                continue;
+            }
+            // Its owner has been woken, and registers a waker when it polls.
+            self.enqueue(key, need, kind, None);
+        }
+    }
+}
+
+/// The passing of time: leases end, the store stays away, units lie idle.
+impl Client {
+    /// Advances the time to `now`.
+    pub(super) fn on_tick(&mut self, now: Instant) {
+        let deadline = self.deadline().filter(|_| !self.config.spends());
+        if deadline.is_some_and(|deadline| deadline <= now) {
+            self.on_lease_end(now);
+        }
+        let patience = self.config.unavailable_after;
+        if let Some(since) = self.failing_since
+            && !self.unavailable
+            && self.clock.after(since, patience) <= now
+        {
+            self.declare_unavailable(now);
+        }
+        if self.unavailable && self.share_at.is_some_and(|at| at <= now) {
+            self.share_at = None;
+            self.serve_share(now);
+        }
+        self.drop_stale(now);
+        self.return_idle(now);
+        self.serve_queue(now);
+    }
+
+    /// Ends the session here, with the loss of its units. The store is told, in case it thinks otherwise.
+    fn on_lease_end(&mut self, now: Instant) {
+        let Some(live) = self.live.take() else { return };
+        self.end_session(&live);
+        self.forget_session(now);
+    }
+
+    /// Forgets the state of the session. Waiters whose granted permits were not taken wait again.
+    fn forget_session(&mut self, now: Instant) {
+        self.requests.clear();
+        self.withdrawn.clear();
+        self.look_at = None;
+        self.recall_at = None;
+        for waiter in self.direct.values_mut() {
+            waiter.request = None;
+        }
+        if self.config.spends() {
+            return;
+        }
+        if self.held > 0 {
+            self.counters.losses += 1;
+        }
+        self.requeue_granted();
+        self.term += 1;
+        self.held = 0;
+        self.in_use = 0;
+        self.in_use_by_token.clear();
+        self.least_free = 0;
+        self.idle_at = None;
+        self.wake_watchers();
+        if self.unavailable {
+            self.serve_share(now);
+        }
+        self.wake_driver();
+    }
+
+    /// Schedules the report of the session's end to the store.
+    fn end_session(&mut self, live: &LiveSession) {
+        const MOST: usize = 8;
+        if self.session_ends.len() == MOST {
+            let unheard = self.session_ends.pop_front();
+            self.ended_sessions.extend(unheard.map(|(session, ..)| session));
+        }
+        self.session_ends.push_back((live.id, live.seq + 1, 0));
+    }
+
+    /// Declares the store unavailable: it has not answered for too long.
+    fn declare_unavailable(&mut self, now: Instant) {
+        self.unavailable = true;
+        match self.config.on_unavailable {
+            OnUnavailable::Reject => self.end_all_waits(End::Refused(Reason::Unavailable)),
+            OnUnavailable::Admit | OnUnavailable::Share { .. } => self.serve_share(now),
+        }
+        self.wake_watchers();
+    }
+
+    /// Makes tokens available whose time has come, and drops those that were not spent in time.
+    pub(super) fn drop_stale(&mut self, now: Instant) {
+        if self.credit.front().is_some_and(|&(until, _)| until <= now) {
+            self.note_missing(now);
+        }
+        while let Some(&(from, units)) = self.upcoming.front()
+            && from <= now
+        {
+            self.upcoming.pop_front();
+            self.make_room(units, now);
+            self.add_credit(units, self.clock.after(from, self.config.expiry()));
+        }
+        while let Some(&(until, units)) = self.credit.front()
+            && until <= now
+        {
+            self.counters.expired += units;
+            self.credit_total -= units;
+            self.credit.pop_front();
+        }
+    }
+
+    /// Makes room for `units` tokens that become available. Of refunded ones no more is kept than a prefetch holds beside them,
+    /// or than the first waiter needs.
+    fn make_room(&mut self, units: u64, now: Instant) {
+        let Some(prefetch) = self.config.prefetch else { return };
+        let head = self.queue.first_key_value().map_or(0, |(_, head)| head.need);
+        let over = (self.credit_total + units)
+            .saturating_sub(prefetch.most.max(head))
+            .min(self.credit_total);
+        if over > 0 {
+            self.counters.expired += over;
+            self.note_missing(now);
+            self.draw(over);
+        }
+    }
+
+    /// Returns permits to the store that were idle for some time.
+    fn return_idle(&mut self, now: Instant) {
+        let Some(prefetch) = self.config.prefetch.filter(|_| !self.config.spends()) else {
+            return;
+        };
+        if self.held == self.in_use {
+            self.idle_at = None;
+            return;
+        }
+        match self.idle_at {
+            Some(at) if at > now => return,
+            Some(_) => {
+                let spare = (self.held - self.in_use).saturating_sub(prefetch.low);
+                self.return_units(self.least_free.min(spare));
+            }
+            None => {}
+        }
+        self.least_free = self.held - self.in_use;
+        self.idle_at = (self.least_free > prefetch.low).then(|| self.clock.after(now, prefetch.idle));
+    }
+
+    /// The next instant at which [`on_tick`](Self::on_tick) or the store has something to do.
+    pub(super) fn next_tick(&self, now: Instant) -> Option<Instant> {
+        let deadline = self.deadline().filter(|_| !self.config.spends());
+        let away = self.failing_since.filter(|_| !self.unavailable);
+        let away = away.map(|since| self.clock.after(since, self.config.unavailable_after));
+        let idle = self.idle_at;
+        let share = self.share_at.filter(|_| self.unavailable);
+        let recall_at = self.recall_at.filter(|&until| until > now && !self.queue.is_empty());
+        // Tokens kept available are replaced when they are dropped.
+        let kept = self.config.prefetch.is_some_and(|prefetch| prefetch.low > 0);
+        let stale = self.credit.front().map(|(until, _)| *until).filter(|_| kept);
+        let upcoming = self.upcoming.front().map(|(from, _)| *from);
+        [deadline, away, idle, share, recall_at, stale, upcoming]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+/// A check is a system call, so its answer holds this long.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A copy of the client in a forked process.
+///
+/// The child has the session and the connections of its parent in memory: a permit that it took would exist twice, under one
+/// token. So a copy admits nothing, and sends nothing to the store.
+impl Client {
+    /// Whether this is the copy in a forked process, checked anew after [`LOOK`].
+    #[inline]
+    fn is_fork(&mut self, now: Instant) -> bool {
+        if now >= self.known_until {
+            self.check_process(now);
+        }
+        self.is_fork
+    }
+
+    /// Checks whether this is the copy in a forked process. A copy loses its units and closes, without a sync.
+    pub(super) fn check_process(&mut self, now: Instant) {
+        self.known_until = self.clock.after(now, LOOK);
+        if self.is_fork || std::process::id() == self.process || seeded!("remote_goes_on_in_a_fork") {
+            return;
+        }
+        (self.is_fork, self.closed) = (true, true);
+        self.live = None;
+        self.session_ends.clear();
+        self.forget_session(now);
+        self.end_all_waits(End::Refused(Reason::Closed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ManualClock;
+    use crate::core::refusal::Reason;
+    use crate::remote::{Key, Memory, Prefetch, Remote};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_limiter_in_a_forked_process_is_closed_and_sends_nothing() {
+        let clock = ManualClock::new();
+        let store = Arc::new(Memory::new(&clock));
+        let build = |prefetch| {
+            let remote = Remote::permits(Key::new("shared").unwrap(), 8)
+                .clock(&clock)
+                .prefetch(prefetch);
+            remote.in_place(Arc::clone(&store)).unwrap()
+        };
+        let (copy, other) = (build(Prefetch::up_to(4).keep(4)), build(Prefetch::up_to(4)));
+        let held = clock.run(copy.acquire(1)).unwrap();
+        clock.advance(super::LOOK);
+        // As in a child, whose process id differs.
+        copy.shared.with(|client| client.process ^= 1);
+        let syncs = copy.stats().syncs;
+        assert_eq!(
+            copy.try_acquire(1).unwrap_err().reason(),
+            Reason::Closed,
+            "three are at hand"
+        );
+        assert!(held.is_lost());
+        drop(held);
+        assert_eq!(clock.run(copy.acquire(1)).unwrap_err().reason(), Reason::Closed);
+        clock.run(copy.close());
+        assert_eq!(copy.stats().syncs, syncs);
+        // The parent still holds its units.
+        assert!(clock.run(other.acquire_now(5)).is_err());
+        drop(clock.run(other.acquire_now(4)).unwrap());
+    }
+}

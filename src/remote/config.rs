@@ -1,0 +1,134 @@
+//! The configuration of a remote limiter, fixed while it runs.
+
+use super::backend::Rule;
+use super::key::Key;
+use std::time::Duration;
+
+/// The most units of a limit, a burst or a request at a store: doubles hold them as whole numbers, with space for sums.
+pub const MAX_UNITS: u64 = 1 << 40;
+
+/// What happens to requests while the store is unavailable, which it is after it could not be reached for some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnUnavailable {
+    /// They are refused as [`Unavailable`](crate::Reason::Unavailable), at once.
+    #[default]
+    Reject,
+    /// All are admitted, and not counted.
+    Admit,
+    /// They are admitted from a share of this process: a fixed part of the limit, or of the rate. So as many processes as there
+    /// are parts admit no more than the limit together. The share comes on top of the units held by processes that still reach
+    /// the store.
+    Share {
+        /// The number of parts.
+        of: u64,
+    },
+}
+
+/// Units fetched several at a time, to be spent in this process.
+///
+/// # Bounds
+/// *Permits* are never over-admitted: the store counts all fetched ones as in use. Idle ones are wasted while they stay in a
+/// process: at most until [`idle`](Self::idle) has passed, and no longer than it takes to notify the process that others wait.
+///
+/// *Tokens* that are fetched have left the store's bucket, so that the rate in the long run is never exceeded. But processes
+/// may spend at the same instant what they fetched at different ones: in a span `t` at most `burst + rate x t + P x most`, with
+/// `P` processes. For a bound of `B + rate x t`, give the rate a burst of `B - P x most`. Tokens that were not spent within
+/// [`expiry`](Self::expiry) are dropped. A process that dies takes at most `most` with it. All of this holds as long as no
+/// request exceeds `most`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefetch {
+    pub(super) most: u64,
+    pub(super) low: u64,
+    pub(super) idle: Duration,
+    pub(super) turn: Duration,
+    pub(super) expiry: Duration,
+    pub(super) span: Duration,
+}
+
+impl Prefetch {
+    /// Keeps up to `most` units available here; the number fetched at a time follows the demand.
+    #[must_use]
+    pub const fn up_to(most: u64) -> Self {
+        Self {
+            most,
+            low: 0,
+            idle: Duration::from_millis(500),
+            turn: Duration::from_millis(10),
+            expiry: Duration::from_millis(100),
+            span: Duration::from_millis(20),
+        }
+    }
+
+    /// Keeps at least `low` units available here, as far as the store has them, also without demand; none unless set.
+    /// `try_admit` finds only available units.
+    #[must_use]
+    pub const fn keep(self, low: u64) -> Self {
+        Self { low, ..self }
+    }
+
+    /// Returns permits that were free for this long; 500 ms unless set.
+    #[must_use]
+    pub const fn idle(self, idle: Duration) -> Self {
+        Self { idle, ..self }
+    }
+
+    /// While others wait, freed permits stay within this process for this long, and then go to the others; 10 ms unless set.
+    /// Zero is fair to the single request, and takes a round trip for each.
+    #[must_use]
+    pub const fn turn(self, turn: Duration) -> Self {
+        Self { turn, ..self }
+    }
+
+    /// Drops tokens that were not spent for this long; 100 ms unless set.
+    #[must_use]
+    pub const fn expiry(self, expiry: Duration) -> Self {
+        Self { expiry, ..self }
+    }
+
+    /// Sizes a batch of tokens as the recent demand of this time, up to `most`; 20 ms unless set.
+    #[must_use]
+    pub const fn span(self, span: Duration) -> Self {
+        Self { span, ..self }
+    }
+}
+
+/// All settings.
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    pub(super) key: Key,
+    pub(super) rule: Rule,
+    /// The rule as it was set up.
+    pub(super) set_up: Rule,
+    pub(super) client: u64,
+    pub(super) ttl: Duration,
+    pub(super) renewal: Duration,
+    pub(super) timeout: Duration,
+    pub(super) retry: Duration,
+    pub(super) on_unavailable: OnUnavailable,
+    pub(super) unavailable_after: Duration,
+    pub(super) prefetch: Option<Prefetch>,
+}
+
+impl Config {
+    /// True if units are spent, and do not come back.
+    pub(super) fn spends(&self) -> bool {
+        !matches!(self.rule, Rule::Permits { .. })
+    }
+
+    /// How long tokens that were not spent are kept.
+    pub(super) fn expiry(&self) -> Duration {
+        match (self.prefetch, self.rule) {
+            // A late return would add to what the window has again.
+            (None, Rule::Window { length, .. }) => Duration::from_millis(10).min(length / Rule::SEGMENTS as u32),
+            (prefetch, _) => prefetch.unwrap_or(Prefetch::up_to(0)).expiry,
+        }
+    }
+
+    /// The time from sending a sync until the units are lost, unless it is renewed: 1 % less than the store allows, since
+    /// clocks drift apart.
+    pub(super) fn lease(&self) -> Duration {
+        let margin = if seeded!("remote_trusts_clocks") { 0 } else { 1 };
+        self.ttl - self.ttl / 100 * margin
+    }
+}
