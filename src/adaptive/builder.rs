@@ -1,10 +1,11 @@
 //! The settings of an adaptive limit.
 
 use super::error::AdaptiveError;
+use super::gradient2::Gradient2;
+use super::law::LimitLaw;
 use super::limiter::Adaptive;
 use super::resizable::Resizable;
-use super::tuner::{Settings, Tuner};
-use crate::algo::adaptive::{Gradient2, Headroom, LimitLaw, Sampler};
+use super::tuner::{Headroom, Sampler, Settings, Tuner};
 use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! A resizable limiter that learns its limit.
 
 use super::builder::AdaptiveBuilder;
+use super::law::LimitLaw;
 use super::resizable::Resizable;
 use super::tuner::{Settings, Tuner};
-use crate::algo::adaptive::LimitLaw;
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};

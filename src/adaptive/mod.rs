@@ -10,14 +10,25 @@
 //!
 //! `docs/adaptive.md` has them all on the same plant.
 
+mod aimd;
 mod builder;
 mod error;
+mod gradient;
+mod gradient2;
+mod law;
 mod limiter;
 mod resizable;
+mod trend;
 mod tuner;
+mod vegas;
 
-pub use crate::algo::adaptive::{Aimd, Gradient, Gradient2, LimitLaw, Sample, Trend, Vegas};
+pub use aimd::Aimd;
 pub use builder::AdaptiveBuilder;
 pub use error::AdaptiveError;
+pub use gradient::Gradient;
+pub use gradient2::Gradient2;
+pub use law::{LimitLaw, Sample};
 pub use limiter::Adaptive;
 pub use resizable::Resizable;
+pub use trend::Trend;
+pub use vegas::Vegas;

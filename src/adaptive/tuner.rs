@@ -1,6 +1,7 @@
 //! A window of samples, the law, and the limit that came out of it last. Plain data, behind a lock of its owner.
 
-use crate::algo::adaptive::{Headroom, LimitLaw, Sample, Sampler};
+use super::law::{LimitLaw, Sample};
+use crate::rng::Rng;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
@@ -98,4 +99,133 @@ pub(super) struct Question {
     pub(super) limit: f64,
     pub(super) sample: Sample,
     pub(super) in_flight: u64,
+}
+
+/// A window of latencies, of which one percentile is wanted. It keeps so many at most; of more, an even choice (J.
+/// Vitter's algorithm R, 1985).
+#[derive(Clone, Debug)]
+pub(super) struct Sampler {
+    kept: Vec<u64>,
+    most: usize,
+    seen: u64,
+    draws: Rng,
+    in_flight: u64,
+    dropped: bool,
+    /// When the window began.
+    since: u64,
+}
+
+/// What came out of a window: a latency in ticks, the most in flight, and whether something was dropped.
+pub(super) type Drawn = (u64, u64, bool);
+
+impl Sampler {
+    pub(super) fn new(most: usize, now: u64) -> Self {
+        Self {
+            kept: Vec::with_capacity(most),
+            most,
+            seen: 0,
+            draws: Rng::new(0),
+            in_flight: 0,
+            dropped: false,
+            since: now,
+        }
+    }
+
+    /// One that took so long.
+    pub(super) fn add(&mut self, latency: u64, in_flight: u64, dropped: bool) {
+        self.seen += 1;
+        self.in_flight = self.in_flight.max(in_flight);
+        self.dropped |= dropped;
+        if self.kept.len() < self.most {
+            self.kept.push(latency);
+        } else {
+            let place = (self.draws.draw() % self.seen) as usize;
+            if let Some(kept) = self.kept.get_mut(place) {
+                *kept = latency;
+            }
+        }
+    }
+
+    /// The `percentile` (0 to 100) of the window, if it has lasted `window` ticks and has `least` latencies; the next one
+    /// begins then.
+    pub(super) fn close(&mut self, now: u64, window: u64, least: u64, percentile: f64) -> Option<Drawn> {
+        if now.saturating_sub(self.since) < window || self.seen < least.max(1) {
+            return None;
+        }
+        let last = self.kept.len() - 1;
+        let rank = ((percentile / 100.0 * last as f64).round() as usize).min(last);
+        let (_, latency, _) = self.kept.select_nth_unstable(rank);
+        let drawn = (*latency, self.in_flight, self.dropped);
+        self.kept.clear();
+        (self.seen, self.in_flight, self.dropped, self.since) = (0, 0, false, now);
+        Some(drawn)
+    }
+}
+
+/// How far a limit may be above what is really used.
+///
+/// The limit is at most `factor - decay * log10(in flight)` times what is in flight, and at least `floor` times; and at
+/// least one more than that, or a small limit could not grow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Headroom {
+    pub(super) factor: f64,
+    pub(super) decay: f64,
+    pub(super) floor: f64,
+}
+
+impl Headroom {
+    pub(super) fn limit(&self, in_flight: u64) -> f64 {
+        let used = in_flight.max(1) as f64;
+        let most = used * (self.factor - self.decay * used.log10()).max(self.floor);
+        if seeded!("headroom_keeps_small") {
+            most
+        } else {
+            most.max(used + 1.0)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_ends_when_it_is_long_enough_and_full_enough() {
+        let mut sampler = Sampler::new(100, 0);
+        for latency in (1..=9).rev() {
+            sampler.add(latency, latency, false);
+        }
+        assert_eq!(sampler.close(100, 100, 10, 50.0), None);
+        sampler.add(10, 3, true);
+        assert_eq!(sampler.close(99, 100, 10, 50.0), None);
+        assert_eq!(sampler.close(100, 100, 10, 90.0), Some((9, 9, true)));
+        assert_eq!(sampler.close(500, 100, 1, 90.0), None, "the next one is empty");
+    }
+
+    #[test]
+    fn more_than_it_keeps_are_chosen_from_evenly() {
+        let mut sampler = Sampler::new(256, 0);
+        for latency in 0..100_000 {
+            sampler.add(latency, 1, false);
+        }
+        let (median, ..) = sampler.close(1, 1, 1, 50.0).unwrap();
+        assert!((40_000..60_000).contains(&median), "{median}");
+    }
+
+    #[test]
+    fn the_more_is_used_the_less_headroom_there_is() {
+        let of = |decay| Headroom {
+            factor: 5.0,
+            decay,
+            floor: 1.2,
+        };
+        for (decay, in_flight, limit) in [
+            (1.0, 10, 40),
+            (1.0, 100, 300),
+            (1.0, 1_000, 2_000),
+            (2.0, 10_000, 12_000),
+        ] {
+            assert_eq!(of(decay).limit(in_flight).round() as u64, limit);
+        }
+    }
 }

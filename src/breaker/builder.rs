@@ -1,14 +1,14 @@
 //! The settings of a breaker.
 
-use super::circuit::{CircuitBreaker, Config};
+use super::circuit_breaker::{CircuitBreaker, Config};
 use super::count_window::CountWindow;
 use super::error::BreakerError;
 use super::event::BreakerEvent;
 use super::history::{History, Learnt};
 use super::open_time::OpenTime;
+use super::thresholds::Thresholds;
 use super::time_window::TimeWindow;
 use super::window::Window;
-use crate::algo::breaker::Judge;
 use crate::limiter::Outcome;
 use crate::time::Clock;
 use std::fmt;
@@ -267,7 +267,7 @@ impl BreakerBuilder {
                 Window::Time(TimeWindow::new(segment, clock.now().ticks()))
             }
         };
-        let judge = Judge {
+        let thresholds = Thresholds {
             minimum,
             failure_rate,
             slow_rate,
@@ -276,8 +276,11 @@ impl BreakerBuilder {
         let config = Config {
             times_calls,
             is_plain: self.classifier.is_none() && consecutive.is_none() && learnt.is_none(),
-            judge,
-            alarm: learnt.as_ref().map_or(judge, |learnt| learnt.lowest(judge)).alarm(),
+            thresholds,
+            alarm: learnt
+                .as_ref()
+                .map_or(thresholds, |learnt| learnt.lowest(thresholds))
+                .alarm(),
             learnt,
             slow_after: slow_after.map(|after| clock.ticks_of(after)),
             consecutive,

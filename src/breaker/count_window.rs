@@ -12,14 +12,14 @@
 //! A window that is full and of which `head` counts nothing bad is of successes alone, whoever is about to write to it. One
 //! more would be the same window at another position: nothing is written.
 //!
-//! Counts that are too high by that are seen by counting the slots before anything is concluded. A word of another period
+//! CallCounts that are too high by that are seen by counting the slots before anything is concluded. A word of another period
 //! is left alone: a new period starts by one store, and what comes late changes nothing in it. Periods are told apart as
 //! long as nobody sleeps through 2^13 of them between finding its own to be the current one and claiming.
 
-use crate::algo::breaker::{Alarm, Counts, Mark};
+use super::thresholds::{Alarm, CallCounts, CallResult};
 use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
-const MARK_BITS: u32 = 2;
+const RESULT_BITS: u32 = 2;
 const FAILED: u32 = 1;
 const SLOW: u32 = 2;
 /// Half of the periods that a slot can tell apart: those further ahead are taken for older ones.
@@ -52,20 +52,20 @@ fn position(head: u64) -> u64 {
     head >> POSITION & FIELD
 }
 
-fn slot(period: u64, mark: Mark) -> u32 {
-    let failed = if mark.failed { FAILED } else { 0 };
-    let slow = if mark.slow { SLOW } else { 0 };
-    (period as u32) << MARK_BITS | failed | slow
+fn slot(period: u64, result: CallResult) -> u32 {
+    let failed = if result.failed { FAILED } else { 0 };
+    let slow = if result.slow { SLOW } else { 0 };
+    (period as u32) << RESULT_BITS | failed | slow
 }
 
 /// True when `word` was written in the period of `mine`.
 fn same_period(word: u32, mine: u32) -> bool {
-    word >> MARK_BITS == mine >> MARK_BITS
+    word >> RESULT_BITS == mine >> RESULT_BITS
 }
 
 /// True when `word` was written in a later period than `mine`.
 fn is_newer(word: u32, mine: u32) -> bool {
-    let ahead = (word >> MARK_BITS).wrapping_sub(mine >> MARK_BITS) & (2 * HALF - 1);
+    let ahead = (word >> RESULT_BITS).wrapping_sub(mine >> RESULT_BITS) & (2 * HALF - 1);
     ahead != 0 && ahead < HALF
 }
 
@@ -82,8 +82,8 @@ fn counted(old: u32, new: u32) -> u64 {
 }
 
 /// What `head` says of bad results.
-fn bad(word: u64) -> Counts {
-    Counts {
+fn bad(word: u64) -> CallCounts {
+    CallCounts {
         calls: 0,
         failed: word >> FIELD_BITS & FIELD,
         slow: word & FIELD,
@@ -98,7 +98,7 @@ impl CountWindow {
             head: AtomicU64::new(empty(0)),
             round: (size as u64) << POSITION,
             // As of the period before the first: empty.
-            slots: (0..size).map(|_| AtomicU32::new(u32::MAX << MARK_BITS)).collect(),
+            slots: (0..size).map(|_| AtomicU32::new(u32::MAX << RESULT_BITS)).collect(),
         }
     }
 
@@ -118,14 +118,14 @@ impl CountWindow {
     /// Whoever makes it worse looks at the counts; if they are not enough, somebody who comes later will, or whoever makes
     /// the window large enough.
     #[inline]
-    pub(super) fn record(&self, period: u64, mark: Mark, n: u64, alarm: &Alarm) -> bool {
+    pub(super) fn record(&self, period: u64, result: CallResult, n: u64, alarm: &Alarm) -> bool {
         // More than fit push each other out.
-        (0..n.min(self.size())).fold(false, |look, _| look | self.record_one(period, mark, alarm))
+        (0..n.min(self.size())).fold(false, |look, _| look | self.record_one(period, result, alarm))
     }
 
     #[inline(always)]
-    pub(super) fn record_one(&self, period: u64, mark: Mark, alarm: &Alarm) -> bool {
-        let new = slot(period, mark);
+    pub(super) fn record_one(&self, period: u64, result: CallResult, alarm: &Alarm) -> bool {
+        let new = slot(period, result);
         if weight(new) == 0 && self.is_spotless(period) {
             return false;
         }
@@ -255,11 +255,11 @@ impl CountWindow {
     }
 
     /// What the window holds, but for results that are being recorded.
-    pub(super) fn counts(&self, period: u64) -> Counts {
+    pub(super) fn counts(&self, period: u64) -> CallCounts {
         let head = self.head.load(Ordering::Relaxed);
         let calls = self.calls(head, period);
-        let Counts { failed, slow, .. } = bad(head);
-        Counts {
+        let CallCounts { failed, slow, .. } = bad(head);
+        CallCounts {
             calls,
             failed: failed.min(calls),
             slow: slow.min(calls),
@@ -267,12 +267,12 @@ impl CountWindow {
     }
 
     /// What the slots say.
-    pub(super) fn recount(&self, period: u64) -> Counts {
-        let mut counts = Counts {
+    pub(super) fn recount(&self, period: u64) -> CallCounts {
+        let mut counts = CallCounts {
             calls: self.calls(self.head.load(Ordering::Relaxed), period),
-            ..Counts::default()
+            ..CallCounts::default()
         };
-        let mine = slot(period, Mark::default());
+        let mine = slot(period, CallResult::default());
         let slots = self.slots.iter().map(|word| word.load(Ordering::Relaxed));
         for word in slots.filter(|&word| same_period(word, mine)) {
             counts.failed += u64::from(word & FAILED != 0);
@@ -301,28 +301,28 @@ mod tests {
             for period in [0, 1, 5] {
                 window.reset(period);
                 let mut last = VecDeque::new();
-                let (mut seed, mut mark) = (period + 1, Mark::default());
+                let (mut seed, mut result) = (period + 1, CallResult::default());
                 for _ in 0..20 * size {
                     // The generator of D. Knuth's MMIX.
                     seed = seed
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
                     if seed >> 62 == 0 {
-                        mark = Mark {
+                        result = CallResult {
                             failed: seed >> 61 & 1 == 1,
                             slow: seed >> 60 & 1 == 1,
                         };
                     }
-                    window.record(period, mark, 1, &NEVER);
-                    last.push_back(mark);
+                    window.record(period, result, 1, &NEVER);
+                    last.push_back(result);
                     if last.len() > size {
                         last.pop_front();
                     }
-                    let mut expected = Counts::default();
-                    last.iter().for_each(|&mark| expected.add(mark, 1));
+                    let mut expected = CallCounts::default();
+                    last.iter().for_each(|&result| expected.add(result, 1));
                     assert_eq!(window.counts(period), expected);
                     assert_eq!(window.recount(period), expected);
-                    assert_eq!(window.counts(period + 1), Counts::default());
+                    assert_eq!(window.counts(period + 1), CallCounts::default());
                 }
             }
         }
@@ -330,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_slot_of_a_later_period_is_left_alone() {
-        let good = Mark::default();
-        let both = Mark {
+        let good = CallResult::default();
+        let both = CallResult {
             failed: true,
             slow: true,
         };
@@ -368,13 +368,13 @@ mod tests {
     fn who_is_to_look() {
         let window = CountWindow::new(4);
         let (good, failed) = (
-            Mark::default(),
-            Mark {
+            CallResult::default(),
+            CallResult {
                 failed: true,
                 slow: false,
             },
         );
-        let slow = Mark {
+        let slow = CallResult {
             failed: false,
             slow: true,
         };
@@ -383,7 +383,7 @@ mod tests {
             failed: 2,
             slow: 2,
         };
-        let looks = |mark| window.record_one(0, mark, &alarm);
+        let looks = |result| window.record_one(0, result, &alarm);
         assert_eq!([failed, good, good, good].map(looks), [false, false, true, false]);
         // The first of them pushes out a failure.
         assert_eq!(

@@ -1,6 +1,7 @@
 //! What a breaker tells: its state, its numbers, and the changes of its state.
 
-use crate::algo::breaker::{Counts, Judge, State};
+use super::machine::CircuitState;
+use super::thresholds::{CallCounts, Thresholds};
 use std::time::Duration;
 
 /// The state of a [`CircuitBreaker`](crate::CircuitBreaker).
@@ -21,15 +22,15 @@ pub enum BreakerState {
     MetricsOnly,
 }
 
-impl From<State> for BreakerState {
-    fn from(state: State) -> Self {
+impl From<CircuitState> for BreakerState {
+    fn from(state: CircuitState) -> Self {
         match state {
-            State::Closed => Self::Closed,
-            State::Disabled => Self::Disabled,
-            State::MetricsOnly => Self::MetricsOnly,
-            State::Open => Self::Open,
-            State::HalfOpen => Self::HalfOpen,
-            State::ForcedOpen => Self::ForcedOpen,
+            CircuitState::Closed => Self::Closed,
+            CircuitState::Disabled => Self::Disabled,
+            CircuitState::MetricsOnly => Self::MetricsOnly,
+            CircuitState::Open => Self::Open,
+            CircuitState::HalfOpen => Self::HalfOpen,
+            CircuitState::ForcedOpen => Self::ForcedOpen,
         }
     }
 }
@@ -59,7 +60,13 @@ pub struct BreakerMetrics {
 }
 
 impl BreakerMetrics {
-    pub(super) fn new(state: State, period: u64, counts: Counts, refused: u64, judge: Judge) -> Self {
+    pub(super) fn new(
+        state: CircuitState,
+        period: u64,
+        counts: CallCounts,
+        refused: u64,
+        thresholds: Thresholds,
+    ) -> Self {
         Self {
             state: state.into(),
             period,
@@ -67,9 +74,9 @@ impl BreakerMetrics {
             failed: counts.failed,
             slow: counts.slow,
             refused,
-            minimum: judge.minimum,
+            minimum: thresholds.minimum,
             usual: (None, None),
-            thresholds: (judge.failure_rate, judge.slow_rate),
+            thresholds: (thresholds.failure_rate, thresholds.slow_rate),
         }
     }
 

@@ -10,23 +10,21 @@
 //! | [`BreakerMetrics`] | what it has seen |
 
 mod builder;
-mod circuit;
+mod circuit_breaker;
 mod count_window;
 mod error;
 mod event;
 mod history;
-mod limiter;
+mod machine;
 mod open_time;
 mod streak;
+mod thresholds;
 mod time_window;
-mod verbs;
 mod window;
-mod word;
 
 pub use builder::BreakerBuilder;
-pub use circuit::CircuitBreaker;
+pub use circuit_breaker::{BreakerTicket, CircuitBreaker};
 pub use error::BreakerError;
 pub use event::{BreakerEvent, BreakerMetrics, BreakerState};
 pub use history::History;
-pub use limiter::BreakerTicket;
 pub use open_time::{OpenTime, Trip};

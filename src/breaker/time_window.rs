@@ -5,7 +5,7 @@
 //! period skips as many numbers as there are segments: what an older period recorded, or still records, lies outside of
 //! the window at once.
 
-use crate::algo::breaker::{Counts, Mark};
+use super::thresholds::{CallCounts, CallResult};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 
 const COUNT_BITS: u32 = 28;
@@ -80,7 +80,7 @@ impl TimeWindow {
     /// Records `n` results, if `is_current` says so once the period's origin has been read. True when the window may
     /// have become worse.
     #[inline]
-    pub(super) fn record(&self, mark: Mark, n: u64, now: u64, is_current: impl Fn() -> bool) -> bool {
+    pub(super) fn record(&self, result: CallResult, n: u64, now: u64, is_current: impl Fn() -> bool) -> bool {
         // (O) Acquire: whoever reads the origin of a newer period here sees in `is_current` that the older one is over.
         let origin = self.origin.load(Ordering::Acquire);
         if !is_current() && !seeded!("breaker_trusts_origin") {
@@ -90,13 +90,13 @@ impl TimeWindow {
         let segment = &self.segments[(number % Self::PLACES as u64) as usize];
         let n = n.min(COUNT);
         add(&segment.calls, number, n);
-        if mark.failed {
+        if result.failed {
             add(&segment.failed, number, n);
         }
-        if mark.slow {
+        if result.slow {
             add(&segment.slow, number, n);
         }
-        if mark.failed | mark.slow {
+        if result.failed | result.slow {
             // SeqCst: of a call that makes the window large enough and one that makes it bad enough, at least one sees
             // the other: each adds to a segment and then reads all, this one `bad` as well.
             self.bad.fetch_max(number, Ordering::SeqCst);
@@ -106,7 +106,7 @@ impl TimeWindow {
         number.saturating_sub(self.bad.load(Ordering::SeqCst)) < Self::SPAN
     }
 
-    pub(super) fn counts(&self, now: u64) -> Counts {
+    pub(super) fn counts(&self, now: u64) -> CallCounts {
         let newest = self.number(self.origin.load(Ordering::Acquire), now);
         let sum = |count: fn(&Segment) -> &AtomicU64| {
             let words = self
@@ -121,7 +121,7 @@ impl TimeWindow {
         // What is bad is added after the call, and read before it: never more of it than calls.
         let (failed, slow) = (sum(|segment| &segment.failed), sum(|segment| &segment.slow));
         let calls = sum(|segment| &segment.calls);
-        Counts {
+        CallCounts {
             calls,
             failed: failed.min(calls),
             slow: slow.min(calls),
@@ -189,24 +189,24 @@ mod tests {
     #[test]
     fn the_last_segments_are_counted() {
         let window = TimeWindow::new(1, 100);
-        let mark = |at: u64| Mark {
+        let result = |at: u64| CallResult {
             failed: at.is_multiple_of(3),
             slow: at.is_multiple_of(4),
         };
         for at in 100..150 {
-            window.record(mark(at), 2, at, || true);
+            window.record(result(at), 2, at, || true);
             let last = (at - 9).max(100)..=at;
-            let mut expected = Counts::default();
-            last.for_each(|at| expected.add(mark(at), 2));
+            let mut expected = CallCounts::default();
+            last.for_each(|at| expected.add(result(at), 2));
             assert_eq!(window.counts(at), expected, "at {at}");
         }
-        assert!(!window.record(mark(0), 1, 150, || false));
+        assert!(!window.record(result(0), 1, 150, || false));
         window.reset(149);
-        assert_eq!(window.counts(149), Counts::default());
-        assert!(!window.record(mark(1), 1, 149, || true));
-        assert!(window.record(mark(3), 1, 149, || true));
+        assert_eq!(window.counts(149), CallCounts::default());
+        assert!(!window.record(result(1), 1, 149, || true));
+        assert!(window.record(result(3), 1, 149, || true));
         // A success is worth a look while something bad is in the window.
-        assert!(window.record(mark(1), 1, 158, || true));
-        assert!(!window.record(mark(1), 1, 159, || true));
+        assert!(window.record(result(1), 1, 158, || true));
+        assert!(!window.record(result(1), 1, 159, || true));
     }
 }

@@ -1,8 +1,8 @@
 //! The window that a breaker judges by: the last so many calls, or those of the last so much time.
 
 use super::count_window::CountWindow;
+use super::thresholds::{Alarm, CallCounts, CallResult};
 use super::time_window::TimeWindow;
-use crate::algo::breaker::{Alarm, Counts, Mark};
 
 pub(super) enum Window {
     Count(CountWindow),
@@ -29,20 +29,20 @@ impl Window {
     pub(super) fn record(
         &self,
         period: u64,
-        mark: Mark,
+        result: CallResult,
         n: u64,
         now: u64,
         alarm: &Alarm,
         is_current: impl Fn() -> bool,
     ) -> bool {
         match self {
-            Self::Count(window) => window.record(period, mark, n, alarm),
-            Self::Time(window) => window.record(mark, n, now, is_current),
+            Self::Count(window) => window.record(period, result, n, alarm),
+            Self::Time(window) => window.record(result, n, now, is_current),
         }
     }
 
     /// A quick look, which may see too many bad calls for a moment.
-    pub(super) fn counts(&self, period: u64, now: u64) -> Counts {
+    pub(super) fn counts(&self, period: u64, now: u64) -> CallCounts {
         match self {
             Self::Count(window) => window.counts(period),
             Self::Time(window) => window.counts(now),
@@ -50,7 +50,7 @@ impl Window {
     }
 
     /// A look that takes longer.
-    pub(super) fn recount(&self, period: u64, now: u64) -> Counts {
+    pub(super) fn recount(&self, period: u64, now: u64) -> CallCounts {
         match self {
             Self::Count(window) => window.recount(period),
             Self::Time(window) => window.counts(now),

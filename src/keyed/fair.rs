@@ -1,6 +1,6 @@
 //! One rate for many keys, shared fairly.
 
-use super::deal::{Dealer, GRAIN, Hand, Left};
+use super::max_min::{GRAIN, MaxMin, Share, ShareMark};
 use crate::ask::{Demand, Place};
 use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
@@ -59,12 +59,12 @@ pub struct FairBudget(Arc<Budget>);
 struct Budget {
     quota: Quota,
     clock: Clock,
-    books: Mutex<Books>,
+    state: Mutex<BudgetState>,
     bell: Bell,
 }
 
-struct Books {
-    dealer: Dealer,
+struct BudgetState {
+    max_min: MaxMin,
     /// The number of the next share.
     next: u64,
 }
@@ -92,25 +92,25 @@ impl FairBudget {
             // Such a count per period is close to one per nanosecond: fewer bits are as exact.
             None => (grains * scale).div_ceil(nanos) << 24,
         };
-        let dealer = Dealer::new(flow, self::grains(quota.burst_size()), clock.now().ticks());
+        let max_min = MaxMin::new(flow, self::grains(quota.burst_size()), clock.now().ticks());
         Self(Arc::new(Budget {
             quota,
             clock: clock.clone(),
-            books: Mutex::new(Books { dealer, next: 0 }),
+            state: Mutex::new(BudgetState { max_min, next: 0 }),
             bell: Bell::new(),
         }))
     }
 
     /// A new share, full.
     pub fn share(&self) -> FairShare {
-        let mut books = self.0.books.lock();
-        let number = books.next;
-        books.next += 1;
-        let hand = Mutex::new(books.dealer.hand(number));
-        drop(books);
+        let mut state = self.0.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let share = Mutex::new(state.max_min.new_share(number));
+        drop(state);
         FairShare {
             budget: Arc::clone(&self.0),
-            hand,
+            share,
             turns: Turns::new(),
         }
     }
@@ -143,8 +143,8 @@ impl fmt::Debug for FairBudget {
 /// None is promised to callers.
 pub struct FairShare {
     budget: Arc<Budget>,
-    /// Taken after the lock of the books, always.
-    hand: Mutex<Hand>,
+    /// Taken after the lock of the state, always.
+    share: Mutex<Share>,
     turns: Turns,
 }
 
@@ -152,14 +152,14 @@ pub struct FairShare {
 #[derive(Clone, Copy, Debug)]
 pub struct FairTicket {
     tokens: u64,
-    left: Left,
+    left: ShareMark,
 }
 
 impl Ticket for FairTicket {
     const WORDS: usize = 5;
     #[inline]
     fn write(&self, words: &mut [u64]) {
-        let Left { empty, given } = self.left;
+        let ShareMark { empty, given } = self.left;
         let halves = [empty as u64, (empty >> 64) as u64, given as u64, (given >> 64) as u64];
         words[0] = self.tokens;
         words[1..5].copy_from_slice(&halves);
@@ -169,7 +169,7 @@ impl Ticket for FairTicket {
         let whole = |at: usize| u128::from(words[at]) | u128::from(words[at + 1]) << 64;
         Self {
             tokens: words[0],
-            left: Left {
+            left: ShareMark {
                 empty: whole(1),
                 given: whole(3),
             },
@@ -183,10 +183,10 @@ fn grains(tokens: u64) -> u64 {
 
 impl FairShare {
     /// What the share and its budget look like at `now`.
-    fn with<R>(&self, now: Instant, look: impl FnOnce(&mut Dealer, &mut Hand) -> R) -> R {
-        let mut books = self.budget.books.lock();
-        books.dealer.deal(now.ticks());
-        look(&mut books.dealer, &mut self.hand.lock())
+    fn with<R>(&self, now: Instant, look: impl FnOnce(&mut MaxMin, &mut Share) -> R) -> R {
+        let mut state = self.budget.state.lock();
+        state.max_min.advance(now.ticks());
+        look(&mut state.max_min, &mut self.share.lock())
     }
 
     /// Takes `n` tokens, or refuses: the method for a share that stands alone.
@@ -222,7 +222,7 @@ impl FairShare {
             return Forecast::Never;
         }
         let wanted = u128::from(n) + u128::from(ahead);
-        let ticks = self.with(now, |dealer, hand| dealer.holds_at(hand, wanted << GRAIN));
+        let ticks = self.with(now, |max_min, share| max_min.holds_at(share, wanted << GRAIN));
         let at = Instant::from_ticks(ticks);
         match at > now {
             false => Forecast::Now,
@@ -232,17 +232,17 @@ impl FairShare {
         }
     }
 
-    fn take(&self, n: u64, now: Instant) -> Result<Left, Refusal<'_>> {
+    fn take(&self, n: u64, now: Instant) -> Result<ShareMark, Refusal<'_>> {
         if self.budget.quota.is_unlimited() {
-            return Ok(Left::UNCOUNTED);
+            return Ok(ShareMark::UNCOUNTED);
         }
         if n > self.budget.quota.burst_size() {
             return Err(Refusal::new(Reason::Oversized, LEG, n, Wait::Never));
         }
-        let taken = self.with(now, |dealer, hand| {
-            dealer
-                .take(hand, grains(n))
-                .ok_or_else(|| dealer.holds_at(hand, grains(n).into()))
+        let taken = self.with(now, |max_min, share| {
+            max_min
+                .take(share, grains(n))
+                .ok_or_else(|| max_min.holds_at(share, grains(n).into()))
         });
         taken.map_err(|ticks| {
             let wait = match self.budget.quota.is_zero() {
@@ -258,7 +258,7 @@ impl FairShare {
         if self.budget.quota.is_unlimited() {
             return u64::MAX;
         }
-        let held = self.with(self.budget.clock.now(), |dealer, hand| dealer.held(hand));
+        let held = self.with(self.budget.clock.now(), |max_min, share| max_min.held(share));
         (held.max(0) >> GRAIN) as u64
     }
 }
@@ -279,8 +279,8 @@ impl Limiter for FairShare {
         if self.budget.quota.is_unlimited() {
             return;
         }
-        let given = self.with(now.now(&self.budget.clock), |dealer, hand| {
-            dealer.give_back(hand, ticket.left, grains(ticket.tokens))
+        let given = self.with(now.now(&self.budget.clock), |max_min, share| {
+            max_min.give_back(share, ticket.left, grains(ticket.tokens))
         });
         if given {
             // Whoever waits at any share: with one that is fuller, all others gain faster.
@@ -297,12 +297,12 @@ impl Limiter for FairShare {
         let (charged, actual_grains) = (grains(ticket.tokens), grains(actual));
         let given = self.with(
             settlement.pass().now(&self.budget.clock),
-            |dealer, hand| match actual_grains.checked_sub(charged) {
+            |max_min, share| match actual_grains.checked_sub(charged) {
                 Some(more) => {
-                    ticket.left = dealer.take_more(hand, ticket.left, more);
+                    ticket.left = max_min.take_more(share, ticket.left, more);
                     false
                 }
-                None => dealer.give_back(hand, ticket.left, charged - actual_grains),
+                None => max_min.give_back(share, ticket.left, charged - actual_grains),
             },
         );
         if given {
@@ -345,9 +345,9 @@ impl Limiter for FairShare {
     fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
         let Budget { quota, clock, .. } = &*self.budget;
         let now = clock.now();
-        let (held, one_at, sharers) = self.with(now, |dealer, hand| {
-            let one_at = dealer.holds_at(hand, 1 << GRAIN);
-            (dealer.held(hand), one_at, dealer.sharers(hand))
+        let (held, one_at, sharers) = self.with(now, |max_min, share| {
+            let one_at = max_min.holds_at(share, 1 << GRAIN);
+            (max_min.held(share), one_at, max_min.sharers(share))
         });
         let next = (quota.count() > 0).then(|| clock.between(now, Instant::from_ticks(one_at)));
         let state = State::by_quota(quota, (held.max(0) >> GRAIN) as u64, next);
@@ -360,7 +360,7 @@ impl Limiter for FairShare {
     }
 
     fn is_fresh(&self, now: Pass<'_>) -> bool {
-        !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
+        !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |max_min, share| max_min.is_full(share))
     }
 
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
@@ -370,10 +370,10 @@ impl Limiter for FairShare {
 
 impl Drop for FairShare {
     fn drop(&mut self) {
-        let mut books = self.budget.books.lock();
-        books.dealer.deal(self.budget.clock.now().ticks());
-        let leaves_more = books.dealer.leave(&self.hand.lock());
-        drop(books);
+        let mut state = self.budget.state.lock();
+        state.max_min.advance(self.budget.clock.now().ticks());
+        let leaves_more = state.max_min.leave(&self.share.lock());
+        drop(state);
         if leaves_more {
             self.budget.bell.ring();
         }

@@ -16,10 +16,10 @@
 //! secret. It is no cryptographic hash: where you fear somebody who can time single lookups of one process long and finely
 //! enough to solve for the secret, take [`Keyed::siphash`], [`KeyedRate::siphash`], for some 8 ns more a lookup.
 
-mod deal;
 mod fair;
 mod hashing;
 mod map;
+mod max_min;
 mod rate;
 mod shards;
 mod shared;

@@ -4,7 +4,7 @@ use super::hashing::Hashing;
 use super::shards::{Shard, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::rate::Quota;
-use crate::rate::plain::Axis;
+use crate::rate::SharedAxis;
 use crate::refusal::{Reason, Refusal, Wait};
 use crate::time::{Clock, Instant};
 use std::borrow::Borrow;
@@ -52,7 +52,7 @@ pub struct KeyedRate<K> {
 }
 
 struct Rates<K> {
-    axis: Axis,
+    axis: SharedAxis,
     /// How far the axis had come when a key was dropped last, as full: by an earlier reading it may not have been.
     dropped: u64,
     positions: Table<K, u64>,
@@ -84,7 +84,7 @@ impl<K> KeyedRate<K> {
     }
 
     fn with_clock(max_entries: usize, quota: Quota, clock: Clock, hashing: Hashing) -> Self {
-        let axis = Axis::new(&quota, &clock, clock.now());
+        let axis = SharedAxis::new(&quota, &clock, clock.now());
         let shards = Shards::new(max_entries, hashing, |part| Rates {
             axis,
             dropped: 0,
@@ -189,7 +189,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
         self.begin(key.to_owned(), n, now, shard, hash)
     }
 
-    fn refusal(&self, n: u64, distance: u64, axis: &Axis, now: Instant) -> Refusal<'_> {
+    fn refusal(&self, n: u64, distance: u64, axis: &SharedAxis, now: Instant) -> Refusal<'_> {
         if n > self.quota.burst_size() {
             return Refusal::new(Reason::Oversized, LEG, n, Wait::Never);
         }

@@ -16,14 +16,14 @@ use crate::sync::bell::Bell;
 use crate::sync::turn::Turnstile;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant, Pass, Phase};
-use parked::{Home, Parked};
+use parked::{Origin, Parked};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A limiter whose units are spent by admission, so that `finish` and `forget` do nothing: a rate. Only of such can units
 /// be taken ahead.
-pub trait Spend: Limiter {
+pub trait Prepaid: Limiter {
     /// Gives back the last `unspent` units of those that `ticket` took, by the rules of [`cancel`](Limiter::cancel): at most
     /// those, and no window is breached by it.
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>);
@@ -32,7 +32,7 @@ pub trait Spend: Limiter {
     fn charge(&self, units: u64, now: Pass<'_>) -> Self::Ticket;
 }
 
-impl Spend for TokenBucket {
+impl Prepaid for TokenBucket {
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>) {
         self.cancel(ticket.last(unspent), now);
     }
@@ -45,7 +45,7 @@ impl Spend for TokenBucket {
     }
 }
 
-impl Spend for SlidingWindow {
+impl Prepaid for SlidingWindow {
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>) {
         self.cancel(ticket.last(unspent), now);
     }
@@ -56,7 +56,7 @@ impl Spend for SlidingWindow {
     }
 }
 
-impl<L: Spend> Spend for Shared<L> {
+impl<L: Prepaid> Prepaid for Shared<L> {
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>) {
         L::give_back(self, ticket, unspent, now);
     }
@@ -105,7 +105,7 @@ fn charged(units: u64, now: Pass<'_>) -> Settlement<'_> {
 /// rate.release();
 /// assert_eq!((rate.limiter().available(), rate.parked_here()), (99, 0));
 /// ```
-pub struct Leased<L: Spend + 'static> {
+pub struct Leased<L: Prepaid + 'static> {
     /// Tells apart what a thread has parked.
     id: u64,
     core: Arc<Core<L>>,
@@ -127,8 +127,8 @@ impl<L> Core<L> {
     }
 }
 
-impl<L: Spend> Home for Core<L> {
-    fn come_back(&self, words: &[u64], unspent: u64) {
+impl<L: Prepaid> Origin for Core<L> {
+    fn take_back(&self, words: &[u64], unspent: u64) {
         self.limiter
             .give_back(L::Ticket::read(words), unspent, Phase::new().pass());
     }
@@ -178,7 +178,7 @@ impl<T: Ticket> Ticket for LeaseTicket<T> {
     }
 }
 
-impl<L: Spend> Leased<L> {
+impl<L: Prepaid> Leased<L> {
     /// Leases of `units` each over `limiter`. With 0 or 1 it is the bare limiter.
     pub fn new(limiter: L, units: u64) -> Self {
         // Relaxed: only that no number is given twice matters.
@@ -268,7 +268,7 @@ impl<L: Spend> Leased<L> {
     }
 }
 
-impl<L: Spend> Limiter for Leased<L> {
+impl<L: Prepaid> Limiter for Leased<L> {
     type Ticket = LeaseTicket<L::Ticket>;
 
     #[inline]
@@ -368,7 +368,7 @@ impl<L: Spend> Limiter for Leased<L> {
     }
 }
 
-impl<L: Spend> Clone for Leased<L> {
+impl<L: Prepaid> Clone for Leased<L> {
     fn clone(&self) -> Self {
         Self {
             id: self.id,
@@ -377,7 +377,7 @@ impl<L: Spend> Clone for Leased<L> {
     }
 }
 
-impl<L: Spend + fmt::Debug> fmt::Debug for Leased<L> {
+impl<L: Prepaid + fmt::Debug> fmt::Debug for Leased<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leased")
             .field("limiter", &self.core.limiter)

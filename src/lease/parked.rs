@@ -13,15 +13,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Where what is parked comes back to.
-pub(super) trait Home: Send + Sync {
+pub(super) trait Origin: Send + Sync {
     /// Gives back `unspent` units of the lease whose ticket has these words. It may run user code.
-    fn come_back(&self, words: &[u64], unspent: u64);
+    fn take_back(&self, words: &[u64], unspent: u64);
 }
 
 /// The lease that a thread took last of one limiter.
-struct Entry {
+struct LeaseEntry {
     id: u64,
-    home: Weak<dyn Home>,
+    origin: Weak<dyn Origin>,
     words: Vec<u64>,
     /// The number of that lease. What was parked before is counted to it as well.
     lease: u64,
@@ -31,19 +31,19 @@ struct Entry {
     aside: u64,
 }
 
-const PLACES: usize = 8;
+const SLOTS: usize = 8;
 
 /// The number of a limiter, how many units of it are parked, and the number of the lease that they are counted to. Zero is no
 /// number.
 ///
 /// Cells of their own: to spend is to write one of them, where it was read from.
-struct Place {
+struct Slot {
     id: Cell<u64>,
     units: Cell<u64>,
     lease: Cell<u64>,
 }
 
-impl Place {
+impl Slot {
     const fn empty() -> Self {
         Self {
             id: Cell::new(0),
@@ -77,17 +77,17 @@ impl Place {
 /// What is needed to give back what this thread has parked.
 #[derive(Default)]
 pub(super) struct Parked {
-    entries: RefCell<Vec<Entry>>,
+    entries: RefCell<Vec<LeaseEntry>>,
 }
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 thread_local! {
-    static AT_HAND: [Place; PLACES] = const { [const { Place::empty() }; PLACES] };
+    static AT_HAND: [Slot; SLOTS] = const { [const { Slot::empty() }; SLOTS] };
 }
 // The models' macro knows no `const`.
 #[cfg(any(tollgate_loom, tollgate_shuttle))]
 thread_local! {
-    static AT_HAND: [Place; PLACES] = [const { Place::empty() }; PLACES];
+    static AT_HAND: [Slot; SLOTS] = [const { Slot::empty() }; SLOTS];
 }
 
 thread_local! {
@@ -96,14 +96,14 @@ thread_local! {
 
 /// Looks at the place of `id`. None when there are no places any more.
 #[inline(always)]
-fn at_place<R>(id: u64, look: impl FnOnce(&Place) -> R) -> Option<R> {
-    AT_HAND.try_with(|places| look(&places[id as usize % PLACES])).ok()
+fn at_slot<R>(id: u64, look: impl FnOnce(&Slot) -> R) -> Option<R> {
+    AT_HAND.try_with(|slots| look(&slots[id as usize % SLOTS])).ok()
 }
 
 impl Parked {
     /// Brings what `id` has parked to hand, and returns how much that is.
     fn bring(&self, id: u64) -> u64 {
-        let (other, units) = at_place(id, Place::get).unwrap_or((0, 0));
+        let (other, units) = at_slot(id, Slot::get).unwrap_or((0, 0));
         if other == id {
             return units;
         }
@@ -119,13 +119,13 @@ impl Parked {
 
     /// Puts `units` of `id` at hand.
     fn set(id: u64, units: u64, lease: u64) {
-        at_place(id, |place| place.set(id, units, lease));
+        at_slot(id, |slot| slot.set(id, units, lease));
     }
 
     /// Spends `n` units that this thread has parked, if it has as many at hand. The number of their lease.
     #[inline(always)]
     pub(super) fn spend(id: u64, n: u64) -> Option<u64> {
-        at_place(id, |place| place.spend(id, n)).flatten()
+        at_slot(id, |slot| slot.spend(id, n)).flatten()
     }
 
     /// How many units this thread has parked.
@@ -135,9 +135,9 @@ impl Parked {
 
     /// Parks what is left of a lease of `taken` units, and of what was parked before, once `spent` units are spent. The number
     /// of the lease; none when this thread is ending, or has spent meanwhile what was parked.
-    pub(super) fn park<L: super::Spend + 'static>(
+    pub(super) fn park<L: super::Prepaid + 'static>(
         id: u64,
-        home: &Arc<Core<L>>,
+        origin: &Arc<Core<L>>,
         ticket: &<L as Limiter>::Ticket,
         taken: u64,
         spent: u64,
@@ -151,11 +151,11 @@ impl Parked {
                 let mut entries = parked.entries.borrow_mut();
                 let at = entries.iter().position(|entry| entry.id == id).unwrap_or_else(|| {
                     // No more than there are limiters that live.
-                    entries.retain(|entry| entry.home.strong_count() > 0);
-                    let home: Weak<Core<L>> = Arc::downgrade(home);
-                    entries.push(Entry {
+                    entries.retain(|entry| entry.origin.strong_count() > 0);
+                    let origin: Weak<Core<L>> = Arc::downgrade(origin);
+                    entries.push(LeaseEntry {
                         id,
-                        home,
+                        origin,
                         words: vec![0; L::Ticket::WORDS],
                         lease: 0,
                         taken: 0,
@@ -177,7 +177,7 @@ impl Parked {
         // A thread that is ending cannot keep them.
         let put = PARKED.try_with(|parked| {
             let there = parked.bring(id);
-            let same = at_place(id, |place| place.lease.get()) == Some(lease) && lease > 0;
+            let same = at_slot(id, |slot| slot.lease.get()) == Some(lease) && lease > 0;
             if same {
                 Self::set(id, there.saturating_add(units), lease);
             }
@@ -196,23 +196,23 @@ impl Parked {
             Some((entries.swap_remove(at), unspent))
         });
         if let Ok(Some((entry, unspent))) = gone {
-            entry.go_home(unspent);
+            entry.return_unspent(unspent);
         }
     }
 }
 
-impl Entry {
+impl LeaseEntry {
     /// Gives back what is parked, if there is still somebody to give it to: at most what the last lease took.
-    fn go_home(&self, unspent: u64) {
+    fn return_unspent(&self, unspent: u64) {
         let unspent = match seeded!("lease_gives_back_all") {
             true => self.taken,
             false => unspent.min(self.taken),
         };
         if unspent > 0
             && !seeded!("lease_keeps")
-            && let Some(home) = self.home.upgrade()
+            && let Some(origin) = self.origin.upgrade()
         {
-            home.come_back(&self.words, unspent);
+            origin.take_back(&self.words, unspent);
         }
     }
 }
@@ -222,15 +222,15 @@ impl Drop for Parked {
     fn drop(&mut self) {
         let entries = std::mem::take(self.entries.get_mut());
         for entry in entries {
-            // Taken before it goes home: whatever runs there finds nothing at hand.
-            let at_hand = at_place(entry.id, |place| {
-                let (owner, units) = place.get();
+            // Taken before it goes origin: whatever runs there finds nothing at hand.
+            let at_hand = at_slot(entry.id, |slot| {
+                let (owner, units) = slot.get();
                 (owner == entry.id).then(|| {
-                    place.set(0, 0, 0);
+                    slot.set(0, 0, 0);
                     units
                 })
             });
-            entry.go_home(at_hand.flatten().unwrap_or(entry.aside));
+            entry.return_unspent(at_hand.flatten().unwrap_or(entry.aside));
         }
     }
 }

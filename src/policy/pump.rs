@@ -2,11 +2,11 @@
 
 use super::bounds::{Bounds, Settings};
 use super::line::{Behind, Ended, Found, Head, Key, Next, Queue, Timing, Waited, Waits};
-use crate::algo::chance::nth_fraction;
-use crate::algo::shed::rejection_rate;
 use crate::ask::{Ask, Demand, Place};
 use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::rng::nth_fraction;
+use crate::shed::early_rejection_probability;
 use crate::sync::bell::Bell;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -408,7 +408,7 @@ impl<L: Limiter + 'static> Core<L> {
 
     fn turns_away_early(&self) -> bool {
         let Some(from) = self.settings.early else { return false };
-        let rate = rejection_rate(self.waiting(), from, self.settings.max_queue());
+        let rate = early_rejection_probability(self.waiting(), from, self.settings.max_queue());
         // Relaxed: only that no number comes twice.
         rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }

@@ -1,6 +1,37 @@
 //! What a running limiter keeps when its quota changes: the four rules, in one formula for every limiter behind a lock.
 
-pub use super::bucket::Inherit;
+/// What a running bucket keeps when its quota changes.
+///
+/// No sequence of changes mints, but for [`Reset`](Self::Reset) and an unlimited quota, which both start anew: a change adds
+/// no more than what the limit exceeds the largest one so far by, and what earlier changes have taken away. From 100 to 50
+/// and back to 100, an empty bucket stays empty by every other rule.
+///
+/// ```
+/// # use tollgate::{Inherit, ManualClock, Quota, TokenBucket};
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(100)).on(&clock);
+/// assert!(bucket.try_acquire(70).is_ok());
+/// for quota in [50, 100, 50, 100].map(Quota::per_second) {
+///     bucket.set_quota(quota, Inherit::Additive);
+/// }
+/// assert_eq!(bucket.available(), 30);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Inherit {
+    /// The tokens that are there, up to the new burst.
+    #[default]
+    AsIs,
+    /// The same share of the burst.
+    Proportional,
+    /// The tokens that are there, plus what the burst has grown by, or less what it has shrunk by; not below zero. Of a
+    /// window: what was admitted still counts, all of it and nothing else, so that no window exceeds its limit.
+    ///
+    /// bucket4j's rule of this name adds in the same way where the burst grows, and takes nothing away where it shrinks.
+    Additive,
+    /// Nothing: it starts full.
+    Reset,
+}
 
 impl Inherit {
     /// The room that a window has left after a change of the limit from `old` to `new`; `room` was left before, and is

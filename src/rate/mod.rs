@@ -61,32 +61,38 @@
 //! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg, [`ready_at`](crate::Limiter::ready_at) the
 //! instant at which all of them admit.
 
-mod booking;
-mod bucket;
+mod drain;
 mod fixed_window;
-mod gate;
+mod future;
 pub(crate) mod in_turn;
 mod inherit;
 mod leaky_bucket;
+mod meter;
+mod meter_limiter;
 mod parse;
 mod quota;
 mod rate_error;
-mod shell;
+mod rate_limiter;
+mod single_unit;
 mod sliding_log;
-mod verbs;
+mod sliding_window;
+mod token_bucket;
 mod warmup;
-mod window;
 
-pub use booking::Booking;
-pub(crate) use bucket::plain;
-pub use bucket::{BucketTicket, TokenBucket};
 pub use fixed_window::FixedWindow;
+pub use future::FutureReservation;
 pub use inherit::Inherit;
 pub use leaky_bucket::LeakyBucket;
+#[cfg(feature = "remote")]
+pub(crate) use meter::Meter;
+pub use meter_limiter::RateTicket;
 pub use quota::{Quota, QuotaError};
 pub use rate_error::RateError;
-pub use shell::RateTicket;
+pub use rate_limiter::RateLimiter;
 pub use sliding_log::SlidingLog;
-pub use verbs::RateLimiter;
+#[cfg(feature = "remote")]
+pub(crate) use sliding_window::WindowMeter;
+pub use sliding_window::{SlidingWindow, WindowError};
+pub(crate) use token_bucket::SharedAxis;
+pub use token_bucket::{BucketTicket, TokenBucket};
 pub use warmup::Warmup;
-pub use window::{SlidingWindow, WindowError};

@@ -1,17 +1,18 @@
 //! The sliding log: exact in every span, at the price of remembering every admission.
+//!
+//! A sliding log: the instant and the weight of every admission that still counts. Exact in every window.
 
 use super::inherit::Inherit;
-use super::shell::{RateTicket, Shell, limiter_of_shell};
-use super::window::{WindowError, check_length};
-use crate::algo::fixed;
-use crate::algo::log::{self, Log};
-use crate::algo::meter::Meter;
+use super::meter::{Meter, UNLIMITED};
+use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
+use super::sliding_window::{WindowError, check_length};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::standing::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Pass};
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -43,29 +44,29 @@ const LEG: &str = "sliding_log";
 /// assert!(log.try_acquire(1).is_err());
 /// ```
 pub struct SlidingLog {
-    shell: Shell<Log>,
-    set: Mutex<Set>,
+    inner: MeterLimiter<LogMeter>,
+    settings: Mutex<Settings>,
 }
 
 /// As it was set.
 #[derive(Clone, Copy, Debug)]
-struct Set {
+struct Settings {
     length: Duration,
     most: Option<usize>,
 }
 
 impl SlidingLog {
     /// A limit that admits everything, and logs nothing.
-    pub const UNLIMITED: u64 = fixed::UNLIMITED;
+    pub const UNLIMITED: u64 = UNLIMITED;
     /// How many entries it holds at least, unless set otherwise: one for each unit of a larger limit.
-    pub const ENTRIES: usize = log::ENTRIES;
+    pub const ENTRIES: usize = ENTRIES;
 
     /// At most `limit` in any span of `length`, on the real clock. A limit of zero admits nothing.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        let set = Set {
+        let set = Settings {
             length: check_length(length)?,
             most: None,
         };
@@ -75,7 +76,7 @@ impl SlidingLog {
     /// The same log on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.limit(), *self.set.lock(), clock)
+        Self::build(self.limit(), *self.settings.lock(), clock)
     }
 
     /// The same log, empty, with room for so many entries.
@@ -86,34 +87,34 @@ impl SlidingLog {
         if entries == 0 {
             return Err(WindowError::Entries { given: entries });
         }
-        let set = Set {
+        let set = Settings {
             most: Some(entries),
-            ..*self.set.lock()
+            ..*self.settings.lock()
         };
-        Ok(Self::build(self.limit(), set, self.shell.clock()))
+        Ok(Self::build(self.limit(), set, self.inner.clock()))
     }
 
-    fn build(limit: u64, set: Set, clock: &Clock) -> Self {
+    fn build(limit: u64, set: Settings, clock: &Clock) -> Self {
         let length = clock.ticks_of(set.length).max(1);
         Self {
-            shell: Shell::new(LEG, clock, |now| Log::new(now, length, limit, set.most)),
-            set: Mutex::new(set),
+            inner: MeterLimiter::new(LEG, clock, |now| LogMeter::new(now, length, limit, set.most)),
+            settings: Mutex::new(set),
         }
     }
 
     /// The limit in force.
     pub fn limit(&self) -> u64 {
-        self.shell.read(Log::limit)
+        self.inner.read(LogMeter::limit)
     }
 
     /// The length of the window.
     pub fn length(&self) -> Duration {
-        self.set.lock().length
+        self.settings.lock().length
     }
 
     /// How many entries it holds now.
     pub fn entries(&self) -> usize {
-        self.shell.read(Log::entries)
+        self.inner.read(LogMeter::entries)
     }
 
     /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
@@ -128,15 +129,15 @@ impl SlidingLog {
     /// Where another rule makes more room than that the oldest admissions are forgiven, and what was taken before is not
     /// given back any more. Where it makes less, the difference counts as admitted now.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
-        self.shell.change(|log| {
+        self.inner.change(|log| {
             let (room, old) = (log.room(), log.limit());
             let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
             let room = self
-                .shell
+                .inner
                 .inherit(inherit, room, inherit.room(room, old, limit), counted);
             log.set_limit(limit, room);
         });
-        self.shell.ring();
+        self.inner.ring();
     }
 
     /// Changes the length of the window at once. What has left the shorter window does not count in a longer one.
@@ -144,18 +145,18 @@ impl SlidingLog {
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
     pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
-        let mut set = self.set.lock();
+        let mut set = self.settings.lock();
         set.length = check_length(length)?;
-        let ticks = self.shell.clock().ticks_of(length).max(1);
-        self.shell.change(|log| log.set_length(ticks));
+        let ticks = self.inner.clock().ticks_of(length).max(1);
+        self.inner.change(|log| log.set_length(ticks));
         drop(set);
-        self.shell.ring();
+        self.inner.ring();
         Ok(())
     }
 
     /// How many more than the limit the window holds, by debts or since the limit was lowered.
     pub fn debt(&self) -> u64 {
-        self.shell.read(Log::debt)
+        self.inner.read(LogMeter::debt)
     }
 }
 
@@ -170,7 +171,7 @@ impl SlidingLog {
     }
 }
 
-limiter_of_shell!(SlidingLog, 1, standing);
+meter_limiter!(SlidingLog, 1, standing);
 
 impl fmt::Debug for SlidingLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,5 +180,322 @@ impl fmt::Debug for SlidingLog {
             .field("length", &self.length())
             .field("available", &self.available())
             .finish_non_exhaustive()
+    }
+}
+
+/// How many entries there may be at least, unless another number is set.
+const ENTRIES: usize = 65_536;
+
+/// How many admissions may pass before what has left the window is taken out.
+const LEISURE: u64 = 256;
+
+#[derive(Debug)]
+struct LogMeter {
+    now: u64,
+    length: u64,
+    limit: u64,
+    /// The most entries, if that was set.
+    set_most: Option<usize>,
+    /// The most entries: one for each unit of the limit, if nothing else was set, and never fewer than would do for a few debts.
+    most: usize,
+    /// By number, and so by instant.
+    entries: VecDeque<Entry>,
+    total: u128,
+    /// How many entries there have been.
+    made: u64,
+    /// Entries up to this number are not given back: some of them have been forgiven.
+    sealed: u64,
+}
+
+/// What was admitted at one instant.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    number: u64,
+    at: u64,
+    units: u64,
+}
+
+impl LogMeter {
+    fn new(now: u64, length: u64, limit: u64, set_most: Option<usize>) -> Self {
+        let mut log = Self {
+            now,
+            length,
+            limit,
+            set_most,
+            most: 0,
+            entries: VecDeque::new(),
+            total: 0,
+            made: 0,
+            sealed: 0,
+        };
+        log.put_limit(limit);
+        log
+    }
+
+    fn put_limit(&mut self, limit: u64) {
+        let all = || usize::try_from(limit).unwrap_or(usize::MAX).max(ENTRIES);
+        self.limit = limit;
+        self.most = self.set_most.unwrap_or_else(all);
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How many entries there are.
+    fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Changes the length. What has left the old window does not come back.
+    fn set_length(&mut self, length: u64) {
+        self.length = length;
+        self.advance(self.now);
+    }
+
+    /// What the window has left; negative when it holds too much.
+    fn room(&self) -> i128 {
+        i128::from(self.limit) - i128::try_from(self.total).unwrap_or(i128::MAX)
+    }
+
+    /// Changes the limit, and leaves so much room. What is forgiven for that are the oldest; what is withheld counts as
+    /// admitted now. Without a limit nothing is counted.
+    fn set_limit(&mut self, limit: u64, room: i128) {
+        if limit == UNLIMITED {
+            self.put_limit(limit);
+            return self.clear();
+        }
+        let total = i128::from(limit).saturating_sub(room).max(0) as u128;
+        match total.checked_sub(self.total) {
+            Some(more) => {
+                self.add(u64::try_from(more).unwrap_or(u64::MAX));
+            }
+            None => self.forgive(self.total - total),
+        }
+        self.put_limit(limit);
+    }
+
+    /// What was taken beyond the limit.
+    fn debt(&self) -> u64 {
+        let over = self.total.saturating_sub(u128::from(self.limit));
+        u64::try_from(over).unwrap_or(u64::MAX)
+    }
+
+    fn forgive(&mut self, mut amount: u128) {
+        self.sealed = self.made;
+        self.total -= amount;
+        while let Some(oldest) = self.entries.front_mut() {
+            let units = u128::from(oldest.units);
+            if units > amount {
+                oldest.units -= amount as u64;
+                return;
+            }
+            amount -= units;
+            self.entries.pop_front();
+        }
+    }
+
+    /// True when another admission needs no entry of its own.
+    fn joins(&self, entry: &Entry) -> bool {
+        entry.at == self.now && entry.number > self.sealed
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries.len() >= self.most && !self.entries.back().is_some_and(|last| self.joins(last))
+    }
+
+    /// Logs `n` now and returns the number of its entry.
+    fn add(&mut self, n: u64) -> u64 {
+        if n == 0 {
+            return 0;
+        }
+        self.total += u128::from(n);
+        let (now, full) = (self.now, self.is_full());
+        if let Some(last) = self.entries.back().copied()
+            && (full || self.joins(&last))
+            && let Some(entry) = self.entries.back_mut()
+        {
+            // Without room for an entry of its own, the last one counts as long as it.
+            entry.at = now;
+            let sum = entry.units.saturating_add(n);
+            self.total -= u128::from(entry.units) + u128::from(n) - u128::from(sum);
+            entry.units = sum;
+            return entry.number;
+        }
+        self.push(n)
+    }
+
+    /// Another entry, of `n` now.
+    #[inline]
+    fn push(&mut self, n: u64) -> u64 {
+        self.made += 1;
+        self.entries.push_back(Entry {
+            number: self.made,
+            at: self.now,
+            units: n,
+        });
+        self.made
+    }
+
+    /// How many of these, which are in order, have left the window.
+    fn left(&self, entries: &[Entry]) -> usize {
+        entries.partition_point(|entry| self.now.saturating_sub(entry.at) >= self.length)
+    }
+
+    /// Takes off what an entry counts, as far as it still does.
+    fn subtract(&mut self, number: u64, n: u64) {
+        if number <= self.sealed {
+            return;
+        }
+        let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.number) else {
+            return;
+        };
+        let units = n.min(self.entries[index].units);
+        self.entries[index].units -= units;
+        self.total -= u128::from(units);
+        if self.entries[index].units == 0 {
+            self.entries.remove(index);
+        }
+    }
+}
+
+impl Meter for LogMeter {
+    type Mark = [u64; 1];
+
+    fn advance(&mut self, now: u64) {
+        let now = if seeded!("log_goes_back") {
+            now
+        } else {
+            self.now.max(now)
+        };
+        self.now = now;
+        let (first, second) = self.entries.as_slices();
+        let mut left = self.left(first);
+        if left == first.len() {
+            left += self.left(second);
+        }
+        for entry in self.entries.range(..left) {
+            self.total -= u128::from(entry.units);
+        }
+        self.entries.drain(..left);
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn fits(&self, n: u64) -> bool {
+        n == 0 || n <= self.free()
+    }
+
+    fn free(&self) -> u64 {
+        match self.is_full() {
+            true => 0,
+            false => self.room().max(0) as u64,
+        }
+    }
+
+    /// As long as all that is logged leaves room, whether it has left the window or not. One time in [`LEISURE`] it is seen
+    /// to what has, so that the log stays as short, and none takes long.
+    #[inline]
+    fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
+        let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
+        if n == 0 || !has_room || self.limit == UNLIMITED {
+            return None;
+        }
+        // A stale instant counts as the latest.
+        if now <= self.now {
+            let last = self.entries.back_mut()?;
+            let units = last.units.checked_add(n)?;
+            if last.at != self.now || last.number <= self.sealed {
+                return None;
+            }
+            self.total += u128::from(n);
+            last.units = units;
+            return Some([last.number]);
+        }
+        if self.made.is_multiple_of(LEISURE) {
+            return None;
+        }
+        self.now = now;
+        self.total += u128::from(n);
+        Some([self.push(n)])
+    }
+
+    fn take(&mut self, n: u64) -> Self::Mark {
+        match self.limit {
+            UNLIMITED => [0],
+            _ => [self.add(n)],
+        }
+    }
+
+    fn restore(&mut self, mark: &Self::Mark, units: u64) {
+        self.subtract(mark[0], units);
+    }
+
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
+        let number = mark[0];
+        let Some(more) = actual.checked_sub(charged) else {
+            self.subtract(number, charged - actual);
+            return actual;
+        };
+        let before = self.total;
+        if charged == 0 {
+            // Nothing is logged of it: it counts from now on.
+            *mark = self.take(more);
+        } else if let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.number) {
+            let entry = &mut self.entries[index];
+            let units = entry.units.saturating_add(more);
+            self.total += u128::from(units - entry.units);
+            entry.units = units;
+        } else {
+            if number <= self.sealed {
+                self.take(more); // Of one that was forgiven: from now on, and under no mark.
+            }
+            return actual;
+        }
+        match self.limit {
+            UNLIMITED => actual,
+            // At most `more`.
+            _ => charged + (self.total - before) as u64,
+        }
+    }
+
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
+        if self.limit == UNLIMITED || (n == 0 && ahead == 0) {
+            return Some(self.now);
+        }
+        // Those ahead fill this window first; of what does not fit into one, only that much is known.
+        let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
+        let mut at = self.now;
+        let leaves = |entry: &Entry| entry.at.saturating_add(self.length);
+        if self.is_full()
+            && let Some(oldest) = self.entries.front()
+        {
+            at = leaves(oldest);
+        }
+        // As much has to leave: up to which entry is looked for from the nearer end, since many may ask, each behind the others.
+        let over = self.total.saturating_sub(u128::from(room));
+        let mut sum = 0;
+        let mut reaches = |entry: &&Entry, most: u128| {
+            sum += u128::from(entry.units);
+            sum > most
+        };
+        let last = match over {
+            0 => None,
+            _ if over <= self.total / 2 => self.entries.iter().find(|entry| reaches(entry, over - 1)),
+            _ => self.entries.iter().rev().find(|entry| reaches(entry, room.into())),
+        };
+        Some(last.map_or(at, |entry| at.max(leaves(entry))))
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        let newest = self.entries.back();
+        Some(newest.map_or(self.now, |entry| entry.at.saturating_add(self.length)))
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        (self.total, self.sealed) = (0, self.made);
     }
 }

@@ -7,12 +7,14 @@
 //! | [`RetryBudget`] | retries are a fixed part of the requests, so that they cannot pile up |
 //! | [`WaitingRoom`] | who is turned away is told when to come back, and is let in then |
 
+mod drop_probability;
 mod error;
 mod partitions;
 mod retry_budget;
 mod throttler;
 mod waiting_room;
 
+pub(crate) use drop_probability::early_rejection_probability;
 pub use error::ShedError;
 pub use partitions::{Class, Partitions};
 pub use retry_budget::RetryBudget;

@@ -1,7 +1,6 @@
 //! One limit, shared by classes.
 
 use super::error::ShedError;
-use crate::algo::shed::{Rule, Shares};
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
@@ -143,7 +142,7 @@ impl Partitions {
         if sum > 1.0 + 1e-9 {
             return Err(ShedError::Parts { sum });
         }
-        Self::build(limit, parts, Rule::Kept)
+        Self::build(limit, parts, ShareRule::Kept)
     }
 
     /// So many classes, each of which may take whatever is free.
@@ -151,7 +150,7 @@ impl Partitions {
     /// # Errors
     /// [`ShedError`] when there are no classes or more than 256.
     pub fn lent(limit: usize, classes: usize) -> Result<Self, ShedError> {
-        Self::build(limit, &vec![0.0; classes.min(257)], Rule::Lent)
+        Self::build(limit, &vec![0.0; classes.min(257)], ShareRule::Lent)
     }
 
     /// Each class is admitted while all together hold less than its part (0 to 1) of the limit: 1 for what matters most.
@@ -159,10 +158,10 @@ impl Partitions {
     /// # Errors
     /// [`ShedError`] when there are no classes or more than 256, or a part is not 0 to 1.
     pub fn levels(limit: usize, parts: &[f64]) -> Result<Self, ShedError> {
-        Self::build(limit, parts, Rule::Level)
+        Self::build(limit, parts, ShareRule::Level)
     }
 
-    fn build(limit: usize, parts: &[f64], rule: Rule) -> Result<Self, ShedError> {
+    fn build(limit: usize, parts: &[f64], rule: ShareRule) -> Result<Self, ShedError> {
         if parts.is_empty() || parts.len() > 256 {
             return Err(ShedError::Classes { given: parts.len() });
         }
@@ -369,5 +368,122 @@ impl fmt::Debug for Partitions {
             .field("limit", &self.limit())
             .field("classes", &self.classes)
             .finish()
+    }
+}
+
+/// What a class may take, beside `total + n <= limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ShareRule {
+    /// What the others have not used of their parts stays free for them: whoever is within its part is never refused.
+    Kept,
+    /// Whatever is free: an unused part is lent, and its owner waits for what comes back.
+    Lent,
+    /// What the class finds within its part of the limit, whoever holds it: as load rises, classes with small parts are
+    /// refused first.
+    Level,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shares {
+    limit: u64,
+    /// In millionths of the limit.
+    parts: Box<[u64]>,
+    held: Box<[u64]>,
+    total: u64,
+    rule: ShareRule,
+}
+
+const MILLION: u128 = 1_000_000;
+
+impl Shares {
+    fn new(limit: u64, parts: Box<[u64]>, rule: ShareRule) -> Self {
+        Self {
+            limit,
+            held: vec![0; parts.len()].into(),
+            parts,
+            total: 0,
+            rule,
+        }
+    }
+
+    fn classes(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn held(&self, class: usize) -> u64 {
+        self.held[class]
+    }
+
+    /// The part of `class`, in whole units, rounded down: so the parts are never more than the limit.
+    fn part(&self, class: usize) -> u64 {
+        (u128::from(self.limit) * u128::from(self.parts[class]) / MILLION) as u64
+    }
+
+    /// True when `n` more fit for `class`.
+    fn fits(&self, class: usize, n: u64) -> bool {
+        let Some(total) = self.total.checked_add(n).filter(|&total| total <= self.limit) else {
+            return false;
+        };
+        match self.rule {
+            ShareRule::Lent => true,
+            ShareRule::Level => total <= self.part(class),
+            ShareRule::Kept => {
+                let others = (0..self.classes()).filter(|&other| other != class);
+                let unused = others.map(|other| self.part(other).saturating_sub(self.held[other]));
+                total.saturating_add(unused.sum()) <= self.limit
+            }
+        }
+    }
+
+    /// True when `n` of `class` would fit if nothing were held.
+    fn could_fit(&self, class: usize, n: u64) -> bool {
+        let most = match self.rule {
+            ShareRule::Lent => self.limit,
+            ShareRule::Level => self.part(class),
+            ShareRule::Kept => {
+                let others = (0..self.classes()).filter(|&other| other != class);
+                let parts: u64 = others.map(|other| self.part(other)).sum();
+                self.limit.saturating_sub(parts)
+            }
+        };
+        n <= most
+    }
+
+    /// True when `n` for `class` may be taken before one of class `waits`, which has waited longer: it takes nothing that
+    /// the other waits for, or matters more.
+    fn passes(&self, class: usize, n: u64, waits: usize) -> bool {
+        match self.rule {
+            ShareRule::Lent => false,
+            ShareRule::Level => self.parts[class] > self.parts[waits],
+            ShareRule::Kept => class != waits && self.held[class].saturating_add(n) <= self.part(class),
+        }
+    }
+
+    fn take(&mut self, class: usize, n: u64) -> bool {
+        let fits = self.fits(class, n);
+        if fits {
+            self.held[class] += n;
+            self.total += n;
+        }
+        fits
+    }
+
+    fn give_back(&mut self, class: usize, n: u64) {
+        let n = n.min(self.held[class]);
+        self.held[class] -= n;
+        self.total -= n;
+    }
+
+    /// Changes the limit. What is held stays held.
+    fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
     }
 }

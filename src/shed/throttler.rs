@@ -1,11 +1,11 @@
 //! A client that turns its own requests away.
 
+use super::drop_probability::throttle_probability;
 use super::error::{ShedError, within};
-use crate::algo::chance::Draws;
-use crate::algo::shed::throttle_rate;
 use crate::ask::Demand;
 use crate::limiter::{Heeds, Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::rng::Rng;
 use crate::standing::{self, Standing};
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, Instant, Pass};
@@ -65,11 +65,11 @@ struct Segment {
 
 struct State {
     segments: [Segment; SEGMENTS],
-    draws: Draws,
+    draws: Rng,
 }
 
 impl State {
-    fn new(draws: Draws) -> Self {
+    fn new(draws: Rng) -> Self {
         Self {
             segments: [Segment::default(); SEGMENTS],
             draws,
@@ -109,10 +109,10 @@ impl Throttler {
         }
         let accept_rate = within("accept rate", accept_rate, 0.01, 1.0)?;
         let most = within("most", most, 0.0, 0.99)?;
-        Ok(Self::build(accept_rate, most, length, &Clock::real(), Draws::new(0)))
+        Ok(Self::build(accept_rate, most, length, &Clock::real(), Rng::new(0)))
     }
 
-    fn build(accept_rate: f64, most: f64, length: Duration, clock: &Clock, draws: Draws) -> Self {
+    fn build(accept_rate: f64, most: f64, length: Duration, clock: &Clock, draws: Rng) -> Self {
         Self {
             accept_rate,
             most,
@@ -138,7 +138,7 @@ impl Throttler {
     /// The same throttler with another seed of its chance, having seen nothing.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
-        Self::build(self.accept_rate, self.most, self.length, &self.clock, Draws::new(seed))
+        Self::build(self.accept_rate, self.most, self.length, &self.clock, Rng::new(seed))
     }
 
     /// How likely the next request is turned away, 0 to 1.
@@ -154,7 +154,7 @@ impl Throttler {
 
     fn rate_of(&self, state: &State, number: u64) -> f64 {
         let (asked, accepted) = state.totals(number);
-        throttle_rate(asked as f64, accepted as f64, self.accept_rate, self.most)
+        throttle_probability(asked as f64, accepted as f64, self.accept_rate, self.most)
     }
 }
 

@@ -28,7 +28,7 @@ use std::thread::panicking;
 use std::time::Duration;
 use tollgate::adaptive::{LimitLaw, Resizable, Sample};
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::lease::{Leased, Spend};
+use tollgate::lease::{Leased, Prepaid};
 use tollgate::policy::linked::{Load, Mark, Meter};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
@@ -1579,7 +1579,7 @@ impl<L: Limiter> Limiter for OwnAround<L> {
     }
 }
 
-impl<L: Spend> Spend for OwnAround<L> {
+impl<L: Prepaid> Prepaid for OwnAround<L> {
     fn give_back(&self, ticket: L::Ticket, unspent: u64, now: Pass<'_>) {
         self.1.give_back(ticket, unspent, now);
         self.0.call("give_back");

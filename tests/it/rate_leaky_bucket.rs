@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{Ask, Booking, Cost, Inherit, LeakyBucket, LimiterExt, ManualClock, Policy, Quota, RateError, Reason};
+use tollgate::{
+    Ask, Cost, FutureReservation, Inherit, LeakyBucket, LimiterExt, ManualClock, Policy, Quota, RateError, Reason,
+};
 
 const TENTH: Duration = Duration::from_millis(100);
 const NANO: Duration = Duration::from_nanos(1);
@@ -513,5 +515,5 @@ proptest! {
 
 enum Cancel<'a> {
     Reserved(tollgate::Reservation<&'a LeakyBucket>),
-    Booked(Booking<'a, LeakyBucket>),
+    Booked(FutureReservation<'a, LeakyBucket>),
 }

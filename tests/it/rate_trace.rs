@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 use tollgate::time::Phase;
 use tollgate::{
-    Ask, Booking, Demand, FixedWindow, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Ask, Demand, FixedWindow, FutureReservation, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog,
+    SlidingWindow, TokenBucket,
 };
 
 #[allow(unreachable_pub, dead_code)]
@@ -209,18 +209,18 @@ fn reservations_that_are_given_up_admit_nobody_beyond_the_bound() {
 }
 
 trait Books: Limiter + Sized {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<Booking<'_, Self>>;
+    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>>;
 }
 
 impl Books for TokenBucket {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<Booking<'_, Self>> {
+    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>> {
         self.book_within(tokens, MINUTE).ok()
     }
 }
 
 /// Its size is a minute's.
 impl Books for LeakyBucket {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<Booking<'_, Self>> {
+    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>> {
         self.book(tokens).ok()
     }
 }

@@ -1,7 +1,7 @@
 //! Measures what limiters admit.
 
 use super::load::Load;
-use crate::algo::load::{Counts, PARTS, Recent};
+use super::recent::{Counts, PARTS, Recent};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::policy::spec::LoadMetric;

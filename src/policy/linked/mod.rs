@@ -12,6 +12,7 @@ mod limiter;
 mod load;
 mod mark;
 mod meter;
+mod recent;
 
 pub use limiter::Linked;
 pub(super) use limiter::sooner;

@@ -180,7 +180,7 @@ impl Rates {
                 level: bucket.level,
             },
             (Kind::Window(window, length), _) => Metered::Window {
-                limit: crate::algo::window::Window::limit(window),
+                limit: crate::rate::WindowMeter::limit(window),
                 nanos: u64::try_from(length.as_nanos()).unwrap_or(FARTHEST),
                 lots: Vec::new(),
             },

@@ -1,10 +1,10 @@
 //! The sessions of this process: what Consul calls them, when they were last renewed, and who looks out for news of them.
 
 use super::agent::Agent;
-use crate::algo::chance::nth_fraction;
 use crate::remote::backend::{Session, Step, StoreError};
 use crate::remote::key::Key;
 use crate::remote::random;
+use crate::rng::nth_fraction;
 use crate::time::{Clock, Instant};
 use futures::FutureExt;
 use parking_lot::Mutex;

@@ -18,9 +18,9 @@
 //! The lock is held while crossbeam unparks a thread. No waker and no foreign code runs under it: a token that is
 //! destroyed there is dissolved, not dropped, and the bell is rung afterwards.
 
+use super::ledger::{Fate, Ledger};
 use super::link::{Receiver, Sender, TryRecvError, unbounded};
 use super::token::ChannelToken;
-use crate::algo::ledger::{Fate, Ledger};
 use crate::semaphore::error::TryAcquireError;
 use crate::sync::bell::Bell;
 use crate::sync::shim::{Mutex, MutexGuard};

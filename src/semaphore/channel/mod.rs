@@ -1,8 +1,9 @@
 //! A semaphore whose permits are messages of a crossbeam channel. The protocol, and why it holds, is in `home.rs`; the
-//! numbers are those of [`crate::algo::ledger`].
+//! numbers are those of `ledger.rs`.
 
 mod acquire;
 mod home;
+mod ledger;
 mod limiter;
 mod link;
 mod token;

@@ -5,7 +5,7 @@ use super::super::micros;
 use super::super::note::{Metered, Note, Noted};
 use super::super::rates::{Kind, Rates, Taker, segment};
 use super::super::witness::{Lot, Seen, Witness, gathered};
-use crate::algo::window::Window;
+use crate::rate::WindowMeter;
 use crate::remote::backend::{Rule, Session, Step};
 use std::time::Duration;
 
@@ -138,7 +138,7 @@ impl Rates {
         match &self.meter {
             Kind::Bucket(bucket, _) => bucket.level,
             Kind::Window(window, _) => {
-                u64::try_from(i128::from(Window::limit(window)) - window.room()).unwrap_or(u64::MAX)
+                u64::try_from(i128::from(WindowMeter::limit(window)) - window.room()).unwrap_or(u64::MAX)
             }
         }
     }

@@ -1,0 +1,836 @@
+//! The breaker itself: one word that says whether to admit, a window beside it, and a machine behind a lock that only a
+//! circuit that is not closed is asked by.
+//!
+//! The word is the period and the state. It is written by the holder of the machine's lock, and read by everybody. While it says closed, an admission is one load, and a result is recorded by the window without a
+//! lock. What has been admitted carries the word in its ticket: a result whose word is no longer the current one is
+//! late, and decides nothing.
+//!
+//! What a breaker's word says, and what a ticket remembers of it.
+//!
+//! | bits | breaker's word | ticket |
+//! |---|---|---|
+//! | 63..32 | period | the same |
+//! | 31..4 | 0 | calls, as many as fit |
+//! | 3 | 1 | 1 |
+//! | 2..0 | state | the same |
+//!
+//! Neither is ever zero, so that an absent ticket needs no word of its own.
+
+use super::builder::{BreakerBuilder, Classifier, Listener};
+use super::count_window::CountWindow;
+use super::event::{BreakerEvent, BreakerMetrics, BreakerState};
+use super::history::Learnt;
+use super::machine::{Answer, CircuitState, Machine, ProbeVerdict};
+use super::open_time::{OpenTime, Trip};
+use super::streak::Streak;
+use super::thresholds::{Alarm, CallCounts, CallResult, Thresholds};
+use super::window::Window;
+use crate::ask::Demand;
+use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::rng::nth_fraction;
+use crate::standing::{self, Standing};
+use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
+use crate::sync::unwind::{Rest, ask, both};
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant, Pass};
+use std::cell::Cell;
+use std::fmt;
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+const LEG: &str = "breaker";
+/// How long a circuit is open whose open time could not be computed.
+const UNCOMPUTED: Duration = Duration::from_secs(30);
+
+/// Refuses work that is likely to fail, until probes say that it would succeed.
+///
+/// ```text
+///            thresholds                 open time over, somebody asks
+///   Closed --------------> Open ------------------------------------> HalfOpen
+///      ^                    ^                                          |    |
+///      |                    '----- too many probes bad, or none back --'    |
+///      '------------------------------ enough probes good ------------------'
+/// ```
+///
+/// Closed, it judges the last calls, or those of the last so much time, by the part that failed, by the part that was
+/// slow, and by failures in a row. Open, it refuses with [`Reason::CircuitOpen`], and says how long it will. Then so many
+/// probes go through, and once all have a result they are judged by the same rates.
+///
+/// It learns from [`Permit::finish`](crate::Permit::finish): success, failure, overload. A permit that is merely dropped
+/// says nothing. So the breaker stands in a policy like any limiter, and in front of what costs something.
+///
+/// # Probes
+/// A probe is a permit of one trial. It comes back with its result; without one (dropped, cancelled, its task aborted or
+/// panicked, refused by a later leg) it is free again. A half-open circuit so cannot get stuck; it opens again when no
+/// probe is left and the latest has been away for the [time-out of probes](BreakerBuilder::probe_timeout), at which a
+/// policy that waits for one wakes. Every change of state begins a new period, and a result of an older period decides
+/// nothing.
+///
+/// An ask of several is as many calls with one result. One of more calls than the trial has results to come waits until no
+/// probe is out, and is the rest of the trial.
+///
+/// # Fairness
+/// The first call after the open time is the first probe. A [`Policy`](crate::Policy) does not wait for a circuit that is not
+/// closed: it refuses at once with `CircuitOpen`, those that wait already as well, unless the breaker is built to
+/// [wait](BreakerBuilder::wait_while_open).
+///
+/// # Memory ordering
+/// None is promised to callers: a breaker orders no work after other work.
+///
+/// The states are those of M. Nygard, *Release It!* (2007).
+///
+/// ```
+/// # use tollgate::{Ask, BreakerState, CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let breaker = CircuitBreaker::builder()
+///     .count_window(10)
+///     .minimum_calls(4)
+///     .failure_rate(0.5)
+///     .probes(1)
+///     .open_for(OpenTime::fixed(Duration::from_secs(5)))
+///     .clock(&clock)
+///     .build()?;
+/// for outcome in [Outcome::Success, Outcome::Failure, Outcome::Success, Outcome::Failure] {
+///     breaker.try_admit(Ask::one()).unwrap().finish(outcome);
+/// }
+/// let refused = breaker.try_admit(Ask::one()).unwrap_err();
+/// assert_eq!(refused.retry_after(), Some(Duration::from_secs(5)));
+///
+/// clock.advance(Duration::from_secs(5));
+/// let probe = breaker.try_admit(Ask::one()).unwrap();
+/// assert!(breaker.try_admit(Ask::one()).is_err());
+/// probe.finish(Outcome::Success);
+/// assert_eq!(breaker.state(), BreakerState::Closed);
+/// # Ok::<(), tollgate::BreakerError>(())
+/// ```
+pub struct CircuitBreaker {
+    /// Written under the machine's lock.
+    word: AtomicU64,
+    refused: AtomicU64,
+    config: Config,
+    window: Window,
+    streak: Streak,
+    machine: Mutex<Machine>,
+    clock: Clock,
+    bell: Bell,
+}
+
+/// What the builder sets.
+pub(super) struct Config {
+    /// A policy waits until it admits.
+    pub(super) waits: bool,
+    /// It matters how long work takes.
+    pub(super) times_calls: bool,
+    /// Results are judged by rates alone, and as they are.
+    pub(super) is_plain: bool,
+    pub(super) thresholds: Thresholds,
+    pub(super) alarm: Alarm,
+    pub(super) learnt: Option<Learnt>,
+    /// In ticks.
+    pub(super) slow_after: Option<u64>,
+    pub(super) consecutive: Option<u64>,
+    pub(super) open_time: OpenTime,
+    pub(super) classifier: Option<Classifier>,
+    pub(super) listener: Option<Listener>,
+    pub(super) seed: u64,
+}
+
+impl CircuitBreaker {
+    /// A breaker with the defaults that [`BreakerBuilder`] lists, on the real clock.
+    pub fn new() -> Self {
+        Self::builder().build().expect("the defaults are within bounds")
+    }
+
+    /// Settings, to be built.
+    pub fn builder() -> BreakerBuilder {
+        BreakerBuilder::new()
+    }
+
+    pub(super) fn of(config: Config, window: Window, probes: u64, overdue_after: u64, clock: Clock) -> Self {
+        Self {
+            word: AtomicU64::new(Word::new(CircuitState::Closed, 0).bits()),
+            refused: AtomicU64::new(0),
+            config,
+            window,
+            streak: Streak::new(),
+            machine: Mutex::new(Machine::new(probes, overdue_after)),
+            clock,
+            bell: Bell::new(),
+        }
+    }
+
+    #[inline]
+    fn word(&self) -> Word {
+        // Acquire: whoever sees a period sees its empty window. Pairs with (P) in `publish`.
+        Word::from_bits(self.word.load(Ordering::Acquire))
+    }
+
+    /// Says what the machine has become. By the holder of its lock.
+    fn publish(&self, machine: &Machine, now: u64) {
+        let (state, period) = (machine.state(), machine.period());
+        if state.records() {
+            // Nobody may record in the older period once the window begins anew.
+            self.word
+                .store(Word::new(CircuitState::Open, period).bits(), Ordering::Release);
+            self.window.reset(period, now);
+            self.streak.reset(period);
+        }
+        self.refused.store(0, Ordering::Relaxed);
+        // (P) Release: the window is empty before anybody records in it. Pairs with `word`.
+        self.word.store(Word::new(state, period).bits(), Ordering::Release);
+    }
+
+    /// Changes the machine, and tells everybody if that changed its state: after the lock.
+    fn change<R>(&self, now: u64, change: impl FnOnce(&mut Machine) -> R) -> R {
+        let (result, event) = {
+            let mut machine = self.machine.lock();
+            let (from, period) = (machine.state(), machine.period());
+            let result = change(&mut machine);
+            let changed = machine.period() != period;
+            if changed {
+                self.publish(&machine, now);
+            }
+            (result, changed.then(|| self.event(from, &machine, now)))
+        };
+        if let Some(event) = event {
+            self.tell(event);
+        }
+        result
+    }
+
+    /// Wakers and the listener are users' code. Each is called whichever of the others panic, and in a panic as well.
+    fn tell(&self, event: BreakerEvent) {
+        let listen = || {
+            if let Some(listener) = &self.config.listener {
+                listener(event);
+            }
+        };
+        both(|| self.bell.ring(), listen);
+    }
+
+    fn event(&self, from: CircuitState, machine: &Machine, now: u64) -> BreakerEvent {
+        let open = machine.state() == CircuitState::Open;
+        let judged = match from {
+            _ if open => machine.counts(),
+            CircuitState::HalfOpen => machine.probe_results(),
+            _ => CallCounts::default(),
+        };
+        let until = Instant::from_ticks(machine.until());
+        BreakerEvent {
+            from: from.into(),
+            to: machine.state().into(),
+            period: machine.period(),
+            calls: judged.calls,
+            failed: judged.failed,
+            slow: judged.slow,
+            open_for: open.then(|| self.clock.between(Instant::from_ticks(now), until)),
+        }
+    }
+
+    /// The machine's answer to whoever does not find the circuit closed.
+    #[cold]
+    fn ask_slow(&self, units: u64, now: Instant) -> Result<BreakerTicket, Refusal<'_>> {
+        loop {
+            let ticks = now.ticks();
+            let before = seeded!("breaker_asks_twice").then(|| self.machine.lock().answer(units, 0, ticks));
+            let asked = Cell::new(None);
+            // The first probe changes the state. Where that is told in vain, the probe comes back.
+            let back = Rest::new(|| {
+                if let Some((Answer::Goes, word, _)) = asked.get() {
+                    self.give_back(BreakerTicket::new(word, units, ticks));
+                }
+            });
+            let (answer, word, counts) = self.change(ticks, |machine| {
+                let answer = machine.ask(units, ticks);
+                let all = (answer, Word::new(machine.state(), machine.period()), machine.counts());
+                asked.set(Some(all));
+                all
+            });
+            back.forget();
+            let wait = match before.filter(|before| *before == Answer::Goes).unwrap_or(answer) {
+                Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
+                Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
+                Answer::OnEvent | Answer::OnProbe(_) => Wait::Event,
+                Answer::Overdue => {
+                    self.open(word.period(), counts, now);
+                    continue;
+                }
+            };
+            // Relaxed: a statistic.
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::new(Reason::CircuitOpen, LEG, units, wait));
+        }
+    }
+
+    /// What `outcome` says of work that began at `started`, if it says anything.
+    fn classify(&self, outcome: Outcome, started: u64, pass: Pass<'_>) -> Option<CallResult> {
+        let outcome = match &self.config.classifier {
+            None => outcome,
+            Some(classify) => {
+                let from = Instant::from_ticks(started);
+                ask(|| classify(outcome, self.clock.between(from, pass.now(&self.clock))))?
+            }
+        };
+        let failed = match outcome {
+            Outcome::Success => false,
+            Outcome::Failure | Outcome::Overload => true,
+            Outcome::Ignored => return None,
+        };
+        let slow = self.is_slow(started, pass);
+        Some(CallResult { failed, slow })
+    }
+
+    /// The window of the last calls, where it is all that matters to the one call of `ticket`.
+    #[inline(always)]
+    fn simple_window(&self, ticket: BreakerTicket) -> Option<&CountWindow> {
+        match &self.window {
+            Window::Count(window)
+                if self.config.is_plain & !self.config.times_calls
+                    && ticket.units() == 1
+                    && ticket.word().state() == CircuitState::Closed =>
+            {
+                Some(window)
+            }
+            _ => None,
+        }
+    }
+
+    /// One call of a closed circuit has succeeded or not, where the last calls are judged by failures.
+    #[inline(always)]
+    fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, pass: Pass<'_>) {
+        let (period, result) = (word.period(), CallResult { failed, slow: false });
+        if window.record_one(period, result, &self.config.alarm) {
+            self.evaluate(period, false, pass);
+        }
+    }
+
+    /// Work has ended that was admitted with this ticket, whose word is the current one.
+    #[inline(never)]
+    fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+        let word = ticket.word();
+        match &self.window {
+            Window::Time(window)
+                if self.config.is_plain && word.state() == CircuitState::Closed && outcome != Outcome::Ignored =>
+            {
+                let failed = outcome != Outcome::Success;
+                let slow = self.is_slow(ticket.started, pass);
+                let (period, now) = (word.period(), pass.now(&self.clock).ticks());
+                if window.record(CallResult { failed, slow }, ticket.units(), now, || self.is_in(period)) {
+                    self.evaluate(period, false, pass);
+                }
+            }
+            _ => self.record(ticket, outcome, pass),
+        }
+    }
+
+    /// True when work that began at `started` took too long.
+    #[inline]
+    fn is_slow(&self, started: u64, pass: Pass<'_>) -> bool {
+        let took = || pass.now(&self.clock).ticks().saturating_sub(started);
+        self.config.slow_after.is_some_and(|after| took() > after)
+    }
+
+    /// True when `period` is not over. Read once the word has been found to be the current one.
+    #[inline]
+    fn is_in(&self, period: u64) -> bool {
+        // Relaxed: what comes before this is an acquiring load, which is what makes the end of a period seen.
+        Word::from_bits(self.word.load(Ordering::Relaxed)).period() == period
+    }
+
+    #[inline(never)]
+    fn record(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+        let word = ticket.word();
+        if word.state() == CircuitState::Disabled {
+            return;
+        }
+        // A classifier that panics has said nothing.
+        let back = Rest::new(|| self.give_back(ticket));
+        let result = self.classify(outcome, ticket.started, pass);
+        back.forget();
+        match result {
+            Some(result) => self.record_result(word, result, ticket.units(), pass),
+            None => self.give_back(ticket),
+        }
+    }
+
+    #[inline(never)]
+    fn record_result(&self, word: Word, result: CallResult, units: u64, pass: Pass<'_>) {
+        let (state, period) = (word.state(), word.period());
+        if state.records() {
+            self.record_call(state, period, result, units, pass);
+        } else if state != CircuitState::Disabled {
+            self.record_probe(period, result, units, pass);
+        }
+    }
+
+    fn record_call(&self, state: CircuitState, period: u64, result: CallResult, units: u64, pass: Pass<'_>) {
+        let now = match self.window.is_timed() {
+            true => pass.now(&self.clock).ticks(),
+            false => 0,
+        };
+        let alarm = &self.config.alarm;
+        let look = self
+            .window
+            .record(period, result, units, now, alarm, || self.is_in(period));
+        if let Some(learnt) = &self.config.learnt {
+            learnt.record(result, units, &self.config.thresholds);
+        }
+        let too_many = self
+            .config
+            .consecutive
+            .is_some_and(|most| self.streak.record(period, result.failed, units) >= most);
+        if (look || too_many) && state == CircuitState::Closed {
+            self.evaluate(period, too_many, pass);
+        }
+    }
+
+    #[cold]
+    fn evaluate(&self, period: u64, always: bool, pass: Pass<'_>) {
+        // SeqCst: what this thread has recorded comes before the fence, what it judges by after it. Of a result that makes
+        // the window large enough and one that makes it bad enough, whichever passes its fence last sees both.
+        fence(Ordering::SeqCst);
+        let now = match self.window.is_timed() {
+            true => pass.now(&self.clock).ticks(),
+            false => 0,
+        };
+        let trips = |counts: CallCounts| always || self.thresholds_for(counts.calls).are_reached_by(counts);
+        if !trips(self.window.counts(period, now)) {
+            return;
+        }
+        let counts = self.window.recount(period, now);
+        if trips(counts) {
+            self.open(period, counts, pass.now(&self.clock));
+        }
+    }
+
+    /// True when its thresholds follow what is usual.
+    fn has_learnt(&self) -> bool {
+        self.config.learnt.as_ref().is_some_and(Learnt::has_any)
+    }
+
+    /// The thresholds for so many results.
+    fn thresholds_for(&self, calls: u64) -> Thresholds {
+        let thresholds = self.config.thresholds;
+        match &self.config.learnt {
+            Some(learnt) => learnt.adapt(thresholds, calls),
+            None => thresholds,
+        }
+    }
+
+    #[cold]
+    fn record_probe(&self, period: u64, result: CallResult, units: u64, pass: Pass<'_>) {
+        let now = pass.now(&self.clock);
+        let (verdict, results) = self.change(now.ticks(), |machine| {
+            let thresholds = self.thresholds_for(machine.probe_count());
+            let verdict = machine.record_probe(period, result, units, &thresholds);
+            let results = machine.counts();
+            if verdict == ProbeVerdict::Healthy {
+                machine.go(CircuitState::Closed);
+            }
+            (verdict, results)
+        });
+        if verdict == ProbeVerdict::Sick {
+            self.open(period, results, now);
+        }
+    }
+
+    /// What was taken comes back without a result.
+    #[inline]
+    fn give_back(&self, ticket: BreakerTicket) {
+        if ticket.word().state() == CircuitState::HalfOpen {
+            self.give_back_slow(ticket);
+        }
+    }
+
+    #[cold]
+    fn give_back_slow(&self, ticket: BreakerTicket) {
+        if seeded!("breaker_keeps_probe") {
+            return;
+        }
+        let free = self.machine.lock().give_back(ticket.word().period(), ticket.units());
+        if free && !seeded!("breaker_quiet_probe") {
+            self.bell.ring();
+        }
+    }
+
+    /// Opens, unless `period` is over. The open time may be computed by the user's code: outside the lock, and if that
+    /// panics the circuit opens all the same.
+    fn open(&self, period: u64, reason: CallCounts, now: Instant) {
+        let mut opening = Opening {
+            breaker: self,
+            period,
+            reason,
+            now,
+            time: UNCOMPUTED,
+        };
+        let attempt = self.machine.lock().opened().saturating_add(1);
+        let trip = Trip {
+            attempt,
+            calls: reason.calls,
+            failed: reason.failed,
+            slow: reason.slow,
+        };
+        if let Some(learnt) = &self.config.learnt {
+            learnt.drop_batch();
+        }
+        let open_time = &self.config.open_time;
+        if let Some(time) = ask(|| open_time.after(trip, nth_fraction(self.config.seed, period))) {
+            opening.time = time;
+        }
+    }
+}
+
+/// A circuit that is about to open: it does when this is dropped.
+struct Opening<'a> {
+    breaker: &'a CircuitBreaker,
+    period: u64,
+    reason: CallCounts,
+    now: Instant,
+    time: Duration,
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let (now, open) = (self.now.ticks(), self.breaker.clock.ticks_of(self.time));
+        self.breaker
+            .change(now, |machine| machine.open(self.period, self.reason, open, now));
+    }
+}
+
+impl CircuitBreaker {
+    /// The state. A snapshot: an open circuit whose time is over is open until somebody asks.
+    pub fn state(&self) -> BreakerState {
+        self.word().state().into()
+    }
+
+    /// What it has seen. A snapshot.
+    pub fn metrics(&self) -> BreakerMetrics {
+        let now = self.clock.now().ticks();
+        let machine = self.machine.lock();
+        let (state, period) = (machine.state(), machine.period());
+        let counts = match state {
+            _ if state.records() => self.window.recount(period, now),
+            _ => machine.counts(),
+        };
+        let thresholds = match state {
+            _ if state.records() => self.thresholds_for(counts.calls),
+            _ => Thresholds {
+                minimum: 1,
+                ..self.thresholds_for(counts.calls)
+            },
+        };
+        // Relaxed: a statistic.
+        let refused = self.refused.load(Ordering::Relaxed);
+        let metrics = BreakerMetrics::new(state, period, counts, refused, thresholds);
+        match &self.config.learnt {
+            Some(learnt) => metrics.with_usual(learnt.usual()),
+            None => metrics,
+        }
+    }
+
+    /// How long it is still open, rounded up to a nanosecond; zero when probes may go. `None` when it is not open, or
+    /// open until it is told otherwise.
+    pub fn retry_after(&self) -> Option<Duration> {
+        let now = self.clock.now();
+        let machine = self.machine.lock();
+        (machine.state() == CircuitState::Open).then(|| self.clock.between(now, Instant::from_ticks(machine.until())))
+    }
+
+    /// The resource has said not to be asked again for so long, as in `Retry-After`. An open circuit stays open at least
+    /// that long; one that opens before that is over will. Closing forgets it.
+    pub fn hold_off(&self, time: Duration) {
+        let now = self.clock.now();
+        let until = self.clock.after(now, time).ticks();
+        self.change(now.ticks(), |machine| machine.hold_off(until));
+    }
+
+    /// Opens now for `time`, whatever has been seen.
+    pub fn trip(&self, time: Duration) {
+        let now = self.clock.now().ticks();
+        let open = self.clock.ticks_of(time);
+        self.change(now, |machine| {
+            let (period, counts) = (machine.period(), machine.counts());
+            machine.open(period, counts, open, now)
+        });
+    }
+
+    /// Refuses everything until it is told otherwise.
+    pub fn force_open(&self) {
+        self.go(CircuitState::ForcedOpen);
+    }
+
+    /// Admits everything, and records nothing, until it is told otherwise.
+    pub fn disable(&self) {
+        self.go(CircuitState::Disabled);
+    }
+
+    /// Admits everything, and records it without ever opening, until it is told otherwise: to see what thresholds would
+    /// do.
+    pub fn metrics_only(&self) {
+        self.go(CircuitState::MetricsOnly);
+    }
+
+    /// Closes with an empty window, from whatever state.
+    pub fn reset(&self) {
+        self.go(CircuitState::Closed);
+    }
+
+    fn go(&self, state: CircuitState) {
+        let now = self.clock.now().ticks();
+        self.change(now, |machine| machine.go(state));
+    }
+}
+
+/// In which period of a breaker work was admitted, how many calls it is, and when it began.
+///
+/// Two words, which a processor passes in registers: one of three goes through memory, which costs more than all that the
+/// breaker does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerTicket {
+    /// The breaker's word, with the number of calls in it.
+    admitted: Admitted,
+    /// In ticks; zero when nobody wants to know.
+    started: u64,
+}
+
+impl BreakerTicket {
+    #[inline(always)]
+    fn new(word: Word, units: u64, started: u64) -> Self {
+        let admitted = word.admit(units);
+        Self { admitted, started }
+    }
+
+    #[inline(always)]
+    fn word(self) -> Word {
+        self.admitted.word()
+    }
+
+    #[inline(always)]
+    pub(crate) fn units(self) -> u64 {
+        self.admitted.units()
+    }
+}
+
+impl Ticket for BreakerTicket {
+    const WORDS: usize = 2;
+    #[inline]
+    fn write(&self, words: &mut [u64]) {
+        words[..2].copy_from_slice(&[self.admitted.bits(), self.started]);
+    }
+    #[inline]
+    fn read(words: &[u64]) -> Self {
+        Self {
+            admitted: Admitted::from_bits(words[0]),
+            started: words[1],
+        }
+    }
+}
+
+impl Limiter for CircuitBreaker {
+    type Ticket = BreakerTicket;
+
+    // Always inlined, as is `finish`: the ticket then stays in registers. Copied, it is read wider than it was written,
+    // which costs as much as all the rest.
+    #[inline(always)]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<BreakerTicket, Refusal<'_>> {
+        let word = self.word();
+        if !word.state().admits() {
+            return self.ask_slow(demand.units(), demand.now(&self.clock));
+        }
+        let started = match self.config.times_calls {
+            true => demand.now(&self.clock).ticks(),
+            false => 0,
+        };
+        Ok(BreakerTicket::new(word, demand.units(), started))
+    }
+
+    #[inline(always)]
+    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+        self.finish(*ticket, outcome, now);
+    }
+
+    #[inline]
+    fn cancel(&self, ticket: BreakerTicket, _: Pass<'_>) {
+        self.give_back(ticket);
+    }
+
+    #[inline(always)]
+    fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+        if self.word() != ticket.word() {
+            return;
+        }
+        match self.simple_window(ticket) {
+            Some(window) if outcome != Outcome::Ignored => {
+                self.record_simple(window, ticket.word(), outcome != Outcome::Success, now);
+            }
+            _ => self.finish_slow(ticket, outcome, now),
+        }
+    }
+
+    /// A probe that is forgotten stays out until it is overdue.
+    #[inline]
+    fn forget(&self, _: BreakerTicket) {}
+
+    #[inline]
+    fn heeds(&self) -> Heeds {
+        Heeds::FINISH
+    }
+
+    #[inline(always)]
+    fn finish_may_panic(&self) -> bool {
+        false
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        if self.word().state().admits() {
+            return ReadyAt::NOW;
+        }
+        let now = demand.now(&self.clock).ticks();
+        let answer = self.machine.lock().answer(demand.units(), demand.ahead(), now);
+        let ready = match answer {
+            // An overdue trial is ended by whoever asks for real.
+            Answer::Goes | Answer::Overdue => ReadyAt::NOW,
+            Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
+            Answer::OnEvent => ReadyAt::on_event(LEG),
+            Answer::OnProbe(overdue) => ReadyAt::on_event(LEG).by(Instant::from_ticks(overdue)),
+        };
+        match self.config.waits {
+            true => ready,
+            false => ready.at_once(Reason::CircuitOpen),
+        }
+    }
+
+    /// Closed, with nothing learnt and no failed or slow call in its window: good ones count for nothing.
+    fn is_fresh(&self, now: Pass<'_>) -> bool {
+        let word = self.word();
+        let bad = |counts: CallCounts| counts.failed > 0 || counts.slow > 0;
+        word.state() == CircuitState::Closed
+            && !self.has_learnt()
+            && !self.streak.is_running()
+            && !bad(self.window.recount(word.period(), now.now(&self.clock).ticks()))
+    }
+
+    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        let (state, open_for) = (self.state(), self.retry_after());
+        visit(Standing::new(LEG, LEG, standing::State::Breaker { state, open_for }));
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+}
+
+impl Default for CircuitBreaker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for CircuitBreaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreaker")
+            .field("metrics", &self.metrics())
+            .finish_non_exhaustive()
+    }
+}
+
+const STATE: u64 = 0b111;
+const PRESENT: u64 = 1 << 3;
+const UNITS_SHIFT: u32 = 4;
+const PERIOD_SHIFT: u32 = 32;
+const MAX_UNITS: u64 = (1 << (PERIOD_SHIFT - UNITS_SHIFT)) - 1;
+const UNITS: u64 = MAX_UNITS << UNITS_SHIFT;
+
+/// The state of a breaker and its period, of which 32 bits are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Word(u64);
+
+impl Word {
+    #[inline]
+    fn new(state: CircuitState, period: u64) -> Self {
+        Self(period << PERIOD_SHIFT | PRESENT | state as u64)
+    }
+
+    #[inline]
+    fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    #[inline]
+    fn bits(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    fn state(self) -> CircuitState {
+        CircuitState::from_bits(self.0 & STATE)
+    }
+
+    #[inline]
+    fn period(self) -> u64 {
+        self.0 >> PERIOD_SHIFT
+    }
+
+    /// `units` calls are admitted. More than fit are as many as fit: no window tells them apart.
+    #[inline]
+    fn admit(self, units: u64) -> Admitted {
+        let bits = self.0 | units.min(MAX_UNITS) << UNITS_SHIFT;
+        Admitted(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
+    }
+}
+
+/// A word, and how many calls were admitted when it was current.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Admitted(NonZeroU64);
+
+impl Admitted {
+    #[inline]
+    fn word(self) -> Word {
+        Word(self.0.get() & !UNITS)
+    }
+
+    #[inline]
+    fn units(self) -> u64 {
+        (self.0.get() & UNITS) >> UNITS_SHIFT
+    }
+
+    #[inline]
+    fn bits(self) -> u64 {
+        self.0.get()
+    }
+
+    /// What [`bits`](Self::bits) gave.
+    #[inline]
+    fn from_bits(bits: u64) -> Self {
+        Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_ticket_remembers_is_read_back() {
+        for (state, period) in [
+            (CircuitState::Closed, 0),
+            (CircuitState::HalfOpen, 7),
+            (CircuitState::ForcedOpen, u32::MAX.into()),
+        ] {
+            let word = Word::new(state, period);
+            assert_eq!((word.state(), word.period()), (state, period));
+            for (units, kept) in [(0, 0), (1, 1), (MAX_UNITS, MAX_UNITS), (u64::MAX, MAX_UNITS)] {
+                let admitted = word.admit(units);
+                assert_eq!((admitted.word(), admitted.units()), (word, kept));
+                assert_eq!(Admitted::from_bits(admitted.bits()), admitted);
+                assert_eq!(Word::from_bits(word.bits()), word);
+            }
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
+
+use super::in_turn::Forecast;
+use super::inherit::{Inherit, Withheld};
+use super::meter::Meter;
+use super::single_unit::{Attempt, MeterGuard, MeterLock, until_of};
+use crate::ask::{Demand, Place};
+use crate::limiter::Settlement;
+use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::sync::bell::Bell;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicBool, Ordering};
+use crate::sync::turn::Turnstile;
+use crate::sync::turns::Turns;
+use crate::ticket::Ticket;
+use crate::time::{Clock, Instant};
+use std::time::Duration;
+
+/// A meter behind a lock. The lock is held for the few steps of the meter, and never while anything else runs.
+pub(super) struct MeterLimiter<M> {
+    meter: MeterLock<M>,
+    clock: Clock,
+    bell: Bell,
+    turns: Turns,
+    leg: &'static str,
+    /// Set by every change of a setting. Under the lock.
+    changed: AtomicBool,
+    /// None before the first change of the limit.
+    withheld: Mutex<Option<Withheld>>,
+}
+
+/// What one admission took, and where its limiter finds it again: as many words as that needs, and one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateTicket<const MARK: usize> {
+    pub(super) units: u64,
+    pub(super) mark: [u64; MARK],
+}
+
+impl<const MARK: usize> RateTicket<MARK> {
+    /// The last `units` of those that were counted, as a reservation of their own.
+    pub(crate) fn last(self, units: u64) -> Self {
+        let units = units.min(self.units);
+        Self { units, ..self }
+    }
+}
+
+impl<const MARK: usize> Ticket for RateTicket<MARK> {
+    const WORDS: usize = 1 + MARK;
+    #[inline(always)]
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.units;
+        words[1..=MARK].copy_from_slice(&self.mark);
+    }
+    #[inline(always)]
+    fn read(words: &[u64]) -> Self {
+        let mut mark = [0; MARK];
+        mark.copy_from_slice(&words[1..=MARK]);
+        Self { units: words[0], mark }
+    }
+}
+
+impl<M: Meter> MeterLimiter<M> {
+    pub(super) fn new(leg: &'static str, clock: &Clock, meter: impl FnOnce(u64) -> M) -> Self {
+        Self {
+            meter: MeterLock::new(meter(clock.now().ticks())),
+            clock: clock.clone(),
+            bell: Bell::new(),
+            turns: Turns::new(),
+            leg,
+            changed: AtomicBool::new(false),
+            withheld: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The meter as of `now`.
+    #[inline]
+    pub(super) fn at(&self, now: Instant) -> MeterGuard<'_, M> {
+        let mut meter = self.meter.lock();
+        meter.advance(now.ticks());
+        meter
+    }
+
+    /// Reads what the meter says now.
+    pub(super) fn read<R>(&self, read: impl FnOnce(&M) -> R) -> R {
+        read(&self.at(self.clock.now()))
+    }
+
+    /// Changes a setting of the meter now. To be followed by [`ring`](Self::ring), outside every lock.
+    pub(super) fn change<R>(&self, change: impl FnOnce(&mut M) -> R) -> R {
+        let mut meter = self.at(self.clock.now());
+        // Relaxed: read under the same lock.
+        self.changed.store(true, Ordering::Relaxed);
+        change(&mut meter)
+    }
+
+    /// What is left of `room` when the limit changes from `old` to `new` and the rule says `wanted`. To be asked once for each
+    /// change; nothing is remembered of what was before a limit that is none, or a reset.
+    pub(super) fn inherit(&self, rule: Inherit, room: i128, wanted: i128, [old, new]: [Option<i128>; 2]) -> i128 {
+        let mut withheld = self.withheld.lock();
+        let (Some(old), Some(new), false) = (old, new, rule == Inherit::Reset) else {
+            *withheld = None;
+            return wanted;
+        };
+        let (now, left) = withheld.unwrap_or(Withheld::new(old)).change(room, wanted, new);
+        *withheld = Some(now);
+        left
+    }
+
+    /// Starts the meter anew. To be followed by [`ring`](Self::ring).
+    pub(super) fn clear(&self) {
+        *self.withheld.lock() = None;
+        self.at(self.clock.now()).clear();
+    }
+
+    /// Takes `n` at `now`, whether they are there or not.
+    pub(super) fn charge(&self, n: u64, now: Instant) -> M::Mark {
+        self.at(now).take(n)
+    }
+
+    /// True when nothing tells it from one just made.
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        let meter = self.at(now);
+        // Relaxed: written under the same lock.
+        let changed = self.changed.load(Ordering::Relaxed);
+        !changed && !self.turns.is_waited() && meter.fresh_at().is_some_and(|at| at <= meter.now())
+    }
+
+    /// Tells the waiters that the settings have changed.
+    pub(super) fn ring(&self) {
+        self.bell.ring_anew();
+    }
+
+    /// Takes what `demand` wants, unless the heads of queues are before it.
+    #[inline(always)]
+    pub(super) fn take_in_turn(&self, demand: Demand<'_>) -> Result<M::Mark, Refusal<'_>> {
+        let (n, now) = (demand.units(), demand.now(&self.clock));
+        if self.turns.is_waited() {
+            return self.take_by_turn(n, demand.place(), now);
+        }
+        self.take(n, now)
+    }
+
+    /// Whole and apart, so that the usual admission has nothing to save for its sake.
+    #[cold]
+    #[inline(never)]
+    fn take_by_turn(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<M::Mark, Refusal<'_>> {
+        self.let_try(n, place, now)?;
+        self.take(n, now)
+    }
+
+    #[cold]
+    fn let_try(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<(), Refusal<'_>> {
+        let forecast = |n, ahead| self.forecast(n, ahead, now);
+        let judged = self.turns.let_try(n, place, now, &self.clock, forecast);
+        judged.map_err(|at| self.refusal(n, now, at.map(Instant::ticks)))
+    }
+
+    #[inline(always)]
+    pub(super) fn take(&self, n: u64, now: Instant) -> Result<M::Mark, Refusal<'_>> {
+        if let (Some(mark), 1) = (M::BY_WORD, n) {
+            match self.meter.take_one(now.ticks()) {
+                Attempt::Until(until) => return Ok(mark(until)),
+                Attempt::Not(at) => return Err(self.refusal(n, now, Some(at))),
+                Attempt::ByLock => {}
+            }
+        }
+        let mut meter = self.meter.lock();
+        if let Some(mark) = meter.take_at_once(n, now.ticks()) {
+            return Ok(mark);
+        }
+        meter.advance(now.ticks());
+        if meter.fits(n) {
+            return Ok(meter.take(n));
+        }
+        let at = meter.ready(n, 0);
+        drop(meter);
+        Err(self.refusal(n, now, at))
+    }
+
+    /// In place, so that the usual admission does not go through memory for its sake.
+    #[inline(always)]
+    fn refusal(&self, n: u64, now: Instant, at: Option<u64>) -> Refusal<'_> {
+        match at {
+            Some(at) => {
+                let due = Due::at(&self.clock, now, Instant::from_ticks(at));
+                Refusal::new(Reason::RateExceeded, self.leg, n, Wait::Until(due))
+            }
+            None => Refusal::new(Reason::Oversized, self.leg, n, Wait::Never),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+        let now = self.clock.now();
+        if self.turns.is_waited() {
+            return self.take_by_turn(n, None, now).map(|_| ());
+        }
+        self.take(n, now).map(|_| ())
+    }
+
+    pub(super) fn acquire_up_to(&self, n: u64) -> u64 {
+        if self.turns.is_waited() && self.let_try(1, None, self.clock.now()).is_err() {
+            return 0;
+        }
+        let mut meter = self.at(self.clock.now());
+        let n = n.min(meter.free());
+        meter.take(n);
+        n
+    }
+
+    pub(super) fn force_acquire(&self, n: u64) {
+        self.charge(n, self.clock.now());
+    }
+
+    /// Takes `n` for later, by the meter's own way of booking.
+    pub(super) fn book(
+        &self,
+        n: u64,
+        book: impl FnOnce(&mut M) -> Result<(M::Mark, u64), Option<u64>>,
+    ) -> Result<(M::Mark, Instant, Instant), Refusal<'_>> {
+        let now = self.clock.now();
+        if self.turns.is_waited() {
+            self.let_newcomer_book(n, now)?;
+        }
+        let booked = book(&mut self.at(now));
+        match booked {
+            Ok((mark, due)) => Ok((mark, now, Instant::from_ticks(due))),
+            Err(None) => Err(self.refusal(n, now, None)),
+            Err(at) => Err(self.refusal(n, now, at).with_reason(Reason::QueueFull)),
+        }
+    }
+
+    fn until(&self, instant: impl FnOnce(&M) -> Option<u64>) -> Option<Duration> {
+        let now = self.clock.now();
+        let at = instant(&self.at(now))?;
+        Some(self.clock.between(now, Instant::from_ticks(at)))
+    }
+
+    pub(super) fn time_until(&self, n: u64) -> Option<Duration> {
+        self.until(|meter| meter.ready(n, 0))
+    }
+
+    pub(super) fn time_until_full(&self) -> Option<Duration> {
+        self.until(M::fresh_at)
+    }
+
+    #[inline]
+    pub(super) fn cancel(&self, units: u64, mark: &M::Mark, now: Instant) {
+        if !self.cancel_one(units, mark, now) {
+            self.at(now).restore(mark, units);
+        }
+        self.bell.ring();
+    }
+
+    /// Gives back one unit that was taken through the word, if nobody has changed that since.
+    #[inline]
+    fn cancel_one(&self, units: u64, mark: &M::Mark, now: Instant) -> bool {
+        let until = match mark.as_ref() {
+            [first, ..] if M::BY_WORD.is_some() && units == 1 => until_of(*first),
+            _ => None,
+        };
+        until.is_some_and(|until| self.meter.give_back_one(until, now.ticks()))
+    }
+
+    pub(super) fn settle(&self, units: &mut u64, mark: &mut M::Mark, settlement: &Settlement<'_>) -> u32 {
+        let Some(actual) = settlement.actual() else { return 0 };
+        let charged = *units;
+        if actual != charged {
+            let now = settlement.pass().now(&self.clock);
+            *units = self.at(now).correct(mark, charged, actual);
+            if actual < charged {
+                self.bell.ring();
+            }
+        }
+        1
+    }
+
+    pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.bell);
+        let now = demand.now(&self.clock);
+        self.turns
+            .ready_at(self.leg, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
+    }
+
+    /// The same for a booking. One that no instant admits is refused for a reason of its own.
+    #[cold]
+    fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
+        match self.let_try(n, None, now) {
+            Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
+            _ => Ok(()),
+        }
+    }
+
+    /// When `n` are admitted behind `ahead`.
+    fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
+        let meter = self.at(now);
+        match meter.ready(n, ahead) {
+            // Nothing at all is asked for: it waits for those ahead.
+            None if n == 0 => Forecast::Event,
+            None => Forecast::Never,
+            // Nothing is waited for, also by a reading of the clock that is stale.
+            Some(at) if at <= meter.now() => Forecast::Now,
+            Some(at) => Forecast::At(Instant::from_ticks(at)),
+        }
+    }
+
+    /// The queues that wait here.
+    pub(super) fn turns(&self) -> &dyn Turnstile {
+        &self.turns
+    }
+}
+
+/// Writes the verbs of a limiter that has a field `inner`, and its `Limiter`. `$standing` is a method that says how it stands.
+macro_rules! meter_limiter {
+    ($ty:ident, $mark:literal $(, $standing:ident)?) => {
+        impl $ty {
+            /// Takes `n` now, or refuses: the method for a limiter that stands alone.
+            ///
+            /// # Errors
+            /// `RateExceeded`, with a true `retry_after`; `Oversized` when no instant, but only a change of the quota, could
+            /// admit `n`.
+            #[inline]
+            pub fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>> {
+                self.inner.try_acquire(n)
+            }
+
+            /// Takes as many as there are, up to `n`, and says how many that were.
+            pub fn acquire_up_to(&self, n: u64) -> u64 {
+                self.inner.acquire_up_to(n)
+            }
+
+            /// Takes `n` now whether they are there or not. What is not is a debt, which is paid before anybody else is
+            /// admitted.
+            pub fn force_acquire(&self, n: u64) {
+                self.inner.force_acquire(n);
+            }
+
+            /// How many could be taken now. A snapshot.
+            pub fn available(&self) -> u64 {
+                self.inner.read(Meter::free)
+            }
+
+            /// How long until `n` could be taken, if nobody takes any meanwhile; rounded up to a nanosecond. `None` when
+            /// no instant, but only a change of the quota, could admit them.
+            pub fn time_until(&self, n: u64) -> Option<Duration> {
+                self.inner.time_until(n)
+            }
+
+            /// How long until it is as good as fresh, if nobody takes any meanwhile. `None` when that is never.
+            pub fn time_until_full(&self) -> Option<Duration> {
+                self.inner.time_until_full()
+            }
+
+            /// Starts anew, as if nothing had been taken. What was taken before is not given back any more.
+            pub fn reset(&self) {
+                self.inner.clear();
+                self.inner.ring();
+            }
+        }
+
+        $crate::rate::rate_limiter::rate_limiter!($ty);
+
+        impl Limiter for $ty {
+            type Ticket = RateTicket<$mark>;
+
+            #[inline(always)]
+            fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+                let units = demand.units();
+                let mark = self.inner.take_in_turn(demand)?;
+                Ok(RateTicket { units, mark })
+            }
+
+            fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+                let now = now.now(self.inner.clock());
+                self.inner.cancel(ticket.units, &ticket.mark, now);
+            }
+
+            fn settle(&self, ticket: &mut Self::Ticket, settlement: Settlement<'_>) -> u32 {
+                self.inner
+                    .settle(&mut ticket.units, &mut ticket.mark, &settlement)
+            }
+
+            #[inline]
+            fn finish(&self, _: Self::Ticket, _: Outcome, _: Pass<'_>) {}
+
+            #[inline]
+            fn forget(&self, _: Self::Ticket) {}
+
+            #[inline]
+            fn heeds(&self) -> $crate::limiter::Heeds {
+                $crate::limiter::Heeds::NONE
+            }
+
+            fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+                self.inner.ready_at(demand)
+            }
+
+            fn clock(&self) -> Option<&Clock> {
+                Some(self.inner.clock())
+            }
+
+            $(
+                fn survey(&self, visit: &mut dyn FnMut($crate::standing::Standing<'_>)) {
+                    if let Some(state) = self.$standing() {
+                        visit($crate::standing::Standing::new(LEG, LEG, state));
+                    }
+                }
+            )?
+
+            fn is_fresh(&self, now: Pass<'_>) -> bool {
+                self.inner.is_fresh(now.now(self.inner.clock()))
+            }
+
+            #[inline(always)]
+            fn finish_may_panic(&self) -> bool {
+                false
+            }
+
+            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn $crate::sync::turn::Turnstile)) {
+                visit(self.inner.turns());
+            }
+        }
+    };
+}
+pub(super) use meter_limiter;

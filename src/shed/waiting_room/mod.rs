@@ -1,0 +1,391 @@
+//! Who is turned away is told when to come back, and is let in then.
+
+mod appointments;
+mod service_rate;
+
+use super::error::{ShedError, within};
+use crate::rate::Quota;
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::time::Clock;
+use appointments::{Appointments, Booked};
+use service_rate::ServiceRate;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::time::Duration;
+
+/// Gives those who are turned away an appointment each: an instant to come back at, and a place that is kept until then.
+///
+/// Nobody knows when a permit comes back, so a limit on how many run at once cannot tell a client when to ask again: by then
+/// newcomers have what was free. A waiting room makes such an instant true. It hands out instants at a rate that the service
+/// surely serves ([`book`](Self::book)), one to a key, and knows whoever comes back ([`redeem`](Self::redeem)), to be let in
+/// before newcomers. It admits nobody itself: that is done by a lane of their own in front of the same limiter,
+/// [`Policy::lane`](crate::Policy::lane). `tower::LimitLayer::waiting_room` does both for the requests of a service, and the
+/// instant is their `Retry-After`.
+///
+/// No permit is held for whoever has not come: a place that nobody comes for costs the others nothing.
+///
+/// # The rate
+/// Instants are evenly spaced at a [`Quota`]; its burst says nothing here. Who comes back must find the service able to serve
+/// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns.
+/// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
+/// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
+/// It is known until nobody has been turned away for a second, and until all who were told to come have had their instant.
+/// When the rate changes, the next place is behind as many as are still to come, at the new rate, and as far from each of
+/// them as this rate has it. So at a faster rate new places fill the gaps between those that were told, where these are wide
+/// enough, and are behind the last of them where not: no stretch of time holds more than the faster rate allows.
+///
+/// # The places
+/// A key has one place at most, and is told the same instant until that has come. It may come as late as the
+/// [`grace`](Self::grace), 5 s unless set; then the place is another's. Asking meanwhile, it is told to come at once, and
+/// with less than [`LEAST_GRACE`](Self::LEAST_GRACE) left it is given another place. So nobody collects places but who has
+/// many keys: let a rate by the same key stand before.
+///
+/// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when the last of them
+/// is due, or the first of them over where all are ([`RoomFull`]). That is no promise, and cannot be: what is told to more
+/// than can be remembered is not known again. With as many places as there can be keys it does not happen.
+///
+/// # Memory
+/// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes 100 to 150 bytes for each
+/// place, and none of it is the key's choice. Two keys of one hash would share a place.
+///
+/// # Memory ordering
+/// None is promised to callers.
+///
+/// ```
+/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Semaphore};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let core = Policy::builder().clock(&clock).max_wait(Duration::ZERO).over(Semaphore::new(1))?;
+/// let lane = core.lane(Duration::from_secs(5));
+/// let room = WaitingRoom::new(1_000, Quota::per_second(2))?.on(&clock);
+///
+/// let busy = core.try_admit(1).unwrap();
+/// assert!(core.try_admit(1).is_err());
+/// assert_eq!(room.book("ada")?, Duration::ZERO);
+/// assert_eq!(room.book("grace")?, Duration::from_millis(500));
+/// assert_eq!(room.book("grace")?, Duration::from_millis(500), "one place to a key");
+/// assert!(!room.redeem("grace"), "not yet");
+///
+/// clock.advance(Duration::from_millis(500));
+/// drop(busy);
+/// assert!(room.redeem("grace"));
+/// clock.run(async { assert!(lane.admit(1).await.is_ok()) });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[doc(alias = "appointment")]
+#[doc(alias = "retry-after")]
+#[doc(alias = "virtual queue")]
+pub struct WaitingRoom {
+    clock: Clock,
+    settings: Settings,
+    /// Of two keys with one print nobody has heard.
+    prints: [RandomState; 2],
+    state: Mutex<RoomState>,
+    /// How many places are taken. Written under the lock of `state`; read without it as a hint.
+    taken: AtomicUsize,
+    /// How many have been served that had to wait.
+    served: AtomicU64,
+    broken: AtomicU64,
+}
+
+/// What a room is made with.
+#[derive(Clone, Copy)]
+struct Settings {
+    places: usize,
+    quota: Quota,
+    grace: Duration,
+    /// In millionths; zero for none.
+    share: u64,
+}
+
+/// A key, as far as the room remembers it.
+type Print = [u64; 2];
+
+/// What is written down.
+struct RoomState {
+    appointments: Appointments<Print>,
+    service_rate: ServiceRate,
+    quota: Quota,
+    counts: WaitingRoomStats,
+}
+
+/// What has come of the places of a [`WaitingRoom`] so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitingRoomStats {
+    /// Places that were given out.
+    pub booked: u64,
+    /// Of these, how many somebody came back for in time.
+    pub redeemed: u64,
+    /// Of these, how many ended without anybody, or were so near their end that the key was given another. So what was booked
+    /// and neither redeemed, missed nor cancelled is [`len`](WaitingRoom::len).
+    pub missed: u64,
+    /// Of those who came back in time, how many were refused all the same: promises that were not kept. Zero where nobody
+    /// says so by [`note_broken`](WaitingRoom::note_broken).
+    pub broken: u64,
+    /// How many times there was no place.
+    pub full: u64,
+}
+
+const MILLION: u64 = 1_000_000;
+/// Overload is over when nobody was turned away for so long, and nobody is still to come.
+const GAP: Duration = Duration::from_secs(1);
+
+impl WaitingRoom {
+    /// How long a place is kept unless set otherwise.
+    pub const GRACE: Duration = Duration::from_secs(5);
+    /// The shortest time that a place may be kept: what is told in whole seconds is up to one late, and has a way to go.
+    pub const LEAST_GRACE: Duration = Duration::from_secs(2);
+    /// The longest time that a place may be kept.
+    pub const MOST_GRACE: Duration = Duration::from_secs(86_400);
+
+    /// A room of so many places, given out at `rate`, on the real clock. With no places at all everybody finds it full.
+    ///
+    /// # Errors
+    /// [`ShedError::NoRate`] for a quota of zero.
+    pub fn new(places: usize, rate: Quota) -> Result<Self, ShedError> {
+        let set = Settings {
+            places,
+            quota: some_rate(rate)?,
+            grace: Self::GRACE,
+            share: 0,
+        };
+        Ok(Self::build(set, &Clock::real()))
+    }
+
+    /// The same room on `clock`, empty.
+    #[must_use]
+    pub fn on(self, clock: &Clock) -> Self {
+        Self::build(self.settings, clock)
+    }
+
+    /// The same room, empty, where a place is kept for `grace` from its instant on. Longer than what the client is told may be
+    /// late: rounding to whole seconds, the way, and what layers outside say of their own.
+    ///
+    /// # Errors
+    /// [`ShedError::Grace`] when it is less than [`LEAST_GRACE`](Self::LEAST_GRACE), or more than
+    /// [`MOST_GRACE`](Self::MOST_GRACE).
+    pub fn grace(self, grace: Duration) -> Result<Self, ShedError> {
+        if !(Self::LEAST_GRACE..=Self::MOST_GRACE).contains(&grace) {
+            return Err(ShedError::Grace { given: grace });
+        }
+        Ok(Self::build(Settings { grace, ..self.settings }, &self.clock))
+    }
+
+    /// The same room, empty, which gives out places at this part (0 to 1) of what was measured under overload, if that is more
+    /// than its quota. Under a half where those who come back take turns with newcomers.
+    ///
+    /// # Errors
+    /// [`ShedError::Number`] when it is not 0 to 1.
+    pub fn share(self, share: f64) -> Result<Self, ShedError> {
+        let share = (within("share", share, 0.0, 1.0)? * MILLION as f64) as u64;
+        Ok(Self::build(Settings { share, ..self.settings }, &self.clock))
+    }
+
+    fn build(set: Settings, clock: &Clock) -> Self {
+        let state = RoomState {
+            appointments: Appointments::new(set.places, clock.ticks_of(set.grace), clock.ticks_of(Self::LEAST_GRACE)),
+            service_rate: ServiceRate::new(clock.ticks_of(GAP)),
+            quota: set.quota,
+            counts: WaitingRoomStats::default(),
+        };
+        Self {
+            clock: clock.clone(),
+            settings: set,
+            prints: [RandomState::new(), RandomState::new()],
+            state: Mutex::new(state),
+            taken: AtomicUsize::new(0),
+            served: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+        }
+    }
+
+    /// The rate in force: the least at which places are given out.
+    pub fn rate(&self) -> Quota {
+        self.state.lock().quota
+    }
+
+    /// Changes the rate from the next place on, which is behind as many as are still to come, at the new rate, and where it is
+    /// not too near to one of them. What was told stays.
+    ///
+    /// # Errors
+    /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.
+    pub fn set_rate(&self, rate: Quota) -> Result<(), ShedError> {
+        self.state.lock().quota = some_rate(rate)?;
+        Ok(())
+    }
+
+    /// How long a place is kept from its instant on.
+    pub fn kept_for(&self) -> Duration {
+        self.settings.grace
+    }
+
+    /// The most places that there can be.
+    pub fn max_places(&self) -> usize {
+        self.settings.places
+    }
+
+    /// How many places are taken. A snapshot; one whose time is over counts until somebody asks for another, or comes back: each
+    /// drops 64 of these at most, so that no call takes long.
+    pub fn len(&self) -> usize {
+        // Relaxed: a hint. Whoever was told of a place comes after that; a newcomer has none to be found.
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// True when no place is taken. It reads one number: what a service does that turns nobody away.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How long `key`, which was turned away, should wait before it asks again: the place that it has, or a new one. Zero when
+    /// it may come at once.
+    ///
+    /// # Errors
+    /// [`RoomFull`] when there is no place.
+    pub fn book<K: Hash + ?Sized>(&self, key: &K) -> Result<Duration, RoomFull> {
+        self.book_from(key, Duration::ZERO)
+    }
+
+    /// [`book`](Self::book) for a key that is not to come before `not_before` from now on: its place is then or later. None is
+    /// kept for what is further ahead than the places reach, and what is told is `not_before`.
+    pub(crate) fn book_from<K: Hash + ?Sized>(&self, key: &K, not_before: Duration) -> Result<Duration, RoomFull> {
+        let (print, now) = (self.print(key), self.clock.now());
+        let back = self.clock.after(now, not_before);
+        // Relaxed: a number that says nothing about any other memory.
+        let served = self.served.load(Ordering::Relaxed);
+        let booked = self.open(|state| {
+            let awaited = state.appointments.is_awaited(now);
+            state.service_rate.turned_away(now, served, awaited);
+            let interval = self.interval(state);
+            let booked = state.appointments.book(print, now, interval, back);
+            match booked {
+                Booked::New(_) => state.counts.booked += 1,
+                Booked::Known(_) | Booked::Beyond(_) => {}
+                Booked::Full(_) => state.counts.full += 1,
+            }
+            booked
+        });
+        match booked {
+            Booked::New(at) | Booked::Known(at) | Booked::Beyond(at) => Ok(self.clock.between(now, at)),
+            Booked::Full(end) => Err(RoomFull {
+                places: self.settings.places,
+                retry_after: self.clock.between(now, end),
+            }),
+        }
+    }
+
+    /// Takes the place of `key`, which has come back. False when it has none, or its instant has not come: then it is a
+    /// newcomer like any other, and keeps what it has.
+    pub fn redeem<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let (print, now) = (self.print(key), self.clock.now());
+        self.open(|state| {
+            let redeemed = state.appointments.redeem(print, now);
+            state.counts.redeemed += u64::from(redeemed);
+            redeemed
+        })
+    }
+
+    /// Gives up the place of `key`, if it has one.
+    pub fn cancel<K: Hash + ?Sized>(&self, key: &K) -> bool {
+        let print = self.print(key);
+        self.open(|state| state.appointments.cancel(print))
+    }
+
+    /// Counts one that had to wait and was admitted: what the [`share`](Self::share) is measured by.
+    #[inline]
+    pub fn note_served(&self) {
+        // Relaxed: a count, read as such.
+        self.served.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one that came back in time and was refused all the same.
+    pub fn note_broken(&self) {
+        // Relaxed: a count, read as such.
+        self.broken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What has come of the places so far. A snapshot.
+    pub fn stats(&self) -> WaitingRoomStats {
+        let state = self.state.lock();
+        WaitingRoomStats {
+            missed: state.appointments.missed(),
+            broken: self.broken.load(Ordering::Relaxed),
+            ..state.counts
+        }
+    }
+
+    /// How far the next place is behind the latest, in ticks.
+    fn interval(&self, state: &RoomState) -> u64 {
+        let (count, nanos) = state.quota.reduced();
+        let stated = match state.quota.is_unlimited() {
+            true => 0,
+            // Rounded up, so that the rate is not exceeded.
+            false => self.clock.ticks_of(Duration::from_nanos(nanos.div_ceil(count))),
+        };
+        let measured = state.service_rate.interval().filter(|_| self.settings.share > 0);
+        let of_share = measured.map(|took| {
+            let ticks = (u128::from(took) * u128::from(MILLION)).div_ceil(self.settings.share.into());
+            u64::try_from(ticks).unwrap_or(u64::MAX)
+        });
+        of_share.map_or(stated, |ticks| ticks.min(stated))
+    }
+
+    fn print<K: Hash + ?Sized>(&self, key: &K) -> Print {
+        self.prints.each_ref().map(|state| state.hash_one(key))
+    }
+
+    fn open<R>(&self, change: impl FnOnce(&mut RoomState) -> R) -> R {
+        let mut state = self.state.lock();
+        let result = change(&mut state);
+        // Relaxed: see `len`.
+        self.taken.store(state.appointments.len(), Ordering::Relaxed);
+        result
+    }
+}
+
+fn some_rate(rate: Quota) -> Result<Quota, ShedError> {
+    if rate.is_zero() {
+        Err(ShedError::NoRate)
+    } else {
+        Ok(rate)
+    }
+}
+
+impl fmt::Debug for WaitingRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitingRoom")
+            .field("len", &self.len())
+            .field("max_places", &self.max_places())
+            .field("rate", &format_args!("{}", self.rate()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// There is no place in a [`WaitingRoom`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoomFull {
+    places: usize,
+    retry_after: Duration,
+}
+
+impl RoomFull {
+    /// When the last of all places is due, or where all are, when the first of them is over. Who asks again then has no place,
+    /// but nobody has been promised a later instant, unless others have come meanwhile. Zero in a room without places alone.
+    pub fn retry_after(&self) -> Duration {
+        self.retry_after
+    }
+}
+
+impl fmt::Display for RoomFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "all {} places of the waiting room are taken", self.places)
+    }
+}
+
+impl std::error::Error for RoomFull {}
