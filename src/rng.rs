@@ -1,4 +1,4 @@
-//! Chance from a seed: splitmix64 (G. Steele, D. Lea and C. Flood, OOPSLA 2014). Not for secrets.
+//! Seeded random numbers: splitmix64 (G. Steele, D. Lea and C. Flood, OOPSLA 2014). Not for secrets.
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -8,17 +8,17 @@ fn mixed(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// An even fraction, from 0 to below 1.
+/// A uniform fraction, from 0 to below 1.
 fn fraction(draw: u64) -> f64 {
     (draw >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// The `n`-th draw of `seed`, as a fraction: for those who count elsewhere.
+/// The `n`-th draw of `seed`, as a fraction: for callers that count elsewhere.
 pub(crate) fn nth_fraction(seed: u64, n: u64) -> f64 {
     fraction(mixed(seed.wrapping_add(n.wrapping_add(1).wrapping_mul(GAMMA))))
 }
 
-/// One draw after the other.
+/// A generator with a state.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_are_those_of_the_published_generator() {
+    fn numbers_are_those_of_the_published_generator() {
         let mut draws = Rng::new(1_234_567);
         assert_eq!(
             [draws.draw(), draws.draw()],

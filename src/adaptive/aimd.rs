@@ -3,7 +3,8 @@
 use super::law::{LimitLaw, Sample};
 use std::time::Duration;
 
-/// One more while all goes well, a tenth less when something is dropped for overload or takes too long.
+/// Raises the limit by one while all goes well. Lowers it by a tenth if a request is dropped for overload or takes too
+/// long.
 ///
 /// Simple and hard to fool; it only learns by being too high. The law of D. Chiu and R. Jain (1989).
 ///
@@ -30,7 +31,7 @@ impl Aimd {
         }
     }
 
-    /// What the limit is multiplied by when it is too high: 0.5 to 0.99, or as near to that as was asked.
+    /// The factor of a limit that is too high: 0.5 to 0.99, clamped.
     #[must_use]
     pub fn backoff(mut self, factor: f64) -> Self {
         self.backoff = factor.clamp(0.5, 0.99);

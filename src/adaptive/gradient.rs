@@ -1,14 +1,15 @@
-//! The latency now beside what it is without load, which is measured now and then.
+//! The current latency beside the latency without load, which is measured now and then.
 
 use super::law::{LimitLaw, Sample};
 
-/// Compares the latency with the least, measured while only few are let through. The limit is multiplied by how much of
-/// the least and its buffer is in what is seen, from a half to twice, and may exceed that by its square root.
+/// Compares the latency with the least, measured while only few requests are let through. The limit is multiplied by
+/// `least x (1 + buffer) / latency`, from a half to twice, and may exceed that by its square root.
 ///
-/// The first window measures the least, whatever runs. From then on, after so many windows, the limit goes down to
-/// [`measure_at`](Self::measure_at) until a window has no more in flight than that, and the window after it measures: what was
-/// under way before has ended by then, however long its queue was. A resource that has become slower for good is so told from
-/// one that is overloaded; the price is the traffic of two windows, and of as many more as the queue takes to empty.
+/// The first window measures the least, at any load. From then on, after [`measure_every`](Self::measure_every)
+/// windows, the limit goes down to [`measure_at`](Self::measure_at) until a window has no more in flight than that. The
+/// window after it measures: earlier requests have ended by then, however long their queue was. So a resource that has
+/// become slower for good is told from one that is overloaded. The price is the traffic of two windows, and of as many
+/// more as the queue takes to empty.
 ///
 /// The gradient controller of Envoy's adaptive concurrency filter (2019).
 ///
@@ -35,11 +36,11 @@ pub struct Gradient {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// So many windows since the least was measured.
+    /// Windows since the least was measured.
     Steady(u32),
-    /// The limit is down from this, until what was under way before has ended.
+    /// The limit is down from this, until earlier requests have ended.
     Draining(f64),
-    /// The next window is that of the few.
+    /// The next window measures at the low limit.
     Measuring(f64),
 }
 
@@ -55,7 +56,7 @@ impl Gradient {
         }
     }
 
-    /// By which part of the least the latency may vary before it counts: 0 to 10, or as near to that as was asked.
+    /// The part of the least by which the latency may vary before it counts: 0 to 10, clamped.
     #[must_use]
     pub fn buffer(mut self, part: f64) -> Self {
         self.buffer = part.clamp(0.0, 10.0);
@@ -69,7 +70,7 @@ impl Gradient {
         self
     }
 
-    /// The limit meanwhile, where that is lower; the limit's floor holds. 0 counts as 1.
+    /// The limit while it measures, if that is lower; the limit's floor holds. 0 counts as 1.
     #[must_use]
     pub fn measure_at(mut self, limit: u32) -> Self {
         self.measure_at = limit.max(1).into();
@@ -100,7 +101,7 @@ impl LimitLaw for Gradient {
     fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
         match (self.phase, self.least) {
             (Phase::Draining(before), _) => {
-                // A window that began with a queue measures the queue.
+                // A window that began with a queue would measure the queue.
                 if sample.in_flight as f64 <= limit || seeded!("gradient_measures_the_queue") {
                     self.phase = Phase::Measuring(before);
                 }

@@ -1,12 +1,12 @@
-//! The latency now beside what it has been for long.
+//! The current latency beside its long average.
 
 use super::law::{LimitLaw, Sample};
 
-/// Compares the latency with its average over a long time. While it is no worse than the tolerance, the limit grows by
-/// the queue that is allowed; beyond, it shrinks in proportion, by half at most.
+/// Compares the latency with its average over a long time. While it is within the tolerance, the limit grows by the
+/// allowed queue; beyond, it shrinks in proportion, by half at most.
 ///
-/// The average follows a load that lasts, so under a mild overload the limit keeps growing, to its ceiling: set one that
-/// the resource can bear. The second gradient law of Netflix' concurrency-limits (2018).
+/// The average follows a load that lasts, so under a mild overload the limit keeps growing, to its ceiling: set one
+/// that the resource can bear. The second gradient law of Netflix' concurrency-limits (2018).
 ///
 /// ```
 /// # use tollgate::adaptive::{Gradient2, LimitLaw, Sample};
@@ -34,21 +34,21 @@ impl Gradient2 {
         }
     }
 
-    /// How far each step goes towards the new limit: 0.01 to 1, or as near to that as was asked.
+    /// How far each step goes towards the new limit: 0.01 to 1, clamped.
     #[must_use]
     pub fn smoothing(mut self, smoothing: f64) -> Self {
         self.smoothing = smoothing.clamp(0.01, 1.0);
         self
     }
 
-    /// How many times the average latency is tolerated: 1 to 10, or as near to that as was asked.
+    /// How many times the average latency is tolerated: 1 to 10, clamped.
     #[must_use]
     pub fn tolerance(mut self, tolerance: f64) -> Self {
         self.tolerance = tolerance.clamp(1.0, 10.0);
         self
     }
 
-    /// How many may stand in a queue.
+    /// The allowed length of the queue.
     #[must_use]
     pub fn queue(mut self, queue: u32) -> Self {
         self.queue = queue.into();
@@ -67,7 +67,7 @@ impl LimitLaw for Gradient2 {
         let latency = sample.seconds();
         let long = self.average.add(latency);
         if long > 2.0 * latency {
-            // It has been under load: come down faster than the average does.
+            // The resource was under load: come down faster than the average does.
             self.average.value *= 0.95;
         }
         if sample.is_app_limited(limit) && !sample.dropped {

@@ -1,21 +1,21 @@
-//! What a law is, and what it is told.
+//! The trait of a law, and its input.
 
 use std::time::Duration;
 
-/// What a window of finished work adds up to.
+/// The summary of a window of finished work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
-    /// How long the work took: the percentile of the window.
+    /// The latency of the work: the percentile of the window.
     pub latency: Duration,
     /// The most that was in flight.
     pub in_flight: u64,
-    /// True when something was dropped for overload.
+    /// True if a request was dropped for overload.
     pub dropped: bool,
 }
 
 impl Sample {
-    /// Work that took `latency` while so many were in flight, and nothing was dropped.
+    /// Work that took `latency` with `in_flight` in flight, none dropped.
     pub fn new(latency: Duration, in_flight: u64) -> Self {
         Self {
             latency,
@@ -24,14 +24,14 @@ impl Sample {
         }
     }
 
-    /// The same, and something was dropped for overload.
+    /// The same, with a request dropped for overload.
     #[must_use]
     pub fn dropped(mut self) -> Self {
         self.dropped = true;
         self
     }
 
-    /// True when less than half of `limit` was used: what was seen says nothing about the limit, and no law raises it.
+    /// True if less than half of `limit` was used: the sample says nothing about the limit, and no law raises it.
     pub fn is_app_limited(&self, limit: f64) -> bool {
         (self.in_flight as f64) * 2.0 < limit
     }
@@ -42,9 +42,9 @@ impl Sample {
     }
 }
 
-/// A law by which a limit finds itself.
+/// A law that computes a limit from samples.
 pub trait LimitLaw: Send {
-    /// The limit after `sample`, where it was `limit`. Whoever asks keeps it between a floor and a ceiling.
+    /// The limit after `sample`, from the limit before. The caller clamps it between floor and ceiling.
     fn next(&mut self, limit: f64, sample: &Sample) -> f64;
 }
 

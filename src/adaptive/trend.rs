@@ -3,12 +3,12 @@
 use super::law::{LimitLaw, Sample};
 use std::collections::VecDeque;
 
-/// Estimates the queue as [`Vegas`](super::Vegas) does, but beside an average of the last ten windows or so: the limit
-/// goes by where latency is heading, and does not remember how short it once was.
+/// Estimates the queue as [`Vegas`](super::Vegas) does, but beside an average of about the last ten windows: the limit
+/// follows the direction of latency, and forgets how short it once was.
 ///
-/// An average forgets, so an overload that lasts would count as normal. Therefore the law also looks, while the limit is
-/// fully used, at how throughput and latency of the last fifty windows went along with what was in flight: where more in
-/// flight meant less throughput, or the same throughput and more latency, the limit goes down.
+/// An average forgets, so a lasting overload would count as normal. So while the limit is fully used, the law also
+/// correlates throughput and latency of the last fifty windows with the number in flight. If more in flight meant less
+/// throughput, or the same throughput and more latency, the limit goes down.
 ///
 /// After the adaptive limiter of failsafe-go (2025).
 ///
@@ -32,7 +32,7 @@ pub struct Trend {
     seen: VecDeque<[f64; 3]>,
 }
 
-/// So many samples make a mean before the average forgets; correlations need as many.
+/// The number of samples averaged before the average forgets; correlations need as many.
 const ENOUGH: usize = 10;
 
 impl Trend {
@@ -54,14 +54,14 @@ impl Trend {
         self
     }
 
-    /// Over how many windows the correlations go, 10 to 1,000, or as near to that as was asked.
+    /// Over how many windows the correlations go, 10 to 1,000, clamped.
     #[must_use]
     pub fn correlate_over(mut self, windows: usize) -> Self {
         self.memory = windows.clamp(ENOUGH, 1_000);
         self
     }
 
-    /// Averages in what was seen, and returns the average.
+    /// Adds a latency to the average, and returns the average.
     fn add(&mut self, latency: f64) -> f64 {
         self.samples = (self.samples + 1.0).min(ENOUGH as f64 + 1.0);
         let weight = if self.samples <= ENOUGH as f64 {
@@ -73,7 +73,7 @@ impl Trend {
         self.average
     }
 
-    /// True when more in flight has brought nothing but latency.
+    /// True if more in flight has brought only latency.
     fn is_saturated(&self) -> bool {
         if self.seen.len() < ENOUGH {
             return false;
@@ -98,7 +98,7 @@ impl Default for Trend {
     }
 }
 
-/// Pearson's; zero where one of the two does not vary.
+/// Pearson's; zero if one of the two does not vary.
 fn correlation(pairs: impl Iterator<Item = (f64, f64)> + Clone) -> f64 {
     let n = pairs.clone().count() as f64;
     let (x, y) = pairs.clone().fold((0.0, 0.0), |(x, y), pair| (x + pair.0, y + pair.1));
@@ -151,10 +151,10 @@ mod tests {
         assert_eq!(of(&[(1.0, 5.0), (2.0, 5.0)]), 0.0);
     }
 
-    /// Given a resource that serves 10 at a time in 1 s each, and a limit that is always used in full, then the limit does
-    /// not run away, although the average follows the latency.
+    /// Given a resource that serves 10 at a time in 1 s each, and a limit that is always used in full, then the limit
+    /// does not run away, although the average follows the latency.
     #[test]
-    fn what_only_queues_is_not_raised() {
+    fn a_limit_that_only_queues_is_not_raised() {
         let mut law = Trend::new();
         let (mut limit, mut peak, mut served) = (5.0, 0.0_f64, 0.0);
         for _ in 0..2_000 {
@@ -185,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn more_in_flight_that_brings_nothing_is_enough() {
+    fn more_in_flight_without_more_throughput_is_saturation() {
         let of = |throughput: fn(f64) -> f64, latency: fn(f64) -> f64, n| {
             seen((0..n).map(f64::from).map(|n| [n, throughput(n), latency(n)])).is_saturated()
         };
         let uneven = |n: f64| n * 7.0 % 5.0;
-        // Less throughput, whatever the latency; but not by nine windows.
+        // Less throughput, at any latency; but not by nine windows.
         assert!(of(|n| 100.0 - n, |_| 1.0, 10));
         assert!(!of(|n| 100.0 - n, |_| 1.0, 9));
         // The same throughput: by the latency, which has to follow closely.
@@ -199,13 +199,13 @@ mod tests {
         assert!(!of(|_| 100.0, uneven, 20));
         // Much more, and then less, with hardly a trend to more.
         assert!(of(|n| 1.0 + n * 7.0 % 5.0, |n| n, 20));
-        // More throughput is reason enough to go on, unless it is next to nothing.
+        // More throughput is reason enough to go on, unless the gain is negligible.
         assert!(!of(|n| 10.0 + 10.0 * n, |n| n, 20));
         assert!(of(|n| 1_000.0 + n, |n| n, 20));
         assert!(!of(|n| 1_000.0 + n, |_| 1.0, 20));
     }
 
-    /// A mean at first; then the new counts for two parts of the age and one.
+    /// A mean at first; then a new value has the weight 2 / (age + 1).
     #[test]
     fn the_average_is_a_mean_before_it_forgets() {
         let mut law = Trend::new().average_over(3);
@@ -218,16 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn correlations_go_over_as_many_windows_as_was_asked() {
+    fn correlations_cover_the_windows_that_were_set() {
         let over = |windows| Trend::new().correlate_over(windows);
         assert!(over(50) == Trend::new() && over(20) != Trend::new());
         assert!(over(0) == over(10) && over(5_000) == over(1_000) && over(10) != over(11) && over(999) != over(1_000));
     }
 
-    /// Given a limit that is always used in full, and latency that hardly grows, then throughput is what grows, and the limit
+    /// Given a limit that is always used in full, and latency that hardly grows, then throughput grows, and the limit
     /// with it.
     #[test]
-    fn throughput_is_what_is_in_flight_by_the_time_it_takes() {
+    fn throughput_is_in_flight_divided_by_latency() {
         let mut law = Trend::new();
         for in_flight in 2..=40 {
             let sample = Sample::new(Duration::from_millis(1_000 + in_flight), in_flight);

@@ -1,4 +1,4 @@
-//! A window of samples, the law, and the limit that came out of it last. Plain data, behind a lock of its owner.
+//! The window of samples, the law, and its latest limit. Plain data, behind a lock of its owner.
 
 use super::law::{LimitLaw, Sample};
 use crate::rng::Rng;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 pub(super) struct Tuner {
     pub(super) sampler: Sampler,
-    /// Empty while it is asked: users' code runs under no lock of ours. A window that ends meanwhile is asked about next.
+    /// Empty while it is asked: user code runs under no lock of ours. A window that ends meanwhile is asked about next.
     pub(super) law: Option<Box<dyn LimitLaw>>,
     /// Not rounded.
     pub(super) limit: f64,
     pub(super) pinned: Option<usize>,
-    /// When it learnt last.
+    /// When it last learnt.
     pub(super) learnt: Option<Instant>,
 }
 
-/// What was learnt counts for so long without work, or for a hundred windows if that is more.
+/// How long a learnt limit counts without work, or for a hundred windows if that is more.
 const MEMORY: Duration = Duration::from_secs(60);
 
-/// What the builder sets. Times are in ticks.
+/// The settings of the builder. Times are in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) floor: usize,
@@ -31,11 +31,11 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// `limit` within the bounds. A law that has lost its way, and says that it is no number, changes nothing.
+    /// `limit` within the bounds. A result of the law that is not finite changes nothing.
     fn bound(&self, old: f64, limit: f64, in_flight: u64) -> f64 {
         let limit = if limit.is_finite() { limit } else { old };
         let limit = match self.headroom {
-            // Only what has grown is held back: to use little is no reason to shrink.
+            // Only growth is held back: low use is no reason to shrink.
             Some(headroom) if limit > old => limit.min(headroom.limit(in_flight).max(old)),
             _ => limit,
         };
@@ -44,18 +44,18 @@ impl Settings {
 }
 
 impl Tuner {
-    /// True when it is as new at `now`: what it has learnt says nothing any more.
+    /// True if it is as good as new at `now`: the learnt limit counts no more.
     pub(super) fn is_fresh(&self, settings: &Settings, clock: &Clock, now: Instant) -> bool {
         let counts = clock.ticks_of(MEMORY).max(settings.window.saturating_mul(100));
         self.pinned.is_none() && self.learnt.is_none_or(|at| now.ticks_since(at) > counts)
     }
 
-    /// What the limit should be.
+    /// The limit to apply.
     pub(super) fn target(&self) -> usize {
         self.pinned.unwrap_or(self.limit as usize)
     }
 
-    /// Work took `latency` ticks. When that ends a window: what the law is asked, and the law, which is to come back.
+    /// Adds work of `latency` ticks. If that ends a window, returns the question and the law, which has to come back.
     pub(super) fn learn(
         &mut self,
         settings: &Settings,
@@ -70,7 +70,7 @@ impl Tuner {
         self.question(settings, clock)
     }
 
-    /// What the law is asked, if a window has ended and the law is here.
+    /// The next question, if a window has ended and the law is here.
     pub(super) fn question(&mut self, settings: &Settings, clock: &Clock) -> Option<Question> {
         let now = self.learnt?;
         self.law.as_ref()?;
@@ -87,13 +87,13 @@ impl Tuner {
         })
     }
 
-    /// The law has said `next` to a question with `in_flight`.
+    /// Applies the law's answer `next` to a question with `in_flight`.
     pub(super) fn answer(&mut self, settings: &Settings, next: f64, in_flight: u64) {
         self.limit = settings.bound(self.limit, next, in_flight);
     }
 }
 
-/// What a law is asked at the end of a window.
+/// A question to a law, at the end of a window.
 pub(super) struct Question {
     pub(super) law: Box<dyn LimitLaw>,
     pub(super) limit: f64,
@@ -101,8 +101,8 @@ pub(super) struct Question {
     pub(super) in_flight: u64,
 }
 
-/// A window of latencies, of which one percentile is wanted. It keeps so many at most; of more, an even choice (J.
-/// Vitter's algorithm R, 1985).
+/// A window of latencies, for one percentile. It keeps at most `most`; of more, a uniform sample (J. Vitter's algorithm
+/// R, 1985).
 #[derive(Clone, Debug)]
 pub(super) struct Sampler {
     kept: Vec<u64>,
@@ -115,7 +115,7 @@ pub(super) struct Sampler {
     since: u64,
 }
 
-/// What came out of a window: a latency in ticks, the most in flight, and whether something was dropped.
+/// The result of a window: a latency in ticks, the most in flight, and whether a request was dropped.
 pub(super) type Drawn = (u64, u64, bool);
 
 impl Sampler {
@@ -131,7 +131,7 @@ impl Sampler {
         }
     }
 
-    /// One that took so long.
+    /// Adds one latency.
     pub(super) fn add(&mut self, latency: u64, in_flight: u64, dropped: bool) {
         self.seen += 1;
         self.in_flight = self.in_flight.max(in_flight);
@@ -146,8 +146,8 @@ impl Sampler {
         }
     }
 
-    /// The `percentile` (0 to 100) of the window, if it has lasted `window` ticks and has `least` latencies; the next one
-    /// begins then.
+    /// The `percentile` (0 to 100) of the window, if it has lasted `window` ticks and has `least` latencies; then the
+    /// next begins.
     pub(super) fn close(&mut self, now: u64, window: u64, least: u64, percentile: f64) -> Option<Drawn> {
         if now.saturating_sub(self.since) < window || self.seen < least.max(1) {
             return None;
@@ -162,10 +162,10 @@ impl Sampler {
     }
 }
 
-/// How far a limit may be above what is really used.
+/// The headroom of a limit above its use.
 ///
-/// The limit is at most `factor - decay * log10(in flight)` times what is in flight, and at least `floor` times; and at
-/// least one more than that, or a small limit could not grow.
+/// With `n` in flight the limit is at most `factor - decay * log10(n)` times `n`, and at least `floor` times. It is at
+/// least `n + 1`, or a small limit could not grow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Headroom {
     pub(super) factor: f64,
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_it_keeps_are_chosen_from_evenly() {
+    fn more_latencies_than_it_keeps_are_sampled_uniformly() {
         let mut sampler = Sampler::new(256, 0);
         for latency in 0..100_000 {
             sampler.add(latency, 1, false);

@@ -1,9 +1,9 @@
-//! The queue that the limit lets build up, estimated from latency.
+//! The queue below the limit, estimated from latency.
 
 use super::law::{LimitLaw, Sample};
 
-/// Estimates how many of those in flight only stand in a queue, from the latency beside the shortest that was seen, and
-/// keeps that number between two bounds that grow with the logarithm of the limit.
+/// Estimates how many of those in flight are only queued, from the latency beside the shortest seen. It keeps that
+/// number between two bounds that grow with the logarithm of the limit.
 ///
 /// The shortest latency is measured anew now and then, so that a resource that has become slower for good is not taken
 /// for a queue. After L. Brakmo and L. Peterson, *TCP Vegas* (1995), in the form of Netflix' concurrency-limits.
@@ -20,7 +20,7 @@ use super::law::{LimitLaw, Sample};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Vegas {
     smoothing: f64,
-    /// What is left when the queue is too long; `None`: one logarithm less.
+    /// The factor of a limit whose queue is too long; `None`: one logarithm less.
     backoff: Option<f64>,
     probe_every: f64,
     samples: f64,
@@ -40,15 +40,16 @@ impl Vegas {
         }
     }
 
-    /// How far each step goes towards the new limit: 0.01 to 1, or as near to that as was asked.
+    /// How far each step goes towards the new limit: 0.01 to 1, clamped.
     #[must_use]
     pub fn smoothing(mut self, smoothing: f64) -> Self {
         self.smoothing = smoothing.clamp(0.01, 1.0);
         self
     }
 
-    /// What the limit is multiplied by when the queue is too long, 0.1 to 0.99 or as near to that as was asked, instead of
-    /// losing a logarithm of itself.
+    /// Multiplies the limit by `factor` when the queue is too long, 0.1 to 0.99, clamped, instead of subtracting its
+    /// logarithm.
+    ///
     #[must_use]
     pub fn backoff(mut self, factor: f64) -> Self {
         self.backoff = Some(factor.clamp(0.1, 0.99));

@@ -1,16 +1,14 @@
-//! The breaker itself: one word that says whether to admit, a window beside it, and a machine behind a lock that only a
-//! circuit that is not closed is asked by.
+//! The breaker itself: one word that says whether to admit, a window beside it, and a machine behind a lock, which is
+//! asked only while the circuit is not closed.
 //!
-//! The word is the period and the state. It is written by the holder of the machine's lock, and read by everybody. While it says closed, an admission is one load, and a result is recorded by the window without a
-//! lock. What has been admitted carries the word in its ticket: a result whose word is no longer the current one is
-//! late, and decides nothing.
-//!
-//! What a breaker's word says, and what a ticket remembers of it.
+//! The word is the period and the state. The lock holder of the machine writes it, and every call reads it. While it
+//! says closed, an admission is one load, and the window records a result without a lock. A ticket carries the word of
+//! its admission: a result whose word is no longer the current one is late, and decides nothing.
 //!
 //! | bits | breaker's word | ticket |
 //! |---|---|---|
 //! | 63..32 | period | the same |
-//! | 31..4 | 0 | calls, as many as fit |
+//! | 31..4 | 0 | calls, saturating |
 //! | 3 | 1 | 1 |
 //! | 2..0 | state | the same |
 //!
@@ -42,39 +40,39 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 const LEG: &str = "breaker";
-/// How long a circuit is open whose open time could not be computed.
+/// The open time if computing it panicked.
 const UNCOMPUTED: Duration = Duration::from_secs(30);
 
 /// Refuses work that is likely to fail, until probes say that it would succeed.
 ///
 /// ```text
-///            thresholds                 open time over, somebody asks
+///            thresholds                 open time over, next call
 ///   Closed --------------> Open ------------------------------------> HalfOpen
 ///      ^                    ^                                          |    |
 ///      |                    '----- too many probes bad, or none back --'    |
 ///      '------------------------------ enough probes good ------------------'
 /// ```
 ///
-/// Closed, it judges the last calls, or those of the last so much time, by the part that failed, by the part that was
-/// slow, and by failures in a row. Open, it refuses with [`Reason::CircuitOpen`], and says how long it will. Then so many
-/// probes go through, and once all have a result they are judged by the same rates.
+/// Closed, it evaluates the last calls, or those of a span of time, by the part that failed, by the part that was slow,
+/// and by failures in a row. Open, it refuses with [`Reason::CircuitOpen`], and says for how long. Then it is half-open
+/// and lets a number of probes through; once all have a result, they are judged by the same rates.
 ///
-/// It learns from [`Permit::finish`](crate::Permit::finish): success, failure, overload. A permit that is merely dropped
-/// says nothing. So the breaker stands in a policy like any limiter, and in front of what costs something.
+/// It learns from [`Permit::finish`](crate::Permit::finish): success, failure, overload. A dropped permit says nothing.
+/// So the breaker is a leg of a policy like any limiter; put it in front of expensive legs.
 ///
 /// # Probes
-/// A probe is a permit of one trial. It comes back with its result; without one (dropped, cancelled, its task aborted or
-/// panicked, refused by a later leg) it is free again. A half-open circuit so cannot get stuck; it opens again when no
-/// probe is left and the latest has been away for the [time-out of probes](BreakerBuilder::probe_timeout), at which a
-/// policy that waits for one wakes. Every change of state begins a new period, and a result of an older period decides
-/// nothing.
+/// A probe is a permit of a half-open circuit. It comes back with its result. Without one (dropped, cancelled, its task
+/// aborted or panicked, refused by a later leg) it is free again, so a half-open circuit cannot get stuck. It opens
+/// again when no probe is left and the latest has been out for the [time-out of probes](BreakerBuilder::probe_timeout);
+/// a policy that waits for a probe wakes then. Every change of state begins a new period, and a result of an older
+/// period decides nothing.
 ///
-/// An ask of several is as many calls with one result. One of more calls than the trial has results to come waits until no
-/// probe is out, and is the rest of the trial.
+/// An ask of several units is that many calls with one result. An ask of more calls than there are results to come
+/// waits until no probe is out, and then takes all that are left.
 ///
 /// # Fairness
-/// The first call after the open time is the first probe. A [`Policy`](crate::Policy) does not wait for a circuit that is not
-/// closed: it refuses at once with `CircuitOpen`, those that wait already as well, unless the breaker is built to
+/// The first call after the open time is the first probe. A [`Policy`](crate::Policy) does not wait for a circuit that
+/// is not closed: it refuses at once with `CircuitOpen`, its waiters as well, unless the breaker is built to
 /// [wait](BreakerBuilder::wait_while_open).
 ///
 /// # Memory ordering
@@ -119,13 +117,13 @@ pub struct CircuitBreaker {
     bell: Bell,
 }
 
-/// What the builder sets.
+/// The settings of the builder.
 pub(super) struct Config {
     /// A policy waits until it admits.
     pub(super) waits: bool,
-    /// It matters how long work takes.
+    /// Results need the time that work took.
     pub(super) times_calls: bool,
-    /// Results are judged by rates alone, and as they are.
+    /// Results are judged by rates alone, without a classifier.
     pub(super) is_plain: bool,
     pub(super) thresholds: Thresholds,
     pub(super) alarm: Alarm,
@@ -145,7 +143,7 @@ impl CircuitBreaker {
         Self::builder().build().expect("the defaults are within bounds")
     }
 
-    /// Settings, to be built.
+    /// A builder with the default settings.
     pub fn builder() -> BreakerBuilder {
         BreakerBuilder::new()
     }
@@ -165,26 +163,26 @@ impl CircuitBreaker {
 
     #[inline]
     fn word(&self) -> Word {
-        // Acquire: whoever sees a period sees its empty window. Pairs with (P) in `publish`.
+        // Acquire: a thread that sees a period sees its empty window. Pairs with (P) in `publish`.
         Word::from_bits(self.word.load(Ordering::Acquire))
     }
 
-    /// Says what the machine has become. By the holder of its lock.
+    /// Publishes the machine's state. By the holder of its lock.
     fn publish(&self, machine: &Machine, now: u64) {
         let (state, period) = (machine.state(), machine.period());
         if state.records() {
-            // Nobody may record in the older period once the window begins anew.
+            // No thread may record in the older period once the window begins anew.
             self.word
                 .store(Word::new(CircuitState::Open, period).bits(), Ordering::Release);
             self.window.reset(period, now);
             self.streak.reset(period);
         }
         self.refused.store(0, Ordering::Relaxed);
-        // (P) Release: the window is empty before anybody records in it. Pairs with `word`.
+        // (P) Release: the window is empty before a result is recorded in it. Pairs with `word`.
         self.word.store(Word::new(state, period).bits(), Ordering::Release);
     }
 
-    /// Changes the machine, and tells everybody if that changed its state: after the lock.
+    /// Changes the machine. If that changed its state, notifies waiters and the listener, after the lock.
     fn change<R>(&self, now: u64, change: impl FnOnce(&mut Machine) -> R) -> R {
         let (result, event) = {
             let mut machine = self.machine.lock();
@@ -202,7 +200,7 @@ impl CircuitBreaker {
         result
     }
 
-    /// Wakers and the listener are users' code. Each is called whichever of the others panic, and in a panic as well.
+    /// Wakers and the listener are user code. Each is called even if another panics, and during a panic as well.
     fn tell(&self, event: BreakerEvent) {
         let listen = || {
             if let Some(listener) = &self.config.listener {
@@ -231,14 +229,14 @@ impl CircuitBreaker {
         }
     }
 
-    /// The machine's answer to whoever does not find the circuit closed.
+    /// Asks the machine, when the circuit is not closed.
     #[cold]
     fn ask_slow(&self, units: u64, now: Instant) -> Result<BreakerTicket, Refusal<'_>> {
         loop {
             let ticks = now.ticks();
             let before = seeded!("breaker_asks_twice").then(|| self.machine.lock().answer(units, 0, ticks));
             let asked = Cell::new(None);
-            // The first probe changes the state. Where that is told in vain, the probe comes back.
+            // The first probe changes the state. If a listener panics at that, the probe comes back.
             let back = Rest::new(|| {
                 if let Some((Answer::Goes, word, _)) = asked.get() {
                     self.give_back(BreakerTicket::new(word, units, ticks));
@@ -266,7 +264,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// What `outcome` says of work that began at `started`, if it says anything.
+    /// Classifies the outcome of work that began at `started`; `None` if it says nothing.
     fn classify(&self, outcome: Outcome, started: u64, pass: Pass<'_>) -> Option<CallResult> {
         let outcome = match &self.config.classifier {
             None => outcome,
@@ -284,7 +282,7 @@ impl CircuitBreaker {
         Some(CallResult { failed, slow })
     }
 
-    /// The window of the last calls, where it is all that matters to the one call of `ticket`.
+    /// The window of the last calls, if the one call of `ticket` needs nothing else.
     #[inline(always)]
     fn simple_window(&self, ticket: BreakerTicket) -> Option<&CountWindow> {
         match &self.window {
@@ -299,7 +297,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// One call of a closed circuit has succeeded or not, where the last calls are judged by failures.
+    /// Records the result of one call of a closed circuit, where only the last calls and failures matter.
     #[inline(always)]
     fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, pass: Pass<'_>) {
         let (period, result) = (word.period(), CallResult { failed, slow: false });
@@ -308,7 +306,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Work has ended that was admitted with this ticket, whose word is the current one.
+    /// Records the result of work whose ticket has the current word.
     #[inline(never)]
     fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
         let word = ticket.word();
@@ -334,10 +332,10 @@ impl CircuitBreaker {
         self.config.slow_after.is_some_and(|after| took() > after)
     }
 
-    /// True when `period` is not over. Read once the word has been found to be the current one.
+    /// True if `period` is not over. Call it after the word was found to be the current one.
     #[inline]
     fn is_in(&self, period: u64) -> bool {
-        // Relaxed: what comes before this is an acquiring load, which is what makes the end of a period seen.
+        // Relaxed: an acquiring load comes before it, and makes the end of a period visible.
         Word::from_bits(self.word.load(Ordering::Relaxed)).period() == period
     }
 
@@ -390,8 +388,8 @@ impl CircuitBreaker {
 
     #[cold]
     fn evaluate(&self, period: u64, always: bool, pass: Pass<'_>) {
-        // SeqCst: what this thread has recorded comes before the fence, what it judges by after it. Of a result that makes
-        // the window large enough and one that makes it bad enough, whichever passes its fence last sees both.
+        // SeqCst: this thread's records come before the fence, its readings after it. Consider a result that makes the
+        // window large enough and one that makes it bad enough: the last to pass its fence sees both.
         fence(Ordering::SeqCst);
         let now = match self.window.is_timed() {
             true => pass.now(&self.clock).ticks(),
@@ -407,12 +405,12 @@ impl CircuitBreaker {
         }
     }
 
-    /// True when its thresholds follow what is usual.
+    /// True if history has changed the thresholds.
     fn has_learnt(&self) -> bool {
         self.config.learnt.as_ref().is_some_and(Learnt::has_any)
     }
 
-    /// The thresholds for so many results.
+    /// The thresholds for `calls` results.
     fn thresholds_for(&self, calls: u64) -> Thresholds {
         let thresholds = self.config.thresholds;
         match &self.config.learnt {
@@ -438,7 +436,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// What was taken comes back without a result.
+    /// Returns a probe without a result.
     #[inline]
     fn give_back(&self, ticket: BreakerTicket) {
         if ticket.word().state() == CircuitState::HalfOpen {
@@ -457,8 +455,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Opens, unless `period` is over. The open time may be computed by the user's code: outside the lock, and if that
-    /// panics the circuit opens all the same.
+    /// Opens, unless `period` is over. User code may compute the open time: it runs outside the lock, and if it panics
+    /// the circuit opens all the same.
     fn open(&self, period: u64, reason: CallCounts, now: Instant) {
         let mut opening = Opening {
             breaker: self,
@@ -484,7 +482,7 @@ impl CircuitBreaker {
     }
 }
 
-/// A circuit that is about to open: it does when this is dropped.
+/// A circuit that is about to open: dropping it opens the circuit.
 struct Opening<'a> {
     breaker: &'a CircuitBreaker,
     period: u64,
@@ -502,12 +500,12 @@ impl Drop for Opening<'_> {
 }
 
 impl CircuitBreaker {
-    /// The state. A snapshot: an open circuit whose time is over is open until somebody asks.
+    /// The state. A snapshot: a circuit whose open time is over stays open until the next call.
     pub fn state(&self) -> BreakerState {
         self.word().state().into()
     }
 
-    /// What it has seen. A snapshot.
+    /// The metrics. A snapshot.
     pub fn metrics(&self) -> BreakerMetrics {
         let now = self.clock.now().ticks();
         let machine = self.machine.lock();
@@ -532,23 +530,23 @@ impl CircuitBreaker {
         }
     }
 
-    /// How long it is still open, rounded up to a nanosecond; zero when probes may go. `None` when it is not open, or
-    /// open until it is told otherwise.
+    /// How long it is still open, rounded up to a nanosecond; zero when probes may go. `None` if it is not open, or
+    /// forced open.
     pub fn retry_after(&self) -> Option<Duration> {
         let now = self.clock.now();
         let machine = self.machine.lock();
         (machine.state() == CircuitState::Open).then(|| self.clock.between(now, Instant::from_ticks(machine.until())))
     }
 
-    /// The resource has said not to be asked again for so long, as in `Retry-After`. An open circuit stays open at least
-    /// that long; one that opens before that is over will. Closing forgets it.
+    /// Keeps the circuit open at least for `time`, as a `Retry-After` of the resource asks. If it opens before that is
+    /// over, it stays open until then. Closing forgets it.
     pub fn hold_off(&self, time: Duration) {
         let now = self.clock.now();
         let until = self.clock.after(now, time).ticks();
         self.change(now.ticks(), |machine| machine.hold_off(until));
     }
 
-    /// Opens now for `time`, whatever has been seen.
+    /// Opens now for `time`, whatever the window says.
     pub fn trip(&self, time: Duration) {
         let now = self.clock.now().ticks();
         let open = self.clock.ticks_of(time);
@@ -558,23 +556,23 @@ impl CircuitBreaker {
         });
     }
 
-    /// Refuses everything until it is told otherwise.
+    /// Refuses everything, until the state is changed by hand.
     pub fn force_open(&self) {
         self.go(CircuitState::ForcedOpen);
     }
 
-    /// Admits everything, and records nothing, until it is told otherwise.
+    /// Admits everything and records nothing, until the state is changed by hand.
     pub fn disable(&self) {
         self.go(CircuitState::Disabled);
     }
 
-    /// Admits everything, and records it without ever opening, until it is told otherwise: to see what thresholds would
-    /// do.
+    /// Admits everything and records it without ever opening, until the next call of `reset`, `trip`, `force_open` or
+    /// `disable`: shows the effect of thresholds.
     pub fn metrics_only(&self) {
         self.go(CircuitState::MetricsOnly);
     }
 
-    /// Closes with an empty window, from whatever state.
+    /// Closes with an empty window, from any state.
     pub fn reset(&self) {
         self.go(CircuitState::Closed);
     }
@@ -585,15 +583,15 @@ impl CircuitBreaker {
     }
 }
 
-/// In which period of a breaker work was admitted, how many calls it is, and when it began.
+/// The period of an admission, the number of its calls, and when it began.
 ///
-/// Two words, which a processor passes in registers: one of three goes through memory, which costs more than all that the
-/// breaker does.
+/// Two words, which a processor passes in registers. A third would go through memory, which costs more than the rest of
+/// the breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerTicket {
     /// The breaker's word, with the number of calls in it.
     admitted: Admitted,
-    /// In ticks; zero when nobody wants to know.
+    /// In ticks; zero if no setting needs it.
     started: u64,
 }
 
@@ -633,8 +631,8 @@ impl Ticket for BreakerTicket {
 impl Limiter for CircuitBreaker {
     type Ticket = BreakerTicket;
 
-    // Always inlined, as is `finish`: the ticket then stays in registers. Copied, it is read wider than it was written,
-    // which costs as much as all the rest.
+    // Always inlined, as is `finish`: the ticket then stays in registers. A copy is read wider than it was written,
+    // which costs as much as the rest.
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BreakerTicket, Refusal<'_>> {
         let word = self.word();
@@ -671,7 +669,7 @@ impl Limiter for CircuitBreaker {
         }
     }
 
-    /// A probe that is forgotten stays out until it is overdue.
+    /// A forgotten probe stays out until it is overdue.
     #[inline]
     fn forget(&self, _: BreakerTicket) {}
 
@@ -693,7 +691,7 @@ impl Limiter for CircuitBreaker {
         let now = demand.now(&self.clock).ticks();
         let answer = self.machine.lock().answer(demand.units(), demand.ahead(), now);
         let ready = match answer {
-            // An overdue trial is ended by whoever asks for real.
+            // The next call that reserves ends an overdue half-open period.
             Answer::Goes | Answer::Overdue => ReadyAt::NOW,
             Answer::Until(until) => ReadyAt::at(LEG, Instant::from_ticks(until)),
             Answer::OnEvent => ReadyAt::on_event(LEG),
@@ -705,7 +703,7 @@ impl Limiter for CircuitBreaker {
         }
     }
 
-    /// Closed, with nothing learnt and no failed or slow call in its window: good ones count for nothing.
+    /// Closed, with nothing learnt and no failed or slow call in its window: successes do not count.
     fn is_fresh(&self, now: Pass<'_>) -> bool {
         let word = self.word();
         let bad = |counts: CallCounts| counts.failed > 0 || counts.slow > 0;
@@ -777,7 +775,7 @@ impl Word {
         self.0 >> PERIOD_SHIFT
     }
 
-    /// `units` calls are admitted. More than fit are as many as fit: no window tells them apart.
+    /// Makes the memory of `units` admitted calls, saturating: no window tells more apart.
     #[inline]
     fn admit(self, units: u64) -> Admitted {
         let bits = self.0 | units.min(MAX_UNITS) << UNITS_SHIFT;
@@ -805,7 +803,7 @@ impl Admitted {
         self.0.get()
     }
 
-    /// What [`bits`](Self::bits) gave.
+    /// The inverse of [`bits`](Self::bits).
     #[inline]
     fn from_bits(bits: u64) -> Self {
         Self(NonZeroU64::new(bits).unwrap_or(NonZeroU64::MIN))
@@ -817,7 +815,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_ticket_remembers_is_read_back() {
+    fn a_ticket_is_read_back_from_its_bits() {
         for (state, period) in [
             (CircuitState::Closed, 0),
             (CircuitState::HalfOpen, 7),

@@ -1,20 +1,20 @@
-//! The last so many calls, exactly, without a lock.
+//! The last `size` calls, exactly, without a lock.
 //!
 //! | word | high bits | low bits |
 //! |---|---|---|
 //! | `head` | period (13), position (17): below the size while the window fills, then between one and two sizes | failed (17), slow (17) |
-//! | `slots[i]` | period (30) | mark (2) |
+//! | `slots[i]` | period (30) | result (2) |
 //!
-//! Whoever has a result claims a position and counts the result, by one compare-exchange, and writes its slot, unless that
-//! says success as well. What the slot said is then taken out of the counts. Hence the invariant: `head` counts what the
-//! slots say, and what has been claimed and is about to be written.
+//! A result claims a position and is counted, by one compare-exchange. Then its slot is written, unless it says success
+//! before and after. The slot's old result is then subtracted from the counts. Hence the invariant: `head` counts the
+//! results in the slots, plus the claims that are about to be written.
 //!
-//! A window that is full and of which `head` counts nothing bad is of successes alone, whoever is about to write to it. One
-//! more would be the same window at another position: nothing is written.
+//! A full window of which `head` counts no bad result has successes only, whichever writes are under way. One more
+//! success would be the same window at another position: nothing is written.
 //!
-//! CallCounts that are too high by that are seen by counting the slots before anything is concluded. A word of another period
-//! is left alone: a new period starts by one store, and what comes late changes nothing in it. Periods are told apart as
-//! long as nobody sleeps through 2^13 of them between finding its own to be the current one and claiming.
+//! The counts may be too high while writes are under way, so the slots are counted before anything is concluded. A word
+//! of another period is left alone: a new period starts by one store, and late results change nothing in it. Periods
+//! are told apart unless a thread sleeps through 2^13 of them between checking the current one and claiming.
 
 use super::thresholds::{Alarm, CallCounts, CallResult};
 use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 const RESULT_BITS: u32 = 2;
 const FAILED: u32 = 1;
 const SLOW: u32 = 2;
-/// Half of the periods that a slot can tell apart: those further ahead are taken for older ones.
+/// Half of the periods that a slot can tell apart: those further ahead count as older.
 const HALF: u32 = 1 << 29;
 const FIELD_BITS: u32 = 17;
 const FIELD: u64 = (1 << FIELD_BITS) - 1;
@@ -69,19 +69,19 @@ fn is_newer(word: u32, mine: u32) -> bool {
     ahead != 0 && ahead < HALF
 }
 
-/// What the mark of a slot adds to `head`.
+/// The result of a slot, as `head` counts it.
 #[inline]
 fn weight(slot: u32) -> u64 {
     u64::from(slot & FAILED != 0) << FIELD_BITS | u64::from(slot & SLOW != 0)
 }
 
-/// What a slot that says `old` is counted for where `new` is to stand: nothing, if it is of an older period.
+/// How much a slot `old` is counted for before `new` replaces it: nothing, if it is of an older period.
 #[inline]
 fn counted(old: u32, new: u32) -> u64 {
     if same_period(old, new) { weight(old) } else { 0 }
 }
 
-/// What `head` says of bad results.
+/// The bad results in `head`.
 fn bad(word: u64) -> CallCounts {
     CallCounts {
         calls: 0,
@@ -108,15 +108,15 @@ impl CountWindow {
 
     /// Begins `period`, empty. By the holder of the machine's lock, before the period is published.
     pub(super) fn reset(&self, period: u64) {
-        // Whoever records in this period has read the word that publishes it. Swapped, so that a late claim comes
+        // A thread that records in this period has read the word that publishes it. Swapped, so that a late claim comes
         // before it or fails.
         self.head.swap(empty(period), Ordering::Relaxed);
     }
 
-    /// Records `n` results. True when the window has reached what it needs to be condemned, by these.
+    /// Records `n` results. True if they have made the window reach the alarm.
     ///
-    /// Whoever makes it worse looks at the counts; if they are not enough, somebody who comes later will, or whoever makes
-    /// the window large enough.
+    /// A thread that makes the window worse checks the counts. If they are not enough, a later one checks, or the one
+    /// that makes the window large enough.
     #[inline]
     pub(super) fn record(&self, period: u64, result: CallResult, n: u64, alarm: &Alarm) -> bool {
         // More than fit push each other out.
@@ -140,7 +140,7 @@ impl CountWindow {
             || (position + 1 == alarm.calls && !seeded!("breaker_looks_at_bad_only"))
     }
 
-    /// The next position, counted as `new`. Nothing when the period is over.
+    /// Claims the next position, counted as `new`. `None` if the period is over.
     #[inline]
     fn claim(&self, period: u64, new: u32) -> Option<u64> {
         let mut seen = self.head.load(Ordering::Relaxed);
@@ -160,10 +160,10 @@ impl CountWindow {
         }
     }
 
-    /// True when `period` goes on and its window is full of successes: one more would leave it as it is.
+    /// True if `period` goes on and its window is full of successes: one more would leave it as it is.
     #[inline]
     fn is_spotless(&self, period: u64) -> bool {
-        // Relaxed: where it says so, the window is the same before and after, whenever that was.
+        // Relaxed: if it says so, the window is the same before and after, whenever that was.
         let (head, round) = (self.head.load(Ordering::Relaxed), self.round);
         // Of another period, it is beyond two rounds.
         let place = head ^ empty(period);
@@ -171,7 +171,7 @@ impl CountWindow {
         place.wrapping_sub(from) < 2 * round - from && place << (u64::BITS - POSITION) == 0
     }
 
-    /// `head` at the next position: after the last place of the second round comes the first of it.
+    /// `head` at the next position: the first place of the second round follows the last one.
     #[inline]
     fn step(&self, head: u64) -> u64 {
         let next = head + (1 << POSITION);
@@ -189,7 +189,7 @@ impl CountWindow {
         &self.slots[index as usize]
     }
 
-    /// Writes the slot that was claimed, and that seemed to say `old`. True when that is worth a look.
+    /// Writes the claimed slot, which seemed to say `old`. True if the counts have reached the alarm.
     #[inline(never)]
     fn write(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
         loop {
@@ -200,7 +200,7 @@ impl CountWindow {
                 slot_word.store(new, Ordering::Relaxed);
                 break;
             }
-            // Acquire and release: pairs with itself. Whoever pushes out a result comes after that was counted, so that no
+            // Acquire and release: pairs with itself. A thread replaces a result after that was counted, so that no
             // field of bad results is ever too low. SeqCst: see `look`.
             match slot_word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -214,7 +214,7 @@ impl CountWindow {
         weight(new) != 0 && self.look(period, alarm)
     }
 
-    /// Takes what a slot said out of the counts, unless the period is over.
+    /// Subtracts a slot's old result from the counts, unless the period is over.
     fn settle(&self, period: u64, less: u64) {
         let mut seen = self.head.load(Ordering::Relaxed);
         while is_of(seen, period) {
@@ -230,11 +230,11 @@ impl CountWindow {
         }
     }
 
-    /// True when enough is bad for a judgement, by what is counted once a slot has been written.
+    /// True if the counts have reached the alarm, read once a slot has been written.
     ///
-    /// Of all who make the window worse at once, whoever is the last to write a slot finds the claims of the others counted
-    /// here, and their slots written when it judges. Hence the one order in which the claims, the slots, this reading, and
-    /// the fence of whoever judges stand.
+    /// Consider several threads that make the window worse at once. The last to write a slot finds the claims of the
+    /// others counted here, and their slots written when it evaluates the window. So the claims, the slots, this
+    /// reading, and the fence in `evaluate` need one total order.
     fn look(&self, period: u64, alarm: &Alarm) -> bool {
         // loom has that order for fences alone.
         #[cfg(tollgate_loom)]
@@ -254,7 +254,7 @@ impl CountWindow {
         }
     }
 
-    /// What the window holds, but for results that are being recorded.
+    /// The counts of the window; results that are being recorded may count twice.
     pub(super) fn counts(&self, period: u64) -> CallCounts {
         let head = self.head.load(Ordering::Relaxed);
         let calls = self.calls(head, period);
@@ -266,7 +266,7 @@ impl CountWindow {
         }
     }
 
-    /// What the slots say.
+    /// Counts the slots.
     pub(super) fn recount(&self, period: u64) -> CallCounts {
         let mut counts = CallCounts {
             calls: self.calls(self.head.load(Ordering::Relaxed), period),
@@ -293,9 +293,9 @@ mod tests {
         slow: u64::MAX,
     };
 
-    /// Three marks in four say the same as the one before: what pushes out its like is as frequent as what does not.
+    /// Three results in four are the same as the one before: equal and unequal replacements are about as frequent.
     #[test]
-    fn what_is_counted_is_what_the_slots_say() {
+    fn the_counts_are_those_of_the_slots() {
         for size in [1, 2, 3, 7, 64] {
             let window = CountWindow::new(size);
             for period in [0, 1, 5] {
@@ -358,14 +358,14 @@ mod tests {
             (window.counts(6), window.recount(6)),
             (window.recount(6), window.counts(6))
         );
-        // What it claimed in an older period is counted nowhere, and takes nothing from this one.
+        // A claim of an older period is counted nowhere, and takes nothing from this one.
         window.settle(5, weight(late));
         assert_eq!(window.counts(6).failed, 1);
     }
 
-    /// Whoever makes the window worse, or large enough, is told to look, and nobody else.
+    /// A result that makes the window worse, or large enough, reports it; no other does.
     #[test]
-    fn who_is_to_look() {
+    fn only_results_that_may_open_the_circuit_are_reported() {
         let window = CountWindow::new(4);
         let (good, failed) = (
             CallResult::default(),

@@ -1,8 +1,8 @@
-//! The states of a circuit and the ways between them. Every change begins a new *period*: what was admitted in an older
-//! one has no say in a newer one.
+//! The states of a circuit and the transitions between them. Every change begins a new *period*: an admission of an
+//! older period decides nothing in a newer one.
 //!
 //! ```text
-//!            thresholds                 open time over, somebody asks
+//!            thresholds                 open time over, next call
 //!   Closed --------------> Open ------------------------------------> HalfOpen
 //!      ^                    ^                                          |    |
 //!      |                    '----- too many probes bad, or none back --'    |
@@ -11,17 +11,17 @@
 //!   ForcedOpen, Disabled, MetricsOnly: by hand, and left by hand.
 //! ```
 //!
-//! The trial of a half-open circuit: so many probes, each of which is out, back with a result, or free.
+//! The probes of a half-open circuit: each is out, back with a result, or free.
 //!
-//! Invariant: `out + results <= probes`. A probe that comes back without a result is free again, so the trial goes on
-//! until it has as many results as it has probes, and cannot end up with none of them anywhere.
+//! Invariant: `out + results <= count`. A probe that comes back without a result is free again. So the half-open period
+//! lasts until all probes have results, and no probe is lost.
 
 use super::thresholds::{CallCounts, CallResult, Thresholds};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum CircuitState {
-    // Those that admit without asking the machine come first: see `admits`.
+    // The states that admit without asking the machine come first: see `admits`.
     Closed = 0,
     Disabled = 1,
     MetricsOnly = 2,
@@ -57,19 +57,19 @@ impl CircuitState {
     }
 }
 
-/// What somebody hears who asks a circuit that does not simply admit.
+/// The machine's answer when a circuit does not simply admit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Answer {
-    /// Goes, as a probe where the circuit is half-open.
+    /// Admitted, as a probe if the circuit is half-open.
     Goes,
-    /// Not before this instant.
+    /// Refused until this instant.
     Until(u64),
-    /// Not before something happens.
+    /// Refused until an event.
     OnEvent,
-    /// Not before a probe comes back, or all of them are overdue, at this instant.
+    /// Refused until a probe comes back, or all of them are overdue, at this instant.
     OnProbe(u64),
-    /// The probes of the trial are overdue: it has to be ended first.
+    /// The probes are overdue: the caller has to open the circuit first.
     Overdue,
 }
 
@@ -77,18 +77,18 @@ pub(super) enum Answer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine {
     state: CircuitState,
-    /// CallCounts up with every change of state. What is out remembers 32 bits of it.
+    /// Counts up with every change of state. Tickets remember 32 bits of it.
     period: u64,
     /// When an open circuit lets probes through.
     until: u64,
-    /// How often in a row it has opened; zero once it has closed.
+    /// How many times in a row it has opened; zero once it has closed.
     opened: u32,
     probes: Probes,
     /// When the latest probe went out.
     probed: u64,
-    /// What opened the circuit.
+    /// The results that opened the circuit.
     reason: CallCounts,
-    /// Not to be tried before, as the resource itself has said.
+    /// The resource has asked for no probe before.
     hold_off: u64,
     probe_count: u64,
     overdue_after: u64,
@@ -122,7 +122,7 @@ impl Machine {
         self.until
     }
 
-    /// How many probes a trial has.
+    /// How many probes a half-open circuit has.
     pub(super) fn probe_count(&self) -> u64 {
         self.probe_count
     }
@@ -131,7 +131,7 @@ impl Machine {
         self.opened
     }
 
-    /// The results of the trial, or those that opened the circuit.
+    /// The results of the probes, or those that opened the circuit.
     pub(super) fn counts(&self) -> CallCounts {
         match self.state {
             CircuitState::HalfOpen => self.probes.results(),
@@ -139,12 +139,12 @@ impl Machine {
         }
     }
 
-    /// The results of the latest trial, also once it is over.
+    /// The results of the latest probes, also once they are decided.
     pub(super) fn probe_results(&self) -> CallCounts {
         self.probes.results()
     }
 
-    /// True when `period`, of which 32 bits count, is not over.
+    /// True if `period`, of which 32 bits count, is not over.
     fn is_in(&self, period: u64) -> bool {
         period as u32 == self.period as u32
     }
@@ -154,7 +154,7 @@ impl Machine {
         self.period += 1;
     }
 
-    /// What `units` calls would hear, behind `ahead` others. Changes nothing.
+    /// The answer to `units` calls, behind `ahead` others. Changes nothing.
     pub(super) fn answer(&self, units: u64, ahead: u64, now: u64) -> Answer {
         match self.state {
             CircuitState::Closed | CircuitState::Disabled | CircuitState::MetricsOnly => Answer::Goes,
@@ -163,7 +163,7 @@ impl Machine {
             CircuitState::Open => Self::fits(self.probe_count, self.probe_count, units, ahead),
             CircuitState::HalfOpen => match Self::fits(self.probes.free(), self.probes.missing(), units, ahead) {
                 Answer::Goes => Answer::Goes,
-                // A probe that is not out can be asked for by whoever is ahead.
+                // A caller ahead may take a probe that is not out.
                 _ if self.probes.out() == 0 => Answer::OnEvent,
                 _ => match self.probed.saturating_add(self.overdue_after) {
                     overdue if overdue <= now => Answer::Overdue,
@@ -173,7 +173,8 @@ impl Machine {
         }
     }
 
-    /// An ask of more calls than there are results to come is all of them: nobody waits for probes that will never be.
+    /// An ask of more calls than there are results to come takes all of them: no caller waits for probes that will
+    /// never be.
     fn fits(free: u64, missing: u64, units: u64, ahead: u64) -> Answer {
         if units.min(missing).saturating_add(ahead) <= free {
             Answer::Goes
@@ -182,7 +183,7 @@ impl Machine {
         }
     }
 
-    /// Lets `units` calls through, or says why not. Whoever comes first after the open time begins the trial.
+    /// Lets `units` calls through, or says why not. The first call after the open time makes the circuit half-open.
     pub(super) fn ask(&mut self, units: u64, now: u64) -> Answer {
         let answer = self.answer(units, 0, now);
         if answer == Answer::Goes && matches!(self.state, CircuitState::Open | CircuitState::HalfOpen) {
@@ -197,7 +198,7 @@ impl Machine {
         answer
     }
 
-    /// `units` probes of the trial come back without a result. True when they were this trial's.
+    /// Returns `units` probes without a result. True if they belong to this period.
     pub(super) fn give_back(&mut self, period: u64, units: u64) -> bool {
         let ours = self.is_in(period) && self.state == CircuitState::HalfOpen;
         if ours {
@@ -206,7 +207,7 @@ impl Machine {
         ours
     }
 
-    /// `units` probes come back with a result. Results of an older period decide nothing.
+    /// Records the result of `units` probes. Results of an older period decide nothing.
     pub(super) fn record_probe(
         &mut self,
         period: u64,
@@ -220,8 +221,8 @@ impl Machine {
         self.probes.record(result, units, thresholds)
     }
 
-    /// Opens for `open` ticks, or until the resource wants to be asked again, whichever is later. False when `period`
-    /// is over: somebody else has changed the state.
+    /// Opens for `open` ticks, or until the end of a hold-off, whichever is later. False if `period` is over: another
+    /// thread has changed the state.
     pub(super) fn open(&mut self, period: u64, reason: CallCounts, open: u64, now: u64) -> bool {
         if !self.is_in(period) {
             return false;
@@ -233,7 +234,7 @@ impl Machine {
         true
     }
 
-    /// Goes to a state that is left by results or by hand.
+    /// Changes to a state that is left by results or by hand.
     pub(super) fn go(&mut self, state: CircuitState) {
         self.enter(state);
         self.opened = 0;
@@ -241,7 +242,7 @@ impl Machine {
         self.reason = CallCounts::default();
     }
 
-    /// The resource is not to be tried before `until`. True when the circuit is open and that is later than it was.
+    /// Allows no probe before `until`. True if the circuit is open and that is later than it was.
     pub(super) fn hold_off(&mut self, until: u64) -> bool {
         self.hold_off = self.hold_off.max(until);
         let later = self.state == CircuitState::Open && self.hold_off > self.until;
@@ -259,7 +260,7 @@ pub(super) struct Probes {
     results: CallCounts,
 }
 
-/// What a result has decided.
+/// The verdict of the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(super) enum ProbeVerdict {
@@ -296,7 +297,7 @@ impl Probes {
         self.results
     }
 
-    /// Takes `n` probes, if so many are free.
+    /// Takes `n` probes, if they are free.
     pub(super) fn take(&mut self, n: u64) -> bool {
         let fits = n <= self.free();
         if fits {
@@ -305,12 +306,12 @@ impl Probes {
         fits
     }
 
-    /// `n` probes come back and say nothing.
+    /// Returns `n` probes without a result.
     pub(super) fn give_back(&mut self, n: u64) {
         self.out -= n.min(self.out);
     }
 
-    /// `n` probes come back with a result.
+    /// Records the result of `n` probes.
     pub(super) fn record(&mut self, result: CallResult, n: u64, thresholds: &Thresholds) -> ProbeVerdict {
         let n = n.min(self.out);
         self.out -= n;

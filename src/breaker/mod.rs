@@ -4,10 +4,10 @@
 //! |---|---|
 //! | [`CircuitBreaker`] | the breaker: a limiter that learns from outcomes |
 //! | [`BreakerBuilder`] | its settings: windows, thresholds, probes, open time, classifier, events |
-//! | [`History`] | thresholds that follow what is usual |
+//! | [`History`] | thresholds that follow the usual rates |
 //! | [`OpenTime`] | how long it stays open: fixed, growing, computed, with jitter |
 //! | [`BreakerEvent`] | a change of its state |
-//! | [`BreakerMetrics`] | what it has seen |
+//! | [`BreakerMetrics`] | the counts of its window, or of its probes |
 
 mod builder;
 mod circuit_breaker;

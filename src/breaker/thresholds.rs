@@ -1,17 +1,17 @@
-//! What one result says, what a window of them adds up to, and whether that is too bad. Whole numbers only: a rate is
-//! compared by multiplying, so that three of five are exactly 60 %.
+//! Results, their sums, and the thresholds that trip a breaker. Whole numbers only: a rate is compared by multiplying,
+//! so that three of five are exactly 60 %.
 
 /// Rates are in millionths.
 const MILLION: u64 = 1_000_000;
 
-/// What one result says about the resource.
+/// The result of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct CallResult {
     pub(super) failed: bool,
     pub(super) slow: bool,
 }
 
-/// Results, added up.
+/// The sums of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct CallCounts {
     pub(super) calls: u64,
@@ -27,18 +27,18 @@ impl CallCounts {
     }
 }
 
-/// The thresholds. Each is reached, not exceeded, when it trips.
+/// The thresholds. A window that reaches one trips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Thresholds {
-    /// Below so many calls nothing is concluded from rates.
+    /// The number of calls below which rates conclude nothing.
     pub(super) minimum: u64,
-    /// In millionths; `None` when failures are not judged by rate.
+    /// In millionths; `None` if failures are not judged by rate.
     pub(super) failure_rate: Option<u64>,
     pub(super) slow_rate: Option<u64>,
 }
 
 impl Thresholds {
-    /// True when `counts` are too bad.
+    /// True if `counts` reach a threshold.
     #[inline]
     pub(super) fn are_reached_by(&self, counts: CallCounts) -> bool {
         counts.calls >= self.minimum
@@ -46,7 +46,7 @@ impl Thresholds {
                 || reaches(self.slow_rate, counts.slow, counts.calls))
     }
 
-    /// Below these numbers no window is condemned, so nobody needs to look.
+    /// The least numbers of a window that can trip.
     pub(super) fn alarm(&self) -> Alarm {
         let least = |rate: Option<u64>| match rate {
             Some(rate) => (u128::from(rate) * u128::from(self.minimum)).div_ceil(u128::from(MILLION)) as u64,
@@ -59,8 +59,8 @@ impl Thresholds {
         }
     }
 
-    /// The same thresholds for a trial of `probes`, which concludes from so many. A trial has to conclude something
-    /// from failures: where they are not judged by rate, half of them is too many.
+    /// The same thresholds for `probes` probes, which conclude from exactly that many. Probes have to conclude
+    /// something from failures: if failures are not judged by rate, half of them is too many.
     pub(super) fn for_probes(&self, probes: u64) -> Self {
         Self {
             minimum: probes,
@@ -70,7 +70,7 @@ impl Thresholds {
     }
 }
 
-/// What a window needs to have before it can be condemned: so many calls, and so many failed or so many slow.
+/// The least numbers of a window that can trip: calls, and failed or slow ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Alarm {
     pub(super) calls: u64,
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_alarm_is_the_least_that_could_condemn() {
+    fn an_alarm_is_the_least_that_could_trip() {
         let thresholds = Thresholds {
             minimum: 10,
             failure_rate: Some(MILLION / 2),
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trial_is_judged_by_half_where_failures_are_not() {
+    fn probes_are_judged_by_one_half_where_failures_are_not() {
         let counts = |failed| CallCounts {
             calls: 4,
             failed,

@@ -1,4 +1,4 @@
-//! The window that a breaker judges by: the last so many calls, or those of the last so much time.
+//! The window of a breaker: the last calls, or those of a span of time.
 
 use super::count_window::CountWindow;
 use super::thresholds::{Alarm, CallCounts, CallResult};
@@ -10,13 +10,13 @@ pub(super) enum Window {
 }
 
 impl Window {
-    /// True when a result needs the instant at which it came.
+    /// True if a result needs the instant at which it came.
     #[inline]
     pub(super) fn is_timed(&self) -> bool {
         matches!(self, Self::Time(_))
     }
 
-    /// Begins `period` at `now`, empty. By the holder of the machine's lock, while the word admits nobody.
+    /// Begins `period` at `now`, empty. By the holder of the machine's lock, while the word admits no call.
     pub(super) fn reset(&self, period: u64, now: u64) {
         match self {
             Self::Count(window) => window.reset(period),
@@ -24,7 +24,8 @@ impl Window {
         }
     }
 
-    /// Records `n` results of `period`, while `is_current` says that it is not over. True when it is worth judging.
+    /// Records `n` results of `period`, while `is_current` says that it is not over. True if the window should be
+    /// evaluated.
     #[inline]
     pub(super) fn record(
         &self,
@@ -41,7 +42,7 @@ impl Window {
         }
     }
 
-    /// A quick look, which may see too many bad calls for a moment.
+    /// A quick count, which may see too many bad calls for a moment.
     pub(super) fn counts(&self, period: u64, now: u64) -> CallCounts {
         match self {
             Self::Count(window) => window.counts(period),
@@ -49,7 +50,8 @@ impl Window {
         }
     }
 
-    /// A look that takes longer.
+    /// An exact count, which takes longer.
+    ///
     pub(super) fn recount(&self, period: u64, now: u64) -> CallCounts {
         match self {
             Self::Count(window) => window.recount(period),

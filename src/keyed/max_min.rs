@@ -1,34 +1,34 @@
-//! Dealing a rate to shares: whatever flows in goes in equal parts to all shares that are not full, and what a full one
-//! does not need goes to the rest. That is max-min fairness, and the fluid model of fair queueing (Demers, Keshav and
-//! Shenker, 1989): no share can be given more without taking from one that has less.
+//! Max-min fairness: the inflow goes in equal parts to all shares that are not full, and the part that a full share
+//! does not need goes to the rest. That is the fluid model of fair queueing (Demers, Keshav and Shenker, 1989): no
+//! share can be given more without taking from one that has less.
 //!
-//! All shares that are not full gain alike, so one number says what they have gained: `level`. A share remembers where it
-//! was empty on that axis. It is full when the axis is a burst beyond that, so the shares fill up in the order of where
-//! they were empty, and each change costs a logarithm.
+//! All shares that are not full gain alike, so one number says how much they have gained: `level`. A share remembers
+//! where it was empty on that axis. It is full when the axis is a burst beyond that. So the shares fill up in the order
+//! of where they were empty, and each change costs a logarithm.
 //!
-//! Amounts are in grains of `2^-20` tokens. What cannot be dealt in whole grains is kept for the next deal.
+//! Amounts are in grains of `2^-20` tokens. The part below whole grains is kept for the next distribution.
 
 use std::collections::BTreeSet;
 
 /// Grains per token.
 pub(super) const GRAIN: u32 = 20;
 
-/// Who has how much.
+/// The levels of all shares.
 #[derive(Debug)]
 pub(super) struct MaxMin {
-    /// What flows in per tick, in `2^-64` grains.
+    /// The inflow per tick, in `2^-64` grains.
     flow: u128,
-    /// In so many ticks flows in what still fits the number.
+    /// The most ticks whose inflow fits the number.
     longest: u64,
-    /// What has flowed in and is not dealt yet, in `2^-64` grains.
-    undealt: u128,
-    /// The instant up to which it has flowed in.
+    /// The inflow that is not distributed yet, in `2^-64` grains.
+    remainder: u128,
+    /// The instant up to which inflow is counted.
     until: u64,
-    /// What each share that is not full has gained, since the beginning.
+    /// The gain of each share that is not full, since the beginning.
     level: u128,
-    /// What a share can hold.
+    /// The most that a share can hold.
     burst: u64,
-    /// Where the shares that are not full were empty, and their numbers.
+    /// The shares that are not full: where they were empty, and their numbers.
     filling: BTreeSet<(u128, u64)>,
 }
 
@@ -38,32 +38,32 @@ pub(super) struct Share {
     number: u64,
     /// Where it was empty, unless it has filled up since.
     empty: u128,
-    /// All that it was ever given back.
-    given: u128,
+    /// All refunds to it, ever.
+    refunded: u128,
 }
 
-/// What a share was left with.
+/// The state of a share after a take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShareMark {
     /// Where it was empty then.
     pub(super) empty: u128,
-    /// All that it had been given back until then.
-    pub(super) given: u128,
+    /// The refunds until then.
+    pub(super) refunded: u128,
 }
 
 impl ShareMark {
-    /// What was not counted.
-    pub(super) const UNCOUNTED: Self = Self { empty: 0, given: 0 };
+    /// A take that was not counted.
+    pub(super) const UNCOUNTED: Self = Self { empty: 0, refunded: 0 };
 }
 
 impl MaxMin {
-    /// `flow` in `2^-64` grains per tick; `burst` in grains, which is what each share can hold.
+    /// `flow` in `2^-64` grains per tick; `burst` in grains, the most of each share.
     pub(super) fn new(flow: u128, burst: u64, now: u64) -> Self {
         let flow = flow.max(1);
         Self {
             flow,
             longest: u64::try_from((u128::MAX >> 1) / flow).unwrap_or(u64::MAX).max(1),
-            undealt: 0,
+            remainder: 0,
             until: now,
             // So that a share can have been empty a burst ago.
             level: u128::from(burst),
@@ -77,7 +77,7 @@ impl MaxMin {
         Share {
             number,
             empty: 0,
-            given: 0,
+            refunded: 0,
         }
     }
 
@@ -85,18 +85,18 @@ impl MaxMin {
         u128::from(self.burst)
     }
 
-    /// Deals what flows in until `now`. An earlier instant than the latest changes nothing.
+    /// Distributes the inflow until `now`. An earlier instant than the latest changes nothing.
     pub(super) fn advance(&mut self, now: u64) {
         let wanted = !self.filling.is_empty() || now <= self.until;
         while self.until < now && !self.filling.is_empty() {
             let ticks = (now - self.until).min(self.longest);
             self.until += ticks;
-            self.undealt += u128::from(ticks) * self.flow;
+            self.remainder += u128::from(ticks) * self.flow;
             self.distribute();
         }
-        // Less than comes in a tick is what the wait for the last share was rounded up by.
-        if self.filling.is_empty() && (!wanted || self.undealt >= self.flow) {
-            self.undealt = 0;
+        // Less than the inflow of a tick is the rounding of the wait for the last share.
+        if self.filling.is_empty() && (!wanted || self.remainder >= self.flow) {
+            self.remainder = 0;
         }
         self.until = self.until.max(now);
     }
@@ -105,9 +105,9 @@ impl MaxMin {
         while let Some(&(empty, number)) = self.filling.first() {
             let shares = self.filling.len() as u128;
             let room = empty + self.burst() - self.level;
-            let each = ((self.undealt >> 64) / shares).min(room);
+            let each = ((self.remainder >> 64) / shares).min(room);
             self.level += each;
-            self.undealt -= (each * shares) << 64;
+            self.remainder -= (each * shares) << 64;
             if each < room {
                 return;
             }
@@ -115,7 +115,7 @@ impl MaxMin {
         }
     }
 
-    /// Where the share was empty, as the axis stands.
+    /// Where the share was empty on the current axis.
     fn empty(&self, share: &Share) -> u128 {
         if self.filling.contains(&(share.empty, share.number)) {
             share.empty
@@ -124,7 +124,7 @@ impl MaxMin {
         }
     }
 
-    /// What the share holds, in grains; negative in debt.
+    /// The grains of the share; negative in debt.
     pub(super) fn held(&self, share: &Share) -> i128 {
         self.level as i128 - self.empty(share) as i128
     }
@@ -133,7 +133,7 @@ impl MaxMin {
         !self.filling.contains(&(share.empty, share.number))
     }
 
-    /// Among how many the rate is shared while this share has room.
+    /// The number of shares that divide the rate while this share has room.
     pub(super) fn sharers(&self, share: &Share) -> usize {
         self.filling.len() + usize::from(self.is_full(share))
     }
@@ -146,55 +146,55 @@ impl MaxMin {
         }
     }
 
-    /// Takes so many grains if they are there.
+    /// Takes `grains` if they are there.
     pub(super) fn take(&mut self, share: &mut Share, grains: u64) -> Option<ShareMark> {
         let empty = self.empty(share) + u128::from(grains);
         if empty > self.level {
             return None;
         }
         self.set_empty(share, empty);
-        let given = share.given;
-        Some(ShareMark { empty, given })
+        let refunded = share.refunded;
+        Some(ShareMark { empty, refunded })
     }
 
-    /// Gives back what was taken, as far as it would still be there: not what the share could not have held by now. Returns
-    /// whether that was anything.
-    pub(super) fn give_back(&mut self, share: &mut Share, left: ShareMark, grains: u64) -> bool {
+    /// Refunds a take, as far as its grains would still be there: not the part that the share could not have held by
+    /// now. Returns whether that was anything.
+    pub(super) fn give_back(&mut self, share: &mut Share, mark: ShareMark, grains: u64) -> bool {
         let empty = self.empty(share);
-        // The room that was left then, less what was dealt since, less what was given back since.
-        let grains = left
+        // The room that was left then, less the distribution since, less the refunds since.
+        let grains = mark
             .empty
-            .saturating_sub(self.floor(share, left))
+            .saturating_sub(self.floor(share, mark))
             .min(u128::from(grains));
         self.set_empty(share, empty - grains);
-        share.given += grains;
+        share.refunded += grains;
         grains > 0
     }
 
-    /// Takes so many grains more for what had been left so, into debt if need be. Returns what is left so now: what may still
-    /// come back of it, with that.
-    pub(super) fn take_more(&mut self, share: &mut Share, left: ShareMark, grains: u64) -> ShareMark {
-        let kept = left.empty.saturating_sub(self.floor(share, left));
+    /// Takes `grains` more for a take, into debt if need be. Returns the new mark: the part of the old that may still
+    /// come back, and the new grains.
+    pub(super) fn take_more(&mut self, share: &mut Share, mark: ShareMark, grains: u64) -> ShareMark {
+        let kept = mark.empty.saturating_sub(self.floor(share, mark));
         let empty = self.empty(share) + u128::from(grains);
         self.set_empty(share, empty);
         ShareMark {
             empty: self.level - self.burst() + kept + u128::from(grains),
-            given: share.given,
+            refunded: share.refunded,
         }
     }
 
-    /// Below where the share cannot have been empty, by what was given back since.
-    fn floor(&self, share: &Share, left: ShareMark) -> u128 {
-        self.level - self.burst() + (share.given - left.given)
+    /// The least level at which the share can have been empty, by the refunds since.
+    fn floor(&self, share: &Share, mark: ShareMark) -> u128 {
+        self.level - self.burst() + (share.refunded - mark.refunded)
     }
 
-    /// The share goes. Returns whether that leaves more to the others.
+    /// Removes the share. Returns whether that leaves more to the others.
     pub(super) fn leave(&mut self, share: &Share) -> bool {
         self.filling.remove(&(share.empty, share.number))
     }
 
-    /// The earliest tick at which the share holds so many grains, if nobody takes or gives anything meanwhile. At most a
-    /// burst is ever there.
+    /// The earliest tick at which the share holds `grains`, if nothing is taken or refunded meanwhile. At most a burst
+    /// is ever there.
     pub(super) fn holds_at(&self, share: &Share, grains: u128) -> u64 {
         let target = self.empty(share) + grains.min(self.burst());
         let (mut level, mut shares, mut wanted) = (self.level, self.filling.len() as u128, 0u128);
@@ -210,9 +210,9 @@ impl MaxMin {
             (level, shares) = (full, shares - 1);
         }
         wanted = wanted.saturating_add((target - level).saturating_mul(shares));
-        // Beyond what the number holds it is a lower bound.
+        // Beyond the range of the number it is a lower bound.
         let wanted = wanted.min(u128::MAX >> 64) << 64;
-        let ticks = wanted.saturating_sub(self.undealt).div_ceil(self.flow);
+        let ticks = wanted.saturating_sub(self.remainder).div_ceil(self.flow);
         self.until.saturating_add(u64::try_from(ticks).unwrap_or(u64::MAX))
     }
 }
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_share_does_not_need_goes_to_the_rest() {
+    fn the_part_of_a_full_share_goes_to_the_rest() {
         let mut max_min = max_min(10);
         let mut shares: Vec<_> = (0..3).map(|number| max_min.new_share(number)).collect();
         // They lack 2, 6 and 10.
@@ -261,10 +261,10 @@ mod tests {
     }
 
     proptest! {
-        /// Given shares that take whatever they may, then all that was taken is at most a burst each and what flowed in;
-        /// and what one is told to wait for is there at that tick, and not before, when nobody else takes.
+        /// Given shares that take as much as they may, then they take at most a burst each plus the inflow. And a
+        /// promised amount is there at the promised tick, and not before, if no other share takes.
         #[test]
-        fn no_more_is_dealt_than_flows_in(
+        fn no_more_is_taken_than_bursts_and_inflow(
             steps in prop::collection::vec((0usize..4, 1u64..6, 0u64..9, any::<bool>()), 1..200),
             burst in 6u64..20,
         ) {
@@ -295,15 +295,15 @@ mod tests {
             }
         }
 
-        /// Given shares that want different amounts per tick, when that goes on for long, then each gets what water filling
-        /// says: its want, or an equal part of what the modest ones leave.
+        /// Given shares that want different amounts per tick, when that goes on for long, then each gets its
+        /// water-filling share: its want, or an equal part of the rest that the modest ones leave.
         #[test]
         fn each_gets_its_max_min_share(wants in prop::collection::vec(1u64..40, 2..6)) {
-            // In hundredths of what flows in.
+            // In hundredths of the inflow.
             const BURST: u64 = 8;
             const TICKS: u64 = 5_000;
             let mut max_min = max_min(BURST);
-            let mut shares: Vec<_> = (0..wants.len()).map(|number| max_min.share(number as u64)).collect();
+            let mut shares: Vec<_> = (0..wants.len()).map(|number| max_min.new_share(number as u64)).collect();
             let (mut owed, mut got) = (vec![0u64; wants.len()], vec![0u64; wants.len()]);
             for now in 1..=TICKS {
                 max_min.advance(now);

@@ -1,7 +1,7 @@
-//! An outflow at a rational rate, exact: what does not make a whole grain is carried over.
+//! An outflow at a rational rate, exact: the part below a whole grain is carried over.
 //!
-//! Where a tick is a nanosecond the rate is the quota's own fraction. Elsewhere it cannot be exact, and is a fraction whose
-//! denominator is a power of two: letting time pass then divides nothing.
+//! Where a tick is a nanosecond, the rate is the quota's own fraction. On other clocks it cannot be exact. There it is
+//! a fraction whose denominator is a power of two, so that letting time pass divides nothing.
 
 /// One unit is `2^GRAIN` grains.
 pub(super) const GRAIN: u32 = 40;
@@ -19,10 +19,10 @@ const MAX_SHIFT: u32 = 85;
 pub(super) struct Drain {
     num: u64,
     den: u128,
-    /// The denominator is two to the power of [`GRAIN`] and this, if it is such a power: then so many bits of
-    /// `ticks x num` are parts of a grain.
+    /// Set if the denominator is two to the power of [`GRAIN`] plus this: that many low bits of `ticks x num` are parts
+    /// of a grain.
     fraction: Option<u32>,
-    /// What has flowed out beyond the last whole grain: in those parts, else in grains times `den`.
+    /// The outflow beyond the last whole grain: in those parts, else in grains times `den`.
     carry: u128,
     /// Nanoseconds per `2^40` ticks.
     scale: u64,
@@ -55,8 +55,7 @@ impl Drain {
         }
     }
 
-    /// The greatest fraction that is not above `num / den`, of a denominator that is a power of two, and as fine as there
-    /// is room for.
+    /// The greatest fraction not above `num / den` whose denominator is a power of two, as fine as fits.
     fn by_power_of_two(num: u128, den: u128) -> Self {
         let (mut quotient, mut rest, mut shift) = (num / den, num % den, 0);
         // Long division, a bit at a time. `den` is below 2^104.
@@ -92,7 +91,7 @@ impl Drain {
         grains < per_tick + u128::from(self.fraction.is_some())
     }
 
-    /// Grains that flow out in so many ticks.
+    /// The grains that flow out in `ticks`.
     #[inline]
     pub(super) fn pass(&mut self, ticks: u64) -> u128 {
         let flow = u128::from(ticks) * u128::from(self.num);
@@ -114,7 +113,7 @@ impl Drain {
         units.saturating_mul(1 << GRAIN).saturating_add(part / self.den)
     }
 
-    /// Forgets what was carried over: nothing was left to flow out.
+    /// Forgets the carry: there was nothing left to flow out.
     #[inline]
     pub(super) fn run_dry(&mut self) {
         if self.carry != 0 {
@@ -122,7 +121,7 @@ impl Drain {
         }
     }
 
-    /// The least number of ticks in which so many grains flow out; nothing when that is never.
+    /// The least number of ticks in which `grains` flow out; `None` if that is never.
     pub(super) fn ticks_until(&self, grains: u128) -> Option<u64> {
         if grains == 0 {
             return Some(0);
@@ -142,7 +141,7 @@ impl Drain {
         Some(u64::try_from(flow.div_ceil(u128::from(self.num))).unwrap_or(u64::MAX))
     }
 
-    /// How long one unit takes, in `2^-32` ticks, rounded up; nothing when nothing flows.
+    /// How long one unit takes, in `2^-32` ticks, rounded up; `None` when stopped.
     pub(super) fn interval(&self) -> Option<u128> {
         let num = u128::from(self.num);
         (num > 0).then(|| ((self.den / num) << 32) + ((self.den % num) << 32).div_ceil(num))
@@ -155,9 +154,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Given any rate and ticks of any length, when time passes in steps, then what flows out is the exact amount, rounded
-        /// down to a grain, where a tick is a nanosecond; elsewhere it is that less at most one part in 2^28. And it has
-        /// flowed out at the tick that was foretold, not before.
+        /// Given any rate and ticks of any length, when time passes in steps, then the outflow is the exact amount,
+        /// rounded down to a grain, where a tick is a nanosecond. On other clocks it is that, less at most one part in
+        /// 2^28. And it is reached at the predicted tick, not before.
         #[test]
         fn what_flows_out_is_exact_or_a_little_less(
             count in 1u64..=1_000_000_000,
@@ -216,7 +215,7 @@ mod tests {
 
     /// Rows of (count, nanoseconds, nanoseconds per 2^40 ticks, numerator, denominator).
     #[test]
-    fn a_denominator_is_a_power_of_two_as_fine_as_there_is_room_for() {
+    fn a_denominator_is_a_power_of_two_as_fine_as_fits() {
         for (count, nanos, scale, num, den) in [
             (1, 2, 1 << 39, 1u128 << 62, 64),
             (1, 1, 1 << 43, 1 << 62, 59),
@@ -233,9 +232,9 @@ mod tests {
         }
     }
 
-    /// What was carried over is forgotten with the rest.
+    /// The carry is forgotten with the rest.
     #[test]
-    fn what_runs_dry_starts_anew() {
+    fn a_drain_that_ran_dry_starts_anew() {
         let mut drain = Drain::new(1, 3 << GRAIN, 1 << 40);
         assert_eq!((drain.pass(2), drain.ticks_until(1)), (0, Some(1)));
         drain.run_dry();
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_flows_out_of_what_is_stopped() {
+    fn nothing_flows_out_of_a_stopped_drain() {
         let mut drain = Drain::STOPPED;
         assert!(drain.is_stopped());
         assert_eq!(drain.pass(u64::MAX), 0);

@@ -1,19 +1,14 @@
 //! The fixed window: a count that starts anew at each boundary.
 //!
-//! A count that starts anew at each boundary, and what is charged to the windows to come.
+//! # The meter
+//! Bookings and debts fill the current window, then the next, and so on. Each admission lies behind all before it, in
+//! one window or in several consecutive ones. So a window never holds more than its limit, whichever are cancelled: a
+//! gap that a cancel leaves before the last window stays empty.
 //!
-//! Bookings and debts fill the window that runs, then the next, and so on: each admission lies behind all before it, in
-//! one window or in several on end. So a window never holds more than its limit, whatever is cancelled: a place that a
-//! cancel leaves empty before the last window stays empty.
-//!
-//! When the limit or the length changes, those who have booked keep their instants: the windows before the last of them are
-//! closed then, and what is charged to later ones starts with that one. See [`change`].
-//!
-//! Another limit, or another length, while a fixed window runs.
-//!
-//! Who has booked was told an instant, and starts then, whatever is changed. So what was booked stays where it is: the window
-//! in which the latest of these instants lies keeps what it holds, the windows before it are closed, and debts come behind. A
-//! rule of inheritance has its say where nothing is booked.
+//! # Changes of the limit or the length
+//! A booking keeps its promised instant, whatever is changed. So the booked units stay in place: the window with the
+//! latest of these instants keeps its units, the windows before it are closed, and debts come behind. A rule of
+//! inheritance applies only where nothing is booked.
 
 use super::future::FutureReservation;
 use super::inherit::Inherit;
@@ -34,27 +29,28 @@ const LEG: &str = "fixed_window";
 /// Admits at most `limit` per window, and starts to count anew at each boundary: the form in which most quotas are
 /// billed.
 ///
-/// Windows follow each other without a gap, the first from when it was made, or [`aligned`](Self::aligned) to the wall
-/// clock. (Not from the first use: that may be cancelled, and would leave its boundary behind.)
+/// Windows follow each other without a gap. The first starts when the limiter is made, or [`aligned`](Self::aligned) to
+/// the wall clock. (It does not start at the first use: that may be cancelled, and would leave its boundary behind.)
 ///
-/// **Up to twice the limit passes within one window's length across a boundary**: at 100 per minute, 100 at 0:59 and 100
-/// at 1:00. Where that is too much use a [`SlidingWindow`](crate::SlidingWindow) or a [`SlidingLog`](crate::SlidingLog).
+/// **Over-admission**: up to twice the limit passes within one window's length across a boundary: at 100 per minute,
+/// 100 at 0:59 and 100 at 1:00. If that is too much, use a [`SlidingWindow`](crate::SlidingWindow) or a
+/// [`SlidingLog`](crate::SlidingLog).
 ///
-/// [`book`](Self::book) takes units of the windows to come, and so does a debt: what a window cannot hold is charged to
-/// the next ones.
+/// [`book`](Self::book) takes units of later windows, and so does a debt: units that a window cannot hold are charged
+/// to the next ones.
 ///
 /// # Giving back
-/// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. What is
-/// cancelled before a window that has been booked, or charged with a debt, since is not given back: its own place stays
-/// empty, so that no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; what
-/// was undercharged counts from now on.
+/// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. A cancel
+/// before a window that has since been booked, or charged with a debt, gives nothing back: its gap stays empty, so that
+/// no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; an
+/// undercharge counts from now on.
 ///
 /// # Changes
-/// Who has [booked](Self::book) keeps the instant that was told, whatever limit and length are set, and counts in the window in
-/// which it lies. Until the last of these windows starts nobody else is admitted; that one has room for what the bookings leave
-/// of the limit then in force. It may hold more, where the limit was lowered, or a longer window has several bookings: that is not
-/// charged to later ones. Only [`reset`](Self::reset), and a limit that is [`UNLIMITED`](Self::UNLIMITED), forgets bookings: they
-/// start beside whoever is admitted then.
+/// A [booking](Self::book) keeps its promised instant at any new limit and length, and counts in the window in which
+/// the instant lies. Until the last of these windows starts nothing else is admitted. That window has room for the rest
+/// of the limit then in force. It may hold more than its limit, if the limit was lowered, or a longer window has
+/// several bookings; the excess is not charged to later ones. Only [`reset`](Self::reset), and a limit of
+/// [`UNLIMITED`](Self::UNLIMITED), forget bookings: they then start beside new admissions.
 ///
 /// ```
 /// # use tollgate::{FixedWindow, ManualClock};
@@ -73,7 +69,7 @@ pub struct FixedWindow {
     settings: Mutex<Settings>,
 }
 
-/// As it was set.
+/// The settings in force.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     length: Duration,
@@ -81,7 +77,7 @@ struct Settings {
     aligned: Option<Aligned>,
 }
 
-/// What the wall clock showed at an instant.
+/// The wall clock at an instant.
 #[derive(Clone, Copy, Debug)]
 struct Aligned {
     /// Nanoseconds since 1970.
@@ -118,8 +114,8 @@ impl FixedWindow {
         Ok(Self::build(limit, set, &Clock::real()))
     }
 
-    /// The same window on `clock`, empty. Of one that is [`aligned`](Self::aligned) the boundaries stay where they are, on the
-    /// same clock; on another one the wall clock shows at this instant what was said.
+    /// The same window on `clock`, empty. If it is [`aligned`](Self::aligned), the same clock keeps its boundaries;
+    /// another clock takes `wall` as the wall time at this instant.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
         let mut set = *self.settings.lock();
@@ -131,10 +127,10 @@ impl FixedWindow {
         Self::build(self.limit(), set, clock)
     }
 
-    /// The same window, empty, with its boundaries where the wall clock has them, which shows `wall` now: windows of a
-    /// minute start with each full minute, of a day at midnight, UTC.
+    /// The same window, empty, with boundaries aligned to the wall clock, which shows `wall` now: windows of a minute
+    /// start with each full minute, windows of a day at midnight, UTC.
     ///
-    /// The wall clock is not looked at again. When it is adjusted the boundaries stay where they were.
+    /// The wall clock is not read again. When it is adjusted, the boundaries stay where they were.
     #[must_use]
     pub fn aligned(self, wall: SystemTime) -> Self {
         let at = self.inner.clock().now();
@@ -150,7 +146,7 @@ impl FixedWindow {
         Self::build(self.limit(), set, self.inner.clock())
     }
 
-    /// The same window, empty, in which at most `units` can be booked of windows to come.
+    /// The same window, empty, in which at most `units` of later windows can be booked.
     #[must_use]
     pub fn max_ahead(self, units: u64) -> Self {
         let set = Settings {
@@ -183,16 +179,15 @@ impl FixedWindow {
         self.settings.lock().length
     }
 
-    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// Changes the limit at once. Admitted units still count: [`set_quota`](Self::set_quota) with
     /// [`Inherit::Additive`].
     pub fn set_limit(&self, limit: u64) {
         self.set_quota(limit, Inherit::Additive);
     }
 
-    /// Changes the limit at once; `inherit` says what becomes of the room that is left, and of debts. With
-    /// [`Inherit::Additive`] what was admitted still counts, and nothing else does. What is booked [stays](Self#changes) by
-    /// every rule. Where the change makes more room than that, or something is charged to windows to come, what was taken
-    /// before is not given back any more.
+    /// Changes the limit at once; `inherit` is the rule for the room that is left, and for debts. With
+    /// [`Inherit::Additive`] exactly the admitted units still count. Bookings [stay](Self#changes) by every rule. If
+    /// the change makes more room than that, or later windows are charged, earlier takes are not given back any more.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
         self.inner.change(|window| {
             let (room, old) = (window.room(), window.limit());
@@ -202,12 +197,12 @@ impl FixedWindow {
                 .inherit(inherit, room, inherit.room(room, old, limit), counted);
             window.set_limit(limit, room);
         });
-        self.inner.ring();
+        self.inner.notify_changed();
     }
 
-    /// Changes the length of the window that runs, which keeps its start, and of all to come. Where a shorter one has begun
-    /// since, all that was counted counts in that, if any of it was taken since it began. What is booked [stays](Self#changes).
-    /// Where something is charged to windows to come, what was taken before is not given back any more.
+    /// Changes the length of the current window, which keeps its start, and of all later ones. If a shorter window has
+    /// begun since, all units count in it, if any of them was taken since it began. Bookings [stay](Self#changes). If
+    /// later windows are charged, earlier takes are not given back any more.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
@@ -217,16 +212,17 @@ impl FixedWindow {
         let ticks = self.inner.clock().ticks_of(length).max(1);
         self.inner.change(|window| window.set_length(ticks));
         drop(set);
-        self.inner.ring();
+        self.inner.notify_changed();
         Ok(())
     }
 
-    /// Takes `n` of the first window that has room for all of them, behind everything booked before: they start together, and so
-    /// no window has more than its limit. What is left of the window before stays empty, and comes back with the booking.
+    /// Takes `n` of the first window that has room for all of them, behind everything booked before. They start
+    /// together, so no window has more than its limit. The rest of the window before stays empty, and comes back with
+    /// the booking.
     ///
     /// # Errors
-    /// `QueueFull` when more than [`max_ahead`](Self::max_ahead) would be booked, what stays empty included, with a true
-    /// `retry_after`; `Oversized` when `n` exceeds the limit.
+    /// `QueueFull` if more than [`max_ahead`](Self::max_ahead) would be booked, with the units that stay empty, and a
+    /// true `retry_after`. `Oversized` if `n` exceeds the limit.
     pub fn book(&self, n: u64) -> Result<FutureReservation<'_, Self>, Refusal<'_>> {
         let most = self.settings.lock().most_ahead;
         let (mark, made, start) = self.inner.book(n, |window| window.book(n, most))?;
@@ -234,7 +230,7 @@ impl FixedWindow {
         Ok(FutureReservation::new(self, ticket, self.inner.clock(), made, start))
     }
 
-    /// How many are charged to the windows to come, or exceed the one that runs.
+    /// How many units are charged to later windows, or exceed the current one.
     pub fn debt(&self) -> u64 {
         self.inner.read(FixedMeter::debt)
     }
@@ -263,55 +259,55 @@ impl fmt::Debug for FixedWindow {
     }
 }
 
-/// So many windows ahead lies what no window has room for.
+/// A window this far ahead stands for never.
 const NEVER: u64 = u64::MAX / 2;
 
-/// What an admission remembers: the number of the window in which it ends, how much of it is in that window, how much of it
-/// lies on end up to there, and the generation.
+/// An admission's mark: the number of its last window, its units in that window, its units in consecutive windows up to
+/// there, and the generation.
 type Mark = [u64; 4];
 
-/// A booking that was told an instant.
+/// A booking's promised instant.
 #[derive(Clone, Copy, Debug)]
 struct BookedStart {
     at: u64,
-    /// What was taken by then of the window in which that instant lies.
+    /// The units taken by then of the window of that instant.
     held: u64,
 }
 
 impl BookedStart {
-    /// None, as good as one that has begun long ago.
+    /// No booking: as one that has begun long ago.
     const NOTHING: Self = Self { at: 0, held: 0 };
 }
 
 #[derive(Debug)]
 struct FixedMeter {
     now: u64,
-    /// When the window that runs ends.
+    /// When the current window ends.
     end: u64,
-    /// How many windows have started before it.
+    /// The number of the current window.
     number: u64,
     length: u64,
     limit: u64,
-    /// So many windows, from the one that runs on, admit nothing: what they hold was booked before a change.
+    /// This many windows, from the current one on, admit nothing: their units were booked before a change.
     closed: u64,
-    /// What any of those holds at most.
+    /// The most that any closed window holds.
     closed_holds: u64,
-    /// What the first window that is not closed holds: its limit at least, when anything is ahead.
+    /// The units of the first open window: its limit at least, if anything is ahead.
     count: u64,
-    /// What is charged to those after it.
+    /// The units charged to the windows after it.
     ahead: u64,
     /// The last booking for a later window, since the last change.
     booked: BookedStart,
-    /// The last before that.
+    /// The last before the latest change.
     kept: BookedStart,
-    /// The latest instant of which anything counts.
+    /// The latest instant of a take that counts.
     latest: u64,
-    /// Bumped when something was forgiven: what was taken before is not given back.
+    /// Incremented when units are forgiven: earlier takes are not refunded.
     generation: u64,
 }
 
 impl FixedMeter {
-    /// Empty, at `now`, which is so far `into` a window.
+    /// Empty, at `now`, which is `into` ticks after the start of a window.
     fn new(now: u64, into: u64, length: u64, limit: u64) -> Self {
         Self {
             now,
@@ -334,7 +330,7 @@ impl FixedMeter {
         self.limit
     }
 
-    /// What was taken beyond what the window that runs may hold. Windows that are closed count as full.
+    /// The units beyond the current window's limit. Closed windows count as full.
     fn debt(&self) -> u64 {
         match self.closed.checked_sub(1) {
             None => self.count.saturating_sub(self.limit).saturating_add(self.ahead),
@@ -345,7 +341,7 @@ impl FixedMeter {
         }
     }
 
-    /// What a booking of `n` leaves empty before it: it starts in one window, and lies in that with all of its weight.
+    /// The units that a booking of `n` leaves empty before it: all of its weight lies in one window.
     fn left_empty(&self, n: u64) -> u64 {
         match self.limit {
             UNLIMITED => 0,
@@ -355,7 +351,7 @@ impl FixedMeter {
         }
     }
 
-    /// How much is charged to windows to come once `n` are booked as well.
+    /// The units charged to later windows after a booking of `n`.
     fn beyond(&self, n: u64) -> u64 {
         let filled = self
             .closed
@@ -367,17 +363,18 @@ impl FixedMeter {
             .saturating_add(self.ahead)
     }
 
-    /// Takes `n` for the first windows that have room, at most `most` beyond the one that runs. Returns when the last of
-    /// it is due. Fails with the instant at which there will be room for the booking, if there is one.
+    /// Takes `n` for the first windows that have room, at most `most` beyond the current one. Returns the instant at
+    /// which the last of them is due. Fails with the instant at which there will be room for the booking, if there is
+    /// one.
     fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
         if n > self.limit {
             return Err(None);
         }
-        // What is left empty counts as a part of it, and comes back with it.
+        // The units left empty count as a part of it, and come back with it.
         let n = n.saturating_add(self.left_empty(n));
         let beyond = self.beyond(n);
         if self.limit != UNLIMITED && beyond > most {
-            // Until so much of what is ahead has moved into a window that runs.
+            // Until enough of the units ahead have moved into the current window.
             let over = beyond - most;
             return Err(Some(self.start_of(over.div_ceil(self.limit.max(1)))));
         }
@@ -394,13 +391,13 @@ impl FixedMeter {
         Ok((mark, due))
     }
 
-    /// When the window so many after the one that runs starts, at least one.
+    /// The start of the window `windows` after the current one, at least one.
     fn start_of(&self, windows: u64) -> u64 {
         self.end
             .saturating_add(windows.saturating_sub(1).saturating_mul(self.length))
     }
 
-    /// The last window that holds anything, counted from the one that runs, and how much it holds.
+    /// The last window with units, counted from the current one, and its units.
     fn tail(&self) -> (u64, u64) {
         match (self.ahead.checked_sub(1), self.limit) {
             (None, _) => (self.closed, self.count),
@@ -409,12 +406,12 @@ impl FixedMeter {
         }
     }
 
-    /// The number of the window so many after the one that runs. Numbers wrap around.
+    /// The number of the window `windows` after the current one. Numbers wrap around.
     fn number_of(&self, windows: u64) -> u64 {
         self.number.wrapping_add(windows)
     }
 
-    /// So many windows have ended.
+    /// Lets `windows` windows end.
     fn go_on(&mut self, windows: u64) {
         self.number = self.number.wrapping_add(windows);
         let Some(open) = windows.checked_sub(self.closed).filter(|open| *open > 0) else {
@@ -494,7 +491,7 @@ impl Meter for FixedMeter {
         }
         self.remove(in_last.min(held));
         if in_last >= held {
-            // It had its last window to itself: what lies before that, on end, is its own too.
+            // It was alone in its last window: its units before that, in consecutive windows, are its own too.
             self.remove(on_end - in_last);
         }
     }
@@ -503,13 +500,13 @@ impl Meter for FixedMeter {
         let [window, in_last, on_end, generation] = *mark;
         let (windows, held) = self.tail();
         let is_last = window == self.number_of(windows) && generation == self.generation;
-        // As in `restore`: when it has the last window to itself, all that lies on end is its own.
+        // As in `restore`: if it is alone in its last window, all its consecutive units are its own.
         let alone = is_last && in_last >= held;
         if let Some(more) = actual.checked_sub(charged) {
             if self.limit == UNLIMITED {
                 return actual;
             }
-            // What is beyond all windows is not charged.
+            // Units beyond all windows are not charged.
             let more = more.min(u64::MAX - self.ahead);
             *mark = self.take(more);
             if alone || (mark[0] == window && mark[3] == generation) {
@@ -538,13 +535,13 @@ impl Meter for FixedMeter {
         if n > self.limit || self.limit == 0 {
             return None;
         }
-        // Where it comes to lie: so many units into the window that runs, which is full when something lies ahead.
+        // Its place: the units before it, from the start of the current window, which is full if anything lies ahead.
         let closed = self.closed.saturating_mul(self.limit);
         let place = (self.count.min(self.limit))
             .saturating_add(closed)
             .saturating_add(self.ahead)
             .saturating_add(ahead);
-        // It is not split: what does not fit into the rest of a window waits for the next.
+        // It is not split: if it does not fit into the rest of a window, it waits for the next.
         let split = n > self.limit - place % self.limit;
         match place / self.limit + u64::from(split) {
             0 => Some(self.now),
@@ -570,23 +567,22 @@ impl Meter for FixedMeter {
 /// The last booking that has not begun.
 #[derive(Clone, Copy)]
 struct Promise {
-    /// In which window it lies, counted from the one that runs.
+    /// Its window, counted from the current one.
     window: u64,
     at: u64,
-    /// How much of that window was taken, up to the booking.
+    /// The units of that window up to the booking.
     held: u64,
-    /// What was charged behind it: debts.
+    /// The units charged behind it: debts.
     debts: u64,
 }
 
 impl FixedMeter {
-    /// What the first window that is not closed has left; negative when it holds too much, or something is charged to
-    /// later ones.
+    /// The room of the first open window; negative if it holds too much, or later ones are charged.
     fn room(&self) -> i128 {
         i128::from(self.limit) - i128::from(self.count) - i128::from(self.ahead)
     }
 
-    /// In which window an instant to come lies.
+    /// The window of a later instant.
     fn window_of(&self, at: u64) -> u64 {
         at.checked_sub(self.end).map_or(0, |since| 1 + since / self.length)
     }
@@ -597,7 +593,7 @@ impl FixedMeter {
         }
         let kept = Some(self.kept).filter(|kept| kept.at > self.now);
         let kept = kept.map(|kept| (self.window_of(kept.at), kept.at, kept.held));
-        // Since the last change they start where windows do. What has been cancelled may have been the last.
+        // Since the last change bookings start where windows do. The cancelled one may have been the last.
         let booked = Some(self.booked).filter(|booked| booked.at > self.now);
         let booked = booked.map(|booked| (self.window_of(booked.at), booked.held).min(self.tail()));
         let booked = booked.filter(|(window, _)| *window > 0);
@@ -622,13 +618,13 @@ impl FixedMeter {
         })
     }
 
-    /// What any window holds at most that was booked.
+    /// The most that any window holds of bookings.
     fn most_held(&self) -> u64 {
         let closed = if self.closed > 0 { self.closed_holds } else { 0 };
         closed.max(self.limit).max(self.count)
     }
 
-    /// Closes the windows before the last that was booked, which lies so many after the one that runs. Debts come behind.
+    /// Closes the windows before the last booking, which lies `windows` after the current one. Debts come behind.
     fn keep(&mut self, windows: u64, told: BookedStart, debts: u64) {
         self.closed = windows;
         (self.kept, self.booked) = (told, BookedStart::NOTHING);
@@ -636,7 +632,7 @@ impl FixedMeter {
         self.charge(debts);
     }
 
-    /// Changes the limit, and leaves so much room where nothing is booked. Without a limit nothing is counted.
+    /// Changes the limit, and leaves `room` if nothing is booked. Without a limit nothing is counted.
     fn set_limit(&mut self, limit: u64, room: i128) {
         if limit == UNLIMITED {
             self.limit = limit;
@@ -646,7 +642,7 @@ impl FixedMeter {
         let mut holds = u64::try_from((i128::from(limit) - room).max(0)).unwrap_or(u64::MAX);
         let promise = self.promise();
         if self.ahead > 0 || u128::from(holds) < held || promise.is_some() {
-            // Forgiven, or dealt out anew over the windows to come.
+            // Forgiven, or distributed anew over later windows.
             self.generation += 1;
         }
         if let Some(Promise {
@@ -673,11 +669,11 @@ impl FixedMeter {
         self.limit = limit;
     }
 
-    /// Changes the length of the window that runs, which keeps its start, and of those to come.
+    /// Changes the length of the current window, which keeps its start, and of later ones.
     fn set_length(&mut self, length: u64) {
         let (before, promise) = (self.length, self.promise());
         let exact = self.closed == 0 && self.kept.at <= self.now;
-        // What has come into the window that runs by a change, and has not begun.
+        // Units that a change has moved into the current window, and that have not begun.
         let pending = match promise {
             Some(promise) if promise.window > 0 && !exact => {
                 if self.closed > 0 {
@@ -688,7 +684,7 @@ impl FixedMeter {
             }
             _ => 0,
         };
-        // It may have started before the clock did.
+        // The window may have started before the clock did.
         let old_start = i128::from(self.end) - i128::from(before);
         let windows = |from: i128, to: i128, length: u64| (to - from).max(0) / i128::from(length);
         let passed = windows(old_start, self.now.into(), length);
@@ -706,7 +702,7 @@ impl FixedMeter {
             debts,
         }) = promise
         else {
-            // Where a shorter window has begun since, what was taken in it counts in it; nobody knows how much that is.
+            // If a shorter window has begun since, its own units count in it; they cannot be told from the others.
             match i128::from(self.latest) >= start {
                 true => self.number = self.number.wrapping_add(passed),
                 false => self.go_on(passed),
@@ -718,7 +714,7 @@ impl FixedMeter {
         let here = if self.closed == 0 { self.count } else { most };
         let ahead = windows(start, at.into(), length);
         let begins = start + ahead * i128::from(length);
-        // Windows that were booked before the last, of which something starts in the same one now.
+        // Windows booked before the last, some of which start in the same window now.
         let first = windows(old_start, begins, before);
         let at_its_start = old_start + first * i128::from(before) == begins;
         let first = u64::try_from(first)

@@ -1,14 +1,13 @@
-//! What a booking gives: a reservation, and the instant for which it was made.
+//! Future reservations: units that are taken now for a later start, and the promises that this makes.
 //!
-//! What was promised for instants to come, and how much those before it may still give back.
+//! Every future reservation keeps its promised instant. When an earlier reservation is cancelled, its units go to the
+//! next caller, who may then start beside the promised ones. That is allowed as long as a bucket with these units in it
+//! would not have been full before the promised instant. The amount that would still fit is the *room* of a promise,
+//! and reservations before it give back no more than that. The rest waits until the promises in its way have been
+//! cancelled themselves. Once those have begun, it would have overflowed.
 //!
-//! Whoever was promised an instant keeps it. What somebody before them gives back goes to whoever comes next, who may then
-//! start beside them: as long as a bucket with so much more in it would not have been full before that instant. By how much
-//! it would not is the *room* of a promise, and those before it give back no more. The rest waits until the promises in its
-//! way have been given up themselves. Once they have begun, it would have overflowed.
-//!
-//! So of those that are not given up no span ever has more than its bound by the instants at which they start, and what is
-//! left is what they alone would have left of a bucket that is never more than full.
+//! So no span ever has more than its bound of the reservations that are kept, by the instants at which they start. And
+//! a bucket is left as those alone would have left one that is never more than full.
 
 use crate::limiter::Limiter;
 use crate::permit::{Permit, Reservation};
@@ -19,7 +18,7 @@ use std::time::Duration;
 
 /// Units that are taken now, for work that starts later. Dropping it gives them back, as a [`Reservation`] does.
 ///
-/// Nobody watches the instant: whoever starts earlier breaks the rate.
+/// **Over-admission**: the instant is not enforced. Work that starts earlier breaks the rate.
 #[must_use = "dropping a booking cancels it"]
 pub struct FutureReservation<'a, L: Limiter> {
     reservation: Reservation<&'a L>,
@@ -43,7 +42,7 @@ impl<'a, L: Limiter> FutureReservation<'a, L> {
         self.start
     }
 
-    /// How long that was to wait when it was booked, rounded up to a nanosecond.
+    /// The wait at the time of the booking, rounded up to a nanosecond.
     pub fn wait(&self) -> Duration {
         self.clock.between(self.made, self.start)
     }
@@ -62,21 +61,21 @@ impl<L: Limiter> fmt::Debug for FutureReservation<'_, L> {
     }
 }
 
-/// How many promises are told apart. Of more, two neighbours at a time count as one, with the room of the fuller: so less is
-/// given back, never more.
+/// How many promises are kept apart. Beyond that each two neighbours count as one, with the room of the fuller: so less
+/// is given back, never more.
 const MAX_PROMISES: usize = 256;
-/// How many wait to give back; more are forgotten, the oldest first.
+/// How many refunds wait; beyond that the oldest are forgotten.
 const MAX_WITHHELD: usize = 64;
 
-/// What was taken, by its place in the order of taking.
+/// A reservation's place in the order of taking.
 pub(super) trait TakeOrder: Copy {
-    /// True when it was taken before `other`, also when nobody knows.
+    /// True if it was taken before `other`, or if the order is unknown.
     fn is_before(&self, other: &Self) -> bool;
 }
 
 #[derive(Debug)]
 struct Promise<T> {
-    /// The newest of those it stands for.
+    /// The newest of the reservations that it stands for.
     by: T,
     /// The latest of their instants.
     start: u64,
@@ -85,15 +84,15 @@ struct Promise<T> {
     alone: bool,
 }
 
-/// The promises that have not begun. Instants are ticks, amounts the owner's. Takes a word when there are none.
+/// The promises that have not begun. Instants are ticks; amounts are in the owner's unit. An empty one takes one word.
 #[derive(Debug)]
 pub(super) struct Promises<T>(Option<Box<Lists<T>>>);
 
-/// Both in order of taking.
+/// Both lists are in order of taking.
 #[derive(Debug)]
 struct Lists<T> {
     promises: Vec<Promise<T>>,
-    /// What waits to come back.
+    /// Refunds that wait.
     withheld: Vec<(T, u128)>,
 }
 
@@ -102,13 +101,14 @@ impl<T> Promises<T> {
 }
 
 impl<T: TakeOrder> Promises<T> {
-    /// True when nobody is promised anything.
+    /// True if no promise is outstanding.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Forgets what has begun at `now`; and with the last of it, what would have overflowed by then.
+    /// Forgets the promises that have begun at `now`; with the last of them, the refunds that would have overflowed by
+    /// then.
     #[inline]
     pub(super) fn expire(&mut self, now: u64) {
         if let Some(lists) = &mut self.0 {
@@ -119,7 +119,7 @@ impl<T: TakeOrder> Promises<T> {
         }
     }
 
-    /// The newest is promised `start`, before which a bucket that held `room` more would not have been full.
+    /// Promises `start` to the newest reservation. Before then a bucket that held `room` more would not have been full.
     pub(super) fn add(&mut self, by: T, start: u64, room: u128) {
         let lists = self.0.get_or_insert_with(|| {
             Box::new(Lists {
@@ -138,8 +138,9 @@ impl<T: TakeOrder> Promises<T> {
         });
     }
 
-    /// What was taken is given up. Returns it, as much as `amount`, and if it was promised an instant all that may have waited
-    /// for that: to be [let back](Self::release) one after the other. The oldest comes first, since it overflows first.
+    /// A reservation is cancelled. Returns its `amount`, and, if it was promised an instant, all refunds that may have
+    /// waited for it. Each is to be [released](Self::release) in turn: the oldest comes first, since it overflows
+    /// first.
     pub(super) fn cancel(&mut self, by: T, amount: u128) -> impl Iterator<Item = (T, u128)> + use<T> {
         let mut older = self.freed_by(&by);
         let newer = older.split_off(older.partition_point(|(other, _)| other.is_before(&by)));
@@ -158,8 +159,7 @@ impl<T: TakeOrder> Promises<T> {
         }
     }
 
-    /// How much of `amount` may be given back by what was taken, with the promises after it as they are. They allow so much
-    /// less from now on.
+    /// How much of `amount` the reservation `by` may refund, given the promises after it. Their rooms shrink by it.
     #[inline]
     pub(super) fn allow(&mut self, by: &T, amount: u128) -> u128 {
         let Some(lists) = &mut self.0 else { return amount };
@@ -178,7 +178,7 @@ impl<T: TakeOrder> Promises<T> {
         allowed
     }
 
-    /// The same; the rest waits until a promise is given up.
+    /// The same; the rest waits until a promise is cancelled.
     #[inline]
     pub(super) fn release(&mut self, by: T, amount: u128) -> u128 {
         let allowed = self.allow(&by, amount);
@@ -194,7 +194,7 @@ impl<T: TakeOrder> Promises<T> {
         allowed
     }
 
-    /// The limit changes: what was taken before gives back no more beneath what was promised before.
+    /// The limit changes: earlier reservations refund no more below the promises made so far.
     pub(super) fn freeze(&mut self) {
         if let Some(lists) = &mut self.0 {
             lists.promises.iter_mut().for_each(|promise| promise.room = 0);
@@ -243,17 +243,17 @@ mod tests {
     }
 
     #[test]
-    fn only_those_behind_are_in_the_way() {
+    fn only_later_promises_limit_a_refund() {
         let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);
         assert_eq!([ahead.allow(&20, 9), ahead.allow(&30, 9)], [9, 9]);
         assert_eq!([ahead.allow(&10, 9), ahead.allow(&10, 9)], [3, 0]);
-        // The first has not been touched yet: what the second gives back lies behind it.
+        // The first has not begun yet: the refund of the second lies behind it.
         ahead.expire(200);
         assert_eq!(ahead.allow(&5, 9), 9, "both have begun");
     }
 
     #[test]
-    fn what_each_gives_back_is_counted_by_all_behind() {
+    fn each_refund_counts_against_all_later_promises() {
         let mut ahead = ahead(&[(10, 100, 5), (20, 200, 8)]);
         assert_eq!([ahead.allow(&5, 4), ahead.allow(&15, 9), ahead.allow(&5, 9)], [4, 4, 0]);
         ahead.expire(99);
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_the_way_lets_the_rest_go_when_it_is_given_up() {
+    fn a_cancelled_promise_releases_the_refunds_that_waited_for_it() {
         let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);
         assert_eq!([ahead.release(15, 2), ahead.release(5, 7)], [2, 1]);
         assert_eq!(ahead.release(15, 3), 0);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_has_begun_keeps_what_waited_for_it() {
+    fn a_promise_that_has_begun_releases_nothing() {
         let mut ahead = ahead(&[(10, 100, 0)]);
         assert_eq!(ahead.release(5, 7), 0);
         ahead.expire(100);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_change_nothing_is_given_back_beneath_a_promise() {
+    fn after_a_change_nothing_is_refunded_below_a_promise() {
         let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);
         assert_eq!(ahead.release(5, 7), 3);
         ahead.freeze();
@@ -302,10 +302,10 @@ mod tests {
         assert_eq!(cancel(&mut ahead, 20, 1), [(20, 1)]);
     }
 
-    /// Of too many promises two count as one: who stands in a pair, or before it, gives back by the fuller of both until the
-    /// later of both has begun.
+    /// Of too many promises two count as one: a reservation in a pair, or before it, refunds by the fuller of both
+    /// until the later of both has begun.
     #[test]
-    fn too_many_promises_give_back_less_and_never_more() {
+    fn too_many_promises_refund_less_and_never_more() {
         let mut ahead = Promises::EMPTY;
         for by in 0..=MAX_PROMISES as u64 {
             ahead.add(by, 1_000 - by % 2, u128::from(10 + by % 2 * 10));
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_that_wait_the_oldest_is_forgotten() {
+    fn of_too_many_waiting_refunds_the_oldest_is_forgotten() {
         let mut ahead = ahead(&[(1_000, 100, 0)]);
         for by in 0..=MAX_WITHHELD as u64 {
             assert_eq!(ahead.release(by, 1), 0);

@@ -1,19 +1,19 @@
 //! The leaky bucket: even spacing, one after the other.
 //!
-//! The leaky bucket as a meter: what is taken fills it, time empties it, and it admits while it does not run over.
+//! # The meter
+//! A take fills the bucket, and time empties it; it admits while it does not run over. Debts and bookings may raise the
+//! level beyond the brim: they are due when it has sunk back to it.
 //!
-//! What is in it may rise beyond the brim by debts and bookings: they are due when it has sunk back to it.
-//!
-//! # Giving back
-//! Had a reservation not been made, the bucket would be lower by it, but never below empty. So it gives back at most
-//! what it left in the bucket, less what has flowed out since. What was taken later lies on top and does not matter; what
-//! *older* reservations have given back since lay below, and is subtracted, as is what it gave back itself. That takes an
-//! order (a number for each taking) and the refunds of late, [`MAX_REFUNDS`] at most: older ones that could still matter count as
-//! below, and so does all that one gives back which was settled upwards: a part of it lies below what was taken between. And no more than leaves every later booking an instant at which the bucket has not run empty before; see
-//! [`Promises`].
+//! # Refunds
+//! Without a reservation the level would be lower by it, but never below empty. So it refunds at most the part that it
+//! left in the bucket, less the outflow since. Later takes lie on top and do not matter. Refunds of *older*
+//! reservations since lay below and are subtracted, as are its own. That takes an order (a number for each take) and
+//! the refunds of late, [`MAX_REFUNDS`] at most. Older refunds that could still matter count as below. So does all that
+//! a reservation refunds after it was settled upwards, since a part of it lies below the takes in between. And a refund
+//! leaves every later booking an instant before which the bucket has not run empty; see [`Promises`].
 //!
 //! # One unit alone
-//! Where there was nothing in the bucket but one unit, that has flowed out since, another one taken is [`SingleUnit`].
+//! If the only unit in the bucket has flowed out, the next one taken alone is a [`SingleUnit`].
 
 use super::drain::{Drain, GRAIN, grains};
 use super::future::{FutureReservation, Promises, TakeOrder};
@@ -37,15 +37,15 @@ const LEG: &str = "leaky_bucket";
 
 /// Lets units out one by one, an interval apart: at ten a second, one each 100 ms. Exact integers, no drift.
 ///
-/// What time has passed idle is lost, but for the *slack*: up to so many units may follow at once, and the spacing is
-/// caught up with. In any span of time `t` it admits at most `1 + slack + rate x t`, where `t` counts a tick of the
-/// clock longer: what a wait is rounded up by is not lost, up to a unit per 16 ns. (On a machine's clock each wait for a single
-/// unit is rounded up to a tick at higher rates.) A request for more than `1 + slack` units is `Oversized`; it can be
+/// Idle time is lost, except for the *slack*: up to `slack` more units may follow at once, to catch up with the
+/// spacing. In any span of time `t` it admits at most `1 + slack + rate x t`, where `t` counts a tick of the clock
+/// longer: the rounding of a wait is not lost, up to a unit per 16 ns. (On a machine's clock, at higher rates each wait
+/// for a single unit is rounded up to a tick.) A request for more than `1 + slack` units is `Oversized`; it can be
 /// booked.
 ///
-/// As a [`Limiter`] it admits what may start now and refuses the rest; in a [`Policy`](crate::Policy) the refused wait in
-/// line, and come out evenly spaced. [`book`](Self::book) admits for later: the bucket holds what is booked and not yet
-/// due, and what does not fit into it is refused. Its size is the quota's burst.
+/// As a [`Limiter`] it admits units that may start now and refuses the rest. In a [`Policy`](crate::Policy) the refused
+/// requests wait in the queue, and come out evenly spaced. [`book`](Self::book) admits for later: the bucket holds the
+/// bookings that are not yet due, and refuses a booking that does not fit. Its size is the quota's burst.
 ///
 /// | | 4 at one instant, at 10/s burst 3 |
 /// |---|---|
@@ -54,12 +54,12 @@ const LEG: &str = "leaky_bucket";
 /// | `try_acquire`, slack 1 | 2 admitted, 2 refused |
 ///
 /// # Giving back
-/// A reservation or a booking that is cancelled gives back all it took, unless the bucket could have been empty in
-/// between without it: precisely, what it left in the bucket less what has flowed out since, and what older ones have
-/// given back since. So cancels are exact in any order, and no span exceeds its bound. Of more than 64 cancels while
-/// the bucket does not run empty some count as older than they are, and give back less. Before those who have
-/// [booked](Self::book) an instant to come less is given back, so that no span exceeds its bound by these. A [`settle`](crate::Permit::settle)
-/// corrects the charge from now on.
+/// A cancelled reservation or booking gives back all it took, unless the bucket could have been empty in between
+/// without it. Precisely, it gives back the part that it left in the bucket, less the outflow since, and less the
+/// refunds of older ones since. So cancels are exact in any order, and no span exceeds its bound. Of more than 64
+/// cancels while the bucket does not run empty, some count as older than they are, and give back less. Before instants
+/// that were [booked](Self::book) less is given back, so that no span exceeds its bound by these. A
+/// [`settle`](crate::Permit::settle) corrects the charge from now on.
 ///
 /// The bucket is the meter of ITU-T I.371 (generic cell rate algorithm), in its leaky form.
 ///
@@ -89,7 +89,7 @@ pub struct LeakyBucket {
     settings: Mutex<Settings>,
 }
 
-/// As it was set.
+/// The settings in force.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     quota: Quota,
@@ -97,7 +97,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// What may be in the bucket right after an admission, and after a booking.
+    /// The level allowed right after an admission, and after a booking.
     fn sizes(&self) -> (u64, u64) {
         let ahead = self.quota.burst_size().max(1);
         (self.slack + 1, self.slack.saturating_add(ahead))
@@ -114,7 +114,7 @@ impl Settings {
     }
 }
 
-/// How units flow out; nothing when none are counted.
+/// The outflow of a quota; `None` if it is unlimited.
 fn drain_of(quota: &Quota, clock: &Clock) -> Option<Drain> {
     if quota.is_unlimited() {
         return None;
@@ -138,7 +138,7 @@ impl LeakyBucket {
         Self::build(*self.settings.lock(), clock)
     }
 
-    /// The same bucket with another slack, empty: so many units may catch up with the spacing after a pause.
+    /// The same bucket with another slack, empty: up to `slack` units may catch up with the spacing after a pause.
     ///
     /// # Errors
     /// [`RateError::Slack`] when it is 2^40 or more, or would not flow out within 584 years.
@@ -164,9 +164,9 @@ impl LeakyBucket {
         self.settings.lock().quota
     }
 
-    /// Changes the rate, and with it the size, at once. What is in the bucket flows out at the new rate: since the
-    /// slack stays as it is, every rule but [`Inherit::Reset`], which empties the bucket, comes to the same. An
-    /// unlimited quota empties it as well.
+    /// Changes the rate, and with it the size, at once. The units in the bucket flow out at the new rate. The slack
+    /// stays as it is, so every rule is the same but [`Inherit::Reset`], which empties the bucket. An unlimited quota
+    /// empties it as well.
     ///
     /// # Errors
     /// [`RateError::Slack`] when the slack would not flow out within 584 years. Nothing is changed then.
@@ -188,7 +188,7 @@ impl LeakyBucket {
         self.apply(&new, inherit);
         *set = new;
         drop(set);
-        self.inner.ring();
+        self.inner.notify_changed();
         Ok(())
     }
 
@@ -209,17 +209,17 @@ impl LeakyBucket {
         });
     }
 
-    /// Takes `n` for the first instant at which all of them have had their turn, behind everything booked before. Any
-    /// weight that fits into the bucket can be booked, with a slack or without.
+    /// Takes `n` for the first instant at which all of them have flowed out of the brim, behind everything booked
+    /// before. Any weight that fits into the bucket can be booked, with a slack or without.
     ///
-    /// Those behind a booking that is given back keep their instants, although they could start earlier now. By these no
-    /// span of time `t` has more than `1 + slack + rate x t`, or than one weight that is more than `1 + slack`, and `rate x t`.
-    /// So one before others gives back at most as much as had flowed out, without it, when each of them starts: without a
-    /// slack its place stays empty. The rest comes back when those in its way are given back as well. Of more than 256 booked
-    /// ahead neighbours count as one, and of more than 64 that wait for the rest the oldest is forgotten: both give back
-    /// less. After a change of the quota or the slack nothing is given back before others that were booked before it; they
-    /// keep their instants whatever the new rate is, and are counted by those of the old one: at a higher rate the bucket is
-    /// empty sooner, and others start beside them.
+    /// Bookings behind one that is given back keep their instants, although they could start earlier now. By these
+    /// instants no span of time `t` has more than `1 + slack + rate x t`, or than one weight that is more than `1 +
+    /// slack`, plus `rate x t`. So a booking before others gives back at most as much as had flowed out, without it,
+    /// when each of them starts. Without a slack its slot stays empty. The rest comes back when the bookings in its way
+    /// are given back as well. Two limits give back less: of more than 256 bookings, neighbours count as one; of more
+    /// than 64 that wait for their rest, the oldest is forgotten. After a change of the quota or the slack nothing is
+    /// given back before others that were booked before it. They keep their instants at any new rate, and are counted
+    /// by those of the old one: at a higher rate the bucket is empty sooner, and others start beside them.
     ///
     /// # Errors
     /// `QueueFull` when the bucket would run over, with a true `retry_after`; `Oversized` when `n` never fits.
@@ -229,7 +229,7 @@ impl LeakyBucket {
         Ok(FutureReservation::new(self, ticket, self.inner.clock(), made, start))
     }
 
-    /// How many units are owed, by bookings and debts, before the next can be admitted with no slack left; rounded up.
+    /// How many units are owed, by bookings and debts, before the next can be admitted without slack; rounded up.
     pub fn debt(&self) -> u64 {
         self.inner.read(LeakyMeter::debt)
     }
@@ -254,64 +254,64 @@ impl fmt::Debug for LeakyBucket {
     }
 }
 
-/// How many refunds are remembered one by one.
+/// How many refunds are remembered separately.
 pub(super) const MAX_REFUNDS: usize = 64;
 
 /// Amounts are grains.
 #[derive(Debug)]
 pub(super) struct LeakyMeter {
     now: u64,
-    /// Nothing at all is counted without one.
+    /// `None` if nothing is counted.
     drain: Option<Drain>,
     level: u128,
-    /// What may be in it right after an admission.
+    /// The most that may be in it right after an admission.
     brim: u128,
-    /// What may be in it right after a booking.
+    /// The most that may be in it right after a booking.
     size: u128,
-    /// What has flowed out so far, and the refunds that are no longer remembered.
+    /// The outflow so far, and the refunds that are no longer remembered.
     passed: u128,
-    /// How often something was taken.
+    /// The number of takes.
     taken: u64,
-    /// What was taken up to then is not given back.
+    /// Takes up to this number are not refunded.
     cleared: u64,
     refunds: VecDeque<Refund>,
     /// The bookings that are not due yet.
     promises: Promises<[u64; 3]>,
-    /// What would have flowed out since the bucket ran empty, less than a tick ago: the wait for that was rounded up, and what
-    /// is taken now counts from then.
+    /// The outflow since the bucket ran empty, less than a tick ago. The wait for that was rounded up, and units that
+    /// are taken now count from then.
     early: u128,
-    /// What of that was taken at this instant.
+    /// The part of that which was taken at this instant.
     early_taken: u128,
-    /// How long one unit alone takes to flow out; the end of time where that is to be known better than in ticks.
+    /// How long one unit alone takes to flow out; the end of time if ticks are too coarse for it.
     unit_lasts: u64,
-    /// What is in it is one unit that was taken alone.
+    /// Set while the bucket holds one unit that was taken alone.
     single_unit: SingleUnit<[u64; 3]>,
 }
 
-/// In the second word of a mark: it was settled upwards, and so is in two places of the order.
+/// In the second word of a mark: the take was settled upwards, and so is in two places of the order.
 const TWICE: u64 = 1 << 63;
 
-/// How far the bucket was filled by a taking, with all that had flowed out before.
+/// The level after a take, plus all outflow before.
 fn filled(mark: &[u64; 3]) -> u128 {
     u128::from(mark[1] & !TWICE) << 64 | u128::from(mark[2])
 }
 
-/// By the number of the taking.
+/// By the number of the take.
 impl TakeOrder for [u64; 3] {
     fn is_before(&self, other: &Self) -> bool {
         self[0] < other[0]
     }
 }
 
-/// What was given back.
+/// A refund of a take.
 #[derive(Debug)]
 struct Refund {
-    /// By the taking of this number.
+    /// The number of the take.
     from: u64,
-    /// When so many takings had been made.
+    /// The number of takes when it was made.
     at: u64,
     amount: u128,
-    /// Once so much has passed, all that was in the bucket then has flowed out.
+    /// Once this much has flowed out, nothing is left of the bucket as it was then.
     stale: u128,
 }
 
@@ -336,7 +336,7 @@ impl LeakyMeter {
         }
     }
 
-    /// Changes the outflow. What is in the bucket stays.
+    /// Changes the outflow. The level stays.
     pub(super) fn set_drain(&mut self, drain: Option<Drain>) {
         self.drain = drain;
         self.unit_lasts = unit_lasts(drain);
@@ -353,12 +353,12 @@ impl LeakyMeter {
         self.brim
     }
 
-    /// What is left below the brim; negative in debt.
+    /// The room below the brim; negative in debt.
     pub(super) fn room(&self) -> i128 {
         self.brim as i128 - i128::try_from(self.level).unwrap_or(i128::MAX)
     }
 
-    /// Moves the brim, and leaves so much room below it.
+    /// Moves the brim, and leaves `room` below it.
     pub(super) fn set_brim(&mut self, brim: u128, size: u64, room: i128) {
         (self.brim, self.size) = (brim, grains(size));
         self.promises.freeze();
@@ -368,7 +368,7 @@ impl LeakyMeter {
         self.single_unit.end();
     }
 
-    /// How much more than the brim is in the bucket, rounded up to whole units.
+    /// The level beyond the brim, rounded up to whole units.
     pub(super) fn debt(&self) -> u64 {
         u64::try_from(self.level.saturating_sub(self.brim).div_ceil(1 << GRAIN)).unwrap_or(u64::MAX)
     }
@@ -398,7 +398,7 @@ impl LeakyMeter {
         Ok((mark, due))
     }
 
-    /// Gives back of what a taking took.
+    /// Refunds up to `amount` of a take.
     fn refund(&mut self, mark: [u64; 3], amount: u128) {
         let left = self.left_by(mark[0], filled(&mark));
         let amount = self.promises.release(mark, amount.min(left));
@@ -410,18 +410,18 @@ impl LeakyMeter {
         self.lower(from, amount);
     }
 
-    /// The mark under which it counts what was taken; none when that was cleared.
+    /// The mark under the lock of a take; `None` if that was cleared.
     fn known(&self, mark: [u64; 3]) -> Option<[u64; 3]> {
         match self.single_unit.find(mark[0]) {
             None => (mark[0] > self.cleared).then_some(mark),
             Some(Known::As(mark)) => Some(mark),
-            // Older than all that is still in the bucket, and nothing of it is.
+            // Older than everything in the bucket, and no part of it is left.
             Some(Known::Past) => Some([0; 3]),
             Some(Known::Cleared) => None,
         }
     }
 
-    /// When so much has flowed out.
+    /// When `amount` has flowed out.
     fn sunk_at(&self, amount: u128) -> Option<u64> {
         match &self.drain {
             Some(drain) => drain.ticks_until(amount).map(|ticks| self.now.saturating_add(ticks)),
@@ -429,7 +429,7 @@ impl LeakyMeter {
         }
     }
 
-    /// What a taking has left in the bucket.
+    /// The part of a take that is still in the bucket.
     fn left_by(&self, number: u64, filled: u128) -> u128 {
         let below = |refund: &&Refund| refund.at >= number && refund.from <= number;
         let given: u128 = self.refunds.iter().filter(below).map(|refund| refund.amount).sum();
@@ -437,9 +437,10 @@ impl LeakyMeter {
         filled.saturating_sub(self.passed).saturating_sub(given)
     }
 
-    /// One unit, into an empty bucket.
+    /// Takes one unit, into an empty bucket.
     fn take_alone(&mut self) {
-        // All that was booked has begun, unless the rate was changed since. Then nobody may pass by them unnoticed.
+        // All bookings have begun, unless the rate was changed since. If it was, no take may pass them through the
+        // word.
         self.promises.expire(self.now);
         if self.promises.is_empty() {
             self.single_unit.begin(self.now.saturating_add(self.unit_lasts));
@@ -448,14 +449,14 @@ impl LeakyMeter {
         }
     }
 
-    /// Of the latest taking, with so much in the bucket up to it.
+    /// The mark of the latest take, which filled the bucket to `level`.
     #[inline]
     fn mark_at(&self, level: u128) -> [u64; 3] {
         let filled = level.saturating_add(self.passed);
         [self.taken, (filled >> 64) as u64, filled as u64]
     }
 
-    /// Lowers the level in the name of the taking `from`; zero stands for older than all.
+    /// Lowers the level for a refund of the take `from`; zero stands for older than all.
     fn lower(&mut self, from: u64, amount: u128) {
         let early = amount.saturating_sub(self.level).min(self.early_taken);
         self.early_taken -= early;
@@ -492,7 +493,7 @@ impl Meter for LeakyMeter {
         if self.single_unit.is(word) {
             return;
         }
-        // Whatever was in it has flowed out.
+        // All of it has flowed out.
         self.passed = self.passed.saturating_add(self.level);
         self.level = 0;
         if let Some(drain) = &mut self.drain {
@@ -534,7 +535,7 @@ impl Meter for LeakyMeter {
             let flow = flow.min(self.level);
             self.passed = self.passed.saturating_add(flow);
             self.level -= flow;
-            // What was taken early had flowed out by then.
+            // The part that was taken early had flowed out by then.
             self.passed = self.passed.saturating_add(std::mem::take(&mut self.early_taken));
             self.early = 0;
             if self.level == 0 {
@@ -543,7 +544,7 @@ impl Meter for LeakyMeter {
                 } else {
                     drain.run_dry();
                 }
-                // Nothing is left of anything, as if all that was given back had flowed out.
+                // Nothing is left of any take, as if all refunds had flowed out.
                 while let Some(refund) = self.refunds.pop_front() {
                     self.passed = self.passed.saturating_add(refund.amount);
                 }
@@ -608,8 +609,8 @@ impl Meter for LeakyMeter {
             (None, Some(mark)) => self.refund(mark, grains(charged - actual)),
             (None, None) => {}
             (Some(more), known) => {
-                // What is left of it goes on as a part of what is taken now. Others may have been promised instants between
-                // both: then only that may still come back.
+                // The rest of the take goes on as a part of the new one. If instants may have been promised between
+                // both, only the new part may still come back.
                 let left = match known {
                     Some(mark) if self.promises.is_empty() => self.left_by(mark[0], filled(&mark)),
                     _ => 0,
@@ -651,9 +652,9 @@ impl Meter for LeakyMeter {
     }
 }
 
-/// How long one unit takes to flow out of a bucket in which there is nothing else. The end of time where that is no whole
-/// number of ticks, so that the rest is not lost each time; but for what is less than a millionth, and for rates at which more
-/// time passes while one unit is admitted.
+/// How long one unit takes to flow out of an empty bucket. It is the end of time if that is no whole number of ticks,
+/// so that the rest is not lost each time. Two cases ignore the rest: if it is less than a millionth, and at rates at
+/// which more time passes while one unit is admitted.
 fn unit_lasts(drain: Option<Drain>) -> u64 {
     let Some(mut drain) = drain else { return u64::MAX };
     drain.run_dry();
@@ -671,9 +672,9 @@ fn unit_lasts(drain: Option<Drain>) -> u64 {
 mod tests {
     use super::*;
 
-    /// What is given back in parts is no more than what is left, however much lies on top.
+    /// Refunds in parts are no more than the part that is left, however much lies on top.
     #[test]
-    fn what_one_taking_gives_back_counts_against_it() {
+    fn refunds_of_one_take_count_against_it() {
         let mut leaky = LeakyMeter::new(0, Some(Drain::new(1, 10, 1 << 40)), 20, 20);
         let mark = leaky.take(4);
         leaky.advance(10);
@@ -709,9 +710,9 @@ mod tests {
         }
     }
 
-    /// Those who wait ahead come first, also for nothing.
+    /// A demand for zero units waits for those ahead, too.
     #[test]
-    fn nothing_is_ready_when_those_ahead_are_through() {
+    fn a_demand_for_nothing_is_ready_after_those_ahead() {
         let mut leaky = LeakyMeter::new(0, Some(Drain::new(1, 10, 1 << 40)), 4, 4);
         leaky.take(4);
         assert_eq!(

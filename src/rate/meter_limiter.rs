@@ -1,4 +1,4 @@
-//! What turns a pure meter into a limiter: a lock, a clock, and a bell. And the verbs that all of them share.
+//! Turns a pure meter into a limiter: a lock, a clock, waiters that are notified, and the verbs that all of them share.
 
 use super::in_turn::Forecast;
 use super::inherit::{Inherit, Withheld};
@@ -16,7 +16,7 @@ use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
-/// A meter behind a lock. The lock is held for the few steps of the meter, and never while anything else runs.
+/// A meter behind a lock. The lock is held for the few steps of the meter, and never while other code runs.
 pub(super) struct MeterLimiter<M> {
     meter: MeterLock<M>,
     clock: Clock,
@@ -25,11 +25,11 @@ pub(super) struct MeterLimiter<M> {
     leg: &'static str,
     /// Set by every change of a setting. Under the lock.
     changed: AtomicBool,
-    /// None before the first change of the limit.
+    /// `None` before the first change of the limit.
     withheld: Mutex<Option<Withheld>>,
 }
 
-/// What one admission took, and where its limiter finds it again: as many words as that needs, and one.
+/// The units of one admission, and the meter's mark: one word more than the mark has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateTicket<const MARK: usize> {
     pub(super) units: u64,
@@ -37,7 +37,7 @@ pub struct RateTicket<const MARK: usize> {
 }
 
 impl<const MARK: usize> RateTicket<MARK> {
-    /// The last `units` of those that were counted, as a reservation of their own.
+    /// The last `units` of this ticket, as a reservation of their own.
     pub(crate) fn last(self, units: u64) -> Self {
         let units = units.min(self.units);
         Self { units, ..self }
@@ -84,12 +84,13 @@ impl<M: Meter> MeterLimiter<M> {
         meter
     }
 
-    /// Reads what the meter says now.
+    /// Reads the meter now.
     pub(super) fn read<R>(&self, read: impl FnOnce(&M) -> R) -> R {
         read(&self.at(self.clock.now()))
     }
 
-    /// Changes a setting of the meter now. To be followed by [`ring`](Self::ring), outside every lock.
+    /// Changes a setting of the meter now. Call [`notify_changed`](Self::notify_changed) afterwards, outside every
+    /// lock.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut M) -> R) -> R {
         let mut meter = self.at(self.clock.now());
         // Relaxed: read under the same lock.
@@ -97,8 +98,8 @@ impl<M: Meter> MeterLimiter<M> {
         change(&mut meter)
     }
 
-    /// What is left of `room` when the limit changes from `old` to `new` and the rule says `wanted`. To be asked once for each
-    /// change; nothing is remembered of what was before a limit that is none, or a reset.
+    /// The rest of `room` when the limit changes from `old` to `new` and the rule says `wanted`. Call it once for each
+    /// change. A limit of none, or a reset, forgets all earlier changes.
     pub(super) fn inherit(&self, rule: Inherit, room: i128, wanted: i128, [old, new]: [Option<i128>; 2]) -> i128 {
         let mut withheld = self.withheld.lock();
         let (Some(old), Some(new), false) = (old, new, rule == Inherit::Reset) else {
@@ -110,7 +111,7 @@ impl<M: Meter> MeterLimiter<M> {
         left
     }
 
-    /// Starts the meter anew. To be followed by [`ring`](Self::ring).
+    /// Starts the meter anew. Call [`notify_changed`](Self::notify_changed) afterwards.
     pub(super) fn clear(&self) {
         *self.withheld.lock() = None;
         self.at(self.clock.now()).clear();
@@ -121,7 +122,7 @@ impl<M: Meter> MeterLimiter<M> {
         self.at(now).take(n)
     }
 
-    /// True when nothing tells it from one just made.
+    /// True if it cannot be told from a new one.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         let meter = self.at(now);
         // Relaxed: written under the same lock.
@@ -129,12 +130,12 @@ impl<M: Meter> MeterLimiter<M> {
         !changed && !self.turns.is_waited() && meter.fresh_at().is_some_and(|at| at <= meter.now())
     }
 
-    /// Tells the waiters that the settings have changed.
-    pub(super) fn ring(&self) {
+    /// Notifies the waiters that the settings have changed.
+    pub(super) fn notify_changed(&self) {
         self.bell.ring_anew();
     }
 
-    /// Takes what `demand` wants, unless the heads of queues are before it.
+    /// Takes the demand's units, unless the heads of queues are before it.
     #[inline(always)]
     pub(super) fn take_in_turn(&self, demand: Demand<'_>) -> Result<M::Mark, Refusal<'_>> {
         let (n, now) = (demand.units(), demand.now(&self.clock));
@@ -144,7 +145,7 @@ impl<M: Meter> MeterLimiter<M> {
         self.take(n, now)
     }
 
-    /// Whole and apart, so that the usual admission has nothing to save for its sake.
+    /// One function out of line, so that the usual admission saves no registers for it.
     #[cold]
     #[inline(never)]
     fn take_by_turn(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<M::Mark, Refusal<'_>> {
@@ -181,7 +182,7 @@ impl<M: Meter> MeterLimiter<M> {
         Err(self.refusal(n, now, at))
     }
 
-    /// In place, so that the usual admission does not go through memory for its sake.
+    /// Inlined, so that the usual admission does not go through memory for it.
     #[inline(always)]
     fn refusal(&self, n: u64, now: Instant, at: Option<u64>) -> Refusal<'_> {
         match at {
@@ -216,7 +217,7 @@ impl<M: Meter> MeterLimiter<M> {
         self.charge(n, self.clock.now());
     }
 
-    /// Takes `n` for later, by the meter's own way of booking.
+    /// Takes `n` for later, by the meter's own booking.
     pub(super) fn book(
         &self,
         n: u64,
@@ -256,7 +257,7 @@ impl<M: Meter> MeterLimiter<M> {
         self.bell.ring();
     }
 
-    /// Gives back one unit that was taken through the word, if nobody has changed that since.
+    /// Refunds one unit that was taken through the word, if the word is unchanged since.
     #[inline]
     fn cancel_one(&self, units: u64, mark: &M::Mark, now: Instant) -> bool {
         let until = match mark.as_ref() {
@@ -286,7 +287,7 @@ impl<M: Meter> MeterLimiter<M> {
             .ready_at(self.leg, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
     }
 
-    /// The same for a booking. One that no instant admits is refused for a reason of its own.
+    /// The same for a booking. If no instant admits it, the meter refuses it with its own reason.
     #[cold]
     fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
         match self.let_try(n, None, now) {
@@ -295,14 +296,14 @@ impl<M: Meter> MeterLimiter<M> {
         }
     }
 
-    /// When `n` are admitted behind `ahead`.
+    /// When `n` units are admitted behind `ahead` others.
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         let meter = self.at(now);
         match meter.ready(n, ahead) {
-            // Nothing at all is asked for: it waits for those ahead.
+            // A demand for zero units: it waits for those ahead.
             None if n == 0 => Forecast::Event,
             None => Forecast::Never,
-            // Nothing is waited for, also by a reading of the clock that is stale.
+            // There is nothing to wait for, also by a stale reading of the clock.
             Some(at) if at <= meter.now() => Forecast::Now,
             Some(at) => Forecast::At(Instant::from_ticks(at)),
         }
@@ -314,7 +315,8 @@ impl<M: Meter> MeterLimiter<M> {
     }
 }
 
-/// Writes the verbs of a limiter that has a field `inner`, and its `Limiter`. `$standing` is a method that says how it stands.
+/// Writes the verbs of a limiter that has a field `inner`, and its `Limiter`. `$standing` is the method that reports
+/// its state.
 macro_rules! meter_limiter {
     ($ty:ident, $mark:literal $(, $standing:ident)?) => {
         impl $ty {
@@ -328,12 +330,12 @@ macro_rules! meter_limiter {
                 self.inner.try_acquire(n)
             }
 
-            /// Takes as many as there are, up to `n`, and says how many that were.
+            /// Takes up to `n` of the units that are there, and returns how many it took.
             pub fn acquire_up_to(&self, n: u64) -> u64 {
                 self.inner.acquire_up_to(n)
             }
 
-            /// Takes `n` now whether they are there or not. What is not is a debt, which is paid before anybody else is
+            /// Takes `n` now, whether they are there or not. The rest is a debt, which is paid before anything else is
             /// admitted.
             pub fn force_acquire(&self, n: u64) {
                 self.inner.force_acquire(n);
@@ -344,21 +346,21 @@ macro_rules! meter_limiter {
                 self.inner.read(Meter::free)
             }
 
-            /// How long until `n` could be taken, if nobody takes any meanwhile; rounded up to a nanosecond. `None` when
-            /// no instant, but only a change of the quota, could admit them.
+            /// How long until `n` could be taken, if no other caller takes any meanwhile; rounded up to a nanosecond.
+            /// `None` if only a change of the quota could admit them.
             pub fn time_until(&self, n: u64) -> Option<Duration> {
                 self.inner.time_until(n)
             }
 
-            /// How long until it is as good as fresh, if nobody takes any meanwhile. `None` when that is never.
+            /// How long until it is as good as new, if no caller takes any meanwhile. `None` if that is never.
             pub fn time_until_full(&self) -> Option<Duration> {
                 self.inner.time_until_full()
             }
 
-            /// Starts anew, as if nothing had been taken. What was taken before is not given back any more.
+            /// Starts anew, as if nothing had been taken. Nothing that was taken before is given back any more.
             pub fn reset(&self) {
                 self.inner.clear();
-                self.inner.ring();
+                self.inner.notify_changed();
             }
         }
 

@@ -6,7 +6,7 @@ use crate::refusal::Refusal;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The verbs that every rate has: for code that takes any of them. Each is the type's own method of that name.
+/// The verbs that every rate has, for code that takes any of them. Each is the type's own method of that name.
 ///
 /// ```
 /// # use tollgate::{LeakyBucket, ManualClock, Quota, SlidingLog, TokenBucket};
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// assert_eq!(urgent(&log, 1), Some(Duration::from_secs(60)));
 /// ```
 ///
-/// References to rates and an `Arc` of one are rates too. No other crate implements it: so verbs may be added.
+/// References to rates and an `Arc` of one are rates too. No other crate can implement it, so verbs may be added.
 ///
 /// ```
 /// # use tollgate::rate::RateLimiter;
@@ -41,31 +41,32 @@ pub trait RateLimiter: Limiter + sealed::Sealed {
     /// Takes `n` now, or refuses.
     ///
     /// # Errors
-    /// `RateExceeded`, with a true `retry_after`; `Oversized` when no instant, but only a change of the settings, could admit `n`.
+    /// `RateExceeded`, with a true `retry_after`; `Oversized` if only a change of the settings could admit `n`.
     fn try_acquire(&self, n: u64) -> Result<(), Refusal<'_>>;
 
-    /// Takes as many as there are, up to `n`, and returns how many that were.
+    /// Takes up to `n` of the units that are there, and returns how many it took.
     fn acquire_up_to(&self, n: u64) -> u64;
 
-    /// Takes `n` now whether they are there or not. What is not there is a debt, which is paid before anything else is admitted.
+    /// Takes `n` now, whether they are there or not. The rest is a debt, which is paid before anything else is
+    /// admitted.
     fn force_acquire(&self, n: u64);
 
     /// How many could be taken now. A snapshot.
     fn available(&self) -> u64;
 
-    /// How long until `n` could be taken, if nothing else is taken meanwhile. `None` when no instant, but only a change of the
-    /// settings, could admit them.
+    /// How long until `n` could be taken, if nothing else is taken meanwhile. `None` if only a change of the settings
+    /// could admit them.
     fn time_until(&self, n: u64) -> Option<Duration>;
 
-    /// How long until it is full, or as good as new, if nothing is taken meanwhile. `None` when that is never.
+    /// How long until it is full, or as good as new, if nothing is taken meanwhile. `None` if that is never.
     fn time_until_full(&self) -> Option<Duration>;
 
-    /// Starts anew. What was taken before is not given back any more.
+    /// Starts anew. Nothing that was taken before is given back any more.
     fn reset(&self);
 }
 
 pub(super) mod sealed {
-    /// The rates of this crate, and what refers to one.
+    /// The rates of this crate, and references to them.
     pub trait Sealed {}
     impl<R: Sealed + ?Sized> Sealed for &R {}
     impl<R: Sealed + ?Sized> Sealed for std::sync::Arc<R> {}
@@ -101,7 +102,7 @@ macro_rules! forward {
 }
 forward!(&R, Arc<R>);
 
-/// By the methods of the type itself.
+/// Forwards to the methods of the type itself.
 macro_rules! rate_limiter {
     ($ty:ident) => {
         impl $crate::rate::rate_limiter::sealed::Sealed for $ty {}

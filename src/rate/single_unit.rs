@@ -1,61 +1,58 @@
 //! A word beside the lock, so that the usual admission of one unit needs no lock.
 //!
-//! As long as the whole state of a meter is [one instant](SingleUnit), from which on nothing counts that was taken, the
-//! word holds that instant. To take one unit then is one compare-exchange, from that instant to the one until which the unit
-//! taken now counts; to refuse one, where no other fits beside it, is a look; and to give the unit back is an exchange too.
+//! Let one unit be taken while nothing else counts. From some instant on it does not count either, so the whole state
+//! of the meter is that instant, and the word holds it. Then the next take of one unit is one compare-exchange, from
+//! that instant to the one until which the new unit counts. A refusal, where no other unit fits beside it, is one load.
+//! A refund is a compare-exchange too. If nothing counts at all, the word holds the latest instant that was seen.
 //!
-//! | the word | what may be done to it |
+//! | the word | allowed transitions |
 //! |---|---|
-//! | an instant | at that or later: take one unit, which moves it on. By whom it names: give back |
+//! | an instant | at that instant or later: take one unit, which moves it on. For the unit that it names: refund |
 //! | a free bit, and an instant | take one unit, at that instant or later |
-//! | [`CLOSED`] | nothing, but by who holds the lock |
+//! | [`CLOSED`] | none, except by the lock holder |
 //!
-//! Whoever takes the lock closes the word and brings the state up to what it said; who gives the lock back opens it again,
-//! if the state can be said by a word then. So under the lock the state is all there is.
+//! Taking the lock closes the word and brings the meter's state up to it. Releasing the lock opens the word again, if a
+//! word can say the state. So under the lock the meter has all of the state.
 //!
-//! A refusal through the word leaves no trace, not even of its instant: a later admission by an earlier reading counts from
-//! the latest instant at which anything else was done. So it is with a look beside somebody who gives back.
+//! A refusal through the word leaves no trace, not even of its instant: a later admission by an earlier reading counts
+//! from the latest instant of any other operation. The same holds for a look beside a refund.
 //!
-//! An instant names one taking, and goes with one set of times: once the word was opened by other times, or everything was
-//! cleared, it holds later ones than all before. So a compare-exchange that finds what was read has read the times that belong
-//! to it, and gives back nobody else's unit.
+//! Between two looks at the state, any number of takes may have gone through the word. Each began when the one before
+//! had ceased to count, or was refunded. So all but the latest have nothing left to refund and need no name; the latest
+//! is named by its instant. No other take that may still be refunded has the same name: a take under the lock gets into
+//! the word only if it counts longer than all before it.
 //!
-//! What a state that is one instant remembers: one unit was taken while nothing else counted, and from an instant on nothing
-//! counts again. Then the whole state is that instant, and a word beside the lock may hold it (see `rate/gate.rs`). Or nothing
-//! counts at all, and the word holds the latest instant that was seen.
-//!
-//! Between two looks at the state, any number of such takings may have gone through the word. Each of them began when the one
-//! before had ceased to count, or was given back: so all but the latest have nothing left to give back, and need no names. The
-//! latest is named by its instant. No other taking that may still be given back has the same: one under the lock gets into the
-//! word only if it counts longer than all before it.
+//! An instant also belongs to one set of times: once the word was opened with other times, or after a reset, it holds
+//! later instants than all before. So a compare-exchange that finds the word it read has also read the times that
+//! belong to it, and refunds no other unit.
 
 use super::meter::Meter;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use std::ops::{Deref, DerefMut};
 
-/// What the word is while it says nothing.
+/// The word while it says nothing.
 pub(super) const CLOSED: u64 = u64::MAX;
 
-/// The bit of a word that says that nothing counts. The rest is the latest instant that was seen.
+/// The bit of a word that says that nothing counts. The other bits are the latest instant that was seen.
 const FREE: u64 = 1 << 63;
 
-/// The bit that tells the mark of a taking through the word from the number of one under the lock.
+/// The bit that tells the mark of a take through the word from the number of a take under the lock.
 const BY_WORD: u64 = 1 << 63;
 
-/// The mark, or the first word of it, of a taking that moved the word on to `until`.
+/// The mark, or the first word of it, of a take that moved the word on to `until`.
 #[inline(always)]
 pub(super) fn mark_of(until: u64) -> u64 {
     until | BY_WORD
 }
 
-/// The instant until which a taking through the word counts, by its mark. None of one under the lock.
+/// The instant until which a take through the word counts, by its mark. `None` for a take under the lock.
 #[inline(always)]
 pub(super) fn until_of(mark: u64) -> Option<u64> {
     (mark & BY_WORD != 0).then_some(mark & !BY_WORD)
 }
 
-/// What the word is when nothing counts, and `now` is the latest instant that was seen.
+/// The word when nothing counts, and `now` is the latest instant that was seen.
 #[inline(always)]
 pub(super) fn free_since(now: u64) -> u64 {
     now | FREE
@@ -73,55 +70,57 @@ pub(super) fn may_be_word(instant: u64) -> bool {
     instant < CLOSED & !FREE
 }
 
-/// How long one unit counts that is taken alone, in ticks.
+/// How long a unit counts that is taken alone, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Times {
-    /// Until nothing of it counts any more.
+    /// Until the unit counts no more.
     pub(super) lasts: u64,
-    /// Of that, how long another unit fits beside it, at the end; all of time where one may do so at once.
+    /// The part of that, at the end, in which another unit fits beside it; all of time if one fits at once.
     pub(super) rest: u64,
 }
 
 impl Times {
-    /// Never alone.
+    /// A single unit never goes through the word.
     pub(super) const NEVER: Self = Self {
         lasts: u64::MAX,
         rest: u64::MAX,
     };
 }
 
-/// The instant before which no other unit fits beside one that counts `until` then. The start of time when one does at once.
+/// The instant before which no other unit fits beside one that counts until `until`. The start of time if one fits at
+/// once.
 #[inline(always)]
 pub(super) fn busy_until(until: u64, rest: u64) -> u64 {
     until.saturating_sub(rest)
 }
 
-/// Whose mark it is.
+/// The take that a mark belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known<M> {
-    /// This one's, under the lock.
+    /// This take under the lock.
     As(M),
-    /// One's of which nothing counts any more.
+    /// A take of which nothing counts any more.
     Past,
-    /// One's from before everything was cleared.
+    /// A take from before the last reset.
     Cleared,
 }
 
-/// `M` is the mark of a taking under the lock.
+/// The pure side of the word: the state as a word, and the take that it names. `M` is the mark of a take under the
+/// lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SingleUnit<M> {
-    /// What the state is as a word; [`CLOSED`] when it is more than that.
+    /// The state as a word; [`CLOSED`] if it is more than one unit.
     word: u64,
-    /// The latest instant until which a taking counts, or would have counted, that may have a name.
+    /// The latest instant until which a take with a name counts, or would have counted.
     latest: u64,
-    /// As of when everything was cleared.
+    /// The value of `latest` at the last reset.
     cleared: u64,
-    /// The latest taking that went through the word.
+    /// The latest take through the word.
     named: (u64, M),
 }
 
 impl<M: Copy> SingleUnit<M> {
-    /// Nothing has been taken. `mark` is nobody's.
+    /// Nothing has been taken. `mark` belongs to no take.
     pub(super) fn new(mark: M) -> Self {
         Self {
             word: CLOSED,
@@ -131,8 +130,9 @@ impl<M: Copy> SingleUnit<M> {
         }
     }
 
-    /// One unit was taken under the lock, with nothing else there, and counts until then. After a reset, or a change to a faster
-    /// rate, it may not count longer than those before: so long the word stays closed, and everybody goes by the lock.
+    /// One unit was taken under the lock, alone, and counts until `until`. After a reset, or a change to a faster rate,
+    /// that may not be later than for the takes before: until it is, the word stays closed, and every caller takes the
+    /// lock.
     pub(super) fn begin(&mut self, until: u64) {
         let unheard_of = until > self.latest || seeded!("gate_opens_again");
         self.word = CLOSED;
@@ -147,31 +147,31 @@ impl<M: Copy> SingleUnit<M> {
         self.word = CLOSED;
     }
 
-    /// Everything is cleared: what was taken until now is not given back any more.
+    /// Resets: nothing taken so far is refunded any more.
     pub(super) fn clear(&mut self) {
         self.end();
         self.cleared = self.latest;
     }
 
-    /// True when the word says what it was opened with.
+    /// True if the word is still as it was opened.
     #[inline]
     pub(super) fn is(&self, word: u64) -> bool {
         self.word == word
     }
 
-    /// The latest taking went through the word. As one under the lock it would have this mark.
+    /// The latest take went through the word. Under the lock it would have this mark.
     pub(super) fn went(&mut self, until: u64, mark: M) {
         (self.word, self.latest, self.named) = (until, until, (until, mark));
     }
 
-    /// Nothing counts, by the word; whoever went through it, last at `since`, has given back.
+    /// Nothing counts, by the word: the takes through it, the last at `since`, were refunded.
     pub(super) fn is_free(&mut self, since: u64, times: Times) {
         self.word = free_since(since);
         self.latest = self.latest.max(since.saturating_add(times.lasts));
     }
 
-    /// What the word may say, if `now` is the latest instant that was seen. [`CLOSED`] also when another unit fits by then
-    /// beside one that counts: the word would refuse it by an earlier reading.
+    /// The word to open with, if `now` is the latest instant that was seen. [`CLOSED`] also if another unit fits by
+    /// then beside one that counts: the word would refuse it by an earlier reading.
     #[inline(always)]
     pub(super) fn open(&mut self, now: u64, times: Times) -> u64 {
         match self.word {
@@ -183,7 +183,7 @@ impl<M: Copy> SingleUnit<M> {
     fn open_with(&mut self, word: u64, now: u64, times: Times) -> u64 {
         let is_free = word <= now || since_of(word).is_some();
         if is_free && !seeded!("gate_forgets_a_look") {
-            // Whoever comes by an earlier reading shall count from the latest.
+            // A caller with an earlier reading counts from the latest.
             self.word = if may_be_word(now) { free_since(now) } else { CLOSED };
             return self.word;
         }
@@ -193,7 +193,7 @@ impl<M: Copy> SingleUnit<M> {
         }
     }
 
-    /// Whose mark this is, by its first word; none when it is that of a taking under the lock.
+    /// Resolves a mark by its first word; `None` for a take under the lock.
     pub(super) fn find(&self, first: u64) -> Option<Known<M>> {
         let until = until_of(first)?;
         Some(match until {
@@ -204,7 +204,7 @@ impl<M: Copy> SingleUnit<M> {
     }
 }
 
-/// A meter behind a lock, and the word.
+/// A meter behind a lock, with the word beside it.
 pub(super) struct MeterLock<M> {
     word: AtomicU64,
     lasts: AtomicU64,
@@ -214,17 +214,17 @@ pub(super) struct MeterLock<M> {
     meter: Mutex<M>,
 }
 
-/// What became of an attempt to take one unit.
+/// The result of an attempt to take one unit.
 pub(super) enum Attempt {
-    /// Taken: it counts until then.
+    /// Taken: it counts until this instant.
     Until(u64),
-    /// There is no room before.
+    /// Refused: there is no room before this instant.
     Not(u64),
-    /// Go by the lock.
+    /// The caller has to take the lock.
     ByLock,
 }
 
-/// Who holds the lock. The word is closed meanwhile.
+/// The guard of the lock. The word is closed meanwhile.
 pub(super) struct MeterGuard<'a, M: Meter> {
     lock: &'a MeterLock<M>,
     meter: MutexGuard<'a, M>,
@@ -244,7 +244,7 @@ impl<M: Meter> MeterLock<M> {
     /// Takes one unit at `now` through the word, or finds that none fits.
     #[inline(always)]
     pub(super) fn take_one(&self, now: u64) -> Attempt {
-        // Acquire: whoever sees what was opened sees the times that belong to it, or later ones. Pairs with `MeterGuard::drop`, also
+        // Acquire: a thread that sees an opened word sees its times, or later ones. Pairs with `MeterGuard::drop`, also
         // through the exchanges of others.
         let mut word = self.word.load(Ordering::Acquire);
         loop {
@@ -253,15 +253,16 @@ impl<M: Meter> MeterLock<M> {
                 let Some(since) = since_of(word) else {
                     return self.refuse_one(now, word);
                 };
-                // Closed is the end of time, and goes no further.
+                // `CLOSED` is the end of time, and passes no check below.
                 from = now.max(since);
             }
-            // Acquire: whoever sees times of a later opening finds that the word has changed. Pairs with `MeterGuard::drop`.
+            // Acquire: a thread that sees times of a later opening finds that the word has changed. Pairs with
+            // `MeterGuard::drop`.
             let until = from.saturating_add(self.lasts.load(Ordering::Acquire));
             if !may_be_word(until) {
                 return Attempt::ByLock;
             }
-            // Relaxed when it succeeds: nothing but the word is handed on. Acquire when it fails: as the load above.
+            // Relaxed on success: only the word is handed on. Acquire on failure: as the load above.
             let exchanged = self
                 .word
                 .compare_exchange(word, until, Ordering::Relaxed, Ordering::Acquire);
@@ -272,8 +273,8 @@ impl<M: Meter> MeterLock<M> {
         }
     }
 
-    /// The rest may be of a later opening than the word. That began with another taking, beside which none would have fitted
-    /// at `now` either.
+    /// The rest may belong to a later opening than the word. That began with another take, beside which none would have
+    /// fitted at `now` either.
     #[inline(always)]
     fn refuse_one(&self, now: u64, word: u64) -> Attempt {
         // Acquire: as the times in `take_one`.
@@ -285,7 +286,7 @@ impl<M: Meter> MeterLock<M> {
         }
     }
 
-    /// Gives back the unit that counts until then, as of `now`; or finds that that is to be done under the lock.
+    /// Refunds the unit that counts until `until`, as of `now`. False if that has to be done under the lock.
     #[inline(always)]
     pub(super) fn give_back_one(&self, until: u64, now: u64) -> bool {
         // Acquire: as the times in `take_one`.
@@ -295,7 +296,7 @@ impl<M: Meter> MeterLock<M> {
             self.word.store(free_since(latest), Ordering::Relaxed);
             return true;
         }
-        // Relaxed, all of them: nothing but the word is handed on.
+        // Relaxed, all of them: only the word is handed on.
         may_be_word(latest)
             && self.word.load(Ordering::Relaxed) == until
             && self
@@ -307,9 +308,10 @@ impl<M: Meter> MeterLock<M> {
     #[inline(always)]
     pub(super) fn lock(&self) -> MeterGuard<'_, M> {
         let mut meter = self.meter.lock();
-        // Relaxed: it is opened under the lock that we hold.
+        // Relaxed: the word is opened only under the lock that we hold.
         if M::BY_WORD.is_some() && self.word.load(Ordering::Relaxed) != CLOSED {
-            // Relaxed: an exchange finds the latest. Who sees times that are stored after it finds it closed; see `MeterGuard::drop`.
+            // Relaxed: an exchange finds the latest. A thread that sees times stored after it finds the word closed;
+            // see `MeterGuard::drop`.
             let word = if seeded!("gate_closes_blindly") {
                 let word = self.word.load(Ordering::Relaxed);
                 self.word.store(CLOSED, Ordering::Relaxed);
@@ -339,7 +341,7 @@ impl<M: Meter> DerefMut for MeterGuard<'_, M> {
 }
 
 impl<M: Meter> Drop for MeterGuard<'_, M> {
-    /// Opens the word, if it can say what the state is.
+    /// Opens the word, if a word can say the state.
     #[inline(always)]
     fn drop(&mut self) {
         let word = self.meter.open();
@@ -348,11 +350,11 @@ impl<M: Meter> Drop for MeterGuard<'_, M> {
             if seeded!("gate_opens_first") {
                 self.lock.word.store(word, Ordering::Release);
             }
-            // Release: whoever sees these times sees that the word was closed. Pairs with `take_one`.
+            // Release: a thread that sees these times sees that the word was closed. Pairs with `take_one`.
             self.lock.lasts.store(times.lasts, Ordering::Release);
             self.lock.rest.store(times.rest, Ordering::Release);
             self.lock.seen.store(self.meter.now(), Ordering::Release);
-            // Release: whoever sees this word sees its times. Pairs with `take_one`.
+            // Release: a thread that sees this word sees its times. Pairs with `take_one`.
             self.lock.word.store(word, Ordering::Release);
         }
     }
@@ -369,7 +371,7 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    /// What is done, with which number, so many ticks later; or earlier, by a reading that is stale.
+    /// An operation, some ticks later; or earlier, by a stale reading.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Take(u64),
@@ -377,7 +379,7 @@ mod tests {
         Settle(usize, u64),
         Clear,
         Look,
-        /// Whatever else there is to do with such a meter.
+        /// Any other operation of the meter.
         Own(u64),
     }
 
@@ -393,8 +395,8 @@ mod tests {
         vec((-10i64..40, step), 1..80)
     }
 
-    /// A meter behind a lock with a word, and one that takes no short ways. Where `settles_latest`, only the latest taking is
-    /// settled exactly, and it is not promised whether one is the latest again once all after it were given back.
+    /// Compares a meter behind a lock with a word to a bare meter. Where `settles_latest`, only the latest take is
+    /// settled exactly. Whether a take is the latest again once all after it were refunded is not promised.
     fn beside<M: Meter>(
         steps: Vec<(i64, Step)>,
         start: u64,
@@ -418,7 +420,7 @@ mod tests {
                             made += 1;
                             held.push((made, n, mark, bare.take(n)));
                         }
-                        // Through the word its instant would stay unseen.
+                        // Through the word, its instant would stay unseen.
                         Err(_) => drop(limiter.at(at)),
                     }
                 }
@@ -450,7 +452,7 @@ mod tests {
                 _ => drop(limiter.at(at)),
             }
             let says = |meter: &M| (meter.free(), [1, 2, 5].map(|n| meter.ready(n, 0)), meter.fresh_at());
-            // Often, one through the word comes right after another.
+            // Only sometimes, so that takes through the word often follow each other.
             if !matches!(step, Step::Take(1)) {
                 prop_assert_eq!(says(&limiter.at(at)), says(&bare), "after {:?} at {}", step, now);
             }
@@ -461,8 +463,8 @@ mod tests {
     const STARTS: [u64; 4] = [0, 1_000, (1 << 63) - 200, u64::MAX - 500];
 
     proptest! {
-        /// Given takings, what is given back, corrections, bookings, looks and changes at any time, also by stale readings, then
-        /// a leaky bucket that has a word says and does the same as one that has none.
+        /// Given takes, refunds, corrections, bookings, looks and changes at any time, also by stale readings, then a
+        /// leaky bucket with a word does the same as one without.
         #[test]
         fn a_leaky_bucket_is_the_same_with_a_word(
             steps in steps(), start in 0..STARTS.len(), count in 1u64..4, nanos in 3u64..20, brim in 0u64..4,

@@ -1,6 +1,6 @@
 //! The sliding log: exact in every span, at the price of remembering every admission.
 //!
-//! A sliding log: the instant and the weight of every admission that still counts. Exact in every window.
+//! The meter keeps the instant and the weight of every admission that still counts.
 
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
@@ -21,14 +21,14 @@ const LEG: &str = "sliding_log";
 /// Admits at most `limit` in *any* span of the window's length, and never one instant later than that allows.
 ///
 /// It remembers the instant and the weight of each admission until it has left the window: 24 bytes an entry, one for
-/// all admissions of one instant. There are at most as many as the limit, and as there are instants of debts up to 65,536. For a
-/// large limit that is much memory: 2.3 MiB for 100,000. Where [`max_entries`](Self::max_entries) allows fewer it refuses, with
-/// that many in the window, until the oldest leaves: so that it may admit less than the limit, but never more. A
-/// [`SlidingWindow`](crate::SlidingWindow) takes a fixed 520 bytes and is up to one segment late.
+/// all admissions of one instant. There are at most as many entries as the limit, and as there are instants of debts up
+/// to 65,536. For a large limit that is much memory: 2.3 MiB for 100,000. If [`max_entries`](Self::max_entries) allows
+/// fewer, it refuses with that many in the window, until the oldest leaves: then it may admit less than the limit, but
+/// never more. A [`SlidingWindow`](crate::SlidingWindow) takes a fixed 520 bytes and is up to one segment late.
 ///
-/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. Of an entry that a change has
-/// forgiven nothing comes back, and what was undercharged counts from now on. A debt is logged as the
-/// rest is. An instant earlier than the latest seen counts as that.
+/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. An entry that a change
+/// has forgiven gives nothing back, and its undercharge counts from now on. A debt is logged as an admission. An
+/// instant earlier than the latest seen counts as the latest.
 ///
 /// ```
 /// # use tollgate::{ManualClock, SlidingLog};
@@ -48,7 +48,7 @@ pub struct SlidingLog {
     settings: Mutex<Settings>,
 }
 
-/// As it was set.
+/// The settings in force.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     length: Duration,
@@ -79,7 +79,7 @@ impl SlidingLog {
         Self::build(self.limit(), *self.settings.lock(), clock)
     }
 
-    /// The same log, empty, with room for so many entries.
+    /// The same log, empty, with room for `entries` entries.
     ///
     /// # Errors
     /// [`WindowError::Entries`] when that is none.
@@ -117,17 +117,17 @@ impl SlidingLog {
         self.inner.read(LogMeter::entries)
     }
 
-    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// Changes the limit at once. Admitted units still count: [`set_quota`](Self::set_quota) with
     /// [`Inherit::Additive`].
     pub fn set_limit(&self, limit: u64) {
         self.set_quota(limit, Inherit::Additive);
     }
 
-    /// Changes the limit at once; `inherit` says what becomes of the room that is left. With [`Inherit::Additive`] what
-    /// was admitted still counts, and nothing else does: only then does no window exceed its limit.
+    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
+    /// the admitted units still count: only then does no window exceed its limit.
     ///
-    /// Where another rule makes more room than that the oldest admissions are forgiven, and what was taken before is not
-    /// given back any more. Where it makes less, the difference counts as admitted now.
+    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
+    /// back any more. If it makes less, the difference counts as admitted now.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
         self.inner.change(|log| {
             let (room, old) = (log.room(), log.limit());
@@ -137,10 +137,10 @@ impl SlidingLog {
                 .inherit(inherit, room, inherit.room(room, old, limit), counted);
             log.set_limit(limit, room);
         });
-        self.inner.ring();
+        self.inner.notify_changed();
     }
 
-    /// Changes the length of the window at once. What has left the shorter window does not count in a longer one.
+    /// Changes the length of the window at once. Units that have left the shorter window do not count in a longer one.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
@@ -150,7 +150,7 @@ impl SlidingLog {
         let ticks = self.inner.clock().ticks_of(length).max(1);
         self.inner.change(|log| log.set_length(ticks));
         drop(set);
-        self.inner.ring();
+        self.inner.notify_changed();
         Ok(())
     }
 
@@ -183,10 +183,10 @@ impl fmt::Debug for SlidingLog {
     }
 }
 
-/// How many entries there may be at least, unless another number is set.
+/// The least number of entries allowed, unless set otherwise.
 const ENTRIES: usize = 65_536;
 
-/// How many admissions may pass before what has left the window is taken out.
+/// How many admissions may pass before expired entries are removed.
 const LEISURE: u64 = 256;
 
 #[derive(Debug)]
@@ -196,20 +196,20 @@ struct LogMeter {
     limit: u64,
     /// The most entries, if that was set.
     set_most: Option<usize>,
-    /// The most entries: one for each unit of the limit, if nothing else was set, and never fewer than would do for a few debts.
+    /// The most entries: one for each unit of the limit unless set otherwise, and at least enough for a few debts.
     most: usize,
     /// By number, and so by instant.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<LogEntry>,
     total: u128,
-    /// How many entries there have been.
+    /// The number of the latest entry.
     made: u64,
-    /// Entries up to this number are not given back: some of them have been forgiven.
+    /// Entries up to this number are not refunded: some of them have been forgiven.
     sealed: u64,
 }
 
-/// What was admitted at one instant.
+/// The units admitted at one instant.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LogEntry {
     number: u64,
     at: u64,
     units: u64,
@@ -247,19 +247,19 @@ impl LogMeter {
         self.entries.len()
     }
 
-    /// Changes the length. What has left the old window does not come back.
+    /// Changes the length. Entries that have left the old window do not come back.
     fn set_length(&mut self, length: u64) {
         self.length = length;
         self.advance(self.now);
     }
 
-    /// What the window has left; negative when it holds too much.
+    /// The room of the window; negative if it holds too much.
     fn room(&self) -> i128 {
         i128::from(self.limit) - i128::try_from(self.total).unwrap_or(i128::MAX)
     }
 
-    /// Changes the limit, and leaves so much room. What is forgiven for that are the oldest; what is withheld counts as
-    /// admitted now. Without a limit nothing is counted.
+    /// Changes the limit, and leaves `room`. The oldest entries are forgiven for that; missing units count as admitted
+    /// now. Without a limit nothing is counted.
     fn set_limit(&mut self, limit: u64, room: i128) {
         if limit == UNLIMITED {
             self.put_limit(limit);
@@ -275,7 +275,7 @@ impl LogMeter {
         self.put_limit(limit);
     }
 
-    /// What was taken beyond the limit.
+    /// The units beyond the limit.
     fn debt(&self) -> u64 {
         let over = self.total.saturating_sub(u128::from(self.limit));
         u64::try_from(over).unwrap_or(u64::MAX)
@@ -295,8 +295,8 @@ impl LogMeter {
         }
     }
 
-    /// True when another admission needs no entry of its own.
-    fn joins(&self, entry: &Entry) -> bool {
+    /// True if another admission can join this entry.
+    fn joins(&self, entry: &LogEntry) -> bool {
         entry.at == self.now && entry.number > self.sealed
     }
 
@@ -315,7 +315,7 @@ impl LogMeter {
             && (full || self.joins(&last))
             && let Some(entry) = self.entries.back_mut()
         {
-            // Without room for an entry of its own, the last one counts as long as it.
+            // Without room for an entry of its own, it joins the last one, which then counts as long.
             entry.at = now;
             let sum = entry.units.saturating_add(n);
             self.total -= u128::from(entry.units) + u128::from(n) - u128::from(sum);
@@ -329,7 +329,7 @@ impl LogMeter {
     #[inline]
     fn push(&mut self, n: u64) -> u64 {
         self.made += 1;
-        self.entries.push_back(Entry {
+        self.entries.push_back(LogEntry {
             number: self.made,
             at: self.now,
             units: n,
@@ -337,12 +337,12 @@ impl LogMeter {
         self.made
     }
 
-    /// How many of these, which are in order, have left the window.
-    fn left(&self, entries: &[Entry]) -> usize {
+    /// How many of these ordered entries have left the window.
+    fn left(&self, entries: &[LogEntry]) -> usize {
         entries.partition_point(|entry| self.now.saturating_sub(entry.at) >= self.length)
     }
 
-    /// Takes off what an entry counts, as far as it still does.
+    /// Takes up to `n` off an entry, if it still counts.
     fn subtract(&mut self, number: u64, n: u64) {
         if number <= self.sealed {
             return;
@@ -395,8 +395,8 @@ impl Meter for LogMeter {
         }
     }
 
-    /// As long as all that is logged leaves room, whether it has left the window or not. One time in [`LEISURE`] it is seen
-    /// to what has, so that the log stays as short, and none takes long.
+    /// Takes if all logged units leave room, also those that have left the window. One time in [`LEISURE`] it leaves
+    /// that to `take`, which removes expired entries: so the log stays short, and no call takes long.
     #[inline]
     fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
         let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
@@ -441,7 +441,7 @@ impl Meter for LogMeter {
         };
         let before = self.total;
         if charged == 0 {
-            // Nothing is logged of it: it counts from now on.
+            // No entry is left of it: it counts from now on.
             *mark = self.take(more);
         } else if let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.number) {
             let entry = &mut self.entries[index];
@@ -465,19 +465,20 @@ impl Meter for LogMeter {
         if self.limit == UNLIMITED || (n == 0 && ahead == 0) {
             return Some(self.now);
         }
-        // Those ahead fill this window first; of what does not fit into one, only that much is known.
+        // Those ahead fill this window first. If they exceed one window, the estimate is a lower bound.
         let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
         let mut at = self.now;
-        let leaves = |entry: &Entry| entry.at.saturating_add(self.length);
+        let leaves = |entry: &LogEntry| entry.at.saturating_add(self.length);
         if self.is_full()
             && let Some(oldest) = self.entries.front()
         {
             at = leaves(oldest);
         }
-        // As much has to leave: up to which entry is looked for from the nearer end, since many may ask, each behind the others.
+        // This many units have to leave. The search runs from the nearer end, since many callers may ask, each behind
+        // the others.
         let over = self.total.saturating_sub(u128::from(room));
         let mut sum = 0;
-        let mut reaches = |entry: &&Entry, most: u128| {
+        let mut reaches = |entry: &&LogEntry, most: u128| {
             sum += u128::from(entry.units);
             sum > most
         };

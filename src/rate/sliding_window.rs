@@ -1,9 +1,9 @@
-//! The sliding window: at most so many in any span of its length.
+//! The sliding window: at most `limit` in any span of its length.
 //!
-//! A sliding window in segments: how much was admitted in the last so many, and when room comes back.
-//!
-//! Admissions are counted per segment. A segment counts in full until even its last instant lies a whole window back,
-//! so no window of that length ever holds more than the limit; room comes back at most one segment late.
+//! # The meter
+//! A ring of segments: admissions are counted per segment. A segment counts in full until even its last instant lies a
+//! whole window back. So no window of that length ever holds more than the limit, and room comes back at most one
+//! segment late.
 
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
@@ -22,13 +22,14 @@ const LEG: &str = "sliding_window";
 /// Admits at most `limit` in *any* span of the window's length, wherever it starts.
 ///
 /// The window is counted in segments (64 unless set otherwise). A segment counts in full until all of it has left the
-/// window, so that the limit is never exceeded; in return room comes back late, by at most one segment: 1/64 of the
-/// window. (A segment is a whole number of the clock's ticks. Where the window is no multiple of it, that is by less than two.)
+/// window. So the limit is never exceeded, and in return room comes back late, by at most one segment: 1/64 of the
+/// window. (A segment is a whole number of the clock's ticks. If the window is no multiple of it, room comes back less
+/// than two segments late.)
 ///
-/// A cancel or a settlement restores exactly. Of what was taken before a change that forgives, or changes the length, nothing
-/// comes back, and what was undercharged counts from now on.
+/// A cancel or a settlement restores exactly. After a change that forgives, or changes the length, earlier takes give
+/// nothing back, and an undercharge counts from now on.
 ///
-/// An instant earlier than the latest seen counts as that.
+/// An instant earlier than the latest seen counts as the latest.
 ///
 /// ```
 /// # use tollgate::{ManualClock, SlidingWindow};
@@ -46,7 +47,7 @@ pub struct SlidingWindow {
     settings: Mutex<Settings>,
 }
 
-/// As it was set.
+/// The settings in force.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     length: Duration,
@@ -54,7 +55,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// How many segments it takes, of how many ticks each: no more than what is wanted, and than there are ticks.
+    /// How many segments there are, and their length in ticks: at most as many as are wanted, and as there are ticks.
     fn shape(&self, clock: &Clock) -> (usize, u64) {
         let ticks = clock.ticks_of(self.length).max(1);
         let segment = ticks.div_ceil(self.segments as u64);
@@ -89,7 +90,7 @@ impl SlidingWindow {
         Self::build(self.limit(), *self.settings.lock(), clock)
     }
 
-    /// The same window in so many segments, empty: more are finer and take 8 bytes each.
+    /// The same window in `segments` segments, empty: more are finer and take 8 bytes each.
     ///
     /// # Errors
     /// [`WindowError::Segments`] when there are none, or more than [`MAX_SEGMENTS`](Self::MAX_SEGMENTS).
@@ -122,17 +123,17 @@ impl SlidingWindow {
         self.settings.lock().length
     }
 
-    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// Changes the limit at once. Admitted units still count: [`set_quota`](Self::set_quota) with
     /// [`Inherit::Additive`].
     pub fn set_limit(&self, limit: u64) {
         self.set_quota(limit, Inherit::Additive);
     }
 
-    /// Changes the limit at once; `inherit` says what becomes of the room that is left. With [`Inherit::Additive`] what
-    /// was admitted still counts, and nothing else does: only then does no window exceed its limit.
+    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
+    /// the admitted units still count: only then does no window exceed its limit.
     ///
-    /// Where another rule makes more room than that the oldest admissions are forgiven, and what was taken before is not
-    /// given back any more. Where it makes less, the difference counts as admitted now.
+    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
+    /// back any more. If it makes less, the difference counts as admitted now.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
         self.inner.change(|window| {
             let (room, old) = (window.room(), window.limit());
@@ -142,12 +143,13 @@ impl SlidingWindow {
                 .inherit(inherit, room, inherit.room(room, old, limit), counted);
             window.set_limit(limit, room);
         });
-        self.inner.ring();
+        self.inner.notify_changed();
     }
 
-    /// Changes the length of the window at once. What is in the window counts as admitted now, and is not given back any
-    /// more: so no span of a shorter window exceeds its limit, and room comes back up to a window late, once. What has left
-    /// the shorter window does not count in a longer one: one span that reaches back beyond the change may hold up to both.
+    /// Changes the length of the window at once. The units in the window count as admitted now, and are not given back
+    /// any more. So no span of a shorter window exceeds its limit, and room comes back up to a window late, once. Units
+    /// that have left the shorter window do not count in a longer one: one span that reaches back beyond the change may
+    /// hold up to both.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
@@ -157,7 +159,7 @@ impl SlidingWindow {
         let (segments, ticks) = set.shape(self.inner.clock());
         self.inner.change(|window| window.set_length(segments, ticks));
         drop(set);
-        self.inner.ring();
+        self.inner.notify_changed();
         Ok(())
     }
 
@@ -204,23 +206,23 @@ pub(super) fn check_length(length: Duration) -> Result<Duration, WindowError> {
     Ok(length)
 }
 
-/// Why a window could not be made.
+/// Why a length, a number of segments or a number of entries is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WindowError {
     /// The length must be above zero and at most 365 days.
     Length {
-        /// What was given.
+        /// The given value.
         given: Duration,
     },
     /// The segments must be 1 to [`SlidingWindow::MAX_SEGMENTS`].
     Segments {
-        /// What was given.
+        /// The given value.
         given: usize,
     },
     /// A log needs at least one entry.
     Entries {
-        /// What was given.
+        /// The given value.
         given: usize,
     },
 }
@@ -252,9 +254,9 @@ struct Ring {
     counts: Box<[u64]>,
     /// Where the current segment's count is.
     current: usize,
-    /// How many segments there have been.
+    /// The number of the current segment.
     number: u64,
-    /// Up to this one they cannot be corrected any more.
+    /// Segments up to this one cannot be corrected any more.
     sealed: u64,
     /// Ticks per segment.
     length: u64,
@@ -269,7 +271,7 @@ impl Ring {
         Self {
             counts: vec![0; segments + 1].into(),
             current: 0,
-            // Beyond the age at which a segment counts: zero is the number of none.
+            // Beyond the age at which a segment counts: no segment has number zero.
             number: segments as u64 + 1,
             sealed: 0,
             length,
@@ -310,7 +312,7 @@ impl Ring {
         }
     }
 
-    /// What the window holds.
+    /// The units in the window.
     #[inline]
     fn total(&self) -> u64 {
         self.total
@@ -326,7 +328,7 @@ impl Ring {
         self.number
     }
 
-    /// Corrects what was counted in segment `number`, if it still counts. Returns what is counted now.
+    /// Corrects a count in segment `number`, if that still counts. Returns the new count.
     fn correct(&mut self, number: u64, counted: u64, actual: u64) -> u64 {
         let age = self.number.wrapping_sub(number);
         if age <= self.segments() {
@@ -340,7 +342,7 @@ impl Ring {
         actual
     }
 
-    /// No segment so far can be corrected any more.
+    /// Forbids corrections of all segments so far.
     fn seal(&mut self) {
         self.sealed = self.number;
         self.number = self.number.wrapping_add(self.segments() + 1);
@@ -358,7 +360,7 @@ impl Ring {
         self.seal();
     }
 
-    /// The instant at which the window will hold at most `room`, if nothing is added; nothing when it does already.
+    /// The instant at which the window will hold at most `room`, if nothing is added; `None` if it does already.
     fn holds_at_most(&self, room: u64) -> Option<u64> {
         let mut total = self.total;
         if total <= room {
@@ -387,7 +389,7 @@ pub(crate) struct WindowMeter {
 }
 
 impl WindowMeter {
-    /// Empty, in so many segments of `length` ticks.
+    /// Empty, in `segments` segments of `length` ticks.
     pub(crate) fn new(now: u64, segments: usize, length: u64, limit: u64) -> Self {
         Self {
             now,
@@ -400,18 +402,18 @@ impl WindowMeter {
         self.limit
     }
 
-    /// What was taken beyond the limit.
+    /// The units beyond the limit.
     pub(crate) fn debt(&self) -> u64 {
         self.ring.total().saturating_sub(self.limit)
     }
 
-    /// What the window has left; negative when it holds too much.
+    /// The room of the window; negative if it holds too much.
     pub(crate) fn room(&self) -> i128 {
         i128::from(self.limit) - i128::from(self.ring.total())
     }
 
-    /// Changes the limit, and leaves so much room. What is forgiven for that are the oldest; what is withheld counts as
-    /// admitted now. Without a limit nothing is counted.
+    /// Changes the limit, and leaves `room`. The oldest units are forgiven for that; missing ones count as admitted
+    /// now. Without a limit nothing is counted.
     pub(crate) fn set_limit(&mut self, limit: u64, room: i128) {
         self.limit = limit;
         if limit == UNLIMITED {
@@ -427,8 +429,8 @@ impl WindowMeter {
         }
     }
 
-    /// Changes how many segments there are, and their length. What is in the window counts as admitted now, and is not given
-    /// back any more: nobody knows how it lies in the new segments.
+    /// Changes the number of segments, and their length. The units in the window count as admitted now, and are not
+    /// given back any more: their places in the new segments are unknown.
     pub(crate) fn set_length(&mut self, segments: usize, length: u64) {
         let held = self.ring.total();
         let mut ring = Ring::new(segments, length, self.now);
@@ -478,7 +480,7 @@ impl Meter for WindowMeter {
 
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
         if mark[0] <= self.ring.sealed && actual > charged {
-            // It is not known where: what was not charged counts from now on, and under no mark.
+            // The segment is unknown: the undercharge counts from now on, and under no mark.
             self.take(actual - charged);
             return actual;
         }
@@ -489,7 +491,7 @@ impl Meter for WindowMeter {
         if n == 0 && ahead == 0 {
             return Some(self.now);
         }
-        // Those ahead fill this window first; of what does not fit into one, only that much is known.
+        // Those ahead fill this window first. If they exceed one window, the estimate is a lower bound.
         let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
         Some(self.ring.holds_at_most(room).unwrap_or(self.now))
     }
@@ -541,7 +543,7 @@ mod tests {
             }
         }
 
-        /// Given admissions that are corrected, then the total is what a log of the corrected ones gives.
+        /// Given admissions that are corrected, then the total is that of a log of the corrected ones.
         #[test]
         fn corrections_are_exact(steps in prop::collection::vec((0u64..25, 1u64..9, 0u64..9), 1..100)) {
             let mut ring = Ring::new(4, 10, 0);

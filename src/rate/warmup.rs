@@ -1,9 +1,8 @@
-//! A rate that warms up after it was idle.
-//!
 //! A rate that warms up: the longer it was idle, the further apart admissions are at first.
 //!
-//! Idle time stores permits, up to a maximum. What the next permit costs, in intervals of the stable rate, depends on how
-//! many are stored: one up to the threshold, and from there on a straight line up to `cold` at the maximum.
+//! # The meter
+//! Idle time stores permits, up to a maximum. The cost of the next permit, in intervals of the stable rate, depends on
+//! how many are stored: one up to the threshold, and from there on a straight line up to `cold` at the maximum.
 //!
 //! ```text
 //! cost  cold |            /
@@ -17,10 +16,10 @@
 //! in the warm-up period, the threshold is `n / 2` and the maximum `n / 2 + 2n / (1 + cold)`, so that the walk from cold
 //! to warm lasts one such period. (The construction is that of Guava's `SmoothWarmingUp`.)
 //!
-//! Whatever is admitted starts at once and is paid for by whoever comes next: admissions are a sequence, and only the
-//! latest can be undone.
+//! An admission starts at once, and the next one pays for it. So admissions are a sequence, and only the latest can be
+//! undone.
 //!
-//! One permit taken of a limiter that is free and cold is [`SingleUnit`] until it is cold again.
+//! One permit taken while the limiter is free and cold is a [`SingleUnit`] until it is cold again.
 
 use super::drain::Drain;
 use super::inherit::Inherit;
@@ -43,22 +42,21 @@ const LEG: &str = "warmup";
 /// Lets one request start at a time, spaced by its rate, and more slowly at first: for an upstream with caches to fill
 /// and connections to open.
 ///
-/// A fresh one is cold: the first interval is nearly the cold factor (3 unless set otherwise) times the stable one, and
-/// the intervals shrink to the stable one in the course of the warm-up period. Idle time cools it down again: after one
-/// such period it is cold. At 2 a second, warmed up in 4 seconds, the intervals from cold are 1.375, 1.125, 0.875,
+/// A new limiter is cold: the first interval is nearly the cold factor (3 unless set otherwise) times the stable one,
+/// and the intervals shrink to the stable one in the course of the warm-up period. Idle time cools it down again: after
+/// one such period it is cold. At 2 a second, warmed up in 4 seconds, the intervals from cold are 1.375, 1.125, 0.875,
 /// 0.625 and then 0.5 seconds.
 ///
-/// A request of up to the quota's burst starts when the line is free, and occupies it for the sum of its units'
-/// intervals: it is paid for by the next. A larger one is `Oversized`. In any span of time `t` it admits at most
-/// `burst + rate x t`, where `t` counts a tick of the clock longer.
+/// A request of up to the quota's burst starts when the limiter is free, and occupies it for the sum of its units'
+/// intervals: the next request waits for that. A larger request is `Oversized`. In any span of time `t` it admits at
+/// most `burst + rate x t`, where `t` counts a tick of the clock longer.
 ///
 /// # Giving back
-/// A reservation that is cancelled before another is admitted leaves no trace, however late. Later it gives back nothing:
-/// the intervals that it kept have passed. A [`settle`](crate::Permit::settle) of the latest admission is exact too; of an
-/// earlier one only more is charged, from now on, and the latest can still be given back. One whose successors were all
-/// cancelled may count as either. (When the latest settles after that, its
-/// intervals count from then on, not from when it was admitted.) Time without a rate, unlimited or zero, is not idle: nothing
-/// cools down in it.
+/// A reservation that is cancelled before another is admitted leaves no trace, however late. Later it gives back
+/// nothing: its intervals have passed. A [`settle`](crate::Permit::settle) of the latest admission is exact too. A
+/// settle of an earlier one only charges more, from now on, and the latest can still be given back. One whose
+/// successors were all cancelled may count as either. (When the latest settles after that, its intervals count from
+/// then on, not from its admission.) Time without a rate, unlimited or zero, is not idle: it cools nothing down.
 ///
 /// The construction is that of `SmoothWarmingUp` in Guava; for a cold factor of 3 that of Sentinel's warm-up is the
 /// same.
@@ -82,7 +80,7 @@ pub struct Warmup {
     settings: Mutex<Settings>,
 }
 
-/// As it was set.
+/// The settings in force.
 #[derive(Clone, Copy, Debug)]
 struct Settings {
     quota: Quota,
@@ -91,7 +89,7 @@ struct Settings {
 }
 
 impl Settings {
-    /// Compiled for a clock, and the most that one request may take.
+    /// The pace for a clock, and the most units of one request.
     fn compile(&self, clock: &Clock) -> Result<(Pace, u64), RateError> {
         if self.period.is_zero() || self.period > Duration::from_secs(365 * 86_400) {
             return Err(RateError::Period { given: self.period });
@@ -142,7 +140,7 @@ impl Warmup {
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
         let set = *self.settings.lock();
-        // What is allowed does not depend on the clock: it was checked when this one was made.
+        // The bounds do not depend on the clock: they were checked when this limiter was made.
         Self::build(set, clock).unwrap_or(self)
     }
 
@@ -171,9 +169,9 @@ impl Warmup {
         self.settings.lock().quota
     }
 
-    /// Changes the rate at once. What has been admitted is paid for at the old one. `inherit` says how cold it is then:
-    /// by as many stored permits as before, by the same share of the most, by as many more or less as the most has changed
-    /// by, or, after a [`Reset`](Inherit::Reset), cold and free.
+    /// Changes the rate at once. Earlier admissions are paid for at the old rate. `inherit` is the rule for the stored
+    /// permits: as many as before, the same share of the maximum, as many more or less as the maximum has changed by,
+    /// or, after a [`Reset`](Inherit::Reset), all of them, and free.
     ///
     /// # Errors
     /// [`RateError::Permits`] as for [`new`](Self::new). Nothing is changed then.
@@ -191,7 +189,7 @@ impl Warmup {
         });
         *set = new;
         drop(set);
-        self.inner.ring();
+        self.inner.notify_changed();
         Ok(())
     }
 
@@ -226,10 +224,10 @@ impl fmt::Debug for Warmup {
 
 /// One permit is `2^GRAIN` grains.
 const GRAIN: u32 = 24;
-/// Instants are finer than ticks by so many bits.
+/// The number of bits by which instants are finer than ticks.
 const FINE: u32 = 32;
 
-/// Idle time is measured in ticks with so many bits behind the point.
+/// The fractional bits of idle time in ticks.
 const IDLE: u32 = 12;
 
 /// The shape of the line.
@@ -244,7 +242,7 @@ pub(super) struct Shape {
     /// In grains.
     max: u64,
     cold: u32,
-    /// What one permit costs when all is stored, in fine ticks.
+    /// The cost of one permit when all are stored, in fine ticks.
     first: u128,
 }
 
@@ -254,7 +252,7 @@ impl Shape {
     /// The largest cold factor.
     pub(super) const MAX_COLD: u32 = 100;
 
-    /// The shape for `count` per `nanos` and a period of `period_nanos`; nothing when it would store too many permits.
+    /// The shape for `count` per `nanos` and a period of `period_nanos`; `None` if it would store too many permits.
     pub(super) fn new(
         (count, nanos): (u64, u64),
         period_nanos: u64,
@@ -266,7 +264,7 @@ impl Shape {
         if permits > u128::from(Self::MAX_PERMITS / 2) {
             return None;
         }
-        // Counts and periods are below 2^55, and what they yield is below 2^32: each part fits.
+        // Counts and periods are below 2^55, and their yield is below 2^32: each part fits.
         let grains = |numerator: u128, denominator: u128| {
             let (whole, rest) = (numerator / denominator, numerator % denominator);
             ((whole << GRAIN) + (rest << GRAIN) / denominator) as u64
@@ -286,7 +284,7 @@ impl Shape {
         Some(Self { first, ..shape })
     }
 
-    /// What `n` permits cost when so many grains are stored, in fine ticks, rounded up.
+    /// The cost of `n` permits at `stored` grains, in fine ticks, rounded up.
     #[inline]
     fn cost(&self, stored: u64, n: u64) -> u128 {
         if stored == self.max && n == 1 {
@@ -307,13 +305,13 @@ impl Shape {
         intervals.saturating_mul(self.interval).div_ceil(1 << GRAIN)
     }
 
-    /// How long an idle limiter takes to store so many grains, rounded up to a tick.
+    /// How long an idle limiter takes to store `missing` grains, rounded up to a tick.
     fn idle_for(&self, missing: u64) -> u64 {
         let idle = (u128::from(missing) * u128::from(self.period)).div_ceil(u128::from(self.max.max(1)));
         u64::try_from(idle).unwrap_or(u64::MAX)
     }
 
-    /// The interval at which permits are worth just now, in fine ticks.
+    /// The current interval, in fine ticks.
     fn slope_at(&self, stored: u64) -> u128 {
         let above = u128::from(stored.saturating_sub(self.threshold));
         if above == 0 || self.threshold == 0 {
@@ -325,7 +323,7 @@ impl Shape {
     }
 }
 
-/// What the next admission finds.
+/// The state that the next admission finds.
 #[derive(Clone, Copy, Debug)]
 struct PaceState {
     /// When the next may start, in fine ticks.
@@ -346,16 +344,16 @@ pub(super) enum Pace {
 pub(super) struct WarmupMeter {
     now: u64,
     pace: Pace,
-    /// The most that one admission may take.
+    /// The most units of one admission.
     burst: u64,
     state: PaceState,
-    /// Before the latest taking.
+    /// The state before the latest take.
     before: PaceState,
-    /// The number of the latest taking that can be undone.
+    /// The number of the latest take that can be undone.
     taken: u64,
-    /// Of one permit taken when cold.
+    /// The times of one permit taken when cold.
     times: Times,
-    /// What was taken since it was cold is one permit.
+    /// Set while the only take since it was cold is one permit.
     single_unit: SingleUnit<u64>,
 }
 
@@ -378,15 +376,15 @@ impl WarmupMeter {
         }
     }
 
-    /// What is stored, in grains, and the most that may be.
+    /// The stored grains, and the maximum.
     pub(super) fn stored(&self) -> (u64, u64) {
         (self.current().stored, self.pace.max())
     }
 
-    /// Changes the rate; `stored` grains are stored from now on. What has been admitted is still paid for.
+    /// Changes the rate; `stored` grains are stored from now on. Earlier admissions are still paid for.
     pub(super) fn set_pace(&mut self, pace: Pace, burst: u64, stored: u64) {
         self.state = self.current();
-        self.state.free_at = self.state.free_at.max(fine(self.now)); // What has passed without a rate was not idle.
+        self.state.free_at = self.state.free_at.max(fine(self.now)); // Time without a rate was not idle.
         (self.pace, self.burst) = (pace, burst);
         self.times = pace.times();
         self.single_unit.end();
@@ -394,7 +392,7 @@ impl WarmupMeter {
         self.taken += 1;
     }
 
-    /// The interval at which it admits just now, in fine ticks; nothing when it does not, or not by any.
+    /// The current interval, in fine ticks; `None` if it is stopped or unlimited.
     pub(super) fn interval(&self) -> Option<u128> {
         match self.pace {
             Pace::Shaped(shape) => Some(shape.slope_at(self.current().stored)),
@@ -407,16 +405,16 @@ impl WarmupMeter {
         let (now, Pace::Shaped(shape)) = (fine(self.now), self.pace) else {
             return self.state;
         };
-        // Less than a tick is how far a wait is rounded up, and no idle time.
+        // Less than a tick is the rounding of a wait, and no idle time.
         if self.state.free_at.saturating_add(fine(1)) > now {
             return self.state;
         }
-        // As fine as 128 bits leave room for, so that no part of a tick is lost each time.
+        // As fine as 128 bits allow, so that no part of a tick is lost each time.
         let period = u128::from(shape.period) << IDLE;
         let idle = ((now - self.state.free_at) >> (FINE - IDLE)).min(period);
         let (gained, period) = (idle * u128::from(shape.max), period.max(1));
         let missing = u128::from(shape.max.saturating_sub(self.state.stored));
-        // Whether all has come again takes no division.
+        // A limiter that is full again needs no division.
         let stored = if gained >= missing * period {
             shape.max
         } else {
@@ -425,7 +423,7 @@ impl WarmupMeter {
         PaceState { free_at: now, stored }
     }
 
-    /// True when it is the mark of the latest taking, and that can be undone.
+    /// True if the mark is that of the latest take, and that can be undone.
     fn is_latest(&self, mark: [u64; 1]) -> bool {
         match self.single_unit.find(mark[0]) {
             None => mark[0] == self.taken,
@@ -458,7 +456,7 @@ impl Pace {
         }
     }
 
-    /// For how long one permit is paid that is taken when all are stored, and until all are stored again.
+    /// The times of one permit taken when all are stored: until it is paid and all are stored again.
     fn times(&self) -> Times {
         let Self::Shaped(shape) = self else { return Times::NEVER };
         let missing = shape.max.min(1 << GRAIN);
@@ -489,7 +487,7 @@ impl Meter for WarmupMeter {
             return;
         }
         if let Some(since) = single_unit::since_of(word) {
-            // The latest was undone: nobody else's can be.
+            // The latest was undone: no earlier one can be.
             self.taken += 1;
             self.now = self.now.max(since);
             self.state = PaceState {
@@ -564,7 +562,8 @@ impl Meter for WarmupMeter {
             self.charge(&shape, self.before, actual);
             self.single_unit.end();
         } else if let Some(more) = actual.checked_sub(charged) {
-            // It is paid for with the latest taking, and without it, should that be undone.
+            // It is paid for with the latest take, and also without it, in case that is undone.
+            //
             let latest = std::mem::replace(&mut self.state, self.before);
             self.charge(&shape, self.current(), more);
             self.before = std::mem::replace(&mut self.state, latest);

@@ -1,10 +1,10 @@
 //! Retries as a part of the requests.
 //!
-//! A reserve that deposits fill and reservations drain.
-//!
-//! A deposit into a full reserve overflows. So a cancelled reservation gives back `min(n, least)`, where `least` is the least
-//! that has been missing since it was made: what exceeds that would have overflowed. From then on the reserve is as if the
-//! reservation had never been made, also for other reservations that are cancelled later.
+//! # The reserve
+//! Deposits fill it and reservations drain it. A deposit into a full reserve overflows. So a cancelled reservation
+//! gives back `min(n, least)`, where `least` is the least that has been missing since it was made: the excess would
+//! have overflowed. From then on the reserve is as if the reservation had never been made, also for other reservations
+//! that are cancelled later.
 
 use super::error::{ShedError, within};
 use crate::ask::Demand;
@@ -20,19 +20,19 @@ use std::fmt;
 const LEG: &str = "retry_budget";
 const MILLION: u64 = 1_000_000;
 
-/// Lets through at most so many retries per request, so that a resource in trouble is not asked many times over.
+/// Limits the retries per request, so that a resource in trouble is not asked many times over.
 ///
-/// Each first attempt [`deposit`](Self::deposit)s a part of a retry, and a retry is admitted when a whole one is there. Up to
-/// `reserve` unused retries are kept. Admitting takes one for good, whatever the outcome. A
-/// request for more than the reserve is `Oversized`.
+/// Each first attempt [`deposit`](Self::deposit)s a part of a retry, and a retry is admitted when a whole one is there.
+/// Up to `reserve` unused retries are kept. Admitting takes one for good, at any outcome. A request for more than the
+/// reserve is `Oversized`.
 ///
 /// # Giving back
-/// A reservation that is cancelled gives back what it took, except what deposits made since would have overflowed the reserve
-/// by. So the budget is as if that reservation had never been made. The newest 64 reservations are told apart; of older ones
-/// less may come back.
+/// A cancelled reservation gives back all it took, except the part by which later deposits would have overflowed the
+/// reserve. So the budget is as if that reservation had never been made. The newest 64 reservations are told apart;
+/// older ones may give back less.
 ///
-/// With a ratio of 0.1 the load on a resource that fails everything is at most 1.1 times what is asked, and the reserve
-/// once. The idea is that of Finagle's retry budgets.
+/// With a ratio of 0.1 the load on a resource that fails everything is at most 1.1 times the first attempts, plus the
+/// reserve once. The idea is that of Finagle's retry budgets.
 ///
 /// ```
 /// # use tollgate::shed::RetryBudget;
@@ -67,8 +67,8 @@ impl RetryBudget {
         })
     }
 
-    /// Counts a first attempt: to be called once for each, after it was admitted by whatever limits first attempts. One that
-    /// was refused puts no load on the resource, and earns no retry.
+    /// Counts a first attempt. Call it once for each, after the limiter of first attempts has admitted it. A refused
+    /// attempt puts no load on the resource, and earns no retry.
     pub fn deposit(&self) {
         self.raise(|reserve| reserve.add(self.ratio));
     }
@@ -78,7 +78,7 @@ impl RetryBudget {
         self.reserve.lock().held() / MILLION
     }
 
-    /// More than the reserve can ever hold.
+    /// True if the reserve can never hold `units`.
     fn never_fits(&self, units: u64) -> bool {
         units > self.reserve.lock().size() / MILLION
     }
@@ -98,7 +98,7 @@ impl RetryBudget {
 }
 
 impl Limiter for RetryBudget {
-    /// The number of the reservation, and how many retries it took.
+    /// The number of the reservation, and its retries.
     type Ticket = (u64, u64);
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
@@ -135,7 +135,7 @@ impl Limiter for RetryBudget {
         }
     }
 
-    /// The reserve is there.
+    /// The reserve is full.
     fn is_fresh(&self, _: Pass<'_>) -> bool {
         let reserve = self.reserve.lock();
         reserve.held() == reserve.size()
@@ -166,7 +166,7 @@ const ENTRIES: usize = 64;
 #[derive(Clone, Debug)]
 struct Reserve {
     size: u64,
-    /// What the reserve lacks.
+    /// The amount missing in the reserve.
     missing: u64,
     /// The number of the latest reservation.
     latest: u64,
@@ -194,7 +194,7 @@ impl Reserve {
         self.size - self.missing
     }
 
-    /// Takes `amount` and returns the number of the reservation, if it is held.
+    /// Takes `amount` and returns the number of the reservation, if that much is held.
     fn take(&mut self, amount: u64) -> Option<u64> {
         if amount > self.held() {
             return None;
@@ -210,7 +210,7 @@ impl Reserve {
         Some(self.latest)
     }
 
-    /// Adds `amount`. What does not fit is gone.
+    /// Adds `amount`. The excess is lost.
     fn add(&mut self, amount: u64) {
         self.missing = self.missing.saturating_sub(amount);
         let kept = self.least.partition_point(|&(_, least)| least < self.missing);
@@ -220,7 +220,7 @@ impl Reserve {
         }
     }
 
-    /// Gives back `amount` of a reservation, as far as that would not have overflowed.
+    /// Gives back up to `amount` of a reservation: the part that would not have overflowed.
     fn give_back(&mut self, number: u64, amount: u64) {
         let after = self.least.partition_point(|&(first, _)| first <= number);
         let Some(at) = after.checked_sub(1) else { return };
@@ -261,12 +261,12 @@ mod tests {
     }
 
     proptest! {
-        /// Given any reservations, deposits and cancels in any order, then as much is held as if what was cancelled had never
-        /// been reserved.
+        /// Given any reservations, deposits and cancels in any order, then the reserve holds as much as if the
+        /// cancelled ones had never been reserved.
         #[test]
         fn a_cancel_leaves_what_would_be_held_without_the_reservation(steps in steps()) {
             let mut reserve = Reserve::new(12);
-            // The number of a reservation, and what it took; zero for a deposit.
+            // The number and the amount of a reservation; a negative amount is a deposit.
             let mut history: Vec<(u64, i64)> = Vec::new();
             let mut made = Vec::new();
             for step in steps {

@@ -1,4 +1,4 @@
-//! A straight line through time, in integers: how many units have been gained after so many ticks, and the inverse.
+//! A straight line through time, in integers: the units gained after a number of ticks, and the inverse.
 //!
 //! `gained(ticks) = floor(ticks * 2^shift * mul / 2^64)`: one shift and the high half of one multiply.
 
@@ -8,7 +8,7 @@ pub(crate) fn gained(ticks: u64, mul: u64, shift: u32) -> u64 {
     ((u128::from(ticks << shift) * u128::from(mul)) >> 64) as u64
 }
 
-/// The least number of ticks after which at least `units` have been gained; `u64::MAX` when that is never.
+/// The least number of ticks after which at least `units` have been gained; `u64::MAX` if that is never.
 pub(crate) fn ticks_until(units: u64, mul: u64, shift: u32) -> u64 {
     if units == 0 {
         return 0;

@@ -1,17 +1,17 @@
-//! What happened lately: counts over the last span, in tenths that are forgotten one by one.
+//! Recent counts: over the last span, in tenths that are forgotten one by one.
 
-/// How many parts a span has. What is read covers the part that runs and all but one before it: 9 to 10 tenths.
+/// The number of parts of a span. A sum covers the current part and all but one before it: 9 to 10 tenths.
 pub(crate) const PARTS: usize = 10;
 
-/// What happened in one part.
+/// The counts of one part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Counts {
-    /// Units that were admitted.
+    /// Admitted units.
     pub(crate) units: u64,
-    /// Admissions that ended, and how long they took together, in ticks.
+    /// Admissions that ended, and their total time, in ticks.
     pub(crate) ended: u64,
     pub(crate) ticks: u64,
-    /// Requests that were refused.
+    /// Refused requests.
     pub(crate) refused: u64,
 }
 
@@ -28,9 +28,9 @@ impl Counts {
 #[derive(Debug)]
 pub(crate) struct Recent {
     parts: [Counts; PARTS],
-    /// How long a part is.
+    /// The length of a part.
     ticks: u64,
-    /// The number of the part that runs: how many have passed since the clock's origin.
+    /// The number of the current part, from the clock's origin on.
     latest: u64,
 }
 
@@ -45,7 +45,7 @@ impl Recent {
         }
     }
 
-    /// Forgets what is over at `now`. A reading that is stale counts as the latest.
+    /// Forgets parts that are over at `now`. A stale reading counts as the latest.
     fn advance(&mut self, now: u64) {
         let number = now / self.ticks;
         let passed = number.saturating_sub(self.latest).min(PARTS as u64);
@@ -74,7 +74,7 @@ impl Recent {
         self.without(0)
     }
 
-    /// The sum once so many more parts have passed.
+    /// The sum once `passed` more parts have ended.
     fn without(&self, passed: u64) -> Counts {
         let mut sum = Counts::default();
         for age in 0..(PARTS as u64).saturating_sub(passed) {

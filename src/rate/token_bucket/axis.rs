@@ -1,12 +1,12 @@
-//! The bucket as plain data: many that share one quota, each of which is just a position on the same axis, behind
-//! somebody's lock. No tag, no exchange, no change of quota.
+//! The bucket as plain data: many buckets share one quota, and each is just a position on the same axis. The caller
+//! holds a lock. No tag, no exchange, no change of quota.
 
 use super::params::{ORIGIN, Params, whole_ticks};
 use crate::rate::quota::Quota;
 use crate::refusal::Due;
 use crate::time::{Clock, Instant};
 
-/// The axis that the positions lie on.
+/// The axis of the positions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedAxis {
     params: Params,
@@ -21,15 +21,15 @@ impl SharedAxis {
         }
     }
 
-    /// How far the axis has come at `now`; none when it has to be started anew. An earlier instant than its start counts as
-    /// that.
+    /// The axis's gain at `now`; `None` if it has to be restarted. An earlier instant than its start counts as the
+    /// start.
     #[inline(always)]
     pub(crate) fn gained(&self, now: Instant) -> Option<u64> {
         self.params.living_ticks(now).map(|ticks| self.params.gained(ticks))
     }
 
-    /// Starts the axis anew, and returns by how much every position goes down, ending where it is [full](Self::full_at) at `now`, and
-    /// how far it has come by then.
+    /// Restarts the axis. Returns by how much every position goes down, but not below [full](Self::full_at) at `now`,
+    /// and the axis's gain by then.
     pub(crate) fn start_anew(&mut self, now: Instant) -> (u64, u64) {
         let before = self.params.gained_beyond_life(now);
         self.params.epoch = self.params.epoch_anew(self.whole, now);
@@ -37,7 +37,7 @@ impl SharedAxis {
         (before.saturating_sub(gained), gained)
     }
 
-    /// Where `n` tokens leave the bucket at `position`, or how far the axis must have come for them.
+    /// The position after a take of `n` tokens, or the gain that the axis needs for them.
     #[inline(always)]
     pub(crate) fn take(&self, position: u64, n: u64, gained: u64) -> Result<u64, u64> {
         let after = position.max(self.params.floor + gained) + self.params.units(n);
@@ -48,13 +48,13 @@ impl SharedAxis {
         }
     }
 
-    /// True when nothing is missing.
+    /// True if the bucket is full.
     #[inline]
     pub(crate) fn is_full(&self, position: u64, gained: u64) -> bool {
         position <= self.full_at(gained)
     }
 
-    /// The position of a bucket that is full when the axis has come so far, and was not known to be before.
+    /// The position of a bucket that is full at this gain, and was not known to be full before.
     #[inline]
     pub(crate) fn full_at(&self, gained: u64) -> u64 {
         ORIGIN - self.params.whole_burst() + gained
@@ -69,7 +69,7 @@ impl SharedAxis {
         }
     }
 
-    /// When the axis has come so far.
+    /// When the axis has gained `distance`.
     pub(crate) fn due<'a>(&self, clock: &'a Clock, now: Instant, distance: u64) -> Due<'a> {
         let params = &self.params;
         match params.reaches(ORIGIN + distance) {

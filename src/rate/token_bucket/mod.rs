@@ -1,6 +1,6 @@
 //! The token bucket: one atomic word on the axis of tokens.
 //!
-//! Time moves an axis `V` forward at the quota's rate. The word holds a position `P` on it: `V - P` is what is in the
+//! Time moves an axis `V` forward at the quota's rate. The word holds a position `P` on it: `V - P` is the level of the
 //! bucket, at most the burst `B`. To take `n` is to move `P` to `max(P, V - B) + n`, allowed as long as that is not
 //! beyond `V`: the generic cell rate algorithm (ITU-T I.371), turned from instants to tokens, so that the rate enters
 //! by one multiply, and everything else is whole numbers.
@@ -10,10 +10,14 @@
 //! | 48..64 | tag: which set of parameters `P` is measured by |
 //! | 0..48 | `P`, in units of `2^-scale` tokens |
 //!
-//! An admission reads its parameters from where they rest, beside the word, and its one compare-exchange also proves
-//! that they were in force. A change of quota goes in two steps, each of which moves the tag on by one: first everybody
-//! is sent to a second slot, with the new parameters and position; then, when they have been written to where parameters
-//! rest, back. The same change, to the same quota with a later epoch, starts the axis anew before it leaves its 47 bits.
+//! An admission reads its parameters from the resting slot beside the word. Its one compare-exchange also proves that
+//! they were in force. A change of quota takes two steps, and each increments the tag. The first publishes the new
+//! parameters in a second slot, with the new position, and sends every reader there. When the resting slot has been
+//! written too, the second step sends the readers back. The same change, to the same quota with a later epoch, restarts
+//! the axis before it leaves its 47 bits.
+//!
+//! The transitions of the word: `take`, `move_forward` and `book_ahead` move the position forward. `publish` changes
+//! the tag, and `shift_position` lowers the position; both are in `writer.rs`, under the writer's lock.
 
 mod axis;
 mod params;
@@ -42,40 +46,45 @@ use writer::{EraTicket, Writer, fine};
 
 const LEG: &str = "token_bucket";
 
-/// Admits at a rate, and up to a burst of what was saved up. Exact integers, no drift, no lock.
+/// Admits at a rate, and up to a saved burst. Exact integers, no drift, no lock.
 ///
-/// In any span of time `t` it admits at most `burst + rate x t`, and a unit for rounding: the finest part of a token, of those
-/// that are a power of two, in which the burst and an hour's refill can be counted. At 1/d with a burst of 1 that is 2^-45 of a
-/// token, so that two may come a day less 3 ns apart; at a million a second it is 2^-15, and never more than 2^-5. Where a token
-/// takes less than a million ticks of the clock, and no whole number of them, `t` counts two ticks longer: by that a bucket whose
-/// burst is wanted each time loses nothing as each wait is rounded up. A request for more than the burst is `Oversized`; one for
-/// nothing at all never waits. Stale readings of the clock never add tokens.
+/// In any span of time `t` it admits at most `burst + rate x t`, plus one unit for rounding. A unit is the finest
+/// power-of-two part of a token in which the burst and an hour's refill can be counted. At 1/d with a burst of 1 that
+/// is 2^-45 of a token, so two admissions may be a day less 3 ns apart. At a million a second it is 2^-15, and it is
+/// never more than 2^-5. Where a token takes less than a million ticks of the clock, and no whole number of them, `t`
+/// counts two ticks longer. So a bucket whose burst is wanted each time loses nothing to the rounding of each wait. A
+/// request for more than the burst is `Oversized`; a request for zero units never waits. Stale readings of the clock
+/// never add tokens.
 ///
 /// # Giving back
-/// A reservation that is cancelled gives back all it took, unless the bucket could have been full in between: what
-/// would have overflowed by then is gone. Precisely it gives back `min(n, h)`, where `h` is the room that was left in
-/// the bucket right after the reservation, less what has been refilled since, and what older reservations have given
-/// back since. So no span ever exceeds its bound, and cancels within the time that the room takes to refill are exact,
-/// in any order. (Of more than 64 cancels in the time of two bursts some count as older than they are; a reservation
-/// made while another thread gives back counts all others as older. Both give back less.) It is never more than a bucket
-/// that had not seen the reservation would hold, and the same as long as no more has been refilled since than there was
-/// room before it. Where more was, and others took meanwhile, it may be less although the bucket was not full, by what was
-/// refilled beyond that room at most: a bucket does not remember who took when. A reservation held across a change of
-/// quota gives back nothing when the change was a [`Reset`](Inherit::Reset), and at most what both quotas leave room for
-/// otherwise, and only across the latest 16 changes. (Changes are counted modulo 2^30. A reservation that is made just while the
-/// count passes a multiple of 2^15 may give back nothing.)
+/// A cancelled reservation gives back all it took, unless the bucket could have been full in between: tokens that would
+/// have overflowed by then are gone. Precisely, it gives back `min(n, h)`. Here `h` is the room that was left in the
+/// bucket right after the reservation, less the refill since, and less the refunds of older reservations since. So no
+/// span ever exceeds its bound, and cancels within the time that the room takes to refill are exact, in any order.
 ///
-/// Before those who have [booked](Self::book) an instant to come it gives back no more than leaves the bucket short of full
-/// until each of them starts.
+/// Two cases give back less. Of more than 64 cancels in the time of two bursts, some count as older than they are. A
+/// reservation made while another thread gives back counts all others as older.
 ///
-/// [`settle`](crate::Permit::settle) follows the same rule: what was overcharged comes back as if it had been cancelled. What was
-/// undercharged is taken now, even if the bucket goes into debt. A debt is cut to two bursts or half an hour's refill, whichever
-/// is more (at a rate of zero to 2^30 tokens), and what is cut off was never charged. After it was settled upwards a reservation counts all others as older, and
-/// gives back no more before instants that were booked before.
+/// The refund is never more than a bucket without the reservation would hold. It is exactly that as long as no more has
+/// been refilled since than there was room before it. Where more was refilled, and other callers took meanwhile, it may
+/// be less although the bucket was not full, by at most the refill beyond that room: a bucket does not remember the
+/// order of its takers.
+///
+/// A reservation held across a change of quota gives back nothing if the change was a [`Reset`](Inherit::Reset).
+/// Otherwise it gives back at most what both quotas leave room for, and only across the latest 16 changes. (Changes are
+/// counted modulo 2^30. A reservation made while the count passes a multiple of 2^15 may give back nothing.)
+///
+/// Before instants that were [booked](Self::book), it gives back no more than leaves the bucket short of full until
+/// each booking starts.
+///
+/// [`settle`](crate::Permit::settle) follows the same rule: an overcharge comes back as if it had been cancelled. An
+/// undercharge is taken now, even if the bucket goes into debt. A debt is cut to two bursts or half an hour's refill,
+/// whichever is more (at a rate of zero to 2^30 tokens), and the part that is cut off was never charged. A reservation
+/// that was settled upwards counts all others as older, and gives back no more before instants that were booked before.
 ///
 /// # Refill
-/// Continuous, or [by interval](Quota::by_interval). Then the bound for any span is `burst + n x count`, with `n` the
-/// ends of intervals that lie in it. Several bandwidths are several buckets, all-or-nothing:
+/// Continuous, or [by interval](Quota::by_interval). By interval, the bound for any span is `burst + n x count`, where
+/// `n` ends of intervals lie in it. Several bandwidths are several buckets, all-or-nothing:
 ///
 /// ```
 /// # use tollgate::{LimiterExt, Quota, TokenBucket};
@@ -100,20 +109,20 @@ const LEG: &str = "token_bucket";
 /// ```
 pub struct TokenBucket {
     word: AtomicU64,
-    /// Where the parameters rest, under an even tag.
+    /// The parameters at rest, under an even tag.
     resting: Slot,
-    /// Where they are while the others change, under an odd tag.
+    /// The parameters while the resting slot is rewritten, under an odd tag.
     moving: Slot,
     clock: Clock,
-    /// Twice the units given back by cancels and settlements, ever; odd while the position is being lowered.
+    /// Twice the units refunded by cancels and settlements, ever; odd while the position is being lowered.
     refunded: AtomicU64,
     writer: Mutex<Writer>,
     bell: Bell,
     turns: Turns,
 }
 
-/// A reservation's memory: what was taken, where that left the bucket, and what had been given back until then; odd when
-/// something was being given back meanwhile, so that nobody knows which came first.
+/// A reservation's memory: the tokens taken, the word after that, and the count of refunds until then. The count is odd
+/// if a refund ran meanwhile, so that their order is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketTicket {
     tokens: u64,
@@ -121,33 +130,33 @@ pub struct BucketTicket {
     refunded: u64,
 }
 
-/// Why tokens are not there.
+/// Why a take failed.
 #[derive(Clone, Copy)]
 enum Shortage {
-    /// They will be, then.
+    /// The tokens are there at this instant.
     Until(Instant),
-    /// Nothing comes as time passes.
+    /// Nothing is refilled as time passes.
     Spent,
-    /// They never fit.
+    /// The demand exceeds the burst.
     Oversized,
 }
 
 impl BucketTicket {
-    /// What was taken by nobody, and never given back.
+    /// A ticket that took nothing, and gives nothing back.
     pub(crate) const NOTHING: Self = Self {
         tokens: 0,
         word: 0,
         refunded: 1,
     };
 
-    /// The last `tokens` of those that were taken, as a reservation of their own.
+    /// The last `tokens` of this ticket, as a reservation of their own.
     pub(crate) fn last(self, tokens: u64) -> Self {
         let tokens = tokens.min(self.tokens);
         Self { tokens, ..self }
     }
 
-    /// All that had been taken until then, whatever was given back: by this reservations have an order. None when it is
-    /// not known. Counts modulo `2^63`.
+    /// All tokens taken until then, whatever was refunded: reservations are ordered by it. `None` if the order is
+    /// unknown. Counts modulo `2^63`.
     fn gross_position(&self) -> Option<u64> {
         (self.refunded & 1 == 0).then(|| Word(self.word).position().wrapping_add(self.refunded >> 1))
     }
@@ -197,7 +206,8 @@ impl TokenBucket {
         bucket
     }
 
-    /// Word and parameters that belong together, as far as a later compare-exchange, or [`Self::still`], confirms it.
+    /// Reads the word and the parameters that belong to it, as far as a later compare-exchange, or [`Self::still`],
+    /// confirms it.
     #[inline(always)]
     fn read_flow(&self) -> (Word, Params) {
         // Acquire: the slot was written before the tag that names it. Pairs with the exchanges in `publish`.
@@ -215,7 +225,7 @@ impl TokenBucket {
         self.moving.load_flow()
     }
 
-    /// The same with all parameters: for whatever is no admission.
+    /// The same with all parameters, for everything but an admission.
     fn read(&self) -> (Word, Params) {
         // Acquire: as above.
         let word = Word(self.word.load(Ordering::Acquire));
@@ -248,7 +258,7 @@ impl TokenBucket {
         self.take(n, now).map(|_| ())
     }
 
-    /// Whole and apart, so that the usual admission has nothing to save for its sake.
+    /// One function out of line, so that the usual admission saves no registers for it.
     #[cold]
     #[inline(never)]
     fn take_by_turn(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<Word, Refusal<'_>> {
@@ -264,7 +274,7 @@ impl TokenBucket {
         judged.map_err(|at| self.refusal_until(n, at.map_or(Shortage::Spent, Shortage::Until), now))
     }
 
-    /// The same for a booking. One that no instant admits is refused for a reason of its own.
+    /// The same for a booking. If no instant admits it, `book_ahead` refuses it with its own reason.
     #[cold]
     fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
         match self.let_try(n, None, now) {
@@ -273,7 +283,7 @@ impl TokenBucket {
         }
     }
 
-    /// When `n` are admitted behind `ahead`.
+    /// When `n` units are admitted behind `ahead` others.
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         self.look(now, |base, axis, params| {
             let need = params.units(n);
@@ -293,7 +303,7 @@ impl TokenBucket {
         loop {
             let (word, params) = self.read_flow();
             let Some(ticks) = params.living_ticks(now) else {
-                // What it returns is small, so that the usual refusal is not kept in memory for its sake.
+                // The error is small, so that the usual refusal is not built in memory for this path.
                 return self
                     .take_slow(n, now)
                     .map_err(|short| self.refusal_until(n, short, now));
@@ -304,9 +314,10 @@ impl TokenBucket {
             // More than the burst never fits, since the base is at most a burst behind.
             if base + need <= ORIGIN + gained {
                 let taken = word.forward(base + need);
-                // It succeeds only if tag and position are those that were read. Acquire: whoever takes from a lowered
-                // position sees that something is being given back. Pairs with `shift_position`. Release: whoever reads this
-                // word and then the clock is not behind the reading that it was taken by. Pairs with `read`, in `seen`.
+                // It succeeds only if tag and position are those that were read. Acquire: a taker from a lowered
+                // position sees that a refund is under way. Pairs with `shift_position`. Release: a thread that reads
+                // this word and then the clock is not behind the reading that the word was taken by. Pairs with `read`,
+                // in `observe`.
                 if self
                     .word
                     .compare_exchange_weak(word.0, taken.0, Ordering::AcqRel, Ordering::Relaxed)
@@ -315,7 +326,7 @@ impl TokenBucket {
                     return Ok(taken);
                 }
             } else if self.still(word) {
-                // Nothing is always there, also in debt: nothing is moved by it.
+                // Zero units are always there, also in debt, and move nothing.
                 if n == 0 {
                     return Ok(word);
                 }
@@ -324,11 +335,11 @@ impl TokenBucket {
         }
     }
 
-    /// What had been given back until now: to be read before the position is moved, so that a give-back in between counts
-    /// as one since.
+    /// The count of refunds until now. Read it before the position is moved, so that a refund in between counts as a
+    /// later one.
     #[inline(always)]
     fn refunded_before(&self) -> u64 {
-        // Acquire: whoever reads a count also sees the lowered position. Pairs with `shift_position`.
+        // Acquire: a thread that reads a count also sees the lowered position. Pairs with `shift_position`.
         self.refunded.load(Ordering::Acquire)
     }
 
@@ -365,7 +376,7 @@ impl TokenBucket {
         Refusal::new(reason, LEG, n, wait)
     }
 
-    /// Takes `n` by all of the parameters, on an axis that is alive. Fails with what they are short of.
+    /// Takes `n` by all of the parameters, on a live axis.
     #[cold]
     fn take_slow(&self, n: u64, now: Instant) -> Result<Word, Shortage> {
         self.move_forward(now, |base, axis, params| {
@@ -379,7 +390,7 @@ impl TokenBucket {
         })
     }
 
-    /// Looks at the bucket at `now`: at its position, where the axis is, and the parameters by which both are measured.
+    /// Reads the bucket at `now`: its position, the axis, and the parameters by which both are measured.
     fn look<R>(&self, now: Instant, look: impl Fn(u64, u64, &Params) -> R) -> R {
         loop {
             let (word, params) = self.read();
@@ -395,7 +406,7 @@ impl TokenBucket {
         }
     }
 
-    /// What the bucket holds at `now`, in units; negative in debt. Also when the axis has run out since.
+    /// The bucket's level at `now`, in units; negative in debt. Also valid when the axis has run out since.
     fn level(word: Word, params: &Params, now: Instant) -> i64 {
         let held = i128::from(params.axis_beyond_life(now)) - i128::from(word.position());
         // A position has 48 bits, and so has a burst.
@@ -424,30 +435,30 @@ impl TokenBucket {
         })
     }
 
-    /// How long until `n` could be taken, if nobody takes any meanwhile; rounded up to a nanosecond. `None` when no
-    /// instant, but only a change of the quota, could admit them.
+    /// How long until `n` could be taken, if no other caller takes any meanwhile; rounded up to a nanosecond. `None` if
+    /// only a change of the quota could admit them.
     pub fn time_until(&self, n: u64) -> Option<Duration> {
         self.until(|base, params| {
             let need = params.units(n);
-            // Nothing is there already, also in debt.
+            // Zero units are there already, also in debt.
             let position = if n == 0 { 0 } else { base.saturating_add(need) };
             (need <= params.burst).then_some(position)
         })
     }
 
-    /// How long until it is full, if nobody takes any meanwhile. `None` when that is never.
+    /// How long until it is full, if no caller takes any meanwhile. `None` if that is never.
     pub fn time_until_full(&self) -> Option<Duration> {
         self.until(|base, params| Some(base.saturating_add(params.whole_burst())))
     }
 
-    /// How long until the axis reaches the position that `target` makes of the bucket's.
+    /// How long until the axis reaches the position that `target` returns.
     fn until(&self, target: impl Fn(u64, &Params) -> Option<u64>) -> Option<Duration> {
         let now = self.clock.now();
         let at = self.look(now, |base, _, params| params.reaches(target(base, params)?))?;
         Some(self.clock.between(now, at))
     }
 
-    /// Takes as many as there are, up to `n`, and says how many that were.
+    /// Takes up to `n` of the tokens that are there, and returns how many it took.
     pub fn acquire_up_to(&self, n: u64) -> u64 {
         let mut taken = 0;
         if self.turns.is_waited() && self.let_try(1, None, self.clock.now()).is_err() {
@@ -461,8 +472,9 @@ impl TokenBucket {
         taken
     }
 
-    /// Takes `n` now whether they are there or not. What is not is a debt, which is paid before anything else is
-    /// admitted. It is cut to two bursts or half an hour's refill, whichever is more; at a rate of zero to 2^30 tokens.
+    /// Takes `n` now, whether they are there or not. The rest is a debt, which is paid before anything else is
+    /// admitted. A debt is cut to two bursts or half an hour's refill, whichever is more; at a rate of zero to 2^30
+    /// tokens.
     ///
     /// ```
     /// # use tollgate::{ManualClock, Quota, TokenBucket};
@@ -477,8 +489,8 @@ impl TokenBucket {
         });
     }
 
-    /// Moves the position forward by as many units as `choose` says, which is given the position, the axis, and the
-    /// parameters. It may be asked more than once.
+    /// Moves the position forward by the number of units that `choose` returns, from the position, the axis and the
+    /// parameters. It may call `choose` more than once.
     fn move_forward<E>(
         &self,
         now: Instant,
@@ -512,16 +524,16 @@ impl TokenBucket {
 }
 
 impl TokenBucket {
-    /// Takes `n` for the first instant at which they will be there, behind everything booked before. It is given back
-    /// by being dropped, as exactly as a reservation.
+    /// Takes `n` for the first instant at which they will be there, behind everything booked before. Dropping it gives
+    /// the tokens back, as exactly as a reservation does.
     ///
-    /// Those behind one that is given back keep their instants, although they could start earlier now. Whoever books next
-    /// may start beside them, as far as the burst allows: by the instants at which they start no span exceeds its bound.
-    /// So one before others gives back at most as much as the bucket, without it, would hold less than the burst when each
-    /// of them starts; the rest comes back when those in its way are given back as well. Of more than 256 booked ahead
-    /// neighbours count as one, and of more than 64 that wait for the rest the oldest is forgotten: both give back less.
-    /// After a change of the quota nothing is given back before others that were booked before it; they keep their
-    /// instants whatever the new rate is, and are counted by those of the old one.
+    /// Bookings behind one that is given back keep their instants, although they could start earlier now. The next
+    /// booking may start beside them, as far as the burst allows: by the instants at which they start, no span exceeds
+    /// its bound. So a booking before others gives back at most as much as the bucket, without it, would be short of
+    /// full when each of them starts. The rest comes back when the bookings in its way are given back as well. Two
+    /// limits give back less: of more than 256 bookings, neighbours count as one; of more than 64 that wait for their
+    /// rest, the oldest is forgotten. After a change of the quota nothing is given back before others that were booked
+    /// before it. They keep their instants at any new rate, and are counted by those of the old one.
     ///
     /// # Errors
     /// `Oversized` when `n` exceeds the burst, `RateExceeded` at a rate of zero: only a change of the quota could admit it.
@@ -553,7 +565,7 @@ impl TokenBucket {
             self.let_newcomer_book(n, now)?;
         }
         let refunded = self.refunded_before();
-        // Nothing is always there, and is booked behind the others all the same.
+        // Zero units are always there, and are still booked behind the others.
         if n > 0
             && let Ok(word) = self.take(n, now)
         {
@@ -564,7 +576,7 @@ impl TokenBucket {
         Ok(FutureReservation::new(self, ticket, &self.clock, now, start))
     }
 
-    /// Under the writer's lock, so that nobody gives back between the booking and its promise.
+    /// Runs under the writer's lock, so that no refund comes between the booking and its promise.
     #[cold]
     fn book_ahead(&self, n: u64, now: Instant, max_wait: u64) -> Result<(BucketTicket, Instant), Refusal<'_>> {
         let refuse = |reason, at: Option<Instant>| {
@@ -576,7 +588,7 @@ impl TokenBucket {
         if need > params.burst {
             return Err(self.refusal_until(n, Shortage::Oversized, now));
         }
-        // Relaxed: written under the lock that we hold. So it is even, and what is newer is known.
+        // Relaxed: written under the lock that we hold. So it is even, and all newer refunds are known.
         let refunded = self.refunded.load(Ordering::Relaxed);
         let mut word = Word(self.word.load(Ordering::Relaxed));
         let (base, start) = loop {
@@ -593,7 +605,7 @@ impl TokenBucket {
                 return Err(refuse(Reason::TimedOut, Some(now.after_ticks(late))));
             }
             let taken = word.at(target);
-            // Relaxed: what is given back, and which parameters are in force, changes under the lock that we hold.
+            // Relaxed: refunds, and changes of the parameters, happen under the lock that we hold.
             match self
                 .word
                 .compare_exchange_weak(word.0, taken.0, Ordering::Relaxed, Ordering::Relaxed)
@@ -730,7 +742,7 @@ impl Word {
     fn tag(self) -> u64 {
         self.0 >> TAG_SHIFT
     }
-    /// Which set of parameters: the same in the last step of a change and after it.
+    /// The version of the parameters: the same in the last step of a change and after it.
     #[inline]
     fn version(self) -> u64 {
         ((self.tag() + 1) >> 1) & VERSIONS

@@ -1,11 +1,11 @@
 //! A quota compiled for a clock, and the slots in which a bucket publishes it.
 //!
 //! A bucket's axis gains `mul / 2^(64 - shift)` units per tick since `epoch`; one token is `2^scale` units. `mul` is
-//! rounded up, so that an instant at which the exact rate gains a whole token does so here, and never a unit more is
-//! gained than `ticks x rate + 1`.
+//! rounded up, so that the axis has a whole token at the instant at which the exact rate has gained it. It never gains
+//! a unit more than `ticks x rate + 1`.
 //!
-//! Refilled by interval, it gains `step` units at the end of each, which is `mul / 2^shift` ticks long. That takes a
-//! division, and stands apart from the usual way.
+//! A bucket that is refilled by interval gains `step` units at the end of each interval, which is `mul / 2^shift` ticks
+//! long. That takes a division, and has its own slow path.
 
 use super::POSITION;
 use crate::rate::quota::Quota;
@@ -17,11 +17,11 @@ use crate::time::{Clock, Instant};
 pub(super) const ORIGIN: u64 = 1 << 46;
 /// The largest burst in units.
 const MAX_BURST_UNITS: u64 = 1 << 45;
-/// How far ahead of the axis may be booked. So a position keeps within its 48 bits.
+/// How far ahead of the axis bookings may reach. So a position keeps within its 48 bits.
 pub(super) const MAX_AHEAD: u64 = MAX_BURST_UNITS;
-/// How far an axis may go before it is started anew.
+/// How far an axis may go before it is restarted.
 const MAX_GAIN: u64 = 1 << 47;
-/// An axis lasts at least so long; one that is started anew lies a quarter of it back at most.
+/// The least lifetime of an axis; the start of a restarted one lies at most a quarter of it back.
 const MIN_LIFE_NANOS: u128 = 3_600_000_000_000;
 
 /// A quota compiled for a clock.
@@ -31,19 +31,19 @@ pub(super) struct Params {
     pub(super) mul: u64,
     pub(super) shift: u32,
     pub(super) scale: u32,
-    /// What comes at the end of each interval, in units; zero when it does not come by interval.
+    /// The units that come at the end of each interval; zero for a continuous refill.
     pub(super) step: u64,
-    /// The most that it holds, in units: the burst, and less than a token of what a wait has been rounded up by.
+    /// The most that the bucket holds, in units: the burst, plus less than a token for the rounding of waits.
     pub(super) burst: u64,
     /// The axis at its epoch, less the burst.
     pub(super) floor: u64,
-    /// This axis lives for fewer ticks than this.
+    /// The axis lives for fewer ticks than this.
     pub(super) life: u64,
     /// The largest debt, in units.
     pub(super) debt: u64,
 }
 
-/// The scale at which every number of tokens is no unit at all: all that an unlimited quota takes.
+/// The scale of an unlimited quota: every number of tokens is zero units.
 const UNLIMITED_SCALE: u32 = 49;
 
 impl Params {
@@ -126,13 +126,14 @@ impl Params {
             burst,
             floor: ORIGIN - burst,
             debt: Self::debt(quota, scale),
-            // Where ticks are shifted, `mul` is 2^63 at the least: what they are shifted to stays within 2^48.
+            // Where ticks are shifted, `mul` is 2^63 at the least: shifted ticks stay within 2^48.
             life: axis::ticks_until(MAX_GAIN, mul, shift).saturating_add(1),
         }
     }
 
-    /// What a bucket may hold beyond its burst, so that one of which all is wanted loses nothing by the rounding of each wait
-    /// up to a tick: what comes in a tick, but less than a token. Nothing where no wait is rounded, or by less than a millionth.
+    /// How much a bucket may hold beyond its burst: the gain of one tick, but less than a token. So a bucket whose
+    /// burst is wanted each time loses nothing when each wait is rounded up to a tick. Zero where no wait is rounded,
+    /// or by less than a millionth.
     fn slack(mul: u64, shift: u32, token: u64) -> u64 {
         let ticks = axis::ticks_until(token, mul, shift);
         let exact = u128::from(token) << 64;
@@ -178,16 +179,16 @@ impl Params {
         now.ticks_since(self.epoch)
     }
 
-    /// Ticks since the epoch, as long as the axis lives. Zero for an earlier instant; none beyond, and of an axis that never
-    /// lives.
+    /// Ticks since the epoch, as long as the axis lives. Zero for an earlier instant; `None` beyond its life, and for
+    /// an axis that never lives.
     #[inline(always)]
     pub(super) fn living_ticks(&self, now: Instant) -> Option<u64> {
         if seeded!("bucket_takes_early_for_late") {
             let ticks = now.ticks().wrapping_sub(self.epoch.ticks());
             return (ticks < self.life).then_some(ticks);
         }
-        // An earlier instant is told apart first. As a difference that wraps around it would be the end of time, at which
-        // the axis of a slow rate still lives.
+        // An earlier instant is excluded first. Its wrapped difference would be the end of time, at which the axis of a
+        // slow rate still lives.
         match now.ticks().checked_sub(self.epoch.ticks()) {
             Some(ticks) => (ticks < self.life).then_some(ticks),
             None => (self.life > 0).then_some(0),
@@ -199,12 +200,12 @@ impl Params {
         self.ticks(now) < self.life
     }
 
-    /// True when nothing is counted.
+    /// True for an unlimited quota.
     pub(super) fn is_unlimited(&self) -> bool {
         self.scale == UNLIMITED_SCALE
     }
 
-    /// What the axis gains in so many ticks, which must lie within its life.
+    /// The axis's gain in `ticks`, which must lie within its life.
     #[inline]
     pub(super) fn gained(&self, ticks: u64) -> u64 {
         if self.step == 0 {
@@ -214,13 +215,13 @@ impl Params {
         }
     }
 
-    /// The same, if it gains continuously.
+    /// The same for a continuous refill.
     #[inline(always)]
     pub(super) fn flowed(&self, ticks: u64) -> u64 {
         axis::gained(ticks, self.mul, self.shift)
     }
 
-    /// Parameters that are being replaced may be a mixture until that is noticed: whatever they are, no panic.
+    /// Parameters that are being replaced may be a mixture until the reader notices: no value may cause a panic.
     #[cold]
     fn gained_by_steps(&self, ticks: u64) -> u64 {
         let steps = (ticks << self.shift).checked_div(self.mul).unwrap_or(0);
@@ -233,7 +234,7 @@ impl Params {
         ORIGIN + self.gained(self.ticks(now).min(self.life.saturating_sub(1)))
     }
 
-    /// The same, whether it lives so long or not; saturating.
+    /// The axis at `now`, also beyond its life; saturating.
     pub(super) fn axis_beyond_life(&self, now: Instant) -> u64 {
         ORIGIN.saturating_add(self.gained_beyond_life(now))
     }
@@ -243,7 +244,7 @@ impl Params {
         (u128::from(self.ticks(now)) << self.shift) / u128::from(self.mul)
     }
 
-    /// What the axis would have gained at `now`, whether it lives so long or not; saturating.
+    /// The axis's gain at `now`, also beyond its life; saturating.
     pub(super) fn gained_beyond_life(&self, now: Instant) -> u64 {
         let gained = if self.step == 0 {
             (u128::from(self.ticks(now)) * u128::from(self.mul)) >> (64 - self.shift)
@@ -258,19 +259,19 @@ impl Params {
         self.end_of(self.steps(now))
     }
 
-    /// When so many intervals have ended. Rounded up to a tick, as the ends of intervals are: never beyond an instant at which
-    /// they have.
+    /// The instant at which `steps` intervals have ended. Rounded up to a tick, as the ends of intervals are: so it is
+    /// never too early.
     fn end_of(&self, steps: u128) -> Instant {
         let ticks = (steps * u128::from(self.mul)).div_ceil(1 << self.shift);
         self.epoch.after_ticks(u64::try_from(ticks).unwrap_or(u64::MAX))
     }
 
-    /// Where the axis is started anew at `now`, so that nothing is lost by it: whole intervals, or whole numbers of `whole` ticks
-    /// after it was started last, if an axis lasts longer than these.
+    /// The epoch of a restart at `now` that loses nothing: whole intervals, or whole numbers of `whole` ticks, after
+    /// the last start, if an axis lasts longer than these.
     ///
-    /// Not right at `now`, but so long before that a burst has come since. An earlier instant than the start counts as that: there
-    /// the bucket is empty, whatever it holds `now`, and so it was before. An interval that is so long that an axis lasts for few of
-    /// them goes back half as many at most.
+    /// The epoch is not `now` but earlier, by the time that a burst takes. An earlier instant than the epoch counts as
+    /// the epoch: there the bucket is empty at any level it has `now`, as it was before. If an axis lasts for only a
+    /// few intervals, the epoch goes back at most half as many.
     pub(super) fn epoch_anew(&self, whole: u64, now: Instant) -> Instant {
         let at_once = seeded!("bucket_starts_anew_at_once");
         if self.step > 0 {
@@ -295,7 +296,7 @@ impl Params {
         self.epoch.after_ticks(until)
     }
 
-    /// When the axis reaches `position`; nothing when it never does.
+    /// When the axis reaches `position`; `None` if it never does.
     pub(super) fn reaches(&self, position: u64) -> Option<Instant> {
         let distance = position.saturating_sub(ORIGIN);
         let ticks = match self.step {
@@ -309,14 +310,14 @@ impl Params {
         Some(self.epoch.after_ticks(ticks))
     }
 
-    /// `tokens` in units, saturating well above everything that a position can hold.
+    /// `tokens` in units, saturating well above every position.
     #[inline(always)]
     pub(super) fn units(&self, tokens: u64) -> u64 {
         tokens.min((1 << 48) >> self.scale) << self.scale
     }
 }
 
-/// In how many ticks an axis gains whole tokens, exactly, as far as the clock counts nanoseconds; of other clocks it is one.
+/// The number of ticks in which an axis gains whole tokens exactly, where the clock counts nanoseconds; otherwise one.
 pub(super) fn whole_ticks(quota: &Quota, clock: &Clock) -> u64 {
     match clock.is_manual() && !quota.is_zero() && !quota.is_unlimited() {
         true => quota.reduced().1,
@@ -324,15 +325,15 @@ pub(super) fn whole_ticks(quota: &Quota, clock: &Clock) -> u64 {
     }
 }
 
-/// The largest power of two by which so many units stay within `limit`.
+/// The largest power of two by which `units` stay within `limit`.
 fn fits(units: u128, limit: u64) -> u32 {
     (u128::from(limit) / units.max(1)).checked_ilog2().unwrap_or(0)
 }
 
 /// Parameters that are read without a lock while one writer replaces them.
 ///
-/// An admission reads the first five. Of an axis that gains by steps they say that it never lives: so it takes the slow
-/// way, which reads all.
+/// An admission reads the first five. For an axis that gains by steps they say that it never lives: so the admission
+/// takes the slow path, which reads all.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     epoch: AtomicU64,
@@ -347,7 +348,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// What an admission needs, as if the axis gained continuously.
+    /// The parameters of an admission, as if the axis gained continuously.
     ///
     /// Acquire throughout: a reader that sees a field of a *later* set of parameters also sees that the word's tag has
     /// moved on, so its compare-exchange fails. Pairs with the stores in `store`. In the ordinary case the fields are
@@ -411,8 +412,7 @@ mod tests {
     use crate::time::ManualClock;
     use std::time::Duration;
 
-    /// Given any rate that flows, then an axis lasts an hour at least, and what it gains in its life leaves room for what may
-    /// be booked ahead of it.
+    /// Given any rate that flows, then an axis lasts an hour at least, and its gain leaves room for bookings ahead.
     #[test]
     fn an_axis_lasts_an_hour_and_stays_within_its_bits() {
         let second = Duration::from_secs(1);
@@ -435,8 +435,8 @@ mod tests {
         }
     }
 
-    /// Refunds rates so slow that their axis lives for ever, and one whose parameters for admissions say that it never does, then
-    /// an instant before the start is never taken for one at the end.
+    /// Given rates so slow that their axis lives for ever, and one whose admission parameters say that it never does,
+    /// then an instant before the start is never taken for one at the end.
     #[test]
     fn before_the_start_is_not_the_end() {
         let manual = ManualClock::new();
@@ -469,10 +469,10 @@ mod tests {
         assert_eq!(params.reaches(ORIGIN + 1), None);
     }
 
-    /// On any clock an axis reaches a number of tokens at the first tick at which it has gained them, and that is when the
+    /// On any clock an axis reaches a number of tokens at the first tick at which it has gained them. That is when the
     /// quota says, within 1 ppm of it and a tick.
     #[test]
-    fn what_an_axis_gains_and_when_it_reaches_it_agree() {
+    fn gain_and_instant_of_an_axis_agree() {
         let second = Duration::from_secs(1);
         let quotas = [
             Quota::per_second(10),

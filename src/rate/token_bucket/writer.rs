@@ -1,28 +1,32 @@
-//! Changing the quota while the bucket runs, and starting the axis anew: the same step, under the writer's lock.
+//! Everything that happens under the writer's lock: changes of the quota, restarts of the axis, refunds, and the
+//! promises of bookings.
 //!
-//! Giving back: what a cancel or a settlement lowers the position by. One at a time, under the writer's lock, so that each
-//! counts those before it.
+//! # Changes
+//! A change of quota and a restart of the axis are the same step: [`TokenBucket::publish`] replaces the parameters.
 //!
-//! Let `room` be how much was missing in the bucket when `n` were reserved. When `r` have been refilled since, and older
-//! reservations have given back `g` since, then `h = room + n - r - g` would be missing now had nobody taken since, and a cancel
-//! gives back `min(n, h)`. A bucket that had never seen the reservation would hold `min(n, s)` more, with `s` the least that has
-//! been missing since, which is `h` at least. So a cancel gives back no more than that; just that where `r + g <= room`, which
-//! makes both `n`; and otherwise at most `r + g - room` less.
+//! # Refunds
+//! A refund lowers the position, for a cancel or a settlement. The lock orders refunds, so that each counts those
+//! before it.
 //!
-//! All of this is by the instants at which the others have taken. So the clock is read after the word, and again whenever the
-//! word has changed before it could be moved: somebody may have found the bucket full since. Only when the word is as the
-//! reservation left it there is nobody to ask about. Whoever takes read the clock before the exchange that moves the word, which
-//! releases; so a manual or a coarse clock is not read behind that. A processor may read its own counter some nanoseconds before
-//! the word that was to be read first: then as much more may come back as the rate yields in these.
+//! Let `room` be how much was missing in the bucket when `n` were reserved. When `r` have been refilled since, and
+//! older reservations have been refunded `g` since, then `h = room + n - r - g` would be missing now had no caller
+//! taken since, and a cancel refunds `min(n, h)`. A bucket that had never seen the reservation would hold `min(n, s)`
+//! more, where `s` is the least that has been missing since, and `s >= h`. So a cancel refunds no more than that. It
+//! refunds exactly that where `r + g <= room`, which makes both `n`. Otherwise it refunds at most `r + g - room` less.
 //!
-//! Who has given back how much, by the order of their reservations: what tells a give-back that lowered the ground under a
-//! reservation from one that only took away what had been put on top of it later.
+//! The instants at which other callers took decide this. So the clock is read after the word, and again if the word has
+//! changed before it could be moved: a caller may have found the bucket full since. If the word is as the reservation
+//! left it, no other caller matters. A taker reads the clock before its exchange on the word, which releases. So a
+//! manual or a coarse clock is never read behind that. A processor may read its own counter some nanoseconds before the
+//! word that was to be read first: then the refund may exceed the bound by the rate's yield in these nanoseconds.
 //!
-//! FutureReservation: taking now for the first instant at which the tokens will be there.
+//! [`Refunds`] keeps the refunds of late in the order of their reservations. So a refund that lowered the ground under
+//! a reservation is told from one that only removed tokens taken later.
 //!
-//! What is left when bookings are given up is what those that are kept would have left alone, each taking at its own instant, as
-//! long as no more has been refilled since one was made than there was room before it. Later, less may come back, by at most what
-//! was refilled beyond that room: see [`give_back`](super::give_back).
+//! # Bookings
+//! When bookings are cancelled, the bucket is left as the kept ones would have left it alone, each taking at its own
+//! instant. That holds as long as no more has been refilled since a booking was made than there was room before it.
+//! Later, less may come back, by at most the refill beyond that room.
 
 use super::params::{Params, whole_ticks};
 use super::{BucketTicket, POSITION, TokenBucket, Word};
@@ -34,13 +38,13 @@ use crate::sync::shim::atomic::Ordering;
 use crate::time::{Instant, Pass};
 use std::convert::Infallible;
 
-/// What only changes of the quota touch.
+/// The state that only the lock holder touches.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) quota: Quota,
     pub(super) made_with: Quota,
     changes: Vec<Change>,
-    /// Who gave back what, since the last change.
+    /// The refunds since the last change.
     refunds: Refunds,
     /// How many changes there were.
     pub(super) era: u64,
@@ -60,16 +64,16 @@ struct Change {
     start: u64,
     /// How much the level was raised by the change itself; `None` when it was reset.
     raised: Option<i128>,
-    /// What had been given back until then, as `TokenBucket::given` has it, and where that goes on from.
+    /// The count of refunds until then, as `TokenBucket::refunded` has it, and where that count goes on from.
     refunded: u64,
     refunded_after: u64,
 }
 
 /// How many changes back a reservation can be cancelled.
 const HISTORY: usize = 16;
-/// Versions recur. Each time they do, what has been given back grows by this, in units: more than any reservation has left to
-/// give back. So one of an earlier round gives back nothing. The count of units has 63 bits, hence 2^15 rounds of 2^15 versions
-/// are told apart.
+/// Versions recur. Each time they do, the count of refunds grows by this many units: more than any reservation has
+/// left. So a reservation of an earlier round gives back nothing. The count of units has 63 bits, hence 2^15 rounds of
+/// 2^15 versions are told apart.
 const ROUND: u64 = 1 << 48;
 const FINE: u32 = 60;
 
@@ -80,13 +84,13 @@ pub(super) fn fine(units: u64, params: &Params) -> i128 {
 impl TokenBucket {
     /// Changes the quota at once; `inherit` says what becomes of the tokens that are there. A debt stays.
     ///
-    /// An unlimited quota counts nothing: the bucket is full after it, whatever the rule, and nothing that was taken
-    /// before is given back. From one quota by interval to another the intervals go on from where the latest ended.
+    /// An unlimited quota counts nothing: after it the bucket is full by every rule, and nothing that was taken before
+    /// is given back. From one quota by interval to another, the intervals go on from the end of the latest.
     pub fn set_quota(&self, quota: Quota, inherit: Inherit) {
         self.change_quota(|_| quota, inherit);
     }
 
-    /// Starts anew, full. What was taken before is not given back any more.
+    /// Starts anew, full. Nothing that was taken before is given back any more.
     pub fn reset(&self) {
         self.change_quota(|quota| quota, Inherit::Reset);
     }
@@ -117,7 +121,7 @@ impl TokenBucket {
                 };
                 let left;
                 (withheld, left) = earlier.change(kept, wanted.min(new), new);
-                // What overflows is gone for those as well who give back later.
+                // Later refunds do not bring back the overflow either.
                 let raised = if wanted > kept { left - kept } else { wanted - kept };
                 (left, Some(raised))
             });
@@ -128,7 +132,7 @@ impl TokenBucket {
         self.bell.ring_anew();
     }
 
-    /// The parameters of another quota from `now` on. Under the writer's lock.
+    /// Compiles another quota from `now` on. Under the writer's lock.
     fn compile(&self, quota: &Quota, now: Instant) -> Params {
         let (_, before) = self.read();
         if quota.is_by_interval() && before.step > 0 && !seeded!("bucket_intervals_restart") {
@@ -148,14 +152,14 @@ impl TokenBucket {
         if before.lives(now) {
             return;
         }
-        // (What gains nothing lasts for ever.)
+        // An axis that gains nothing lasts for ever.
         let epoch = before.epoch_anew(whole_ticks(&writer.quota, &self.clock), now);
         let after = Params { epoch, ..before };
         let end = before.axis_beyond_life(now);
         let start = after.axis_at(now);
         loop {
             let word = Word(self.word.load(Ordering::Acquire));
-            // Not more than full, `now`: so there is nothing by a reading from before the new start.
+            // Not more than full at `now`: so it is empty by a reading from before the new start.
             let held = (i128::from(end) - i128::from(word.position())).min(i128::from(before.burst));
             let position = (i128::from(start) - held).clamp(0, i128::from(POSITION)) as u64;
             if self.publish(word, position, &after) {
@@ -208,7 +212,7 @@ impl TokenBucket {
         }
     }
 
-    /// What was given back until the change from `version`, and what the count goes on from. Under the writer's lock.
+    /// The count of refunds until the change from `version`, and the count to go on from. Under the writer's lock.
     fn carry_refunds(&self, version: u64) -> (u64, u64) {
         // Relaxed, both: written under the lock that we hold. A reservation that sees the later version and the earlier count, or
         // the other way round, gives back nothing.
@@ -229,7 +233,7 @@ impl TokenBucket {
         }
         self.moving.store(after);
         let mut moving = word.next(position);
-        // Release: whoever reads this tag reads the slot as written above. Pairs with `read`.
+        // Release: a reader of this tag reads the slot as written above. Pairs with `read`.
         if self
             .word
             .compare_exchange(word.0, moving.0, Ordering::AcqRel, Ordering::Relaxed)
@@ -237,7 +241,7 @@ impl TokenBucket {
         {
             return false;
         }
-        // Nobody's exchange succeeds any more that was computed with what rests here.
+        // No exchange that was computed with the resting parameters succeeds any more.
         self.resting.store(after);
         loop {
             let resting = moving.next(moving.position());
@@ -253,15 +257,15 @@ impl TokenBucket {
     }
 }
 
-/// What a reservation under earlier parameters has to do with those in force. In `2^-60` tokens.
+/// A reservation of earlier parameters, measured by those in force. In `2^-60` tokens.
 struct Past {
-    /// Where its position lies now.
+    /// Its position now.
     position: i128,
     /// The least room that was left at the changes in between.
     least_room: i128,
-    /// What was given back until the last change.
+    /// The refunds until the last change.
     lowered: i128,
-    /// What had been given back at the last change, as `TokenBucket::given` has it.
+    /// The count of refunds at the last change, as `TokenBucket::refunded` has it.
     refunded: u64,
 }
 
@@ -287,7 +291,7 @@ impl Writer {
         self.changes.push(change);
     }
 
-    /// Nothing when the changes since then are not all remembered, or one was a reset.
+    /// `None` if the changes since then are not all remembered, or one was a reset.
     fn since(&self, ticket: &BucketTicket, now: u64) -> Option<Past> {
         let taken = Word(ticket.word);
         let first = self
@@ -315,7 +319,7 @@ impl Writer {
     }
 }
 
-/// What was taken, and after how many changes.
+/// A ticket, and the number of changes before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EraTicket {
     era: u64,
@@ -323,7 +327,7 @@ pub(super) struct EraTicket {
 }
 
 impl EraTicket {
-    /// With how many changes there have been, and the version that is in force since the last.
+    /// From the number of changes so far, and the version in force since the last.
     pub(super) fn new(ticket: BucketTicket, era: u64, version: u64) -> Self {
         let era = era.saturating_sub(Word::versions_between(Word(ticket.word).version(), version));
         Self { era, ticket }
@@ -340,13 +344,14 @@ impl TakeOrder for EraTicket {
     }
 }
 
-/// The units given back between two readings of `TokenBucket::given`.
+/// The units refunded between two readings of `TokenBucket::refunded`.
 fn refunded_between(earlier: u64, later: u64) -> u64 {
     (later & !1).wrapping_sub(earlier & !1) >> 1
 }
 
 impl TokenBucket {
-    /// Waits for the turn to lower the position at `now`: one at a time, so that each counts those before it.
+    /// Locks the writer with an axis that lives at `now`. Refunds run one at a time, so that each counts those before
+    /// it.
     pub(super) fn lock_writer(&self, now: Instant) -> (MutexGuard<'_, Writer>, Params) {
         loop {
             let writer = self.writer.lock();
@@ -359,7 +364,8 @@ impl TokenBucket {
         }
     }
 
-    /// How much of a reservation may be given back at `now`, in units of the parameters in force, were nobody booked ahead.
+    /// How much of a reservation may be refunded at `now`, in units of the parameters in force, without regard to
+    /// bookings.
     fn refundable(&self, writer: &Writer, ticket: &BucketTicket, params: &Params, now: Instant) -> u64 {
         let taken = Word(ticket.word);
         // Relaxed: written under the lock that we hold.
@@ -368,11 +374,11 @@ impl TokenBucket {
         if taken.version() == version {
             let floor = params.axis_at(now) - params.burst;
             let room = taken.position().saturating_sub(floor);
-            // Where nothing is refilled nothing has overflowed, whatever others have given back in this round of versions.
+            // Without refill nothing has overflowed, whatever has been refunded in this round of versions.
             if params.mul == 0 && refunded_between(ticket.refunded, refunded) < ROUND {
                 return room;
             }
-            // What newer ones gave back had been on top of this one.
+            // Refunds of newer reservations had been on top of this one.
             let newer = ticket
                 .gross_position()
                 .map_or(0, |position| writer.refunds.by_newer_than(position));
@@ -388,16 +394,16 @@ impl TokenBucket {
         u64::try_from(room).unwrap_or(u64::MAX)
     }
 
-    /// Moves the position to where `change` says, which is given the word that is there, and counts what that gives back.
-    /// Starts at `word`, and under the lock_writer's lock, so that the tag stays. Returns the units given back.
+    /// Moves the position to the one that `change` returns for the current word, and counts the difference as refunded.
+    /// Starts at `word`, under the writer's lock, so that the tag stays. Returns the units refunded.
     fn shift_position(&self, mut word: Word, change: impl Fn(Word) -> u64) -> u64 {
         // Relaxed: written under the lock that we hold. Published by the exchange below.
         let refunded = self.refunded.load(Ordering::Relaxed);
         self.refunded.store(refunded | 1, Ordering::Relaxed);
         let units = loop {
             let shifted = word.at(change(word));
-            // Release: a reservation that is made on the lowered position sees that something is being given back.
-            // Pairs with the exchange in `take`. Acquire: who is asked again sees what has been taken meanwhile.
+            // Release: a reservation on the lowered position sees that a refund is under way. Pairs with the exchange
+            // in `take`. Acquire: a retry sees the takes in between.
             match self
                 .word
                 .compare_exchange_weak(word.0, shifted.0, Ordering::Release, Ordering::Acquire)
@@ -406,13 +412,12 @@ impl TokenBucket {
                 Err(seen) => word = Word(seen),
             }
         };
-        // Release: whoever reads this count sees the lowered position. Pairs with `try_reserve`.
+        // Release: a thread that reads this count sees the lowered position. Pairs with `try_reserve`.
         self.refunded.store(refunded.wrapping_add(2 * units), Ordering::Release);
         units
     }
 
-    /// Gives back `tokens` of a reservation, as far as they may be: all of them when it is cancelled, the overcharge when it is
-    /// settled.
+    /// Refunds up to `tokens` of a reservation: all of them when it is cancelled, the overcharge when it is settled.
     #[cold]
     pub(super) fn refund(&self, ticket: &BucketTicket, tokens: u64, pass: Pass<'_>) {
         loop {
@@ -422,7 +427,7 @@ impl TokenBucket {
             if self.undo_latest(&mut writer, ticket, wanted, word) {
                 return;
             }
-            let seen = self.seen(word, pass);
+            let seen = self.observe(word, pass);
             if !params.lives(seen.now) {
                 drop(writer);
                 self.start_anew(seen.now);
@@ -430,29 +435,29 @@ impl TokenBucket {
             }
             let booked = EraTicket::new(*ticket, writer.era, word.version());
             writer.promises.expire(seen.now.ticks());
-            // What is settled to less is still promised its instant.
+            // A booking that is settled to less keeps its promised instant.
             if writer.promises.is_empty() || tokens < ticket.tokens {
                 return self.refund_now(&mut writer, booked, wanted.into(), &params, seen);
             }
             for (booked, units) in writer.promises.cancel(booked, wanted.into()) {
                 let (word, _) = self.read();
-                self.refund_now(&mut writer, booked, units, &params, self.seen(word, pass));
+                self.refund_now(&mut writer, booked, units, &params, self.observe(word, pass));
             }
             return;
         }
     }
 
-    /// A word that has been read, with an instant that no one who has taken until then was ahead of.
-    fn seen(&self, word: Word, pass: Pass<'_>) -> Seen {
+    /// A word that has been read, with an instant not behind the clock of any taker before it.
+    fn observe(&self, word: Word, pass: Pass<'_>) -> Seen {
         let now = pass.latest(&self.clock);
         Seen { word, now }
     }
 
-    /// Gives back all `units` of a reservation that is the last that was taken or given back: then nothing has overflowed
-    /// since that was seen, whatever the clock says. False, with nothing done, when it is not.
+    /// Refunds all `units` of the reservation that was taken last, if nothing was refunded since: then nothing has
+    /// overflowed, whatever the clock says. Returns false, with nothing done, if others came since.
     #[inline]
     fn undo_latest(&self, writer: &mut Writer, ticket: &BucketTicket, units: u64, word: Word) -> bool {
-        // Relaxed: written under the lock that we hold. So it is even, and the order of what was taken is known.
+        // Relaxed: written under the lock that we hold. So it is even, and the order of takes is known.
         let as_it_was = word.0 == ticket.word && self.refunded.load(Ordering::Relaxed) == ticket.refunded;
         if !as_it_was || !writer.promises.is_empty() || !writer.refunds.has_room() {
             return false;
@@ -467,7 +472,7 @@ impl TokenBucket {
         back > 0 || units == 0
     }
 
-    /// Gives back as much of `wanted` units as may be.
+    /// Refunds up to `wanted` units.
     fn refund_now(&self, writer: &mut Writer, booked: EraTicket, wanted: u128, params: &Params, seen: Seen) {
         let most = self.refundable(writer, &booked.ticket, params, seen.now);
         let units = writer.promises.release(booked, wanted.min(most.into())) as u64;
@@ -485,35 +490,35 @@ impl TokenBucket {
         remember(writer, &booked.ticket, seen.word, units);
     }
 
-    /// How much may be given back now that somebody has moved the word since: who took may have found the bucket full.
+    /// How much may be refunded now that another caller has moved the word: it may have found the bucket full.
     #[cold]
     fn still_refundable(&self, writer: &Writer, ticket: &BucketTicket, params: &Params, seen: Seen) -> u64 {
         let now = self.clock.now().max(seen.now);
         self.refundable(writer, ticket, params, now)
     }
 
-    /// Forgets who gave back before all who have room left to give back.
+    /// Forgets the refunds older than any reservation with room left to refund.
     fn forget_spent(&self, writer: &mut Writer, params: &Params, now: Instant) {
-        // Here, so that it is once in the life of a bucket, and of those alone that give back.
+        // Here, so that it allocates once in the life of a bucket, and only of a bucket that refunds.
         writer.refunds.make_room();
-        // Whoever has room left had it above this when all was taken, and nothing had been given.
+        // A reservation with room left had it above this after its take, with nothing refunded.
         let floor = params.axis_at(now) - params.burst;
         // Relaxed: written under the lock that we hold.
         let refunded = self.refunded.load(Ordering::Relaxed) >> 1;
         writer.refunds.forget_spent(floor.wrapping_add(refunded));
     }
 
-    /// Takes `more` for a reservation, into debt if need be, and returns its ticket: what may still come back of it by now,
-    /// and what was taken. The debt is cut, and what is cut off is not charged.
+    /// Takes `more` for a reservation, into debt if need be. Returns its ticket: the part that may still come back by
+    /// now, and the new tokens. The debt is cut, and the part that is cut off is not charged.
     ///
-    /// What may come back lies below others that have taken since. It has no place in the order of reservations any more: as
-    /// if all who give back later had been before it.
+    /// The old part lies below later takers, so it has no place in the order of reservations any more: it counts all
+    /// later refunds as older.
     #[cold]
     pub(super) fn take_more(&self, ticket: &BucketTicket, more: u64, pass: Pass<'_>) -> BucketTicket {
         loop {
             let writer = self.writer.lock();
             let (word, params) = self.read();
-            let now = self.seen(word, pass).now;
+            let now = self.observe(word, pass).now;
             if !params.lives(now) {
                 drop(writer);
                 self.start_anew(now);
@@ -521,7 +526,7 @@ impl TokenBucket {
             }
             let kept = self.refundable(&writer, ticket, &params, now);
             let mut taken = 0;
-            // It lives, so that this needs no lock.
+            // The axis lives, so that this needs no lock.
             let word = self.move_forward(now, |base, axis, params| {
                 taken = params.owed(base, axis, more);
                 Ok::<_, Infallible>(params.units(taken))
@@ -548,7 +553,7 @@ struct Seen {
     now: Instant,
 }
 
-/// Remembers what `ticket` has given back under the parameters of `word`.
+/// Records the refund of `ticket` under the parameters of `word`.
 fn remember(writer: &mut Writer, ticket: &BucketTicket, word: Word, units: u64) {
     if let Some(position) = ticket.gross_position()
         && Word(ticket.word).version() == word.version()
@@ -558,35 +563,35 @@ fn remember(writer: &mut Writer, ticket: &BucketTicket, word: Word, units: u64) 
     }
 }
 
-/// So many give-backs are told apart; more are told apart less well, which gives back less.
+/// How many refunds are told apart. Beyond that the newest two count as one, which refunds less.
 const ENTRIES: usize = 64;
 
-/// Amounts by the gross position of the reservation that gave them back: the sum of all that had been taken until then.
-/// Positions wrap around at `2^63`; all that are held at a time lie within half of their range.
+/// Amounts by the gross position of the refunded reservation: the sum of all that had been taken until then. Positions
+/// wrap around at `2^63`; all that are held at a time lie within half of their range.
 #[derive(Debug, Default)]
 struct Refunds {
     /// In order of position.
     entries: Vec<(u64, u64)>,
 }
 
-/// True when `a` lies behind `b`. They have 63 bits that count: so many has half of what counts what was given.
+/// True if `a` lies behind `b`. They have 63 significant bits: half of the count of refunded units.
 fn behind(a: u64, b: u64) -> bool {
     ((a.wrapping_sub(b) << 1) as i64) < 0
 }
 
 impl Refunds {
-    /// Makes room for all that will ever be remembered, at once.
+    /// Reserves the memory for all entries at once.
     fn make_room(&mut self) {
         self.entries
             .reserve_exact((ENTRIES + 1).saturating_sub(self.entries.len()));
     }
 
-    /// True when one more is told apart from all others.
+    /// True if one more entry is told apart from all others.
     fn has_room(&self) -> bool {
         self.entries.len() < ENTRIES
     }
 
-    /// Counts what the reservation at `position` has given back.
+    /// Counts the refund of the reservation at `position`.
     fn add(&mut self, position: u64, units: u64) {
         let is_newest = self.entries.last().is_none_or(|&(newest, _)| behind(newest, position));
         if is_newest && self.has_room() {
@@ -606,7 +611,7 @@ impl Refunds {
         }
     }
 
-    /// What reservations after the one at `position` have given back.
+    /// The refunds of reservations after the one at `position`.
     fn by_newer_than(&self, position: u64) -> u64 {
         let newer = self.entries.iter().rev();
         newer
@@ -615,11 +620,11 @@ impl Refunds {
             .sum()
     }
 
-    /// Forgets those that nobody will ask for again: a reservation has room left to give back if its position, with what
-    /// newer ones gave back, lies beyond `spent`.
+    /// Forgets entries that no refund will ask for again. A reservation has room left to refund if its position, plus
+    /// the refunds of newer ones, lies beyond `spent`.
     ///
-    /// What an entry took lies between it and all before it, so these reach no further, with what it gave back, than it
-    /// does without: the first that does not reach far enough, from the newest, is the last that is asked for.
+    /// The take of an entry lies between it and all before it. So those reach no further, with its refund, than it does
+    /// without. From the newest on, the first entry that does not reach far enough ends the list.
     fn forget_spent(&mut self, spent: u64) {
         let mut newer = 0;
         let mut reaches = |&(position, units): &(u64, u64)| {
@@ -641,7 +646,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_summed_from_the_newest_whatever_the_order_of_giving() {
+    fn amounts_are_summed_from_the_newest_in_any_order_of_refunds() {
         let mut refunds = Refunds::default();
         for (position, units) in [(30, 3), (10, 1), (20, 2), (20, 5)] {
             refunds.add(position, units);
@@ -669,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_reservation_gives_back_in_parts_takes_one_entry() {
+    fn a_reservation_refunded_in_parts_takes_one_entry() {
         let mut refunds = Refunds::default();
         refunds.add(20, 5);
         for _ in 0..2 * ENTRIES {
@@ -692,7 +697,7 @@ mod tests {
         for position in 0..2 * ENTRIES as u64 {
             assert!(refunds.by_newer_than(position) < 2 * ENTRIES as u64 - position);
         }
-        // Refunds back from the newest to the oldest, nothing is lost.
+        // Refunded from the newest to the oldest, nothing is lost.
         let mut refunds = Refunds::default();
         for position in (0..2 * ENTRIES as u64).rev() {
             assert_eq!(refunds.by_newer_than(position), 2 * ENTRIES as u64 - 1 - position);
@@ -700,7 +705,7 @@ mod tests {
         }
     }
 
-    /// After so many changes, at a position, when so many units had been given back; odd when that is not known.
+    /// A ticket at a position, after `era` changes and `refunded` units; odd if the order is unknown.
     fn booked(era: u64, position: u64, refunded: u64) -> EraTicket {
         let word = Word::new(2 * era, position).0;
         let ticket = BucketTicket {
@@ -713,7 +718,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_told_by_its_change_and_by_all_that_had_been_taken() {
+    fn tickets_are_ordered_by_change_and_then_by_gross_position() {
         let order = [
             booked(3, 900, 0),
             booked(4, 700, 0),
@@ -731,16 +736,16 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_the_order_of_is_older_than_all_since_the_same_change() {
+    fn a_ticket_of_unknown_order_is_older_than_all_since_the_same_change() {
         let (known, unknown) = (booked(5, 100, 6), booked(5, 900, 7));
         assert!(unknown.is_before(&known) && !known.is_before(&unknown));
         assert!(!unknown.is_before(&booked(4, 900, 0)) && booked(4, 900, 0).is_before(&unknown));
         assert_eq!([known, unknown].map(|of| of.ticket.gross_position()), [Some(103), None]);
     }
 
-    /// Half of what counts the units given back has 63 bits.
+    /// The count of refunded units has 63 bits.
     #[test]
-    fn the_order_outlasts_the_count_of_what_was_given_back() {
+    fn the_order_survives_a_wrap_of_the_count_of_refunds() {
         let (last, first) = (booked(5, 100, u64::MAX - 1), booked(5, 100, 0));
         assert!(last.is_before(&first) && !first.is_before(&last));
         assert!(!last.is_before(&booked(5, 50, u64::MAX - 1)));

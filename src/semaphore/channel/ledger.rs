@@ -1,7 +1,7 @@
-//! The books of a semaphore whose permits are things: how many there should be, and how many there are.
+//! The ledger of a semaphore whose permits are tokens: how many there should be, and how many exist.
 //!
-//! Invariant: while it is open, at least as many exist as the limit says. What exists beyond the limit is debt: it is
-//! destroyed, not put back, as soon as somebody has it in hand.
+//! Invariant: while it is open, at least as many exist as the limit says. Tokens beyond the limit are debt: each is
+//! destroyed, not put back, as soon as a caller has it in hand.
 
 /// How many tokens there should be, and how many exist, held or free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,13 +13,13 @@ pub(crate) struct Ledger {
     closed: bool,
 }
 
-/// What becomes of a token that somebody has in hand.
+/// The fate of a token that a caller has in hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the books already say so"]
+#[must_use = "the ledger has counted it already"]
 pub(crate) enum Fate {
     /// It is free again.
     Kept,
-    /// It no longer exists: it has paid for a shrink, or nobody can take it any more.
+    /// It no longer exists: it has paid for a shrink, or the semaphore is closed.
     Swallowed,
 }
 
@@ -57,9 +57,9 @@ impl Ledger {
         self.closed
     }
 
-    /// Changes the limit. Returns how many tokens are to be made; they count as existing from now on. What exists
-    /// already, as debt, is not made again.
-    #[must_use = "the tokens have been booked"]
+    /// Changes the limit. Returns how many tokens the caller has to make; they count as existing from now on. Tokens
+    /// that exist already, as debt, are not made again.
+    #[must_use = "the ledger counts the tokens already"]
     pub(crate) fn set_limit(&mut self, limit: usize) -> usize {
         self.limit = limit;
         self.largest = self.largest.max(limit);
@@ -71,7 +71,7 @@ impl Ledger {
         made
     }
 
-    /// A token is in hand: one that came back, or a free one that is looked at.
+    /// A token is in hand: a returned one, or a free one that is inspected.
     pub(crate) fn judge(&mut self) -> Fate {
         if self.closed || self.existing > self.limit {
             self.existing -= 1;
@@ -81,8 +81,8 @@ impl Ledger {
         }
     }
 
-    /// `n` tokens that are held will never come back: they come off the limit too. A debt is paid by that only where
-    /// nothing is left of the limit.
+    /// `n` held tokens will never come back: they come off the limit too. That pays a debt only where nothing is left
+    /// of the limit.
     pub(crate) fn lose(&mut self, n: usize) {
         self.existing -= n;
         self.limit = self.limit.saturating_sub(n);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shrink_is_paid_by_what_comes_back() {
+    fn a_shrink_is_paid_by_returned_tokens() {
         let mut ledger = open(3);
         assert_eq!((ledger.set_limit(1), ledger.debt()), (0, 2));
         assert_eq!([ledger.judge(), ledger.judge()], [Fate::Swallowed; 2]);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_comes_off_the_limit_and_then_off_the_debt() {
+    fn lost_tokens_come_off_the_limit_and_then_off_the_debt() {
         let mut ledger = open(10);
         assert_eq!(ledger.set_limit(3), 0);
         ledger.lose(2);

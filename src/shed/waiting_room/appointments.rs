@@ -1,10 +1,10 @@
-//! Who is turned away is given an instant, and a place that is kept for a while from then on.
+//! Appointments: an instant for a refused client, and a place that is kept for a while from then on.
 
 use crate::time::Instant;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// The places of a waiting room, at most one for a key.
+/// The places of a waiting room, at most one per key.
 ///
 /// ```text
 ///  none --book--> early --at--> open --redeem--> none
@@ -14,24 +14,24 @@ use std::hash::Hash;
 #[derive(Debug)]
 pub(super) struct Appointments<K> {
     places: HashMap<K, Place>,
-    /// Whose place it is, in the order of instants. Together these have the same places as `places`.
+    /// The owners of the places, in the order of instants. Together these have the same places as `places`.
     early: BTreeMap<Place, K>,
     open: BTreeMap<Place, K>,
     number: u64,
-    /// The instant of the next place, and how far it was behind the one before.
+    /// The instant of the next place, and its distance from the one before.
     next: Instant,
     interval: Option<u64>,
     most: usize,
     /// How long a place is kept, in ticks.
     grace: u64,
-    /// So much of it, in ticks, whoever is told of a place must have left.
+    /// The least time, in ticks, that a place must have left when a client is given it.
     least: u64,
     missed: u64,
-    /// How many places are opened in one call, and how many dropped.
+    /// How many places one call opens, and how many it drops.
     pace: usize,
 }
 
-/// How many places one call opens at most, and drops: after a long silence it does not make all others wait for all of them.
+/// How many places one call opens and drops at most: after a long silence no call does all of that work.
 const PACE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,22 +40,22 @@ struct Place {
     number: u64,
 }
 
-/// What came of asking for a place.
+/// The result of asking for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Booked {
-    /// It is given one, for this instant.
+    /// The key has a new place, at this instant.
     New(Instant),
-    /// It has one, and may come from this instant on.
+    /// The key has a place, and may come from this instant on.
     Known(Instant),
-    /// There is none for so late an instant as this, before which it need not come.
+    /// No place: the client may not come before this instant, and that is too late for a place.
     Beyond(Instant),
-    /// There is none. All have come at this instant, or where all have, the first is over: later than now, unless there can be
-    /// none at all.
+    /// No place is free until this instant: all have begun by then, or, if all have, the first is over. It is later
+    /// than now, unless there are no places at all.
     Full(Instant),
 }
 
 impl<K: Hash + Eq + Copy> Appointments<K> {
-    /// At most `most` places, each kept for `grace` ticks, and told while `least` ticks of these are left, which is not more.
+    /// At most `most` places, each kept for `grace` ticks, and given out while at least `least` of these are left.
     pub(super) fn new(most: usize, grace: u64, least: u64) -> Self {
         Self {
             places: HashMap::new(),
@@ -72,33 +72,33 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         }
     }
 
-    /// How many places are taken, with those that are over and that no call has dropped yet.
+    /// The number of places taken, with those that are over and not yet dropped.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Somebody is still to come.
+    /// True if the instant of a place is still to come.
     pub(super) fn is_awaited(&self, now: Instant) -> bool {
         self.early.last_key_value().is_some_and(|(place, _)| place.at > now)
     }
 
-    /// How many places have ended without anybody.
+    /// The number of places that ended unused.
     pub(super) fn missed(&self) -> u64 {
         self.missed
     }
 
-    /// A place for `key`, not before `now`, and `interval` ticks behind the one before; where the interval is another than
-    /// before, behind as many as are still to come, had they this interval. What was told stays, and a new place is at least
-    /// `interval` from each of these: in gaps that are wide enough, or else behind the last. So no stretch of time holds more
-    /// than the fastest of the rates allows that its places were given out at.
+    /// A place for `key`, not before `now`, and `interval` ticks behind the one before. After a change of the interval
+    /// it is behind all places still to come, as if they had the new interval. Promised instants stay, and a new place
+    /// is at least `interval` from each of them: in a gap that is wide enough, or else behind the last. So no span
+    /// holds more than the fastest rate at which its places were given out allows.
     ///
     /// From one change of the interval to the next this walks once over the places that are still to come, in all.
     ///
-    /// A key keeps the place that it has, and may come at once when its instant has come; unless too little of its time is left:
-    /// it could be over before the key is back.
+    /// A key keeps its place, and may come at once when its instant has come. If too little of its time is left, it
+    /// gets another: the place could be over before the key is back.
     ///
-    /// Nobody comes before `not_before`, so that a place is moved there; two that are moved may be at one instant. Where that is
-    /// later than all places of the room and the grace reach, there is none: it would be taken for as long.
+    /// A place before `not_before` is moved there; two that are moved may share an instant. If `not_before` is later
+    /// than all places and the grace reach, there is none: it would be taken for that long.
     pub(super) fn book(&mut self, key: K, now: Instant, interval: u64, not_before: Instant) -> Booked {
         self.pass(now);
         let back = now.max(not_before);
@@ -143,7 +143,7 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         Booked::New(at)
     }
 
-    /// The first instant from `at` on that is `interval` from every place that is still to come at `now`.
+    /// The first instant from `at` on that is at least `interval` from every place still to come at `now`.
     fn gap_from(&self, mut at: Instant, now: Instant, interval: u64) -> Instant {
         let near = Place::first_after(now.max(Instant::from_ticks(at.ticks().saturating_sub(interval))));
         for place in self.early.range(near..).map(|(place, _)| place) {
@@ -178,8 +178,8 @@ impl<K: Hash + Eq + Copy> Appointments<K> {
         place.at.after_ticks(self.grace) < now
     }
 
-    /// Opens the places whose instant has come, and drops those whose grace is over: the earliest, and so many at a time. As long
-    /// as one is left that is over, each call drops one.
+    /// Opens the places whose instant has come, and drops those whose grace is over: the earliest, at most `pace` of
+    /// each. While any that is over is left, each call drops one at least.
     fn pass(&mut self, now: Instant) {
         for _ in 0..self.pace {
             let Some(entry) = self.early.first_entry().filter(|entry| entry.key().at <= now) else {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_told_while_enough_of_its_time_is_left() {
+    fn a_place_is_given_out_while_enough_of_its_time_is_left() {
         let mut room = Appointments::new(1, GRACE, LEAST);
         assert_eq!(room.book('a', at(0), 10, at(0)), Booked::New(at(0)));
         assert_eq!(
@@ -274,10 +274,10 @@ mod tests {
         assert_eq!(room.book('d', at(31), 10, at(31)), Booked::New(at(31)));
     }
 
-    /// Given two places at a slow rate, then at a faster one the next are behind two of the faster; and at a slower one behind
-    /// all that are still to come, had they its interval.
+    /// Given two places at a slow rate, then at a faster one the next are behind two of the faster. At a slower one
+    /// they are behind all that are still to come, as if those had its interval.
     #[test]
-    fn another_interval_counts_from_those_who_are_still_to_come() {
+    fn another_interval_counts_the_places_still_to_come() {
         let mut room = Appointments::new(100, GRACE, LEAST);
         let mut book = |key, now, interval| match room.book(key, at(now), interval, at(now)) {
             Booked::New(due) => due.ticks(),
@@ -288,9 +288,10 @@ mod tests {
         assert_eq!([book(5, 35, 50), book(6, 35, 50)], [150, 250]);
     }
 
-    /// Given a thousand places at one rate and a thousand at twice that: no stretch of time holds more than the faster rate.
+    /// Given a thousand places at one rate and a thousand at twice that, then no span holds more than the faster rate
+    /// allows.
     #[test]
-    fn a_faster_rate_fills_the_gaps_between_what_was_told() {
+    fn a_faster_rate_fills_the_gaps_between_promised_instants() {
         let mut room = Appointments::new(usize::MAX, GRACE, LEAST);
         let mut dues = Vec::new();
         for (key, interval) in (0..1_000)
@@ -310,9 +311,9 @@ mod tests {
         assert_eq!(dues.last(), Some(&124_900), "and no gap is left");
     }
 
-    /// Given many whose places are over when somebody asks again: no call drops all of them, and none of them counts.
+    /// Given many places that are over at the next call, then no call drops all of them, and none of them counts.
     #[test]
-    fn a_call_drops_so_many_and_no_more() {
+    fn a_call_drops_a_bounded_number_of_places() {
         let mut room = Appointments::new(usize::MAX, GRACE, LEAST);
         for key in 0..1_000 {
             let _ = room.book(key, at(0), 10, at(0));
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(
             room.book(1_000, at(now), 20, at(now)),
             Booked::New(at(now)),
-            "behind nobody"
+            "behind no other"
         );
         assert_eq!((room.len(), room.missed()), (1_001 - PACE, PACE as u64));
         assert!(!room.redeem(999, at(now)), "over, and still there");
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_given_a_place_that_is_over_when_it_may_come() {
+    fn no_key_is_given_a_place_that_is_over_when_it_may_come() {
         let mut room = Appointments::new(4, GRACE, LEAST);
         assert_eq!(room.book('a', at(0), 10, at(30)), Booked::New(at(30)), "moved");
         assert_eq!(
@@ -376,8 +377,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a list of what was promised: whoever comes in its time has its place, nobody else has one, and there are
-        /// never more than there may be. However few places a call opens and drops.
+        /// Compared to a list of promises: a key that comes in its time has its place, no other key has one, and there
+        /// are never more than allowed. This holds for any pace.
         #[test]
         fn every_promise_is_kept_and_nothing_else(steps in prop::collection::vec(step(), 1..200), pace in 1..4_usize) {
             let mut room = Appointments { pace, ..Appointments::new(MOST, GRACE, LEAST) };

@@ -1,4 +1,4 @@
-//! Who is turned away is told when to come back, and is let in then.
+//! Gives refused clients a retry time, and honours it.
 
 mod appointments;
 mod service_rate;
@@ -14,40 +14,45 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::Duration;
 
-/// Gives those who are turned away an appointment each: an instant to come back at, and a place that is kept until then.
+/// Gives each refused client an appointment: an instant to come back at, and a place that is kept for it from then on.
 ///
-/// Nobody knows when a permit comes back, so a limit on how many run at once cannot tell a client when to ask again: by then
-/// newcomers have what was free. A waiting room makes such an instant true. It hands out instants at a rate that the service
-/// surely serves ([`book`](Self::book)), one to a key, and knows whoever comes back ([`redeem`](Self::redeem)), to be let in
-/// before newcomers. It admits nobody itself: that is done by a lane of their own in front of the same limiter,
-/// [`Policy::lane`](crate::Policy::lane). `tower::LimitLayer::waiting_room` does both for the requests of a service, and the
-/// instant is their `Retry-After`.
+/// It is unknown when a permit comes back, so a concurrency limit cannot tell a client when to ask again: by then
+/// newcomers may have taken the free permits. A waiting room makes such an instant true. It gives out instants at a
+/// rate that the service can surely serve ([`book`](Self::book)), one per key. It recognises a client that comes back
+/// ([`redeem`](Self::redeem)), so that the client can be admitted before newcomers. It admits no client itself: that is
+/// the job of a lane of their own in front of the same limiter, [`Policy::lane`](crate::Policy::lane).
+/// `tower::LimitLayer::waiting_room` does both for the requests of a service, and the instant is their `Retry-After`.
 ///
-/// No permit is held for whoever has not come: a place that nobody comes for costs the others nothing.
+/// No permit is held for a client that has not come: an unused place costs the others nothing.
 ///
 /// # The rate
-/// Instants are evenly spaced at a [`Quota`]; its burst says nothing here. Who comes back must find the service able to serve
-/// so many: in a lane beside the newcomers' line that is half of what it can do, since the two take turns.
-/// With a [`share`](Self::share) the rate is that part of what was measured while newcomers were turned away, if that is
-/// more than the quota: the lesser of the latest two stretches of 64 that had waited and were [served](Self::note_served).
-/// It is known until nobody has been turned away for a second, and until all who were told to come have had their instant.
-/// When the rate changes, the next place is behind as many as are still to come, at the new rate, and as far from each of
-/// them as this rate has it. So at a faster rate new places fill the gaps between those that were told, where these are wide
-/// enough, and are behind the last of them where not: no stretch of time holds more than the faster rate allows.
+/// Instants are evenly spaced at a [`Quota`]; its burst does not count. The service must be able to serve returning
+/// clients at that rate. In a lane beside the newcomers' queue that is half of its capacity, since the two take turns.
+///
+/// With a [`share`](Self::share) the rate is that part of the measured service rate, if that is more than the quota.
+/// The service rate is measured while newcomers are refused: the lower of the latest two runs of 64 that had waited and
+/// were [served](Self::note_served). It is kept until no client has been refused for a second and every promised
+/// instant has come.
+///
+/// When the rate changes, the next place is behind all places still to come, as if these had the new rate, and as far
+/// from each of them as the new rate requires. So at a faster rate new places fill the gaps between promised instants,
+/// where these are wide enough, and are behind the last of them otherwise. No span holds more than the faster rate
+/// allows.
 ///
 /// # The places
-/// A key has one place at most, and is told the same instant until that has come. It may come as late as the
-/// [`grace`](Self::grace), 5 s unless set; then the place is another's. Asking meanwhile, it is told to come at once, and
-/// with less than [`LEAST_GRACE`](Self::LEAST_GRACE) left it is given another place. So nobody collects places but who has
-/// many keys: let a rate by the same key stand before.
+/// A key has one place at most, and is given the same instant until that has come. The client may come as late as the
+/// [`grace`](Self::grace), 5 s unless set; then the place is free for another key. A client that asks meanwhile may
+/// come at once, and with less than [`LEAST_GRACE`](Self::LEAST_GRACE) left it is given another place. Only a client
+/// with many keys can hoard places. Put a per-key rate limit in front.
 ///
-/// There are at most `places` at a time, the furthest `places / rate` ahead. Who finds none is told when the last of them
-/// is due, or the first of them over where all are ([`RoomFull`]). That is no promise, and cannot be: what is told to more
-/// than can be remembered is not known again. With as many places as there can be keys it does not happen.
+/// There are at most `places` at a time, the furthest `places / rate` ahead. If none is free, the error says when the
+/// last of them is due, or, if all are, when the first of them is over ([`RoomFull`]). That is no promise, and cannot
+/// be: the room does not remember a client without a place. With as many places as there can be keys it does not
+/// happen.
 ///
 /// # Memory
-/// Of a key 128 bits of a hash are kept, by a secret that the operating system draws. So the room takes 100 to 150 bytes for each
-/// place, and none of it is the key's choice. Two keys of one hash would share a place.
+/// Of a key it keeps 128 bits of a hash, by a secret from the operating system. So the room takes 100 to 150 bytes for
+/// each place, and none of it is the key's choice. Two keys of one hash would share a place.
 ///
 /// # Memory ordering
 /// None is promised to callers.
@@ -80,17 +85,17 @@ use std::time::Duration;
 pub struct WaitingRoom {
     clock: Clock,
     settings: Settings,
-    /// Of two keys with one print nobody has heard.
+    /// Two keys with the same 128-bit print are practically impossible.
     prints: [RandomState; 2],
     state: Mutex<RoomState>,
-    /// How many places are taken. Written under the lock of `state`; read without it as a hint.
+    /// The number of places taken. Written under the lock of `state`; read without it as a hint.
     taken: AtomicUsize,
-    /// How many have been served that had to wait.
+    /// The number of served requests that had to wait.
     served: AtomicU64,
     broken: AtomicU64,
 }
 
-/// What a room is made with.
+/// The settings of a room.
 #[derive(Clone, Copy)]
 struct Settings {
     places: usize,
@@ -100,10 +105,10 @@ struct Settings {
     share: u64,
 }
 
-/// A key, as far as the room remembers it.
+/// A key, as the room remembers it.
 type Print = [u64; 2];
 
-/// What is written down.
+/// The state behind the lock.
 struct RoomState {
     appointments: Appointments<Print>,
     service_rate: ServiceRate,
@@ -111,37 +116,37 @@ struct RoomState {
     counts: WaitingRoomStats,
 }
 
-/// What has come of the places of a [`WaitingRoom`] so far.
+/// The counts of a [`WaitingRoom`] so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitingRoomStats {
-    /// Places that were given out.
+    /// Places given out.
     pub booked: u64,
-    /// Of these, how many somebody came back for in time.
+    /// Places whose clients came back in time.
     pub redeemed: u64,
-    /// Of these, how many ended without anybody, or were so near their end that the key was given another. So what was booked
-    /// and neither redeemed, missed nor cancelled is [`len`](WaitingRoom::len).
+    /// Places that ended unused, or were so near their end that the key was given another. The places booked, and
+    /// neither redeemed, missed nor cancelled, are [`len`](WaitingRoom::len).
     pub missed: u64,
-    /// Of those who came back in time, how many were refused all the same: promises that were not kept. Zero where nobody
-    /// says so by [`note_broken`](WaitingRoom::note_broken).
+    /// Clients that came back in time and were refused all the same: broken promises. Counted only by
+    /// [`note_broken`](WaitingRoom::note_broken).
     pub broken: u64,
-    /// How many times there was no place.
+    /// Calls that found no free place.
     pub full: u64,
 }
 
 const MILLION: u64 = 1_000_000;
-/// Overload is over when nobody was turned away for so long, and nobody is still to come.
+/// Overload is over after this long without a refusal, if no place is still to come.
 const GAP: Duration = Duration::from_secs(1);
 
 impl WaitingRoom {
     /// How long a place is kept unless set otherwise.
     pub const GRACE: Duration = Duration::from_secs(5);
-    /// The shortest time that a place may be kept: what is told in whole seconds is up to one late, and has a way to go.
+    /// The shortest grace: a `Retry-After` in whole seconds is up to one second late, and so is the network.
     pub const LEAST_GRACE: Duration = Duration::from_secs(2);
-    /// The longest time that a place may be kept.
+    /// The longest grace.
     pub const MOST_GRACE: Duration = Duration::from_secs(86_400);
 
-    /// A room of so many places, given out at `rate`, on the real clock. With no places at all everybody finds it full.
+    /// A room of `places` places, given out at `rate`, on the real clock. A room without places is always full.
     ///
     /// # Errors
     /// [`ShedError::NoRate`] for a quota of zero.
@@ -161,8 +166,8 @@ impl WaitingRoom {
         Self::build(self.settings, clock)
     }
 
-    /// The same room, empty, where a place is kept for `grace` from its instant on. Longer than what the client is told may be
-    /// late: rounding to whole seconds, the way, and what layers outside say of their own.
+    /// The same room, empty, where a place is kept for `grace` from its instant on. Make it longer than a client may be
+    /// late: rounding to whole seconds, the network, and the waits of layers outside.
     ///
     /// # Errors
     /// [`ShedError::Grace`] when it is less than [`LEAST_GRACE`](Self::LEAST_GRACE), or more than
@@ -174,8 +179,8 @@ impl WaitingRoom {
         Ok(Self::build(Settings { grace, ..self.settings }, &self.clock))
     }
 
-    /// The same room, empty, which gives out places at this part (0 to 1) of what was measured under overload, if that is more
-    /// than its quota. Under a half where those who come back take turns with newcomers.
+    /// The same room, empty, which gives out places at this part (0 to 1) of the service rate measured under overload,
+    /// if that is more than its quota. Below one half where returning clients take turns with newcomers.
     ///
     /// # Errors
     /// [`ShedError::Number`] when it is not 0 to 1.
@@ -207,8 +212,8 @@ impl WaitingRoom {
         self.state.lock().quota
     }
 
-    /// Changes the rate from the next place on, which is behind as many as are still to come, at the new rate, and where it is
-    /// not too near to one of them. What was told stays.
+    /// Changes the rate from the next place on. That place is behind all places still to come, as if they had the new
+    /// rate, and not too near to any of them. Promised instants stay.
     ///
     /// # Errors
     /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.
@@ -227,21 +232,21 @@ impl WaitingRoom {
         self.settings.places
     }
 
-    /// How many places are taken. A snapshot; one whose time is over counts until somebody asks for another, or comes back: each
-    /// drops 64 of these at most, so that no call takes long.
+    /// The number of places taken. A snapshot. A place whose time is over counts until a call of `book` or `redeem`
+    /// drops it; each drops at most 64 of them, so that no call takes long.
     pub fn len(&self) -> usize {
-        // Relaxed: a hint. Whoever was told of a place comes after that; a newcomer has none to be found.
+        // Relaxed: a hint. A client with a place comes after this was stored; a newcomer has none to be found.
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// True when no place is taken. It reads one number: what a service does that turns nobody away.
+    /// True if no place is taken. With no appointments outstanding, the cost is one atomic load.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How long `key`, which was turned away, should wait before it asks again: the place that it has, or a new one. Zero when
-    /// it may come at once.
+    /// How long the refused `key` should wait before it asks again, by its place or a new one. Zero if it may come at
+    /// once.
     ///
     /// # Errors
     /// [`RoomFull`] when there is no place.
@@ -249,12 +254,12 @@ impl WaitingRoom {
         self.book_from(key, Duration::ZERO)
     }
 
-    /// [`book`](Self::book) for a key that is not to come before `not_before` from now on: its place is then or later. None is
-    /// kept for what is further ahead than the places reach, and what is told is `not_before`.
+    /// [`book`](Self::book) for a key that may not come before `not_before` from now on: its place is then or later. If
+    /// that is beyond the last possible place, no place is kept, and the result is `not_before`.
     pub(crate) fn book_from<K: Hash + ?Sized>(&self, key: &K, not_before: Duration) -> Result<Duration, RoomFull> {
         let (print, now) = (self.print(key), self.clock.now());
         let back = self.clock.after(now, not_before);
-        // Relaxed: a number that says nothing about any other memory.
+        // Relaxed: the number says nothing about any other memory.
         let served = self.served.load(Ordering::Relaxed);
         let booked = self.open(|state| {
             let awaited = state.appointments.is_awaited(now);
@@ -277,8 +282,8 @@ impl WaitingRoom {
         }
     }
 
-    /// Takes the place of `key`, which has come back. False when it has none, or its instant has not come: then it is a
-    /// newcomer like any other, and keeps what it has.
+    /// Takes the place of `key`, which has come back. False if it has none, or its instant has not come: then it is a
+    /// newcomer like any other, and keeps its place.
     pub fn redeem<K: Hash + ?Sized>(&self, key: &K) -> bool {
         if self.is_empty() {
             return false;
@@ -297,20 +302,20 @@ impl WaitingRoom {
         self.open(|state| state.appointments.cancel(print))
     }
 
-    /// Counts one that had to wait and was admitted: what the [`share`](Self::share) is measured by.
+    /// Counts an admitted request that had to wait: the [`share`](Self::share) is measured by it.
     #[inline]
     pub fn note_served(&self) {
         // Relaxed: a count, read as such.
         self.served.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts one that came back in time and was refused all the same.
+    /// Counts a client that came back in time and was refused all the same.
     pub fn note_broken(&self) {
         // Relaxed: a count, read as such.
         self.broken.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What has come of the places so far. A snapshot.
+    /// The counts so far. A snapshot.
     pub fn stats(&self) -> WaitingRoomStats {
         let state = self.state.lock();
         WaitingRoomStats {
@@ -320,7 +325,7 @@ impl WaitingRoom {
         }
     }
 
-    /// How far the next place is behind the latest, in ticks.
+    /// The distance of the next place from the latest, in ticks.
     fn interval(&self, state: &RoomState) -> u64 {
         let (count, nanos) = state.quota.reduced();
         let stated = match state.quota.is_unlimited() {
@@ -375,8 +380,9 @@ pub struct RoomFull {
 }
 
 impl RoomFull {
-    /// When the last of all places is due, or where all are, when the first of them is over. Who asks again then has no place,
-    /// but nobody has been promised a later instant, unless others have come meanwhile. Zero in a room without places alone.
+    /// When the last of all places is due, or, if all are, when the first of them is over. A client that asks again
+    /// then has no place, but no later instant has been promised, unless others have come meanwhile. Zero only in a
+    /// room without places.
     pub fn retry_after(&self) -> Duration {
         self.retry_after
     }
