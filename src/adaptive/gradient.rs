@@ -31,11 +31,11 @@ pub struct Gradient {
     measure_at: f64,
     /// In seconds.
     least: Option<f64>,
-    phase: Phase,
+    stage: Stage,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Phase {
+enum Stage {
     /// Windows since the least was measured.
     Steady(u32),
     /// The limit is down from this, until earlier requests have ended.
@@ -52,7 +52,7 @@ impl Gradient {
             every: 600,
             measure_at: 3.0,
             least: None,
-            phase: Phase::Steady(0),
+            stage: Stage::Steady(0),
         }
     }
 
@@ -77,7 +77,7 @@ impl Gradient {
         self
     }
 
-    fn step(&self, limit: f64, least: f64, sample: &Sample) -> f64 {
+    fn next_limit(&self, limit: f64, least: f64, sample: &Sample) -> f64 {
         let gradient = match sample.dropped {
             true => 0.5,
             false => (least * (1.0 + self.buffer) / sample.seconds()).clamp(0.5, 2.0),
@@ -99,30 +99,30 @@ impl Default for Gradient {
 
 impl LimitLaw for Gradient {
     fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
-        match (self.phase, self.least) {
-            (Phase::Draining(before), _) => {
+        match (self.stage, self.least) {
+            (Stage::Draining(before), _) => {
                 // A window that began with a queue would measure the queue.
                 if sample.in_flight as f64 <= limit || seeded!("gradient_measures_the_queue") {
-                    self.phase = Phase::Measuring(before);
+                    self.stage = Stage::Measuring(before);
                 }
                 limit
             }
-            (Phase::Measuring(before), _) => {
+            (Stage::Measuring(before), _) => {
                 self.least = Some(sample.seconds());
-                self.phase = Phase::Steady(0);
+                self.stage = Stage::Steady(0);
                 before
             }
-            (Phase::Steady(_), None) => {
+            (Stage::Steady(_), None) => {
                 self.least = Some(sample.seconds());
                 limit
             }
-            (Phase::Steady(windows), Some(least)) => {
-                let new = self.step(limit, least, sample);
-                self.phase = Phase::Steady(windows + 1);
+            (Stage::Steady(windows), Some(least)) => {
+                let new = self.next_limit(limit, least, sample);
+                self.stage = Stage::Steady(windows + 1);
                 if windows + 1 < self.every {
                     return new;
                 }
-                self.phase = Phase::Draining(new);
+                self.stage = Stage::Draining(new);
                 new.min(self.measure_at)
             }
         }

@@ -49,11 +49,11 @@ const UNLIMITED_SCALE: u32 = 49;
 impl Params {
     pub(super) fn compile(quota: &Quota, clock: &Clock, epoch: Instant) -> Self {
         if quota.is_unlimited() {
-            Self::standing(UNLIMITED_SCALE, 0, epoch)
+            Self::constant(UNLIMITED_SCALE, 0, epoch)
         } else if quota.is_zero() {
             // Not finer, so that a debt finds room.
             let scale = fits(quota.burst_size().into(), MAX_BURST_UNITS).min(16);
-            Self::standing(scale, quota.burst_size(), epoch)
+            Self::constant(scale, quota.burst_size(), epoch)
         } else if quota.is_by_interval() {
             Self::stepping(quota, clock, epoch)
         } else {
@@ -62,7 +62,7 @@ impl Params {
     }
 
     /// An axis that gains nothing.
-    fn standing(scale: u32, burst: u64, epoch: Instant) -> Self {
+    fn constant(scale: u32, burst: u64, epoch: Instant) -> Self {
         Self {
             epoch,
             mul: 0,
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn an_axis_that_stands_has_been_where_it_starts() {
+    fn a_constant_axis_has_been_where_it_starts() {
         let epoch = Instant::from_ticks(1 << 40);
         let params = Params::compile(&Quota::zero().burst(5), ManualClock::new().clock(), epoch);
         assert_eq!(params.reaches(ORIGIN), Some(epoch));

@@ -360,7 +360,7 @@ mod tests {
         Book(u8, u64, u64),
         Redeem(u8),
         Cancel(u8),
-        Pass(u64),
+        Elapse(u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -372,7 +372,7 @@ mod tests {
             )),
             (0..6u8).prop_map(Step::Redeem),
             (0..6u8).prop_map(Step::Cancel),
-            (0..15u64).prop_map(Step::Pass),
+            (0..15u64).prop_map(Step::Elapse),
         ]
     }
 
@@ -426,7 +426,7 @@ mod tests {
                         prop_assert!(cancelled || !had);
                         gone += u64::from(cancelled);
                     }
-                    Step::Pass(ticks) => now += ticks,
+                    Step::Elapse(ticks) => now += ticks,
                 }
                 prop_assert_eq!(booked, gone + room.missed() + room.len() as u64);
                 prop_assert!(room.len() <= MOST && room.len() == room.early.len() + room.open.len());
