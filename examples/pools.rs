@@ -43,7 +43,8 @@ impl Connection {
 /// The sum of an account and those below it.
 fn sum(walkers: &WorkerPool, database: &StatefulPool<Connection>, depth: u32) -> u64 {
     let own = database.submit(move |connection| connection.balance(depth)).unwrap();
-    let mut below = walkers.group::<u64, TaskError>();
+    // At most two of the accounts below are walked at once.
+    let mut below = walkers.group::<u64, TaskError>().limit(2).unwrap();
     for _ in 0..if depth == 0 { 0 } else { 3 } {
         let (walkers, database) = (walkers.clone(), database.clone());
         below.submit(move || Ok(sum(&walkers, &database, depth - 1))).unwrap();

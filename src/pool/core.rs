@@ -19,7 +19,10 @@
 
 use super::apart::Apart;
 use super::cell::Ran;
+use super::engine::core::Entry as _;
 use super::engine::core::{Engine, Kind};
+use super::engine::group_limit::Membership;
+use super::engine::queue::Key as GroupKey;
 use super::engine::seat::Seat;
 use super::engine::state::{Acts, Counts, Next, Phase, State, TaskQueue};
 use super::engine::waits::{Held, Home, Lends};
@@ -122,6 +125,9 @@ pub(super) struct Entries<'j> {
     /// What starts tasks that are awaited by others, which stand in the lanes or on shelves as well.
     awaited: BTreeMap<u64, Entry<'j>>,
     next_awaited: u64,
+    /// Those whose group is full, which stand nowhere else.
+    aside: BTreeMap<u64, Entry<'j>>,
+    next_aside: u64,
     /// Entries whose task is known to have started or ended elsewhere.
     dead: usize,
     /// How many common tasks have been taken out of the lanes, or so, and how many will have been when shelves are due.
@@ -140,6 +146,8 @@ impl Default for Entries<'_> {
             lanes: Lanes::new(),
             awaited: BTreeMap::new(),
             next_awaited: 0,
+            aside: BTreeMap::new(),
+            next_aside: 0,
             dead: 0,
             taken: 0,
             shelves_due: u64::MAX,
@@ -191,8 +199,19 @@ impl<'j> TaskQueue for Entries<'j> {
         self.lanes.first().map(Key::Queued)
     }
 
+    fn aside_len(&self) -> usize {
+        self.aside.len()
+    }
+
+    #[inline]
+    fn may_have_members(&self) -> bool {
+        !self.lanes.is_uniform()
+    }
+
     fn first_awaited(&self) -> Option<Key> {
-        self.awaited.keys().next().copied().map(Key::Awaited)
+        let may_start = |entry: &Entry<'j>| entry.member().is_none_or(|member| member.may_start());
+        let first = self.awaited.iter().find(|(_, entry)| may_start(entry))?;
+        Some(Key::Awaited(*first.0))
     }
 
     #[inline]
@@ -219,6 +238,21 @@ impl<'j> TaskQueue for Entries<'j> {
             Key::Queued(place) => self.lanes.remove(place),
             Key::Awaited(number) => self.awaited.remove(&number),
         }
+    }
+
+    fn set_aside(&mut self, key: Key) -> Option<GroupKey> {
+        let entry = self.remove(key)?;
+        let number = self.next_aside;
+        self.next_aside += 1;
+        self.aside.insert(number, entry);
+        Some(GroupKey::of(number))
+    }
+
+    fn restore(&mut self, key: GroupKey) -> Option<Arc<Membership>> {
+        let entry = self.aside.remove(&key.number())?;
+        let member = entry.member().cloned();
+        self.lanes.push_front(entry);
+        member
     }
 }
 
@@ -259,12 +293,26 @@ impl<'j> Kind for Threads<'j> {
             .iter()
             .flat_map(|seat| seat.own.shelf.lock().drain().collect::<Vec<_>>());
         let mut entries: Vec<_> = shelved.collect();
+        while let Some((_, entry)) = state.queue.aside.pop_last() {
+            state.queue.lanes.push_front(entry);
+        }
         entries.extend(state.queue.lanes.drain());
         entries.extend(std::mem::take(&mut state.queue.awaited).into_values());
         entries
     }
 
     fn evict(&self, state: &mut Guarded<'j>) -> Option<Entry<'j>> {
+        let aside = state
+            .queue
+            .aside
+            .iter()
+            .map(|(number, entry)| (entry.priority(), *number))
+            .min();
+        if let Some((priority, number)) = aside
+            && state.queue.lanes.lowest().is_none_or(|lowest| priority <= lowest)
+        {
+            return state.queue.aside.remove(&number);
+        }
         let queued = state.queue.lanes.evict();
         queued.or_else(|| state.workers().iter().find_map(|seat| seat.own.shelf.lock().take()))
     }
@@ -475,7 +523,7 @@ impl<'j> Core<'j> {
         patient: bool,
     ) -> Next<Entry<'j>> {
         self.pay(&seat.own);
-        let Told { counts, spent } = told;
+        let Told { counts, spent, member } = told;
         let is_gated = self.settings.admission.is_gated();
         self.next(
             seat,
@@ -483,6 +531,9 @@ impl<'j> Core<'j> {
             slot,
             patient,
             |state| {
+                if let Some(member) = member.take() {
+                    state.member_ended(&member);
+                }
                 seat.own.note_untold(0);
                 state.queue.spent.take_over(spent);
                 if state.queue.taken >= state.queue.shelves_due {
@@ -510,13 +561,13 @@ impl<'j> Core<'j> {
         in_order: bool,
     ) {
         self.pay(&seat.own);
-        let Told { counts, spent } = told;
+        let Told { counts, spent, .. } = told;
         self.transition(|state, _| {
             seat.own.shelf.lock().put_back(&mut state.queue.lanes);
             state.queue.spent.take_over(spent);
             seat.own.note_untold(0);
         });
-        self.left(seat, std::mem::take(counts), slot, in_order);
+        self.left(seat, std::mem::take(counts), slot, None, in_order);
     }
 
     fn spawn(self: &Arc<Self>, seat: Arc<Seat<Bench<'j>>>) -> io::Result<()> {
@@ -654,6 +705,9 @@ fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Ve
     for seat in state.workers() {
         seat.own.shelf.lock().purge(&mut dead);
     }
+    let aside = state.queue.aside.extract_if(.., |_, entry| !entry.is_live());
+    dead.extend(aside.map(|(_, entry)| entry));
+    dead.iter().for_each(|entry| state.entry_left(entry));
     state.finished(dead.len(), acts);
     dead
 }
@@ -693,4 +747,6 @@ pub(super) struct Told<'j> {
     pub(super) counts: Counts,
     /// What is left of it.
     pub(super) spent: Gathered<'j>,
+    /// The task that it has run, where its group has a limit.
+    pub(super) member: Option<Arc<Membership>>,
 }

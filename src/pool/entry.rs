@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use super::cell::{Ran, Run};
 use super::engine::core;
+use super::engine::group_limit::Membership;
 use super::engine::waits;
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly};
@@ -34,18 +35,22 @@ pub enum Priority {
 pub const AGEING: u32 = 32;
 
 impl Wishes {
-    pub(super) fn of(spec: &Spec) -> Self {
+    pub(super) fn of(spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
         Self {
             deadline: spec.deadline,
             ask: spec.ask,
+            member: member.map(Arc::clone),
         }
     }
 }
 
 /// The rarer wishes.
+#[derive(Clone)]
 pub(super) struct Wishes {
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
+    /// Where its group has a limit.
+    pub(super) member: Option<Arc<Membership>>,
 }
 
 /// A task without a handle, without its type.
@@ -125,21 +130,21 @@ impl<'j> Entry<'j> {
         } else {
             Kind::Apart(Apart::Own(Box::new(Plain(Some(task)))))
         };
-        Self(kind).with(spec)
+        Self(kind).with(spec, None)
     }
 
     #[inline]
-    pub(super) fn held<C: Run + 'j>(cell: Arc<C>, spec: &Spec) -> Self {
-        Self(Kind::Apart(Apart::Held(cell))).with(spec)
+    pub(super) fn held<C: Run + 'j>(cell: Arc<C>, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
+        Self(Kind::Apart(Apart::Held(cell))).with(spec, member)
     }
 
     /// What starts a task that is queued, and awaited.
-    pub(super) fn awaited(cell: Arc<dyn Run + 'j>, deadline: Option<Instant>, ask: Ask) -> Self {
+    pub(super) fn awaited(cell: Arc<dyn Run + 'j>, wishes: Wishes) -> Self {
         Self(Kind::Apart(Apart::Awaited(Box::new(Special {
             entry: Self(Kind::Apart(Apart::Held(cell))),
             priority: Priority::Normal,
             weight: 0,
-            wishes: Wishes { deadline, ask },
+            wishes,
         }))))
     }
 
@@ -167,16 +172,20 @@ impl<'j> Entry<'j> {
     }
 
     #[inline]
-    fn with(self, spec: &Spec) -> Self {
-        if spec.is_common() { self } else { self.specially(spec) }
+    fn with(self, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
+        if spec.is_common() {
+            self
+        } else {
+            self.specially(spec, member)
+        }
     }
 
-    fn specially(self, spec: &Spec) -> Self {
+    fn specially(self, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
         Self(Kind::Apart(Apart::Special(Box::new(Special {
             entry: self,
             priority: spec.priority,
             weight: spec.weight,
-            wishes: Wishes::of(spec),
+            wishes: Wishes::of(spec, member),
         }))))
     }
 
@@ -272,6 +281,11 @@ impl core::Entry for Entry<'_> {
 
     fn is_dead(&self) -> bool {
         !self.is_live()
+    }
+
+    #[inline]
+    fn member(&self) -> Option<&Arc<Membership>> {
+        self.special().and_then(|special| special.wishes.member.as_ref())
     }
 
     fn refuse(self, why: TaskError) -> bool {

@@ -221,6 +221,8 @@ pub enum PoolError {
     },
     /// A bound on the queue's weight is at least one.
     Weight,
+    /// The limit of a group is at least one.
+    GroupLimit,
     /// A pool of async tasks was built outside of a runtime, and was given none.
     NoRuntime,
     /// A thread could not be started.
@@ -247,6 +249,7 @@ impl fmt::Display for PoolError {
             ),
             Self::NoRuntime => f.write_str("a pool of async tasks needs a tokio runtime, and none is running"),
             Self::Weight => f.write_str("a queue was to hold a weight of 0, and at least 1 is needed"),
+            Self::GroupLimit => f.write_str("a group was to run 0 tasks at once, and at least 1 is needed"),
             Self::Spawn(error) => write!(f, "a worker thread could not be started: {error}"),
             Self::Name { given } => write!(f, "threads were to be called {given:?}, and a name holds no zero byte"),
         }

@@ -1,6 +1,7 @@
 //! Tasks that end together: the first error keeps the rest from starting.
 
-use super::error::{Failed, Rejected, TaskError};
+use super::engine::group_limit::GroupLimit;
+use super::error::{Failed, PoolError, Rejected, TaskError};
 use super::face::Pool;
 use super::handle::ScopedJoinHandle;
 use super::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
@@ -44,6 +45,7 @@ use std::task::{Context, Poll, Waker};
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct Group<'p, 'j, T: Send, E: Send> {
     submit: Submit<'p, Pool<'j>>,
+    limit: Option<Arc<GroupLimit>>,
     members: Members<ScopedJoinHandle<'j, Ran<T, E>>>,
 }
 
@@ -76,8 +78,11 @@ impl<'j> Pool<'j> {
 impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// A group of fallible tasks with these wishes.
     pub fn group<T: Send, E: Send>(self) -> Group<'p, 'j, T, E> {
-        let members = Members::new();
-        Group { submit: self, members }
+        Group {
+            submit: self,
+            limit: None,
+            members: Members::new(),
+        }
     }
 }
 
@@ -86,6 +91,43 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     pub fn keep_going(mut self) -> Self {
         self.members.keep_going();
         self
+    }
+
+    /// Runs at most `limit` tasks of the group at once, of those that are submitted from now on. The others wait in the queue, and let the
+    /// tasks behind them pass. A task keeps its place in the group until it ends, also while it waits for another task.
+    ///
+    /// **Deadlock**: a task of the group that waits for another task of the group may wait for its own place.
+    ///
+    /// # Errors
+    /// [`PoolError::GroupLimit`]: a limit of 0.
+    ///
+    /// # Fairness
+    /// Tasks of the group start in the order of submission. A task that gets a place is the first of its priority.
+    ///
+    /// ```
+    /// # use std::sync::atomic::{AtomicUsize, Ordering};
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(4).build()?;
+    /// static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
+    /// let mut group = pool.group::<_, ()>().limit(2)?;
+    /// for _ in 0..100 {
+    ///     group.submit(|| {
+    ///         let others = CONNECTIONS.fetch_add(1, Ordering::SeqCst);
+    ///         CONNECTIONS.fetch_sub(1, Ordering::SeqCst);
+    ///         Ok(others)
+    ///     })?;
+    /// }
+    /// assert!(group.join().unwrap().into_iter().all(|others| others < 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn limit(mut self, limit: usize) -> Result<Self, PoolError> {
+        if limit == 0 {
+            return Err(PoolError::GroupLimit);
+        }
+        self.limit = Some(GroupLimit::new(limit));
+        // Entries have to keep it.
+        self.submit.spec.plain = false;
+        Ok(self)
     }
 
     /// For tasks that look whether to go on.
@@ -108,7 +150,8 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
         // Held here as well, to be handed back when the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
-        let submitted = self.submit.submit(move || {
+        let limit = self.limit.as_ref();
+        let submitted = Submit { limit, ..self.submit }.submit(move || {
             let task = take.lock().take()?;
             notice.run(task)
         });

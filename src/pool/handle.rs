@@ -2,12 +2,12 @@
 
 use super::cell::Job;
 use super::core::Core;
+use super::engine::group_limit::Membership;
 use super::engine::waits::{Inlined, Under, Wait, Waiter, current};
 use super::entry::{Entry, Wishes};
 use super::error::TaskError;
 use super::park::block_on;
 use super::wishes::Spec;
-use crate::ask::Ask;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -49,11 +49,16 @@ pub type JoinHandle<T> = ScopedJoinHandle<'static, T>;
 
 impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     #[inline]
-    pub(super) fn new(cell: Arc<dyn Job<T> + 'j>, core: Arc<Core<'j>>, spec: &Spec) -> Self {
+    pub(super) fn new(
+        cell: Arc<dyn Job<T> + 'j>,
+        core: Arc<Core<'j>>,
+        spec: &Spec,
+        member: Option<&Arc<Membership>>,
+    ) -> Self {
         Self {
             cell,
             core,
-            wishes: (!spec.plain).then(|| Box::new(Wishes::of(spec))),
+            wishes: (!spec.plain).then(|| Box::new(Wishes::of(spec, member))),
             wait: None,
         }
     }
@@ -61,7 +66,8 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     /// Runs the task here, inside of the one that waits for it, if it is queued and nothing else than a slot admits it. Returns whether it
     /// has been looked after.
     pub(super) fn help(&self) -> bool {
-        if self.core.settings.admission.is_gated() || !self.cell.is_queued() {
+        let is_member = self.wishes.as_ref().is_some_and(|wishes| wishes.member.is_some());
+        if self.core.settings.admission.is_gated() || is_member || !self.cell.is_queued() {
             return false;
         }
         let Some(inlined) = Inlined::enter(&*self.core) else {
@@ -94,12 +100,10 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
 
     /// What stands for the task while it is awaited.
     fn awaited(&self) -> Option<Entry<'j>> {
-        let (deadline, ask) = match &self.wishes {
-            Some(wishes) => (wishes.deadline, wishes.ask),
-            None => (None, Ask::one()),
-        };
+        let wishes = self.wishes.as_deref().cloned();
         let cell = Arc::clone(&self.cell) as _;
-        self.cell.is_queued().then(|| Entry::awaited(cell, deadline, ask))
+        let entry = || Entry::awaited(cell, wishes.unwrap_or_else(|| Wishes::of(&Spec::DEFAULT, None)));
+        self.cell.is_queued().then(entry)
     }
 
     /// Waits: a task of a pool lends its slot.

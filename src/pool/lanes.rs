@@ -193,6 +193,11 @@ impl<E: Ranked> Lanes<E> {
         }
     }
 
+    /// The lowest priority that there is.
+    pub(super) fn lowest(&self) -> Option<Priority> {
+        Some(self.lanes.iter().find_map(|lane| lane.front())?.priority())
+    }
+
     /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
     pub(super) fn evict(&mut self) -> Option<E> {
         let lane = self.lanes.iter().position(|lane| !lane.is_empty())?;

@@ -6,7 +6,7 @@
 //! | have so many threads as the load needs, within bounds | [`PoolBuilder::workers`]`(4..=32)` |
 //! | run tasks that borrow | [`PoolBuilder::scope`] |
 //! | end several tasks together, the first error ending all | [`Group`] |
-//! | give one kind of tasks a bound of its own | a second pool |
+//! | give one kind of tasks a bound of its own | [`Group::limit`], or a second pool |
 //! | bound several pools together | the same [`slots`](Builder::slots) in each |
 //! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
 //! | let something else size the pool | [`PoolBuilder::slots`] |

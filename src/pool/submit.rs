@@ -3,6 +3,7 @@
 use super::caller::Caller;
 use super::cell::Cell;
 use super::core::Core;
+use super::engine::group_limit::Membership;
 use super::entry::Entry;
 use super::error::{Rejected, Turned};
 use super::face::Pool;
@@ -121,9 +122,12 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let cell = Arc::new(Cell::new(task, Caller::waits()));
-        match self.core().push(Arc::clone(&cell), |cell| self.entry_of(cell)) {
-            Ok(()) => Ok(self.handle(cell)),
+        let (cell, member) = (Arc::new(Cell::new(task, Caller::waits())), self.member());
+        match self
+            .core()
+            .push(Arc::clone(&cell), |cell| self.entry_of(cell, member.as_ref()))
+        {
+            Ok(()) => Ok(self.handle(cell, member.as_ref())),
             Err(cell) => Err(take_back(&*cell)),
         }
     }
@@ -142,29 +146,29 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             Verdict::In => return self.submit_in(task),
             Verdict::Out => {
                 let cell = Arc::new(Cell::new(task, Caller::waits()));
-                self.core().discard(self.entry_of(Arc::clone(&cell)));
+                self.core().discard(self.entry_of(Arc::clone(&cell), None));
                 cell
             }
             Verdict::Wait => unreachable!("it has waited"),
         };
-        Ok(self.handle(cell))
+        Ok(self.handle(cell, None))
     }
 
     #[inline]
-    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> ScopedJoinHandle<'j, T>
+    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>, member: Option<&Arc<Membership>>) -> ScopedJoinHandle<'j, T>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        ScopedJoinHandle::new(cell, Arc::clone(self.core()), &self.spec)
+        ScopedJoinHandle::new(cell, Arc::clone(self.core()), &self.spec, member)
     }
 
-    fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>) -> Entry<'j>
+    fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>, member: Option<&Arc<Membership>>) -> Entry<'j>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        Entry::held(cell, &self.spec)
+        Entry::held(cell, &self.spec, member)
     }
 
     /// Submits a task without a handle: cheaper than dropping the handle of [`submit`](Self::submit).
@@ -239,11 +243,11 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
             let mut queue: Vec<_> = cells[..room].iter().map(Arc::clone).collect();
             let queued = self
                 .core()
-                .push_all(&mut queue, room, |cell| self.entry_of(cell), &mut spent);
+                .push_all(&mut queue, room, |cell| self.entry_of(cell, None), &mut spent);
             drop(queue);
             for cell in cells.drain(..room) {
                 if queued {
-                    handles.push(self.handle(cell));
+                    handles.push(self.handle(cell, None));
                 } else {
                     rejected.push(take_back(&cell));
                 }

@@ -1,8 +1,10 @@
 //! How a task wants to be treated.
 
+use super::engine::group_limit::{GroupLimit, Membership};
 use super::entry::Priority;
 use crate::ask::Ask;
 use crate::time::{Clock, Instant};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How a task wants to be treated. Copyable; the default is normal priority, weight 1, no deadline, one call.
@@ -52,6 +54,8 @@ pub trait Clocked {
 pub struct Submit<'p, P> {
     pub(super) pool: &'p P,
     pub(super) spec: Spec,
+    /// That of the group that submits. It stands beside `spec`, which is not `plain` then.
+    pub(super) limit: Option<&'p Arc<GroupLimit>>,
 }
 
 impl<P> Clone for Submit<'_, P> {
@@ -66,7 +70,14 @@ impl<'p, P: Clocked> Submit<'p, P> {
     #[inline]
     pub(super) fn new(pool: &'p P) -> Self {
         let spec = Spec::DEFAULT;
-        Self { pool, spec }
+        let limit = None;
+        Self { pool, spec, limit }
+    }
+
+    /// Of one more task, where its group has a limit.
+    #[inline]
+    pub(super) fn member(&self) -> Option<Arc<Membership>> {
+        self.limit.map(GroupLimit::member)
     }
 
     /// Tasks of this priority.

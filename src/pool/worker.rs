@@ -3,6 +3,7 @@
 use super::admission::Ticket;
 use super::cell::Ran;
 use super::core::{Core, Told};
+use super::engine::core::Entry as _;
 use super::engine::seat::Seat;
 use super::engine::state::Next;
 use super::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
@@ -260,6 +261,7 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
         self.core.give_back(&entry);
+        self.told.member = entry.member().map(Arc::clone);
         if entry.is_awaited() {
             // The one that stands in the queue.
             self.core.note_dead(|_| ());

@@ -171,10 +171,7 @@ impl Pool {
     pub(crate) fn group<T: Send + 'static, E: Send + 'static>(
         &self,
     ) -> Both<Group<'_, 'static, T, E>, TaskGroup<'_, T, E>> {
-        match self {
-            Threads(pool) => Threads(pool.group()),
-            Tasks(pool) => Tasks(pool.group()),
-        }
+        self.plain().group()
     }
 
     pub(crate) fn resize(&self, limit: usize) -> Result<(), PoolError> {
@@ -225,7 +222,16 @@ impl Pool {
     }
 }
 
-impl Submit<'_> {
+impl<'p> Submit<'p> {
+    pub(crate) fn group<T: Send + 'static, E: Send + 'static>(
+        self,
+    ) -> Both<Group<'p, 'static, T, E>, TaskGroup<'p, T, E>> {
+        match self {
+            Threads(submit) => Threads(submit.group()),
+            Tasks(submit) => Tasks(submit.group()),
+        }
+    }
+
     pub(crate) fn weight(self, weight: u32) -> Self {
         match self {
             Threads(submit) => Threads(submit.weight(weight)),
@@ -391,6 +397,13 @@ impl<T: Send + 'static, E: Send + 'static> Both<Group<'_, 'static, T, E>, TaskGr
             Threads(group) => Threads(group.keep_going()),
             Tasks(group) => Tasks(group.keep_going()),
         }
+    }
+
+    pub(crate) fn limit(self, limit: usize) -> Result<Self, PoolError> {
+        Ok(match self {
+            Threads(group) => Threads(group.limit(limit)?),
+            Tasks(group) => Tasks(group.limit(limit)?),
+        })
     }
 
     pub(crate) fn stop_flag(&self) -> StopFlag {

@@ -64,6 +64,16 @@ parity! {
     a_dropped_group_cancels_what_has_not_started
     a_cancelled_group_gives_every_end
     a_group_is_awaited
+    a_group_runs_no_more_tasks_than_its_limit_and_others_pass_them
+    a_group_with_a_limit_of_0_is_refused
+    tasks_of_a_limited_group_start_in_order_whatever_their_limit
+    a_cancelled_group_whose_tasks_wait_for_a_place_gives_every_end
+    a_late_task_of_a_limited_group_leaves_its_place_to_the_next
+    a_full_queue_discards_what_waits_for_a_place_in_its_group
+    a_shutdown_hands_back_what_waits_for_a_place_in_its_group
+    a_task_waits_for_a_limited_group_in_a_pool_of_one
+    an_awaited_task_of_a_full_group_waits_for_its_place
+    a_policy_admits_tasks_of_limited_groups
     pools_that_share_slots_are_bounded_together
     a_permit_of_the_user_is_one_slot_less
     closed_slots_end_a_pool
@@ -726,6 +736,247 @@ async fn a_group_is_awaited(kind: Kind) {
     let (_, first) = group.next_async().await.unwrap();
     let rest = group.join_async().await.unwrap();
     assert_eq!(first.unwrap() + rest.into_iter().sum::<i32>(), 49 * 25);
+}
+
+/// A task of a group that says when it has started, and runs until it is released.
+struct Held(oneshot::Receiver<()>, oneshot::Sender<()>);
+
+impl Held {
+    fn new() -> (Self, impl Future<Output = Result<(), ()>> + Send + 'static) {
+        let (start, started) = oneshot::channel();
+        let (release, released) = oneshot::channel::<()>();
+        let task = async move {
+            start.send(()).unwrap();
+            let _ = released.await;
+            Ok(())
+        };
+        (Self(started, release), task)
+    }
+
+    async fn started(&mut self) {
+        (&mut self.0).await.unwrap();
+    }
+
+    fn has_started(&mut self) -> bool {
+        self.0.try_recv().is_ok()
+    }
+}
+
+async fn a_group_runs_no_more_tasks_than_its_limit_and_others_pass_them(kind: Kind) {
+    let pool = pool!(kind, 3);
+    let mut group = pool.group().limit(1).unwrap();
+    let (mut first, task) = Held::new();
+    group.submit(task).await.unwrap();
+    first.started().await;
+    let (mut second, task) = Held::new();
+    group.submit(task).await.unwrap();
+    let third = group.submit(async { Ok(()) }).await.unwrap();
+    // Another task behind them starts, and ends, on a slot that they could have.
+    pool.submit(async {}).await.unwrap().join().await.unwrap();
+    assert!(!second.has_started());
+    assert_eq!((pool.stats().queued, pool.stats().unfinished), (2, 3));
+    drop(first.1);
+    second.started().await;
+    drop(second.1);
+    assert_eq!((third, group.join().await.unwrap().len()), (2, 3));
+    pool.ends_clean().await;
+}
+
+async fn a_group_with_a_limit_of_0_is_refused(kind: Kind) {
+    let pool = pool!(kind, 1);
+    let refused = pool.group::<(), ()>().limit(0);
+    assert!(matches!(refused.map(drop), Err(PoolError::GroupLimit)));
+}
+
+async fn tasks_of_a_limited_group_start_in_order_whatever_their_limit(kind: Kind) {
+    for limit in 1..5 {
+        let (pool, gauge, log) = (pool!(kind, 4), Gauge::default(), Log::default());
+        let mut group = pool.group::<_, ()>().limit(limit).unwrap();
+        for n in 0..200 {
+            let (gauged, task) = (gauge.task(), log.task(n));
+            let task = async {
+                task.await;
+                gauged.await;
+                Ok(())
+            };
+            group.submit(task).await.unwrap();
+            pool.execute(async {}).await.unwrap();
+        }
+        group.join().await.unwrap();
+        assert!(gauge.peak() <= limit);
+        if limit == 1 {
+            assert_eq!(log.get(), (0..200).collect::<Vec<_>>());
+        }
+        pool.ends_clean().await;
+    }
+}
+
+async fn a_cancelled_group_whose_tasks_wait_for_a_place_gives_every_end(kind: Kind) {
+    let pool = pool!(kind, 2);
+    let (mut held, task) = Held::new();
+    let mut group = pool.group().limit(1).unwrap();
+    group.submit(task).await.unwrap();
+    held.started().await;
+    for _ in 0..3 {
+        group.submit(async { unreachable!("it was cancelled") }).await.unwrap();
+    }
+    pool.submit(async {}).await.unwrap().join().await.unwrap();
+    group.cancel();
+    drop(held.1);
+    let ends = group.join_all().await;
+    let is_cancelled = |end: &_| matches!(end, Err(Failed::Task(TaskError::Cancelled)));
+    assert_eq!((ends.len(), ends[1..].iter().all(is_cancelled)), (4, true));
+    pool.ends_clean().await;
+}
+
+async fn a_late_task_of_a_limited_group_leaves_its_place_to_the_next(kind: Kind) {
+    let clock = ManualClock::new();
+    let pool = pool!(kind, 2, on(&clock.clock()));
+    let (mut held, task) = Held::new();
+    let mut group = pool.deadline(LONG).group().limit(1).unwrap().keep_going();
+    group.submit(task).await.unwrap();
+    held.started().await;
+    for _ in 0..2 {
+        group.submit(async { unreachable!("it is late") }).await.unwrap();
+    }
+    pool.submit(async {}).await.unwrap().join().await.unwrap();
+    clock.advance(2 * LONG);
+    drop(held.1);
+    let ends = group.join_all().await;
+    assert!(
+        ends[0].is_ok()
+            && ends[1..]
+                .iter()
+                .all(|end| matches!(end, Err(Failed::Task(TaskError::Expired))))
+    );
+    assert_eq!((ends.len(), pool.stats().expired), (3, 2));
+    pool.ends_clean().await;
+}
+
+async fn a_full_queue_discards_what_waits_for_a_place_in_its_group(kind: Kind) {
+    let pool = pool!(kind, 2, queue(2), overflow(Overflow::DropOldest));
+    let (mut held, task) = Held::new();
+    let mut group = pool.group().limit(1).unwrap().keep_going();
+    group.submit(task).await.unwrap();
+    held.started().await;
+    for _ in 0..2 {
+        group.submit(async { unreachable!("it was discarded") }).await.unwrap();
+    }
+    // A worker has looked at them.
+    until(|| pool.stats().idle == pool.stats().threads - 1).await;
+    let busy = Busy::on(&pool).await;
+    for _ in 0..2 {
+        pool.execute(async {}).await.unwrap();
+    }
+    assert_eq!((pool.stats().queued, pool.stats().discarded), (2, 2));
+    busy.end().await;
+    drop(held.1);
+    let ends = group.join_all().await;
+    assert!(
+        ends[0].is_ok()
+            && ends[1..]
+                .iter()
+                .all(|end| matches!(end, Err(Failed::Task(TaskError::Discarded))))
+    );
+    pool.ends_clean().await;
+}
+
+async fn a_shutdown_hands_back_what_waits_for_a_place_in_its_group(kind: Kind) {
+    let (pool, log) = (pool!(kind, 2), Log::default());
+    let (mut held, task) = Held::new();
+    let mut group = pool.group().limit(1).unwrap();
+    group.submit(task).await.unwrap();
+    held.started().await;
+    for n in 0..3 {
+        let task = log.task(n);
+        let task = async {
+            task.await;
+            Ok(())
+        };
+        group.submit(task).await.unwrap();
+    }
+    pool.submit(async {}).await.unwrap().join().await.unwrap();
+    let mut report = pool.shutdown(Duration::ZERO).await;
+    assert_eq!(report.left(), (3, 1));
+    for _ in 0..3 {
+        assert!(report.first().run().await);
+    }
+    drop(held.1);
+    assert!(report.wait().await);
+    assert_eq!((log.get(), group.join().await.unwrap().len()), (vec![0, 1, 2], 4));
+}
+
+async fn a_task_waits_for_a_limited_group_in_a_pool_of_one(kind: Kind) {
+    let pool = pool!(kind, 1);
+    let inner = pool.clone();
+    let task = async move {
+        let mut sum = 0;
+        for limit in 1..4 {
+            let mut group = inner.group::<_, ()>().limit(limit).unwrap();
+            for n in 0..10 {
+                let leaf = inner.clone();
+                let task = async move {
+                    let mut group = leaf.group::<_, ()>().limit(1).unwrap();
+                    group.submit(async move { Ok(n) }).await.unwrap();
+                    Ok(group.join().await.unwrap()[0])
+                };
+                group.submit(task).await.unwrap();
+            }
+            sum += group.join().await.unwrap().into_iter().sum::<usize>();
+        }
+        sum
+    };
+    assert_eq!(pool.submit(task).await.unwrap().join().await.unwrap(), 3 * 45);
+    pool.ends_clean().await;
+}
+
+async fn an_awaited_task_of_a_full_group_waits_for_its_place(kind: Kind) {
+    let (pool, gauge) = (pool!(kind, 2), Gauge::default());
+    let mut waiters = Vec::new();
+    for _ in 0..4 {
+        let (inner, gauge) = (pool.clone(), gauge.clone());
+        let waiter = async move {
+            // Each has a limit of its own, and waits for tasks that are behind those of the others.
+            let own = Gauge::default();
+            let mut group = inner.group::<_, ()>().limit(1).unwrap();
+            for _ in 0..20 {
+                let (gauged, counted) = (own.task(), gauge.task());
+                let task = async {
+                    gauged.await;
+                    counted.await;
+                    Ok(())
+                };
+                group.submit(task).await.unwrap();
+            }
+            group.join().await.unwrap();
+            own.peak()
+        };
+        waiters.push(pool.submit(waiter).await.unwrap());
+    }
+    for waiter in waiters {
+        assert_eq!(waiter.join().await.unwrap(), 1);
+    }
+    assert!(gauge.peak() <= 4);
+    pool.ends_clean().await;
+}
+
+async fn a_policy_admits_tasks_of_limited_groups(kind: Kind) {
+    let permits = Arc::new(Semaphore::new(2));
+    let pool = pool!(kind, 4, admit_by(Policy::new(Arc::clone(&permits))));
+    let (one, two) = (Gauge::default(), Gauge::default());
+    let mut first = pool.group::<_, ()>().limit(1).unwrap();
+    let mut second = pool.group::<_, ()>().limit(2).unwrap();
+    for _ in 0..100 {
+        let task = one.task();
+        first.submit(async move { Ok(task.await) }).await.unwrap();
+        let task = two.task();
+        second.submit(async move { Ok(task.await) }).await.unwrap();
+    }
+    assert_eq!(first.join().await.unwrap().len(), 100);
+    assert_eq!(second.join().await.unwrap().len(), 100);
+    assert!(one.peak() <= 1 && two.peak() <= 2);
+    pool.ends_clean().await;
+    assert_eq!(permits.in_use(), 0);
 }
 
 async fn pools_that_share_slots_are_bounded_together(kind: Kind) {

@@ -469,3 +469,25 @@ fn two_pools_whose_tasks_wait_for_each_other_go_on() {
         }
     });
 }
+
+/// Given two workers and a group of one, when its first task ends beside the look at the second, then the second runs, after the first.
+#[test]
+fn the_end_of_a_task_beside_the_look_at_the_next_of_its_group_starts_it() {
+    super::bounded(2, || {
+        let pool = modelled(2).build().unwrap();
+        let mut group = pool.group::<_, ()>().limit(1).unwrap();
+        let inside = Arc::new(AtomicUsize::new(0));
+        for _ in 0..2 {
+            let inside = Arc::clone(&inside);
+            let task = move || {
+                // Relaxed: the group orders its tasks, as each sees what those before it did.
+                let before = inside.load(Ordering::Relaxed);
+                inside.store(before + 1, Ordering::Relaxed);
+                Ok(before)
+            };
+            group.submit(task).unwrap();
+        }
+        assert_eq!(group.join().unwrap(), [0, 1]);
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::fan_out::fan_out;
-use tollgate::pool::{TaskError, TaskHandle, TaskPool};
+use tollgate::pool::{Failed, TaskError, TaskHandle, TaskPool};
 use tollgate::{ManualClock, Policy, Semaphore};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -478,6 +478,50 @@ fn an_abort_beside_the_start_lists_the_task_or_finds_it_begun() {
             other => panic!("{other:?}"),
         };
         assert_eq!((begun, listed), (ran.load(Ordering::SeqCst), 1 - begun));
+        assert!(block_on(pool.shutdown(LONG)).is_clean());
+    });
+}
+
+/// Given a group of which one task runs at a time, that is waited for in a task or from outside, beside other tasks, an abort, or a resize,
+/// then no two of its tasks run at once, and each ends.
+#[test]
+fn a_group_with_a_limit_runs_its_tasks_one_by_one() {
+    super::check(20_000, || {
+        let pool = pool(2);
+        let here = pool.clone();
+        let group = async move {
+            let mut group = here.group::<(), ()>().limit(1).unwrap();
+            let now = Arc::new(AtomicUsize::new(0));
+            for _ in 0..3 {
+                let now = Arc::clone(&now);
+                let task = async move {
+                    assert_eq!(now.fetch_add(1, Ordering::SeqCst), 0, "two of the group run at once");
+                    pause().await;
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                };
+                let _ = group.submit(task).await;
+            }
+            for end in group.join_all().await {
+                assert!(!matches!(end, Err(Failed::Task(TaskError::Panicked(_)))), "{end:?}");
+            }
+        };
+        let inside = thread_rng().gen_range(0..2) == 0;
+        let other = pool.clone();
+        let beside = thread::spawn(move || match thread_rng().gen_range(0..3) {
+            0 => drop(other.abort()),
+            1 => other.resize(thread_rng().gen_range(1..=3)).unwrap(),
+            _ => drop(block_on(other.submit(pause()))),
+        });
+        if inside {
+            if let Ok(outer) = block_on(pool.submit(group)) {
+                let ended = block_on(outer);
+                assert!(!matches!(ended, Err(TaskError::Panicked(_))), "{ended:?}");
+            }
+        } else {
+            block_on(group);
+        }
+        beside.join().unwrap();
         assert!(block_on(pool.shutdown(LONG)).is_clean());
     });
 }

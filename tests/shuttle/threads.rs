@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use tollgate::pool::{Report, TaskError};
+use tollgate::pool::{Failed, Report, TaskError};
 use tollgate::{JoinHandle, ManualClock, Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -54,7 +54,39 @@ impl World {
         Some(handle)
     }
 
+    /// A group of which one task runs at a time.
+    fn group(&self, depth: usize) {
+        let at = thread_rng().gen_range(0..self.pools.len());
+        let mut group = self.pools[at].group::<(), ()>().limit(1).unwrap();
+        let inside = Arc::new(AtomicUsize::new(0));
+        for _ in 0..thread_rng().gen_range(1..4) {
+            let (here, inside) = (self.clone(), Arc::clone(&inside));
+            let submitted = group.submit(move || {
+                here.counts.begun.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two of the group run at once");
+                thread::yield_now();
+                if depth > 0 {
+                    here.step(depth - 1);
+                }
+                inside.fetch_sub(1, Ordering::SeqCst);
+                Ok(())
+            });
+            self.counts
+                .taken
+                .fetch_add(usize::from(submitted.is_ok()), Ordering::SeqCst);
+        }
+        if thread_rng().gen_range(0..4) == 0 {
+            group.cancel();
+        }
+        for end in group.join_all() {
+            assert!(!matches!(end, Err(Failed::Task(TaskError::Panicked(_)))), "{end:?}");
+        }
+    }
+
     fn step(&self, depth: usize) {
+        if thread_rng().gen_range(0..3) == 0 {
+            self.group(depth);
+        }
         let handles: Vec<_> = (0..thread_rng().gen_range(0..3))
             .filter_map(|_| self.submit(depth))
             .collect();
@@ -126,6 +158,26 @@ fn families_of_pools_end() {
         }
         let (taken, begun) = (&world.counts.taken, &world.counts.begun);
         assert!(begun.load(Ordering::SeqCst) + listed <= taken.load(Ordering::SeqCst));
+    });
+}
+
+/// Given a pool of two, a group of one whose tasks are awaited one after the other, and another that is waited for from outside, then one
+/// task of each runs at a time, and all do.
+#[test]
+fn groups_with_a_limit_run_their_tasks_one_by_one() {
+    super::check(20_000, || {
+        let pool = pool(2, None);
+        let world = World {
+            pools: Arc::new(vec![pool.clone()]),
+            counts: Arc::default(),
+        };
+        let inner = world.clone();
+        let outer = pool.submit(move || inner.group(0)).unwrap();
+        world.group(0);
+        outer.join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+        let stats = pool.stats();
+        assert_eq!((stats.unfinished, stats.queued, stats.threads), (0, 0, 0));
     });
 }
 

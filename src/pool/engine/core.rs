@@ -1,6 +1,7 @@
 //! A pool: the lock with all that it guards, the bound on the queue, and what was decided when the pool was built. Tasks, hooks,
 //! wakers and drops run outside the lock.
 
+use super::group_limit::Membership;
 use super::seat::Seat;
 use super::state::{Acts, Counts, Gone, Next, Phase, State, TaskQueue};
 use super::waits::{Held, Inside, Lends, Slot};
@@ -30,6 +31,8 @@ pub(in crate::pool) trait Entry {
     fn is_dead(&self) -> bool {
         false
     }
+    /// Where its group has a limit.
+    fn member(&self) -> Option<&Arc<Membership>>;
     /// Ends it without a run. False when it had started, or ended, before.
     fn refuse(self, why: TaskError) -> bool;
 }
@@ -299,9 +302,13 @@ impl<K: Kind> Engine<K> {
         seat: &Arc<Seat<Own<K>>>,
         ended: Counts,
         slot: Option<bool>,
+        member: Option<Arc<Membership>>,
         in_order: bool,
     ) {
         let is_forlorn = self.transition(|state, acts| {
+            if let Some(member) = member {
+                state.member_ended(&member);
+            }
             if let Some(borrowed) = slot {
                 state.free_slot(borrowed);
             }
@@ -449,6 +456,7 @@ impl<K: Kind> Crowded for Arc<Engine<K>> {
     fn evict(&self) -> Option<K::Entry> {
         let entry = self.transition(|state, acts| {
             let entry = self.kind.evict(state)?;
+            state.entry_left(&entry);
             state.finished(1, acts);
             state.call(acts);
             Some(entry)

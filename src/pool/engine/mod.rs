@@ -5,6 +5,7 @@
 //! queue, and `state` has all transitions. `waits` refuses the waits that cannot end.
 
 pub(super) mod core;
+pub(super) mod group_limit;
 pub(super) mod queue;
 pub(super) mod seat;
 pub(super) mod slots;

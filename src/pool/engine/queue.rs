@@ -2,10 +2,13 @@
 //!
 //! An entry stands in the list of its priority, and besides in the list of awaited entries while a task awaits it.
 
+use super::core::Entry;
+use super::group_limit::Membership;
 use super::seat::Seat;
 use super::state::TaskQueue;
 use crate::pool::entry::{AGEING, Priority};
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 const NONE: u32 = u32::MAX;
 
@@ -18,6 +21,17 @@ pub(in crate::pool) struct Key {
     index: u32,
     /// Of its entry, which no other has.
     number: u64,
+}
+
+impl Key {
+    /// Of a queue without places.
+    pub(in crate::pool) fn of(number: u64) -> Self {
+        Self { index: NONE, number }
+    }
+
+    pub(in crate::pool) fn number(self) -> u64 {
+        self.number
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +51,8 @@ struct Node<E> {
     /// How many tasks await it; linked by `awaited_links` while there is one.
     awaited: u32,
     awaited_links: Links,
+    /// In the list of those that were set aside, in place of that of its priority.
+    aside: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +83,18 @@ impl List {
         self.tail = index;
     }
 
+    fn push_front<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
+        *via(&mut nodes[index as usize]) = Links {
+            prev: NONE,
+            next: self.head,
+        };
+        match self.head {
+            NONE => self.tail = index,
+            head => via(&mut nodes[head as usize]).prev = index,
+        }
+        self.head = index;
+    }
+
     fn unlink<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
         let Links { prev, next } = std::mem::replace(via(&mut nodes[index as usize]), UNLINKED);
         match prev {
@@ -86,8 +114,12 @@ pub(in crate::pool) struct Queue<E, W = ()> {
     free: u32,
     /// By priority, the lowest first.
     lists: [List; 3],
+    aside: [List; 3],
     awaited: List,
     awaited_len: usize,
+    aside_len: usize,
+    /// How many entries are of groups with a limit.
+    members: usize,
     len: usize,
     next_number: u64,
     /// How many were preferred to the oldest since that was last the next.
@@ -95,14 +127,17 @@ pub(in crate::pool) struct Queue<E, W = ()> {
     own: PhantomData<fn() -> W>,
 }
 
-impl<E: Send, W: Default + Send + Sync> Queue<E, W> {
+impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
     pub(in crate::pool) fn new() -> Self {
         Self {
             nodes: Vec::new(),
             free: NONE,
             lists: [List::default(); 3],
+            aside: [List::default(); 3],
             awaited: List::default(),
             awaited_len: 0,
+            aside_len: 0,
+            members: 0,
             len: 0,
             next_number: 0,
             preferred: 0,
@@ -114,6 +149,7 @@ impl<E: Send, W: Default + Send + Sync> Queue<E, W> {
         let number = self.next_number;
         self.next_number += 1;
         self.len += 1;
+        self.members += usize::from(entry.member().is_some());
         let node = Node {
             entry: Some(entry),
             number,
@@ -121,6 +157,7 @@ impl<E: Send, W: Default + Send + Sync> Queue<E, W> {
             links: UNLINKED,
             awaited: 0,
             awaited_links: UNLINKED,
+            aside: false,
         };
         let index = match self.free {
             NONE => {
@@ -154,8 +191,16 @@ impl<E: Send, W: Default + Send + Sync> Queue<E, W> {
 
     /// The oldest entry of the lowest priority: the first to be evicted.
     pub(in crate::pool) fn last(&self) -> Option<Key> {
-        let lowest = self.lists.iter().find(|list| list.head != NONE)?;
-        Some(self.key(lowest.head))
+        let mut heads = self
+            .lists
+            .iter()
+            .zip(&self.aside)
+            .map(|(list, aside)| [list.head, aside.head]);
+        let lowest = heads
+            .find(|heads| *heads != [NONE; 2])?
+            .into_iter()
+            .filter(|&head| head != NONE);
+        lowest.map(|head| self.key(head)).min_by_key(|key| key.number)
     }
 
     /// A task awaits the entry from now on. False when the entry has left the queue.
@@ -193,17 +238,21 @@ impl<E: Send, W: Default + Send + Sync> Queue<E, W> {
 
     /// Takes all entries out, the highest priority first, each in order of arrival.
     pub(in crate::pool) fn drain(&mut self) -> Vec<E> {
-        let mut drained = Vec::with_capacity(self.len);
-        for list in (0..self.lists.len()).rev() {
-            while self.lists[list].head != NONE {
-                drained.extend(self.remove(self.key(self.lists[list].head)));
+        let mut drained = Vec::with_capacity(self.len + self.aside_len);
+        for priority in (0..self.lists.len()).rev() {
+            // From behind: each goes before all others.
+            while self.aside[priority].tail != NONE {
+                self.restore(self.key(self.aside[priority].tail));
+            }
+            while self.lists[priority].head != NONE {
+                drained.extend(self.remove(self.key(self.lists[priority].head)));
             }
         }
         drained
     }
 }
 
-impl<E: Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
+impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
     type Entry = E;
     type Key = Key;
     type Own = W;
@@ -230,9 +279,25 @@ impl<E: Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
         Some(self.key(highest.head))
     }
 
-    /// Of the awaited entries, the one that has been awaited for longest.
+    fn aside_len(&self) -> usize {
+        self.aside_len
+    }
+
+    fn may_have_members(&self) -> bool {
+        self.members > 0
+    }
+
     fn first_awaited(&self) -> Option<Key> {
-        (self.awaited.head != NONE).then(|| self.key(self.awaited.head))
+        let mut index = self.awaited.head;
+        while index != NONE {
+            let node = &self.nodes[index as usize];
+            let member = node.entry.as_ref().and_then(Entry::member);
+            if member.is_none_or(|member| member.may_start()) {
+                return Some(self.key(index));
+            }
+            index = node.awaited_links.next;
+        }
+        None
     }
 
     fn get(&self, key: Key) -> Option<&E> {
@@ -252,26 +317,73 @@ impl<E: Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
 
     /// Takes an entry out.
     fn remove(&mut self, key: Key) -> Option<E> {
-        let priority = self.node(key)?.priority;
-        self.lists[priority as usize].unlink(&mut self.nodes, |node| &mut node.links, key.index);
+        let (priority, aside) = self.node(key).map(|node| (node.priority as usize, node.aside))?;
+        if aside {
+            self.aside[priority].unlink(&mut self.nodes, |node| &mut node.links, key.index);
+            self.aside_len -= 1;
+        } else {
+            self.lists[priority].unlink(&mut self.nodes, |node| &mut node.links, key.index);
+            self.len -= 1;
+        }
         if self.nodes[key.index as usize].awaited > 0 {
             self.forget_awaited(key.index);
         }
-        self.len -= 1;
         let node = &mut self.nodes[key.index as usize];
-        let entry = node.entry.take();
+        let entry = node.entry.take()?;
+        self.members -= usize::from(entry.member().is_some());
         node.links.next = std::mem::replace(&mut self.free, key.index);
-        if self.len == 0 && self.nodes.len() > KEPT {
+        if self.len + self.aside_len == 0 && self.nodes.len() > KEPT {
             self.nodes = Vec::new();
             self.free = NONE;
         }
-        entry
+        Some(entry)
+    }
+
+    fn set_aside(&mut self, key: Key) -> Option<Key> {
+        let priority = self.node(key).filter(|node| !node.aside)?.priority as usize;
+        self.lists[priority].unlink(&mut self.nodes, |node| &mut node.links, key.index);
+        self.aside[priority].push_back(&mut self.nodes, |node| &mut node.links, key.index);
+        self.nodes[key.index as usize].aside = true;
+        self.len -= 1;
+        self.aside_len += 1;
+        Some(key)
+    }
+
+    fn restore(&mut self, key: Key) -> Option<Arc<Membership>> {
+        let priority = self.node(key).filter(|node| node.aside)?.priority as usize;
+        self.aside[priority].unlink(&mut self.nodes, |node| &mut node.links, key.index);
+        self.lists[priority].push_front(&mut self.nodes, |node| &mut node.links, key.index);
+        self.nodes[key.index as usize].aside = false;
+        self.len += 1;
+        self.aside_len -= 1;
+        self.get(key)?.member().cloned()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ask::Ask;
+    use crate::pool::error::TaskError;
+    use crate::time::Instant;
+
+    impl Entry for u32 {
+        fn room(&self) -> (usize, u64) {
+            (1, 1)
+        }
+        fn ask(&self) -> Ask {
+            Ask::one()
+        }
+        fn deadline(&self) -> Option<Instant> {
+            None
+        }
+        fn member(&self) -> Option<&Arc<Membership>> {
+            None
+        }
+        fn refuse(self, _: TaskError) -> bool {
+            true
+        }
+    }
 
     fn new() -> Queue<u32> {
         Queue::new()
@@ -333,6 +445,25 @@ mod tests {
         queue.remove(first);
         assert_eq!((queue.first_awaited(), queue.awaited_len()), (None, 0));
         assert!(!queue.await_it(first));
+    }
+
+    #[test]
+    fn an_entry_that_is_set_aside_is_first_again_once_it_is_restored() {
+        let mut queue = new();
+        let keys = [1, 2, 3, 4].map(|n| queue.push(n, Priority::Normal));
+        assert_eq!(
+            (queue.set_aside(keys[0]), queue.set_aside(keys[1])),
+            (Some(keys[0]), Some(keys[1]))
+        );
+        assert_eq!((queue.set_aside(keys[0]), queue.len(), queue.aside_len()), (None, 2, 2));
+        assert_eq!((queue.first(), queue.last()), (Some(keys[2]), Some(keys[0])));
+        queue.restore(keys[0]);
+        assert_eq!((queue.first(), queue.len(), queue.aside_len()), (Some(keys[0]), 3, 1));
+        assert_eq!(queue.remove(keys[1]), Some(2));
+        assert_eq!((taken(&mut queue), queue.aside_len()), (vec![1, 3, 4], 0));
+        let keys = [5, 6, 7].map(|n| queue.push(n, Priority::Low));
+        keys[..2].iter().for_each(|&key| _ = queue.set_aside(key));
+        assert_eq!((queue.drain(), queue.len(), queue.aside_len()), (vec![5, 6, 7], 0, 0));
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //! - Where tasks are admitted by a policy, or by slots that others share, one worker at a time asks, for the task that is first. The
 //!   task stays in the queue meanwhile. Whatever changes which one is first calls the asker.
 
+use super::core::Entry;
+use super::group_limit::Membership;
+use super::queue::Key as GroupKey;
 use super::seat::Seat;
 use super::slots::Slots;
 use crate::pool::cell::Ran;
@@ -41,7 +44,7 @@ pub(in crate::pool) enum Gone {
 
 /// A queue, in the order of which tasks start.
 pub(in crate::pool) trait TaskQueue: Send {
-    type Entry;
+    type Entry: Entry;
     /// Of an entry: it stays valid after the entry is gone, and then finds nothing.
     type Key: Copy + PartialEq + Send;
     /// What a worker keeps where others find it.
@@ -58,12 +61,21 @@ pub(in crate::pool) trait TaskQueue: Send {
     fn len(&self) -> usize;
     /// How many tasks are awaited by tasks.
     fn awaited_len(&self) -> usize;
+    /// How many are set aside, and not counted by `len`: their group is full.
+    fn aside_len(&self) -> usize;
+    /// False when no entry in order is of a group with a limit. It may be true all the same.
+    fn may_have_members(&self) -> bool;
     fn first(&self) -> Option<Self::Key>;
+    /// Of the awaited entries that may start, the one that has been awaited for longest.
     fn first_awaited(&self) -> Option<Self::Key>;
     fn get(&self, key: Self::Key) -> Option<&Self::Entry>;
     /// Takes an entry out to start it: the order by priority counts it.
     fn take(&mut self, key: Self::Key) -> Option<Self::Entry>;
     fn remove(&mut self, key: Self::Key) -> Option<Self::Entry>;
+    /// Takes an entry out of the order, and keeps it.
+    fn set_aside(&mut self, key: Self::Key) -> Option<GroupKey>;
+    /// Puts an entry that was set aside before all others of its priority. None when it has left.
+    fn restore(&mut self, key: GroupKey) -> Option<Arc<Membership>>;
 }
 
 /// The worker that asks, and for which entry.
@@ -176,13 +188,21 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     /// How many tasks can start now.
-    fn startable(&self) -> usize {
+    fn startable(&mut self) -> usize {
+        // Not of the length alone: those that are in the queue may be of full groups.
+        if self.first().is_none() {
+            return 0;
+        }
         let common = self.queue.len().min(self.slots.free());
         common.max(self.queue.awaited_len().min(self.slots.lent()))
     }
 
     /// The entry that is to start next.
-    pub(in crate::pool) fn first(&self) -> Option<Q::Key> {
+    #[inline]
+    pub(in crate::pool) fn first(&mut self) -> Option<Q::Key> {
+        if self.queue.may_have_members() {
+            self.set_members_aside();
+        }
         let common = if self.slots.free() > 0 {
             self.queue.first()
         } else {
@@ -190,6 +210,43 @@ impl<Q: TaskQueue> State<Q> {
         };
         // One that is awaited may have been taken out of the queue, and not have started.
         common.or_else(|| (self.slots.lent() > 0).then(|| self.queue.first_awaited())?)
+    }
+
+    /// Sets aside what is first while its group is full.
+    #[cold]
+    fn set_members_aside(&mut self) {
+        while let Some(key) = self.queue.first()
+            && let Some(member) = self.queue.get(key).and_then(Entry::member)
+            && member.must_wait()
+        {
+            let member = Arc::clone(member);
+            self.queue.set_aside(key).inspect(|&key| member.is_set_aside(key));
+        }
+    }
+
+    /// A task of a group with a limit has ended.
+    #[cold]
+    pub(in crate::pool) fn member_ended(&mut self, member: &Membership) {
+        if member.ends() {
+            self.pass_place_on(member);
+        }
+    }
+
+    /// An entry has left the queue, and will not start.
+    #[inline]
+    pub(in crate::pool) fn entry_left(&mut self, entry: &Q::Entry) {
+        if let Some(member) = entry.member()
+            && member.leaves_queue()
+        {
+            self.pass_place_on(member);
+        }
+    }
+
+    fn pass_place_on(&mut self, member: &Membership) {
+        if seeded!("group_limit_forgets_those_aside") {
+            return member.pass_on(|_| false);
+        }
+        member.pass_on(|key| self.queue.restore(key).inspect(|next| next.reserve()).is_some());
     }
 
     pub(in crate::pool) fn get(&self, key: Q::Key) -> Option<&Q::Entry> {
@@ -210,8 +267,12 @@ impl<Q: TaskQueue> State<Q> {
         if self.phase != Phase::Running && self.queue.len() == 0 && !seeded!("engine_drains_quietly") {
             self.call_idle(acts);
         }
-        if let Some((asker, asks)) = &self.asker {
-            if *asks != self.first() && !seeded!("engine_asks_for_what_was_first") {
+        if self.asker.is_some() {
+            let first = self.first();
+            if let Some((asker, asks)) = &self.asker
+                && *asks != first
+                && !seeded!("engine_asks_for_what_was_first")
+            {
                 acts.call.push(Arc::clone(asker));
             }
             return;
@@ -278,7 +339,7 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     /// True when one more thread would find a task, for which none looks.
-    pub(in crate::pool) fn wants_thread(&self) -> bool {
+    pub(in crate::pool) fn wants_thread(&mut self) -> bool {
         let finds_task = self.asker.is_none() && self.startable() > 0;
         finds_task && self.may_grow() && self.idle.is_empty() && self.looks == 0 && self.phase != Phase::Stopped
     }
@@ -395,6 +456,9 @@ impl<Q: TaskQueue> State<Q> {
     /// Takes the entry out to start it. There is a slot.
     fn take(&mut self, key: Q::Key) -> Option<(Q::Entry, bool)> {
         let entry = self.queue.take(key)?;
+        if let Some(member) = entry.member() {
+            member.start();
+        }
         Some((entry, self.slots.start()))
     }
 
@@ -424,6 +488,7 @@ impl<Q: TaskQueue> State<Q> {
     /// Takes the entry out of the queue: it will not start.
     pub(in crate::pool) fn remove(&mut self, key: Q::Key, acts: &mut Acts<Q::Own>) -> Option<Q::Entry> {
         let entry = self.queue.remove(key)?;
+        self.entry_left(&entry);
         self.finished(1, acts);
         Some(entry)
     }
@@ -574,7 +639,7 @@ impl<Q: TaskQueue> State<Q> {
             threads: self.seats.len(),
             idle: self.idle.len(),
             limit,
-            queued: self.queue.len(),
+            queued: self.queue.len() + self.queue.aside_len(),
             unfinished: self.quiet.unfinished(),
             ..self.stats
         }

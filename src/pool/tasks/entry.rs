@@ -4,8 +4,9 @@ use super::cell::Run;
 use crate::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::engine::core;
+use crate::pool::engine::group_limit::Membership;
 use crate::pool::engine::waits::{Inside, current};
-use crate::pool::entry::Priority;
+use crate::pool::entry::{Priority, Wishes};
 use crate::pool::error::TaskError;
 use crate::pool::wishes::Spec;
 use crate::time::Instant;
@@ -18,8 +19,7 @@ pub(super) struct Entry {
     pub(super) task: Arc<dyn Run>,
     pub(super) weight: u32,
     pub(super) priority: Priority,
-    pub(super) deadline: Option<Instant>,
-    ask: Option<Box<Ask>>,
+    wishes: Option<Box<Wishes>>,
 }
 
 impl core::Entry for Entry {
@@ -28,11 +28,15 @@ impl core::Entry for Entry {
     }
 
     fn ask(&self) -> Ask {
-        self.ask.as_deref().copied().unwrap_or(Ask::one())
+        self.wishes.as_ref().map_or(Ask::one(), |wishes| wishes.ask)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.deadline
+        self.wishes.as_ref().and_then(|wishes| wishes.deadline)
+    }
+
+    fn member(&self) -> Option<&Arc<Membership>> {
+        self.wishes.as_ref().and_then(|wishes| wishes.member.as_ref())
     }
 
     fn refuse(self, why: TaskError) -> bool {
@@ -41,13 +45,12 @@ impl core::Entry for Entry {
 }
 
 impl Entry {
-    pub(super) fn new(task: Arc<dyn Run>, spec: &Spec) -> Self {
+    pub(super) fn new(task: Arc<dyn Run>, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
         Self {
             task,
             weight: spec.weight,
             priority: spec.priority,
-            deadline: spec.deadline,
-            ask: (!spec.plain).then(|| Box::new(spec.ask)),
+            wishes: (!spec.plain).then(|| Box::new(Wishes::of(spec, member))),
         }
     }
 }

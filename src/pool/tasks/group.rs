@@ -2,7 +2,8 @@
 
 use super::face::TaskPool;
 use super::handle::TaskHandle;
-use crate::pool::error::{Failed, Rejected, TaskError};
+use crate::pool::engine::group_limit::GroupLimit;
+use crate::pool::error::{Failed, PoolError, Rejected, TaskError};
 use crate::pool::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
 use crate::pool::wishes::Submit;
 use crate::sync::shim::Mutex;
@@ -37,6 +38,7 @@ use std::task::{Context, Poll};
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct TaskGroup<'p, T: Send + 'static, E: Send + 'static> {
     submit: Submit<'p, TaskPool>,
+    limit: Option<Arc<GroupLimit>>,
     members: Members<TaskHandle<Ran<T, E>>>,
     /// The one whose result is next, but for a few moves.
     ending: Option<(usize, TaskHandle<Ran<T, E>>)>,
@@ -66,6 +68,7 @@ impl<'p> Submit<'p, TaskPool> {
     pub fn group<T: Send + 'static, E: Send + 'static>(self) -> TaskGroup<'p, T, E> {
         TaskGroup {
             submit: self,
+            limit: None,
             members: Members::new(),
             ending: None,
         }
@@ -77,6 +80,50 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     pub fn keep_going(mut self) -> Self {
         self.members.keep_going();
         self
+    }
+
+    /// Runs at most `limit` tasks of the group at once, of those that are submitted from now on. The others wait in the queue, and let the
+    /// tasks behind them pass. A task keeps its place in the group until it ends, also while it waits for another task.
+    ///
+    /// **Deadlock**: a task of the group that waits for another task of the group may wait for its own place.
+    ///
+    /// # Errors
+    /// [`PoolError::GroupLimit`]: a limit of 0.
+    ///
+    /// # Fairness
+    /// Tasks of the group start in the order of submission. A task that gets a place is the first of its priority.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::sync::atomic::{AtomicUsize, Ordering};
+    /// # use tollgate::pool::TaskPool;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = TaskPool::builder(4).build()?;
+    /// let connections = Arc::new(AtomicUsize::new(0));
+    /// let mut group = pool.group::<_, ()>().limit(2)?;
+    /// for _ in 0..100 {
+    ///     let connections = Arc::clone(&connections);
+    ///     let query = async move {
+    ///         let others = connections.fetch_add(1, Ordering::SeqCst);
+    ///         tokio::task::yield_now().await;
+    ///         connections.fetch_sub(1, Ordering::SeqCst);
+    ///         Ok(others)
+    ///     };
+    ///     group.submit(query).await.unwrap();
+    /// }
+    /// assert!(group.join().await.unwrap().into_iter().all(|others| others < 2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn limit(mut self, limit: usize) -> Result<Self, PoolError> {
+        if limit == 0 {
+            return Err(PoolError::GroupLimit);
+        }
+        self.limit = Some(GroupLimit::new(limit));
+        // Entries have to keep it.
+        self.submit.spec.plain = false;
+        Ok(self)
     }
 
     /// For tasks that look whether to go on.
@@ -100,7 +147,8 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         // Held here as well, to be handed back when the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
-        let submitted = self.submit.submit(async move {
+        let limit = self.limit.as_ref();
+        let submitted = Submit { limit, ..self.submit }.submit(async move {
             let task = take.lock().take()?;
             notice.run_async(task).await
         });

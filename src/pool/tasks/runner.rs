@@ -5,8 +5,10 @@ use super::core::{Core, Running};
 use super::entry::Entry;
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
+use crate::pool::engine::core::Entry as _;
+use crate::pool::engine::group_limit::Membership;
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::state::{Counts, Next};
+use crate::pool::engine::state::{Counts, Next, State};
 use crate::pool::engine::waits::{Inside, PoolId};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
@@ -30,6 +32,8 @@ struct Runs {
     borrows: bool,
     is_parked: bool,
     ended: Option<Ran>,
+    /// Where its group has a limit.
+    member: Option<Arc<Membership>>,
 }
 
 impl Drop for Runner {
@@ -39,7 +43,7 @@ impl Drop for Runner {
             task.record().end();
             drop_quietly(task);
         }
-        let (mut ended, mut slot) = (Counts::default(), None);
+        let (mut ended, mut slot, mut member) = (Counts::default(), None, None);
         if let Some(runs) = self.runs.take() {
             let ran = runs.ended.unwrap_or(Ran::Gone);
             if let Some(ticket) = runs.ticket {
@@ -50,8 +54,9 @@ impl Drop for Runner {
             }
             ended.count(ran);
             slot = Some(runs.borrows);
+            member = runs.member;
         }
-        self.core.left(&self.seat, ended, slot, self.in_order);
+        self.core.left(&self.seat, ended, slot, member, self.in_order);
     }
 }
 
@@ -69,12 +74,14 @@ async fn work(mut runner: Runner) {
     let runner = &mut runner;
     let (core, seat) = (Arc::clone(&runner.core), Arc::clone(&runner.seat));
     loop {
-        let ended = runner
-            .runs
-            .take()
-            .and_then(|runs| Some((Counts::of(runs.ended?), runs.borrows)));
-        let (ended, slot) = ended.unzip();
-        let started = match core.next(&seat, ended.unwrap_or_default(), slot, false, |_| (), |_, _| ()) {
+        let (mut ended, mut slot, mut member) = (Counts::default(), None, None);
+        if let Some(runs) = runner.runs.take()
+            && let Some(ran) = runs.ended
+        {
+            (ended, slot, member) = (Counts::of(ran), Some(runs.borrows), runs.member);
+        }
+        let before = |state: &mut State<_>| member.iter().for_each(|member| state.member_ended(member));
+        let started = match core.next(&seat, ended, slot, false, before, |_, _| ()) {
             Next::Run(entry, borrows) => Some((entry, borrows, None)),
             Next::Ask => {
                 let mut asking = None;
@@ -105,6 +112,7 @@ impl Runner {
         let runs = self.runs.insert(Runs {
             ticket,
             borrows,
+            member: entry.member().map(Arc::clone),
             ..Runs::default()
         });
         let core = &self.core;

@@ -291,7 +291,7 @@ impl<'p> Submit<'p, TaskPool> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        Entry::new(Arc::clone(cell) as Arc<dyn Run>, &self.spec)
+        Entry::new(Arc::clone(cell) as Arc<dyn Run>, &self.spec, self.member().as_ref())
     }
 }
 
