@@ -1,17 +1,17 @@
 //! A limiter of one's own: a memory budget, in bytes, that knows the eight laws.
 //!
 //! It is a number behind a lock. What makes it a limiter: it refuses without a trace, it gives back what it took and
-//! no more, and it rings its bell, outside the lock, whenever there may be room for somebody who waits. Everything
+//! no more, and it fires its `Notify`, outside the lock, whenever there may be room for somebody who waits. Everything
 //! else (permits, waiting in line, time-outs, composition) is the core's.
 //!
 //! `cargo run --example own_limiter --features conformance`
 
 use std::sync::{Mutex, PoisonError};
 use tollgate::conformance::Suite;
-use tollgate::sync::bell::Bell;
+use tollgate::sync::Notify;
 use tollgate::{
-    Ask, Cost, Demand, Limiter, LimiterExt, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Semaphore, Settlement,
-    Wait,
+    Ask, ClockReading, Cost, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Semaphore,
+    Settlement, Wait,
 };
 
 const BYTES: Cost = Cost::new("bytes");
@@ -21,7 +21,7 @@ const LEG: &str = "memory";
 struct MemoryBudget {
     total: u64,
     free: Mutex<u64>,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl MemoryBudget {
@@ -29,7 +29,7 @@ impl MemoryBudget {
         Self {
             total,
             free: Mutex::new(total),
-            bell: Bell::new(),
+            notify: Notify::new(),
         }
     }
 
@@ -40,7 +40,7 @@ impl MemoryBudget {
     /// Changes the state first, rings afterwards, holds no lock while ringing: a ring may run anybody's code.
     fn give_back(&self, bytes: u64) {
         self.with_free(|free| *free += bytes);
-        self.bell.ring();
+        self.notify.notify_all();
     }
 }
 
@@ -54,17 +54,17 @@ impl Limiter for MemoryBudget {
             return Err(Refusal::new(Reason::Oversized, LEG, bytes, Wait::Never));
         }
         let taken = self.with_free(|free| free.checked_sub(bytes).map(|left| *free = left));
-        // Nobody knows when memory comes back: whoever waits listens to the bell.
+        // Nobody knows when memory comes back: whoever waits listens to the `Notify`.
         taken
             .map(|()| bytes)
             .ok_or_else(|| Refusal::new(Reason::Saturated, LEG, bytes, Wait::Event))
     }
 
-    fn cancel(&self, bytes: u64, _: Pass<'_>) {
+    fn cancel(&self, bytes: u64, _: &ClockReading) {
         self.give_back(bytes);
     }
 
-    fn finish(&self, bytes: u64, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, bytes: u64, _: Outcome, _: &ClockReading) {
         self.give_back(bytes);
     }
 
@@ -82,7 +82,7 @@ impl Limiter for MemoryBudget {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         // Listen first, look afterwards: what comes back in between is then heard.
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         if demand.units() > self.total {
             return ReadyAt::never(LEG);
         }
@@ -96,8 +96,8 @@ impl Limiter for MemoryBudget {
 
     /// None: there is no queue in it. All callers share one `Policy`, whose queue is first come, first served. Several policies
     /// would race for what comes free. Where they have to take turns, hold the capacity in a `Semaphore` or a rate and show the
-    /// queues of that, or implement `Turnstile`.
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    /// queues of that, or implement `WaitQueue`.
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 fn main() {

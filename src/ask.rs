@@ -5,11 +5,10 @@
 //! ([`per_call`](crate::LimiterExt::per_call), [`per`](crate::LimiterExt::per)), and the core hands it a `Demand`
 //! with just that number in it.
 
-use crate::sync::bell::Bell;
-use crate::sync::turn::{Claim, TurnstileId};
+use crate::sync::notify::{Listener, Notify};
 use crate::sync::turns::Holder;
-use crate::sync::watch::Watcher;
-use crate::time::{Clock, Instant, Pass};
+use crate::sync::wait_queue::{QueueId, QueueKey};
+use crate::time::{Clock, ClockReading, Instant};
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
@@ -190,16 +189,16 @@ pub(crate) struct Place<'a> {
     /// permit and the turn at once would hand both to and fro.
     pub(crate) is_claimant: bool,
     /// Whom to call when something that could admit this request has happened.
-    pub(crate) watcher: &'a Watcher,
+    pub(crate) watcher: &'a Listener,
     /// The place that the line's head holds in the queue of one leg.
-    pub(crate) claim: &'a Cell<Option<Claim>>,
+    pub(crate) claim: &'a Cell<Option<QueueKey>>,
 }
 
 impl Place<'_> {
     /// Whose place among the queues that wait at the leg `id` counts for a demand at `place`.
-    pub(crate) fn holder(place: Option<&Self>, id: TurnstileId) -> Holder {
+    pub(crate) fn holder(place: Option<&Self>, id: QueueId) -> Holder {
         let claim = place.and_then(|place| Some((place.claim.get()?, place.is_head)));
-        match claim.filter(|(claim, _)| claim.turnstile() == id) {
+        match claim.filter(|(claim, _)| claim.wait_queue() == id) {
             Some((claim, true)) => Holder::Head(claim.key()),
             Some((claim, false)) => Holder::Behind(claim.key()),
             None if place.is_some_and(|place| place.is_claimant) => Holder::Claimant,
@@ -214,30 +213,30 @@ pub struct Demand<'a> {
     ask: &'a Ask,
     units: u64,
     ahead: u64,
-    pass: Pass<'a>,
+    reading: &'a ClockReading,
     place: Option<&'a Place<'a>>,
 }
 
 impl<'a> Demand<'a> {
     /// A demand for the calls of `ask`, outside any line.
     #[inline(always)]
-    pub fn new(ask: &'a Ask, pass: Pass<'a>) -> Self {
+    pub fn new(ask: &'a Ask, reading: &'a ClockReading) -> Self {
         Self {
             ask,
             units: ask.count,
             ahead: 0,
-            pass,
+            reading,
             place: None,
         }
     }
 
     /// The same, for somebody who stands in a line.
-    pub(crate) fn waiting(ask: &'a Ask, pass: Pass<'a>, place: &'a Place<'a>) -> Self {
+    pub(crate) fn waiting(ask: &'a Ask, reading: &'a ClockReading, place: &'a Place<'a>) -> Self {
         Self {
             ask,
             units: ask.count,
             ahead: place.ahead.count,
-            pass,
+            reading,
             place: Some(place),
         }
     }
@@ -262,14 +261,14 @@ impl<'a> Demand<'a> {
 
     /// The pass over all legs that this demand belongs to.
     #[inline]
-    pub fn pass(&self) -> Pass<'a> {
-        self.pass
+    pub fn reading(&self) -> &'a ClockReading {
+        self.reading
     }
 
     /// The instant of this pass on `clock`: read at most once, shared by all legs.
     #[inline]
     pub fn now(&self, clock: &Clock) -> Instant {
-        self.pass.now(clock)
+        self.reading.now(clock)
     }
 
     /// This demand as counted by a leg that counts calls.
@@ -317,26 +316,26 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Asks to be told when `bell` rings, if this demand waits in a line; otherwise does nothing.
+    /// Asks to be told when `notify` rings, if this demand waits in a line; otherwise does nothing.
     ///
-    /// Call it *before* reading the state that the bell announces, so that no change falls between the two.
+    /// Call it *before* reading the state that the `Notify` announces, so that no change falls between the two.
     #[inline]
-    pub fn listen(&self, bell: &Bell) {
+    pub fn listen(&self, notify: &Notify) {
         if let Some(place) = self.place {
-            bell.listen(place.watcher);
+            notify.listen(place.watcher);
         }
     }
 
     /// The place that this demand holds in the queue of the leg `id`, if it holds one there.
     #[inline]
-    pub fn claim(&self, id: TurnstileId) -> Option<Claim> {
+    pub fn queue_key(&self, id: QueueId) -> Option<QueueKey> {
         let place = self.place.filter(|place| place.is_head)?;
         let claim = place.claim.get()?;
-        (claim.turnstile() == id).then_some(claim)
+        (claim.wait_queue() == id).then_some(claim)
     }
 
     /// Whose place among the queues that wait at the leg `id` counts for this demand.
-    pub(crate) fn holder(&self, id: TurnstileId) -> Holder {
+    pub(crate) fn holder(&self, id: QueueId) -> Holder {
         Place::holder(self.place, id)
     }
 
@@ -353,8 +352,8 @@ impl<'a> Demand<'a> {
 
     /// Says that the claim on this leg has been turned into a ticket: nobody will give it back any more.
     #[inline]
-    pub fn redeem(&self, id: TurnstileId) {
-        if self.claim(id).is_some()
+    pub fn redeem(&self, id: QueueId) {
+        if self.queue_key(id).is_some()
             && let Some(place) = self.place
         {
             place.claim.set(None);

@@ -1,10 +1,10 @@
 //! A governor rate limiter as a leg.
 
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{Standing, State};
-use crate::time::{Clock, Instant, Pass};
+use crate::status::{State, Status};
+use crate::time::{Clock, ClockReading, Instant};
 use governor::clock::Reference;
 use governor::middleware::RateLimitingMiddleware;
 use governor::nanos::Nanos;
@@ -29,7 +29,7 @@ const LEG: &str = "governor";
 /// waits until the instant of that refusal; [`ready_at`](Limiter::ready_at) knows nothing beforehand, so law 8 holds as a
 /// bound, and is not tight.
 ///
-/// It never says that it is [fresh](Limiter::is_fresh): governor does not tell what is left without taking some of it. So
+/// It never says that it is [fresh](Limiter::is_pristine): governor does not tell what is left without taking some of it. So
 /// a [`Keyed`](crate::Keyed) does not drop one.
 ///
 /// A request for more than the burst, or than `u32::MAX`, is `Oversized`; any other refusal is `RateExceeded`, with
@@ -120,13 +120,13 @@ impl Limiter for Governed {
     }
 
     /// Governor cannot give back.
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::NONE
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::NONE
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -141,12 +141,12 @@ impl Limiter for Governed {
     }
 
     /// A rate of which no more is known than when it has refused.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let due = Instant::from_ticks(self.due.load(Ordering::Relaxed));
         let next = self.clock.between(self.clock.now(), due);
-        visit(Standing::new(LEG, LEG, State::Opaque { next }));
+        visit(Status::new(LEG, LEG, State::Opaque { next }));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }
 
 impl fmt::Debug for Governed {

@@ -33,7 +33,7 @@
 //! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::lane`] | |
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
-//! | see how every leg stands | [`Limiter::survey`], [`standing`] | |
+//! | see how every leg stands | [`Limiter::visit_status`], [`status`] | |
 //! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
@@ -133,10 +133,10 @@ mod refusal;
 pub mod remote;
 pub mod semaphore;
 pub mod shed;
-pub mod standing;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
+pub mod status;
 pub mod sync;
 mod ticket;
 pub mod time;
@@ -156,9 +156,9 @@ pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
 #[doc(hidden)]
-pub use limiter::Heeds;
+pub use limiter::Callbacks;
 pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
-pub use permit::{Permit, Reservation, Unsettled};
+pub use permit::{Permit, Reservation, UnknownCost};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
@@ -177,7 +177,7 @@ pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelT
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::{Durations, SemaphoreStats};
 pub use ticket::{BoxTicket, Ticket};
-pub use time::{Clock, ClockError, Instant, ManualClock, Pass};
+pub use time::{Clock, ClockError, ClockReading, Instant, ManualClock};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -5,7 +5,7 @@
 //!
 //! # The laws
 //!
-//! Admission has two phases. Phase 1 reserves on each leg in turn; if all agree, phase 2 commits them all; if one
+//! Admission has two phases. ClockReading 1 reserves on each leg in turn; if all agree, phase 2 commits them all; if one
 //! refuses, those before it are cancelled in reverse order.
 //!
 //! 1. `try_reserve` never blocks and never waits.
@@ -40,10 +40,10 @@ use crate::permit::{Permit, Reservation};
 use crate::policy::linked::{Linked, Mark};
 use crate::policy::{And, AtOnce, BoxLimiter, Named, Per, PerCall, Shadow, WaitForRaise};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
+use crate::status::Status;
+use crate::sync::wait_queue::{QueueId, WaitQueue};
 use crate::ticket::Ticket;
-use crate::time::{Clock, Pass, Phase};
+use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
@@ -68,17 +68,17 @@ pub struct Settlement<'a> {
     cost: Cost,
     actual: u64,
     counted: bool,
-    pass: Pass<'a>,
+    reading: &'a ClockReading,
 }
 
 impl<'a> Settlement<'a> {
     /// `cost` was `actual` units in all.
-    pub fn new(cost: Cost, actual: u64, pass: Pass<'a>) -> Self {
+    pub fn new(cost: Cost, actual: u64, reading: &'a ClockReading) -> Self {
         Self {
             cost,
             actual,
             counted: false,
-            pass,
+            reading,
         }
     }
 
@@ -94,8 +94,8 @@ impl<'a> Settlement<'a> {
     }
 
     /// The pass over all legs.
-    pub fn pass(&self) -> Pass<'a> {
-        self.pass
+    pub fn reading(&self) -> &'a ClockReading {
+        self.reading
     }
 
     /// This settlement as seen by a leg that counts `cost`.
@@ -116,7 +116,7 @@ impl<'a> Settlement<'a> {
 /// What a limiter does at its calls besides what every limiter does. Fixed for its life.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heeds {
+pub struct Callbacks {
     /// [`Limiter::try_reserve`] may give something back, of which waiters are told, before it refuses: a composite.
     pub roll_back: bool,
     /// [`Limiter::commit`] does something.
@@ -125,7 +125,7 @@ pub struct Heeds {
     pub finish: bool,
 }
 
-impl Heeds {
+impl Callbacks {
     /// All of it.
     pub const ALL: Self = Self {
         roll_back: true,
@@ -162,15 +162,15 @@ pub trait Limiter: Send + Sync {
     /// What one admission must remember to be undone or finished.
     type Ticket: Ticket;
 
-    /// Phase 1: takes what `demand` needs, or refuses without a trace.
+    /// ClockReading 1: takes what `demand` needs, or refuses without a trace.
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>>;
 
     /// Undoes phase 1. Cannot fail, and [must not block](self#several-legs-at-once).
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>);
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading);
 
-    /// Phase 2: the work starts. Cannot fail.
+    /// ClockReading 2: the work starts. Cannot fail.
     #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         let _ = (ticket, now);
     }
 
@@ -183,7 +183,7 @@ pub trait Limiter: Send + Sync {
     }
 
     /// The work ended. [Must not block](self#several-legs-at-once).
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>);
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading);
 
     /// The permit will never come back: capacity that it holds is gone for good. [Must not block](self#several-legs-at-once).
     fn forget(&self, ticket: Self::Ticket);
@@ -200,8 +200,8 @@ pub trait Limiter: Send + Sync {
     /// nested one's roll-back wait for the end of its own.
     #[doc(hidden)]
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::ALL
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::ALL
     }
 
     /// [`try_reserve`](Limiter::try_reserve) into the place where the ticket stays: a large ticket is not moved about.
@@ -222,7 +222,7 @@ pub trait Limiter: Send + Sync {
     /// [`finish`](Limiter::finish) with the ticket where it is.
     #[doc(hidden)]
     #[inline(always)]
-    fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: &ClockReading) {
         self.finish(*ticket, outcome, now);
     }
 
@@ -236,7 +236,7 @@ pub trait Limiter: Send + Sync {
     /// True when nothing tells it from one just made: nothing is held, nobody waits, all that was taken has come back, no
     /// setting has been changed, and nobody else has a hand on it. [`Keyed`](crate::Keyed) drops such a limiter when it
     /// needs the room, and makes a new one when the key comes back. False unless a limiter knows. It never blocks.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         let _ = now;
         false
     }
@@ -246,7 +246,7 @@ pub trait Limiter: Send + Sync {
     ///
     /// It has no default: an adapter that hid a queue would hide that one queue stands in two legs, for which no policy can
     /// wait.
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile));
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue));
 
     /// Shows `visit` every clock by which this limiter decides. A composite shows those of all its legs.
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
@@ -257,10 +257,10 @@ pub trait Limiter: Send + Sync {
 
     /// The queue of identity `id` in this limiter: how a waiting policy finds its way back to a leg whose turn it
     /// waits for.
-    fn turnstile(&self, id: TurnstileId) -> Option<&dyn Turnstile> {
+    fn wait_queue(&self, id: QueueId) -> Option<&dyn WaitQueue> {
         let mut found = None;
         self.queues(&mut |queue| {
-            if TurnstileId::of_queue(queue) == id {
+            if QueueId::of_queue(queue) == id {
                 found = Some(queue);
             }
         });
@@ -268,7 +268,7 @@ pub trait Limiter: Send + Sync {
     }
 
     /// Shows `visit` how each leg stands now, in the order in which they are asked. Nothing unless a limiter implements it.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let _ = visit;
     }
 
@@ -288,11 +288,11 @@ macro_rules! forward {
                 (**self).try_reserve(demand)
             }
             #[inline]
-            fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+            fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
                 (**self).cancel(ticket, now);
             }
             #[inline]
-            fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+            fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
                 (**self).commit(ticket, now);
             }
             #[inline]
@@ -300,7 +300,7 @@ macro_rules! forward {
                 (**self).settle(ticket, actual)
             }
             #[inline]
-            fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+            fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
                 (**self).finish(ticket, outcome, now);
             }
             #[inline]
@@ -316,35 +316,35 @@ macro_rules! forward {
                 (**self).clock()
             }
             #[inline]
-            fn heeds(&self) -> Heeds {
-                (**self).heeds()
+            fn callbacks(&self) -> Callbacks {
+                (**self).callbacks()
             }
             #[inline(always)]
             fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
                 (**self).reserve_in(demand, place)
             }
             #[inline(always)]
-            fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+            fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: &ClockReading) {
                 (**self).finish_in(ticket, outcome, now);
             }
             #[inline(always)]
             fn finish_may_panic(&self) -> bool {
                 (**self).finish_may_panic()
             }
-            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
                 (**self).queues(visit);
             }
             fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
                 (**self).clocks(visit);
             }
-            fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-                (**self).survey(visit);
+            fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+                (**self).visit_status(visit);
             }
             fn name(&self) -> Option<&str> {
                 (**self).name()
             }
-            fn is_fresh(&self, now: Pass<'_>) -> bool {
-                let fresh: fn(&Self, Pass<'_>) -> bool = $fresh;
+            fn is_pristine(&self, now: &ClockReading) -> bool {
+                let fresh: fn(&Self, &ClockReading) -> bool = $fresh;
                 fresh(self, now)
             }
         }
@@ -356,7 +356,7 @@ forward!(L, Arc<L>, |this, now| {
     let alone = Arc::strong_count(this) == 1 && Arc::weak_count(this) == 0;
     // Acquire: sees what the last of the others did. Pairs with the release by which an `Arc` is dropped.
     fence(Ordering::Acquire);
-    alone && (**this).is_fresh(now)
+    alone && (**this).is_pristine(now)
 });
 
 /// The verbs that every limiter has, and the ways to compose it.
@@ -376,15 +376,15 @@ pub trait LimiterExt: Limiter {
     /// ```
     #[inline(always)]
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        let (ask, phase, mut ticket) = (ask.into(), Phase::new(), None);
+        let (ask, reading, mut ticket) = (ask.into(), ClockReading::new(), None);
         // One that panics leaves no ticket.
-        self.reserve_in(Demand::new(&ask, phase.pass()), &mut ticket)?;
+        self.reserve_in(Demand::new(&ask, &reading), &mut ticket)?;
         // The permit owns its ticket before the legs commit it, which may panic. Not before: it would be in memory all the time.
         let mut permit = Permit::with(self, ticket);
-        if self.heeds().commit
+        if self.callbacks().commit
             && let Some(ticket) = permit.ticket_mut()
         {
-            self.commit(ticket, phase.pass());
+            self.commit(ticket, &reading);
         }
         Ok(permit)
     }
@@ -409,9 +409,9 @@ pub trait LimiterExt: Limiter {
     /// As [`try_admit`](LimiterExt::try_admit).
     #[inline]
     fn reserve(&self, ask: impl Into<Ask>) -> Result<Reservation<&Self>, Refusal<'_>> {
-        let phase = Phase::new();
+        let reading = ClockReading::new();
         let ask = ask.into();
-        let ticket = self.try_reserve(Demand::new(&ask, phase.pass()))?;
+        let ticket = self.try_reserve(Demand::new(&ask, &reading))?;
         Ok(Reservation::new(self, ticket))
     }
 
@@ -530,10 +530,10 @@ pub(crate) fn admit_in<'a, L: Limiter + ?Sized>(
     ask: &Ask,
     place: &mut Option<L::Ticket>,
 ) -> Result<(), Refusal<'a>> {
-    let phase = Phase::new();
-    limiter.reserve_in(Demand::new(ask, phase.pass()), place)?;
+    let reading = ClockReading::new();
+    limiter.reserve_in(Demand::new(ask, &reading), place)?;
     if let Some(ticket) = place {
-        limiter.commit(ticket, phase.pass());
+        limiter.commit(ticket, &reading);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use crate::ask::Cost;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::sync::unwind::quietly;
 use crate::ticket::Ticket;
-use crate::time::Phase;
+use crate::time::ClockReading;
 use std::fmt;
 use std::mem::{ManuallyDrop, needs_drop};
 use std::thread::panicking;
@@ -34,7 +34,7 @@ impl<L: Limiter + Clone> Reservation<L> {
         // The ticket leaves before anything else runs: from here on the permit owns it, also if the commit panics.
         let mut permit = Permit::with(limiter, self.ticket.take());
         if let Some(ticket) = &mut permit.ticket {
-            self.limiter.commit(ticket, Phase::new().pass());
+            self.limiter.commit(ticket, &ClockReading::new());
         }
         permit
     }
@@ -45,9 +45,9 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Reservation<L, T> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket {
             if self.limiter.finish_may_panic() && panicking() {
-                quietly(|| self.limiter.cancel(ticket, Phase::new().pass()));
+                quietly(|| self.limiter.cancel(ticket, &ClockReading::new()));
             } else {
-                self.limiter.cancel(ticket, Phase::new().pass());
+                self.limiter.cancel(ticket, &ClockReading::new());
             }
         }
     }
@@ -115,27 +115,27 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
             // Then nothing is left to drop: the usual end need not have the permit in memory for it.
             let ended = ManuallyDrop::new(self);
             if let Some(ticket) = ended.ticket {
-                ended.limiter.finish(ticket, outcome, Phase::new().pass());
+                ended.limiter.finish(ticket, outcome, &ClockReading::new());
             }
         } else if let Some(ticket) = self.ticket {
             // Gone before anything else runs: should that panic, the permit has ended all the same. Not taken out by
             // moving it, which would be through memory.
             self.ticket = None;
-            self.limiter.finish(ticket, outcome, Phase::new().pass());
+            self.limiter.finish(ticket, outcome, &ClockReading::new());
         }
     }
 
     /// Corrects what was charged for `cost` to `actual` units, on every leg that counts it. Returns how many did.
     ///
     /// # Errors
-    /// [`Unsettled`] when no leg counts `cost`.
-    pub fn settle(&mut self, cost: Cost, actual: u64) -> Result<u32, Unsettled> {
-        let phase = Phase::new();
+    /// [`UnknownCost`] when no leg counts `cost`.
+    pub fn settle(&mut self, cost: Cost, actual: u64) -> Result<u32, UnknownCost> {
+        let reading = ClockReading::new();
         let legs = match &mut self.ticket {
-            Some(ticket) => self.limiter.settle(ticket, Settlement::new(cost, actual, phase.pass())),
+            Some(ticket) => self.limiter.settle(ticket, Settlement::new(cost, actual, &reading)),
             None => 0,
         };
-        if legs == 0 { Err(Unsettled { cost }) } else { Ok(legs) }
+        if legs == 0 { Err(UnknownCost { cost }) } else { Ok(legs) }
     }
 
     /// Never gives the permit back: the capacity that it holds is gone for good.
@@ -152,9 +152,9 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Drop for Permit<L, T> {
     fn drop(&mut self) {
         if let Some(ticket) = &self.ticket {
             if self.limiter.finish_may_panic() && panicking() {
-                quietly(|| self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass()));
+                quietly(|| self.limiter.finish_in(ticket, Outcome::Ignored, &ClockReading::new()));
             } else {
-                self.limiter.finish_in(ticket, Outcome::Ignored, Phase::new().pass());
+                self.limiter.finish_in(ticket, Outcome::Ignored, &ClockReading::new());
             }
         }
     }
@@ -168,21 +168,21 @@ impl<L: Limiter<Ticket = T>, T: Ticket> fmt::Debug for Permit<L, T> {
 
 /// No leg counts the cost that was to be settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unsettled {
+pub struct UnknownCost {
     cost: Cost,
 }
 
-impl Unsettled {
+impl UnknownCost {
     /// The cost that nobody counts.
     pub fn cost(&self) -> Cost {
         self.cost
     }
 }
 
-impl fmt::Display for Unsettled {
+impl fmt::Display for UnknownCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no leg counts the cost `{}`", self.cost.name())
     }
 }
 
-impl std::error::Error for Unsettled {}
+impl std::error::Error for UnknownCost {}

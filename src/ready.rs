@@ -1,13 +1,13 @@
 //! When a request could be admitted: what a leg says of it, and what all legs of a composite say together.
 
 use crate::refusal::{Reason, Refusal, Wait};
-use crate::sync::turn::Turnstile;
+use crate::sync::wait_queue::WaitQueue;
 use crate::time::Instant;
 
 /// A queue to join while an instant is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DueTurn<'a> {
-    pub(crate) turnstile: &'a dyn Turnstile,
+    pub(crate) wait_queue: &'a dyn WaitQueue,
     pub(crate) units: u64,
     /// Others wait there already.
     pub(crate) behind: bool,
@@ -29,7 +29,7 @@ pub struct ReadyAt<'a> {
     raise: bool,
     /// The leg that is not waited for, as far as it is not ready.
     at_once: Option<AtOnce<'a>>,
-    turn: Option<(&'a dyn Turnstile, u64)>,
+    turn: Option<(&'a dyn WaitQueue, u64)>,
     /// Nothing but that turn is missing.
     is_due: bool,
     /// The queue of the leg that names the instant.
@@ -83,7 +83,7 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// When something happens whose instant is not known, and a bell is rung: a cancel, a raised limit.
+    /// When something happens whose instant is not known, and a `Notify` fires: a cancel, a raised limit.
     #[inline]
     pub fn on_event(leg: &'a str) -> Self {
         Self {
@@ -93,8 +93,8 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// When the limits are raised far enough: a waiter for that is passed over by those that fit, and looks again at each
-    /// bell.
+    /// When the limits are raised far enough: a waiter for that is passed over by those that fit, and looks again whenever
+    /// the leg notifies.
     #[inline]
     pub fn on_raise(leg: &'a str) -> Self {
         Self {
@@ -115,8 +115,8 @@ impl<'a> ReadyAt<'a> {
         self
     }
 
-    /// The same, where the event happens by itself at `instant` at the latest: the waiter looks again then, bell or no
-    /// bell.
+    /// The same, where the event happens by itself at `instant` at the latest: the waiter looks again then,
+    /// notified or not.
     #[inline]
     #[must_use]
     pub fn by(mut self, instant: Instant) -> Self {
@@ -126,22 +126,22 @@ impl<'a> ReadyAt<'a> {
 
     /// When the turn in a queue comes that hands over `units`.
     #[inline]
-    pub fn in_turn(leg: &'a str, turnstile: &'a dyn Turnstile, units: u64) -> Self {
+    pub fn in_turn(leg: &'a str, wait_queue: &'a dyn WaitQueue, units: u64) -> Self {
         Self {
             event: true,
-            turn: Some((turnstile, units)),
+            turn: Some((wait_queue, units)),
             event_leg: leg,
             ..Self::NOW
         }
     }
 
-    /// The same, where queues take turns at the instants: a policy has its head join `turnstile` for `units`, as long as no
+    /// The same, where queues take turns at the instants: a policy has its head join `wait_queue` for `units`, as long as no
     /// other leg is ready later. `behind` says that others wait there already, whose going makes it ready sooner.
     #[inline]
     #[must_use]
-    pub(crate) fn by_turns(mut self, turnstile: &'a dyn Turnstile, units: u64, behind: bool) -> Self {
+    pub(crate) fn by_turns(mut self, wait_queue: &'a dyn WaitQueue, units: u64, behind: bool) -> Self {
         self.due_turn = Some(DueTurn {
-            turnstile,
+            wait_queue,
             units,
             behind,
         });
@@ -150,12 +150,12 @@ impl<'a> ReadyAt<'a> {
 
     /// When the turn in a queue comes: nothing else is missing since `instant`.
     #[inline]
-    pub(crate) fn due_in_turn(leg: &'a str, instant: Instant, turnstile: &'a dyn Turnstile, units: u64) -> Self {
+    pub(crate) fn due_in_turn(leg: &'a str, instant: Instant, wait_queue: &'a dyn WaitQueue, units: u64) -> Self {
         Self {
             is_due: true,
             not_before: Some(instant),
             leg,
-            ..Self::in_turn(leg, turnstile, units)
+            ..Self::in_turn(leg, wait_queue, units)
         }
     }
 
@@ -262,7 +262,7 @@ impl<'a> ReadyAt<'a> {
 
     /// The queue whose turn is waited for, and how many units it is to hand over.
     #[inline]
-    pub fn turn(&self) -> Option<(&'a dyn Turnstile, u64)> {
+    pub fn turn(&self) -> Option<(&'a dyn WaitQueue, u64)> {
         self.turn
     }
 

@@ -6,8 +6,8 @@
 use crate::ask::{Ask, Cost, Demand};
 use crate::limiter::Limiter;
 pub use crate::ready::ReadyAt;
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Instant, Phase};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading, Instant};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
@@ -175,8 +175,8 @@ pub enum Wait<'a> {
     /// Until an instant.
     Until(Due<'a>),
     /// In the turn of a queue, which will hand over what it has at an instant that nobody knows.
-    Turn(&'a dyn Turnstile),
-    /// Until something rings the bell that the leg lets its waiters hear; nobody knows when.
+    Turn(&'a dyn WaitQueue),
+    /// Until something fires the `Notify` that the leg lets its waiters hear; nobody knows when.
     Event,
 }
 
@@ -187,7 +187,7 @@ impl<'a> How<'a> {
         match wait {
             Wait::Never => (Self::Never, 0),
             Wait::Event => (Self::Event, 0),
-            Wait::Turn(turnstile) => (Self::Turn(turnstile), 0),
+            Wait::Turn(wait_queue) => (Self::Turn(wait_queue), 0),
             Wait::Until(Due { clock, asked_at, at }) => match at {
                 At::Instant(at) => (Self::Until { clock, asked_at, at }, 0),
                 At::Axis {
@@ -257,7 +257,7 @@ impl Whole<'_> {
 enum How<'a> {
     Never,
     Event,
-    Turn(&'a dyn Turnstile),
+    Turn(&'a dyn WaitQueue),
     Until {
         clock: &'a Clock,
         asked_at: Instant,
@@ -424,8 +424,8 @@ impl<'a> Refusal<'a> {
         self.whole = None;
         let Some(clock) = legs.decides_by() else { return self };
         let now = clock.now();
-        let phase = Phase::at(clock, now);
-        let ready = legs.ready(Demand::new(demand.ask(), phase.pass()).with_units(demand.units(), 0));
+        let reading = ClockReading::at(clock, now);
+        let ready = legs.ready(Demand::new(demand.ask(), &reading).with_units(demand.units(), 0));
         self.resolved(&ready, clock, now, demand.units())
     }
 
@@ -489,8 +489,8 @@ impl<'a> Refusal<'a> {
         };
         let clock = legs.decides_by()?;
         let now = clock.now();
-        let phase = Phase::at(clock, now);
-        let ready = legs.ready(Demand::new(&ask, phase.pass()).with_units(demanded, 0));
+        let reading = ClockReading::at(clock, now);
+        let ready = legs.ready(Demand::new(&ask, &reading).with_units(demanded, 0));
         Some((ready, clock, now))
     }
 
@@ -557,7 +557,7 @@ impl<'a> Refusal<'a> {
         let refusal = self.judged();
         match (refusal.how, refusal.own_due()) {
             (How::Never, _) => Wait::Never,
-            (How::Turn(turnstile), _) => Wait::Turn(turnstile),
+            (How::Turn(wait_queue), _) => Wait::Turn(wait_queue),
             (_, Some(due)) => Wait::Until(due),
             (_, None) => Wait::Event,
         }

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 use tollgate::{
-    Ask, CircuitBreaker, Cost, Demand, Instant, Limiter, LimiterExt, ManualClock, Outcome, Pass, Policy, Quota,
+    Ask, CircuitBreaker, ClockReading, Cost, Demand, Instant, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota,
     ReadyAt, Refusal, Semaphore, SlidingWindow, Ticket, TokenBucket,
 };
 
@@ -193,20 +193,20 @@ impl Limiter for TimePasses {
         self.0.advance(Duration::from_secs(1));
         Ok(())
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {
+    fn cancel(&self, (): (), _: &ClockReading) {
         self.0.advance(Duration::from_secs(1));
     }
-    fn commit(&self, (): &mut (), _: Pass<'_>) {
+    fn commit(&self, (): &mut (), _: &ClockReading) {
         self.0.advance(Duration::from_secs(1));
     }
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {
         self.0.advance(Duration::from_secs(1));
     }
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// A leg that writes down at what instant it is asked to do what.
@@ -222,7 +222,7 @@ impl Logs {
             log: Mutex::default(),
         }
     }
-    fn write(&self, what: &'static str, now: Pass<'_>) {
+    fn write(&self, what: &'static str, now: &ClockReading) {
         self.log.lock().unwrap().push((what, now.now(&self.clock)));
     }
     fn take(&self) -> Vec<(&'static str, Instant)> {
@@ -233,23 +233,23 @@ impl Logs {
 impl Limiter for Logs {
     type Ticket = ();
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
-        self.write("reserve", demand.pass());
+        self.write("reserve", demand.reading());
         Ok(())
     }
-    fn cancel(&self, (): (), now: Pass<'_>) {
+    fn cancel(&self, (): (), now: &ClockReading) {
         self.write("cancel", now);
     }
-    fn commit(&self, (): &mut (), now: Pass<'_>) {
+    fn commit(&self, (): &mut (), now: &ClockReading) {
         self.write("commit", now);
     }
-    fn finish(&self, (): (), _: Outcome, now: Pass<'_>) {
+    fn finish(&self, (): (), _: Outcome, now: &ClockReading) {
         self.write("finish", now);
     }
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 #[test]

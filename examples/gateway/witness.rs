@@ -8,7 +8,7 @@ use super::pace::Pace;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tollgate::{Cost, Demand, Limiter, Outcome, Pass, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{ClockReading, Cost, Demand, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
 
 /// The number of a request, named like a cost so that it reaches the legs.
 pub const NUMBER: Cost = Cost::new("number");
@@ -74,11 +74,11 @@ impl Limiter for Witness {
         }
         Ok(())
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }

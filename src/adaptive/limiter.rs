@@ -8,11 +8,11 @@ use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::semaphore::Semaphore;
-use crate::standing::Standing;
+use crate::status::Status;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::Turnstile;
 use crate::sync::unwind::both;
-use crate::time::{Clock, Instant, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 
 /// A limiter whose limit adapts to the latency of its work, and to drops for overload.
@@ -161,12 +161,12 @@ impl<L: Resizable> Limiter for Adaptive<L> {
     }
 
     #[inline]
-    fn cancel(&self, (_, ticket): Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, (_, ticket): Self::Ticket, now: &ClockReading) {
         self.limiter.cancel(ticket, now);
     }
 
     #[inline]
-    fn commit(&self, (started, ticket): &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, (started, ticket): &mut Self::Ticket, now: &ClockReading) {
         *started = now.now(&self.clock).ticks();
         self.limiter.commit(ticket, now);
     }
@@ -175,7 +175,7 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         self.limiter.settle(ticket, actual)
     }
 
-    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
         // The number in flight is read while this request is still in it.
         both(
             || {
@@ -200,7 +200,7 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         Some(&self.clock)
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
 
@@ -211,10 +211,10 @@ impl<L: Resizable> Limiter for Adaptive<L> {
 
     /// A learnt limit counts for a minute without work, or for a hundred windows if that is more. Nothing may be in
     /// use.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         let (as_new, target) = {
             let tuner = self.tuner.lock();
-            let as_new = tuner.is_fresh(&self.settings, &self.clock, now.now(&self.clock));
+            let as_new = tuner.is_pristine(&self.settings, &self.clock, now.now(&self.clock));
             (as_new, tuner.target())
         };
         // A limit that differs from the law's was set by the user.
@@ -222,10 +222,10 @@ impl<L: Resizable> Limiter for Adaptive<L> {
     }
 
     /// The status of the limiter inside, with the kind `adaptive`.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(&mut |mut standing| {
-            standing.kind = "adaptive";
-            visit(standing);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(&mut |mut status| {
+            status.kind = "adaptive";
+            visit(status);
         });
     }
 }

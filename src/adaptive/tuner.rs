@@ -45,7 +45,7 @@ impl Settings {
 
 impl Tuner {
     /// True if it is as good as new at `now`: the learnt limit counts no more.
-    pub(super) fn is_fresh(&self, settings: &Settings, clock: &Clock, now: Instant) -> bool {
+    pub(super) fn is_pristine(&self, settings: &Settings, clock: &Clock, now: Instant) -> bool {
         let counts = clock.ticks_of(MEMORY).max(settings.window.saturating_mul(100));
         self.pinned.is_none() && self.learnt.is_none_or(|at| now.ticks_since(at) > counts)
     }

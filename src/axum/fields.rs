@@ -1,7 +1,7 @@
 //! The header fields `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11 (23 May 2026), as
 //! structured fields.
 
-use crate::standing::{Standing, State, scaled};
+use crate::status::{State, Status, scaled};
 use http::{HeaderName, HeaderValue};
 use sfv::{Integer, KeyRef, ListSerializer, StringRef};
 use std::time::Duration;
@@ -87,15 +87,15 @@ impl QuotaPolicy {
 
     /// The policy of a leg, where it has one that the field can state. A window of less than a second is stated per second;
     /// a fraction of a second is rounded so that the field never promises more than the leg admits.
-    pub fn of(standing: &Standing<'_>) -> Option<Self> {
-        match standing.state {
-            State::Permits { limit, .. } => Some(Self::new(standing.leg, limit).unit(QuotaUnit::ConcurrentRequests)),
+    pub fn of(status: &Status<'_>) -> Option<Self> {
+        match status.state {
+            State::Permits { limit, .. } => Some(Self::new(status.leg, limit).unit(QuotaUnit::ConcurrentRequests)),
             State::Rate { limit, window, .. } if window < Duration::from_secs(1) => {
                 let window = window.as_nanos().max(1);
                 let per_second = u128::from(limit) * 1_000_000_000 / window;
-                Some(Self::new(standing.leg, u64::try_from(per_second).unwrap_or(u64::MAX)).window(1))
+                Some(Self::new(status.leg, u64::try_from(per_second).unwrap_or(u64::MAX)).window(1))
             }
-            State::Rate { limit, window, .. } => Some(Self::new(standing.leg, limit).window(seconds(window))),
+            State::Rate { limit, window, .. } => Some(Self::new(status.leg, limit).window(seconds(window))),
             _ => None,
         }
     }
@@ -165,21 +165,21 @@ impl ServiceLimit {
     ///
     /// The window is such that whoever spends evenly what is left meets the rate: what is left by the rate, rounded up. When
     /// nothing is left it is the time until one is.
-    pub fn of(standing: &Standing<'_>) -> Option<Self> {
-        match standing.state {
-            State::Permits { limit, in_use, .. } => Some(Self::new(standing.leg, limit.saturating_sub(in_use))),
+    pub fn of(status: &Status<'_>) -> Option<Self> {
+        match status.state {
+            State::Permits { limit, in_use, .. } => Some(Self::new(status.leg, limit.saturating_sub(in_use))),
             State::Rate {
                 available: 0,
                 next: Some(next),
                 ..
-            } => Some(Self::new(standing.leg, 0).window(seconds(next))),
-            State::Rate { available: 0, .. } => Some(Self::new(standing.leg, 0)),
+            } => Some(Self::new(status.leg, 0).window(seconds(next))),
+            State::Rate { available: 0, .. } => Some(Self::new(status.leg, 0)),
             State::Rate {
                 limit,
                 window,
                 available,
                 ..
-            } => Some(Self::new(standing.leg, available).window(seconds(scaled(window, available, limit)).max(1))),
+            } => Some(Self::new(status.leg, available).window(seconds(scaled(window, available, limit)).max(1))),
             _ => None,
         }
     }

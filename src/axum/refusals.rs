@@ -4,7 +4,7 @@ use super::fields::{QuotaPolicy, RATELIMIT, RATELIMIT_POLICY, ServiceLimit, seco
 use super::legacy::Legacy;
 use crate::limiter::Limiter;
 use crate::refusal::{Reason, Rejection};
-use crate::standing::{Standing, State};
+use crate::status::{State, Status};
 use crate::tower::{Refused, Respond};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -25,7 +25,7 @@ use std::time::Duration;
 /// A page of another origin sees none of this unless a CORS layer stands outside the limit.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRefusals {
-    advertise: Option<fn(&Standing<'_>) -> bool>,
+    advertise: Option<fn(&Status<'_>) -> bool>,
     legacy: bool,
     unknown: Duration,
 }
@@ -57,12 +57,12 @@ impl HttpRefusals {
     /// better kept to oneself: see [`rate_limit_fields_of`](Self::rate_limit_fields_of).
     #[must_use]
     pub const fn rate_limit_fields(self) -> Self {
-        self.rate_limit_fields_of(|standing| matches!(standing.state, State::Rate { .. }))
+        self.rate_limit_fields_of(|status| matches!(status.state, State::Rate { .. }))
     }
 
     /// The same for each leg of which `advertised` says so: rates, and semaphores as `concurrent-requests`.
     #[must_use]
-    pub const fn rate_limit_fields_of(mut self, advertised: fn(&Standing<'_>) -> bool) -> Self {
+    pub const fn rate_limit_fields_of(mut self, advertised: fn(&Status<'_>) -> bool) -> Self {
         self.advertise = Some(advertised);
         self
     }
@@ -96,20 +96,20 @@ impl HttpRefusals {
         let (mut policies, mut limits) = (Vec::new(), Vec::<ServiceLimit>::new());
         let mut least: Option<Legacy> = None;
         let mut latest = stated.unwrap_or(0);
-        limiter.survey(&mut |standing| {
-            let Some(left) = ServiceLimit::of(&standing) else {
+        limiter.visit_status(&mut |status| {
+            let Some(left) = ServiceLimit::of(&status) else {
                 return;
             };
-            let shown = self.advertise.is_some_and(|advertised| advertised(&standing));
+            let shown = self.advertise.is_some_and(|advertised| advertised(&status));
             // What counts something else may not be asked by the next request.
-            if left.available() == 0 && (shown || standing.cost.is_none()) {
+            if left.available() == 0 && (shown || status.cost.is_none()) {
                 latest = latest.max(left.seconds().unwrap_or(0));
             }
             if !shown {
                 return;
             }
-            policies.extend(QuotaPolicy::of(&standing));
-            if let State::Rate { limit, .. } = standing.state {
+            policies.extend(QuotaPolicy::of(&status));
+            if let State::Rate { limit, .. } = status.state {
                 let other = Legacy::new(limit, &left);
                 least = Some(least.map_or(other, |least| least.stricter(other)));
             }

@@ -24,16 +24,16 @@ use super::streak::Streak;
 use super::thresholds::{Alarm, CallCounts, CallResult, Thresholds};
 use super::window::Window;
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::nth_fraction;
-use crate::standing::{self, Standing};
-use crate::sync::bell::Bell;
+use crate::status::{self, Status};
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
 use crate::sync::unwind::{Rest, ask, both};
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::cell::Cell;
 use std::fmt;
 use std::num::NonZeroU64;
@@ -114,7 +114,7 @@ pub struct CircuitBreaker {
     streak: Streak,
     machine: Mutex<Machine>,
     clock: Clock,
-    bell: Bell,
+    notify: Notify,
 }
 
 /// The settings of the builder.
@@ -157,7 +157,7 @@ impl CircuitBreaker {
             streak: Streak::new(),
             machine: Mutex::new(Machine::new(probes, overdue_after)),
             clock,
-            bell: Bell::new(),
+            notify: Notify::new(),
         }
     }
 
@@ -207,7 +207,7 @@ impl CircuitBreaker {
                 listener(event);
             }
         };
-        both(|| self.bell.ring(), listen);
+        both(|| self.notify.notify_all(), listen);
     }
 
     fn event(&self, from: CircuitState, machine: &Machine, now: u64) -> BreakerEvent {
@@ -265,12 +265,12 @@ impl CircuitBreaker {
     }
 
     /// Classifies the outcome of work that began at `started`; `None` if it says nothing.
-    fn classify(&self, outcome: Outcome, started: u64, pass: Pass<'_>) -> Option<CallResult> {
+    fn classify(&self, outcome: Outcome, started: u64, reading: &ClockReading) -> Option<CallResult> {
         let outcome = match &self.config.classifier {
             None => outcome,
             Some(classify) => {
                 let from = Instant::from_ticks(started);
-                ask(|| classify(outcome, self.clock.between(from, pass.now(&self.clock))))?
+                ask(|| classify(outcome, self.clock.between(from, reading.now(&self.clock))))?
             }
         };
         let failed = match outcome {
@@ -278,7 +278,7 @@ impl CircuitBreaker {
             Outcome::Failure | Outcome::Overload => true,
             Outcome::Ignored => return None,
         };
-        let slow = self.is_slow(started, pass);
+        let slow = self.is_slow(started, reading);
         Some(CallResult { failed, slow })
     }
 
@@ -299,36 +299,36 @@ impl CircuitBreaker {
 
     /// Records the result of one call of a closed circuit, where only the last calls and failures matter.
     #[inline(always)]
-    fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, pass: Pass<'_>) {
+    fn record_simple(&self, window: &CountWindow, word: Word, failed: bool, reading: &ClockReading) {
         let (period, result) = (word.period(), CallResult { failed, slow: false });
         if window.record_one(period, result, &self.config.alarm) {
-            self.evaluate(period, false, pass);
+            self.evaluate(period, false, reading);
         }
     }
 
     /// Records the result of work whose ticket has the current word.
     #[inline(never)]
-    fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+    fn finish_slow(&self, ticket: BreakerTicket, outcome: Outcome, reading: &ClockReading) {
         let word = ticket.word();
         match &self.window {
             Window::Time(window)
                 if self.config.is_plain && word.state() == CircuitState::Closed && outcome != Outcome::Ignored =>
             {
                 let failed = outcome != Outcome::Success;
-                let slow = self.is_slow(ticket.started, pass);
-                let (period, now) = (word.period(), pass.now(&self.clock).ticks());
+                let slow = self.is_slow(ticket.started, reading);
+                let (period, now) = (word.period(), reading.now(&self.clock).ticks());
                 if window.record(CallResult { failed, slow }, ticket.units(), now, || self.is_in(period)) {
-                    self.evaluate(period, false, pass);
+                    self.evaluate(period, false, reading);
                 }
             }
-            _ => self.record(ticket, outcome, pass),
+            _ => self.record(ticket, outcome, reading),
         }
     }
 
     /// True when work that began at `started` took too long.
     #[inline]
-    fn is_slow(&self, started: u64, pass: Pass<'_>) -> bool {
-        let took = || pass.now(&self.clock).ticks().saturating_sub(started);
+    fn is_slow(&self, started: u64, reading: &ClockReading) -> bool {
+        let took = || reading.now(&self.clock).ticks().saturating_sub(started);
         self.config.slow_after.is_some_and(|after| took() > after)
     }
 
@@ -340,34 +340,34 @@ impl CircuitBreaker {
     }
 
     #[inline(never)]
-    fn record(&self, ticket: BreakerTicket, outcome: Outcome, pass: Pass<'_>) {
+    fn record(&self, ticket: BreakerTicket, outcome: Outcome, reading: &ClockReading) {
         let word = ticket.word();
         if word.state() == CircuitState::Disabled {
             return;
         }
         // A classifier that panics has said nothing.
         let back = Rest::new(|| self.give_back(ticket));
-        let result = self.classify(outcome, ticket.started, pass);
+        let result = self.classify(outcome, ticket.started, reading);
         back.forget();
         match result {
-            Some(result) => self.record_result(word, result, ticket.units(), pass),
+            Some(result) => self.record_result(word, result, ticket.units(), reading),
             None => self.give_back(ticket),
         }
     }
 
     #[inline(never)]
-    fn record_result(&self, word: Word, result: CallResult, units: u64, pass: Pass<'_>) {
+    fn record_result(&self, word: Word, result: CallResult, units: u64, reading: &ClockReading) {
         let (state, period) = (word.state(), word.period());
         if state.records() {
-            self.record_call(state, period, result, units, pass);
+            self.record_call(state, period, result, units, reading);
         } else if state != CircuitState::Disabled {
-            self.record_probe(period, result, units, pass);
+            self.record_probe(period, result, units, reading);
         }
     }
 
-    fn record_call(&self, state: CircuitState, period: u64, result: CallResult, units: u64, pass: Pass<'_>) {
+    fn record_call(&self, state: CircuitState, period: u64, result: CallResult, units: u64, reading: &ClockReading) {
         let now = match self.window.is_timed() {
-            true => pass.now(&self.clock).ticks(),
+            true => reading.now(&self.clock).ticks(),
             false => 0,
         };
         let alarm = &self.config.alarm;
@@ -382,17 +382,17 @@ impl CircuitBreaker {
             .consecutive
             .is_some_and(|most| self.streak.record(period, result.failed, units) >= most);
         if (look || too_many) && state == CircuitState::Closed {
-            self.evaluate(period, too_many, pass);
+            self.evaluate(period, too_many, reading);
         }
     }
 
     #[cold]
-    fn evaluate(&self, period: u64, always: bool, pass: Pass<'_>) {
+    fn evaluate(&self, period: u64, always: bool, reading: &ClockReading) {
         // SeqCst: this thread's records come before the fence, its readings after it. Consider a result that makes the
         // window large enough and one that makes it bad enough: the last to pass its fence sees both.
         fence(Ordering::SeqCst);
         let now = match self.window.is_timed() {
-            true => pass.now(&self.clock).ticks(),
+            true => reading.now(&self.clock).ticks(),
             false => 0,
         };
         let trips = |counts: CallCounts| always || self.thresholds_for(counts.calls).are_reached_by(counts);
@@ -401,7 +401,7 @@ impl CircuitBreaker {
         }
         let counts = self.window.recount(period, now);
         if trips(counts) {
-            self.open(period, counts, pass.now(&self.clock));
+            self.open(period, counts, reading.now(&self.clock));
         }
     }
 
@@ -420,8 +420,8 @@ impl CircuitBreaker {
     }
 
     #[cold]
-    fn record_probe(&self, period: u64, result: CallResult, units: u64, pass: Pass<'_>) {
-        let now = pass.now(&self.clock);
+    fn record_probe(&self, period: u64, result: CallResult, units: u64, reading: &ClockReading) {
+        let now = reading.now(&self.clock);
         let (verdict, results) = self.change(now.ticks(), |machine| {
             let thresholds = self.thresholds_for(machine.probe_count());
             let verdict = machine.record_probe(period, result, units, &thresholds);
@@ -451,7 +451,7 @@ impl CircuitBreaker {
         }
         let free = self.machine.lock().give_back(ticket.word().period(), ticket.units());
         if free && !seeded!("breaker_quiet_probe") {
-            self.bell.ring();
+            self.notify.notify_all();
         }
     }
 
@@ -647,17 +647,17 @@ impl Limiter for CircuitBreaker {
     }
 
     #[inline(always)]
-    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &BreakerTicket, outcome: Outcome, now: &ClockReading) {
         self.finish(*ticket, outcome, now);
     }
 
     #[inline]
-    fn cancel(&self, ticket: BreakerTicket, _: Pass<'_>) {
+    fn cancel(&self, ticket: BreakerTicket, _: &ClockReading) {
         self.give_back(ticket);
     }
 
     #[inline(always)]
-    fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: BreakerTicket, outcome: Outcome, now: &ClockReading) {
         if self.word() != ticket.word() {
             return;
         }
@@ -674,8 +674,8 @@ impl Limiter for CircuitBreaker {
     fn forget(&self, _: BreakerTicket) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::FINISH
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::FINISH
     }
 
     #[inline(always)]
@@ -684,7 +684,7 @@ impl Limiter for CircuitBreaker {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         if self.word().state().admits() {
             return ReadyAt::NOW;
         }
@@ -704,7 +704,7 @@ impl Limiter for CircuitBreaker {
     }
 
     /// Closed, with nothing learnt and no failed or slow call in its window: successes do not count.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         let word = self.word();
         let bad = |counts: CallCounts| counts.failed > 0 || counts.slow > 0;
         word.state() == CircuitState::Closed
@@ -713,15 +713,15 @@ impl Limiter for CircuitBreaker {
             && !bad(self.window.recount(word.period(), now.now(&self.clock).ticks()))
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let (state, open_for) = (self.state(), self.retry_after());
-        visit(Standing::new(LEG, LEG, standing::State::Breaker { state, open_for }));
+        visit(Status::new(LEG, LEG, status::State::Breaker { state, open_for }));
     }
 
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }
 
 impl Default for CircuitBreaker {

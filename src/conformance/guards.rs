@@ -6,7 +6,7 @@ use super::suite::{Suite, Tally, Violation};
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Limiter, LimiterExt, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::time::Pass;
+use crate::time::ClockReading;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -157,11 +157,11 @@ impl Limiter for Stub {
             Self::Panics => resume_unwind(Box::new(Quiet)),
         }
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("stub")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }

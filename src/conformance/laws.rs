@@ -5,8 +5,8 @@ use super::world::times;
 use crate::ask::{Ask, Demand, Place};
 use crate::limiter::{Limiter, LimiterExt};
 use crate::refusal::{Reason, Wait};
-use crate::sync::watch::{Watch, Watcher};
-use crate::time::Phase;
+use crate::sync::notify::{Listener, Notified};
+use crate::time::ClockReading;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -70,7 +70,7 @@ pub(super) fn commit_cannot_fail<L: Limiter + 'static>(suite: &Suite<L>, law: &m
                 Ok(permit) => held.push(permit),
                 Err(panic) => {
                     return law.ensure(false, || {
-                        format!("`commit` panicked {delay:?} after phase 1: {}", message(&*panic))
+                        format!("`commit` panicked {delay:?} after reading 1: {}", message(&*panic))
                     });
                 }
             }
@@ -81,7 +81,7 @@ pub(super) fn commit_cannot_fail<L: Limiter + 'static>(suite: &Suite<L>, law: &m
         );
         law.ensure(after.len() == before.len(), || {
             format!(
-                "{delay:?} after phase 1, {} more are admitted beside what was committed, {} beside what was only reserved",
+                "{delay:?} after reading 1, {} more are admitted beside what was committed, {} beside what was only reserved",
                 after.len(),
                 before.len()
             )
@@ -189,8 +189,8 @@ fn at_most(after: &[usize], before: &[usize]) -> bool {
 
 struct Nobody;
 
-impl Watch for Nobody {
-    fn look_again(self: Arc<Self>) {}
+impl Notified for Nobody {
+    fn notified(self: Arc<Self>) {}
 }
 
 /// Law 8: refused just before `ready_at`, admitted at it; an event where nobody knows the instant; those ahead count.
@@ -324,12 +324,12 @@ fn ahead_counts<L: Limiter + 'static>(suite: &Suite<L>, ahead: usize, law: &mut 
         is_head: false,
         is_claimant: false,
         ahead: times(suite.ask, ahead),
-        watcher: &Watcher::new(&nobody),
+        watcher: &Listener::new(&nobody),
         claim: &claim,
     };
-    let phase = Phase::new();
+    let reading = ClockReading::new();
     let behind = world
-        .ready_for(Demand::waiting(&suite.ask, phase.pass(), &place))
+        .ready_for(Demand::waiting(&suite.ask, &reading, &place))
         .not_before;
     let together = world.ready(times(suite.ask, ahead + 1)).not_before;
     law.ensure(behind >= together, || {

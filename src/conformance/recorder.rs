@@ -4,8 +4,8 @@ use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
 use crate::sync::shim::Mutex;
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -65,18 +65,18 @@ impl<L: Limiter> Limiter for Recorder<L> {
         log.tickets.push(Stage::Reserved);
         Ok((log.tickets.len() as u64 - 1, ticket))
     }
-    fn cancel(&self, (id, ticket): Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, (id, ticket): Self::Ticket, now: &ClockReading) {
         self.step(id, "cancel", Stage::Reserved, Stage::Ended);
         self.limiter.cancel(ticket, now);
     }
-    fn commit(&self, (id, ticket): &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, (id, ticket): &mut Self::Ticket, now: &ClockReading) {
         self.step(*id, "commit", Stage::Reserved, Stage::Committed);
         self.limiter.commit(ticket, now);
     }
     fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual)
     }
-    fn finish(&self, (id, ticket): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, (id, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
         self.step(id, "finish", Stage::Committed, Stage::Ended);
         self.limiter.finish(ticket, outcome, now);
     }
@@ -90,7 +90,7 @@ impl<L: Limiter> Limiter for Recorder<L> {
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {

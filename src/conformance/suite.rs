@@ -101,7 +101,7 @@ impl<L: Limiter + 'static> Suite<L> {
     /// [lane](crate::Policy::lane).
     ///
     /// A limiter of your own takes turns where its [`queues`](crate::Limiter::queues) shows one: its own
-    /// [`Turnstile`](crate::sync::turn::Turnstile), or that of a limiter of ours in which it holds its capacity.
+    /// [`WaitQueue`](crate::sync::wait_queue::WaitQueue), or that of a limiter of ours in which it holds its capacity.
     /// **Starvation**: where several policies wait for a limiter that shows no queue, they race for what comes free, and one of
     /// them may lose for ever. Share one policy between all callers then.
     pub fn takes_turns(mut self) -> Self {

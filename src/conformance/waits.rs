@@ -8,7 +8,7 @@ use crate::limiter::{Limiter, LimiterExt, Outcome};
 use crate::permit::Reservation;
 use crate::policy::Policy;
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::time::Pass;
+use crate::time::ClockReading;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -49,13 +49,13 @@ impl Limiter for Shut {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
         Err(Refusal::new(Reason::Saturated, "shut", demand.units(), Wait::Event))
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("shut")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }
 
 /// Counts what is held of it, and never refuses.
@@ -75,17 +75,17 @@ impl Limiter for Open {
         self.0.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {
+    fn cancel(&self, (): (), _: &ClockReading) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-    fn finish(&self, (): (), _: Outcome, now: Pass<'_>) {
+    fn finish(&self, (): (), _: Outcome, now: &ClockReading) {
         self.cancel((), now);
     }
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }
 
 /// Law 7: while a policy waits, for this limiter or for another, it holds nothing of any leg.

@@ -7,7 +7,7 @@ use super::suite::Suite;
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Limiter, LimiterExt};
 use crate::permit::{Permit, Reservation};
-use crate::time::{Instant, ManualClock, Phase};
+use crate::time::{ClockReading, Instant, ManualClock};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ impl<L: Limiter> World<L> {
     }
 
     pub(super) fn ready(&self, ask: Ask) -> Ready {
-        let phase = Phase::new();
-        self.ready_for(Demand::new(&ask, phase.pass()))
+        let reading = ClockReading::new();
+        self.ready_for(Demand::new(&ask, &reading))
     }
 
     pub(super) fn ready_for(&self, demand: Demand<'_>) -> Ready {

@@ -7,7 +7,7 @@ use super::runner;
 use super::state::{Act, Acts, Outcome, Source, State, Work};
 use crate::pool::{Admission, Caller, Runtime, TaskError, drop_quietly, wake};
 use crate::sync::shim::Mutex;
-use crate::sync::watchers::Rest;
+use crate::sync::watchers::Condition;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -67,7 +67,7 @@ impl<Fut: Work> Shared<Fut> {
             }
             self.end_watch(state);
             let mut number = None;
-            if slots.watch(&mut number, Rest::Above(limit), || Waker::from(Arc::clone(self))) {
+            if slots.watch(&mut number, Condition::Above(limit), || Waker::from(Arc::clone(self))) {
                 state.watch = number.map(|number| (number, limit));
                 return;
             }

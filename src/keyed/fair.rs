@@ -2,17 +2,17 @@
 
 use super::max_min::{GRAIN, MaxMin, Share, ShareMark};
 use crate::ask::{Demand, Place};
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::rate::Quota;
 use crate::rate::in_turn::Forecast;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{Standing, State};
-use crate::sync::bell::Bell;
+use crate::status::{State, Status};
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ struct Budget {
     quota: Quota,
     clock: Clock,
     state: Mutex<BudgetState>,
-    bell: Bell,
+    notify: Notify,
 }
 
 struct BudgetState {
@@ -96,7 +96,7 @@ impl FairBudget {
             quota,
             clock: clock.clone(),
             state: Mutex::new(BudgetState { max_min, next: 0 }),
-            bell: Bell::new(),
+            notify: Notify::new(),
         }))
     }
 
@@ -278,7 +278,7 @@ impl Limiter for FairShare {
         Ok(FairTicket { tokens, mark })
     }
 
-    fn cancel(&self, ticket: FairTicket, now: Pass<'_>) {
+    fn cancel(&self, ticket: FairTicket, now: &ClockReading) {
         if self.budget.quota.is_unlimited() {
             return;
         }
@@ -287,7 +287,7 @@ impl Limiter for FairShare {
         });
         if refunded {
             // Notifies the waiters at all shares: if one is fuller, the others gain faster.
-            self.budget.bell.ring();
+            self.budget.notify.notify_all();
         }
     }
 
@@ -299,7 +299,7 @@ impl Limiter for FairShare {
         }
         let (charged, actual_grains) = (grains(ticket.tokens), grains(actual));
         let refunded = self.with(
-            settlement.pass().now(&self.budget.clock),
+            settlement.reading().now(&self.budget.clock),
             |max_min, share| match actual_grains.checked_sub(charged) {
                 Some(more) => {
                     ticket.mark = max_min.take_more(share, ticket.mark, more);
@@ -309,25 +309,25 @@ impl Limiter for FairShare {
             },
         );
         if refunded {
-            self.budget.bell.ring();
+            self.budget.notify.notify_all();
         }
         ticket.tokens = actual;
         1
     }
 
     #[inline]
-    fn finish(&self, _: FairTicket, _: Outcome, _: Pass<'_>) {}
+    fn finish(&self, _: FairTicket, _: Outcome, _: &ClockReading) {}
 
     #[inline]
     fn forget(&self, _: FairTicket) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::NONE
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::NONE
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.budget.bell);
+        demand.listen(&self.budget.notify);
         let units = demand.units();
         if self.budget.quota.is_unlimited() {
             return ReadyAt::NOW;
@@ -345,7 +345,7 @@ impl Limiter for FairShare {
     }
 
     /// Reports a rate that is divided by the number of shares that want theirs now.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let Budget { quota, clock, .. } = &*self.budget;
         let now = clock.now();
         let (held, one_at, sharers) = self.with(now, |max_min, share| {
@@ -358,15 +358,15 @@ impl Limiter for FairShare {
             if let State::Rate { window, .. } = &mut state {
                 *window = window.saturating_mul(u32::try_from(sharers).unwrap_or(u32::MAX));
             }
-            visit(Standing::new(LEG, LEG, state));
+            visit(Status::new(LEG, LEG, state));
         }
     }
 
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |max_min, share| max_min.is_full(share))
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(&self.turns);
     }
 }
@@ -378,7 +378,7 @@ impl Drop for FairShare {
         let leaves_more = state.max_min.leave(&self.share.lock());
         drop(state);
         if leaves_more {
-            self.budget.bell.ring();
+            self.budget.notify.notify_all();
         }
     }
 }

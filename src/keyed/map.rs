@@ -6,7 +6,7 @@ use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::limiter::Limiter;
 use crate::rate::{Inherit, Quota, TokenBucket};
 use crate::refusal::{Reason, Refusal, Rejection, Wait};
-use crate::time::Phase;
+use crate::time::ClockReading;
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
@@ -19,17 +19,17 @@ use std::sync::Arc;
 ///
 /// # Eviction
 /// At most `max_entries` keys are kept. When a new one finds no room, an entry is evicted that is
-/// [fresh](Limiter::is_fresh) and has no handle outside the map: its bucket is full, no permit of it is held, nothing
+/// [pristine](Limiter::is_pristine) and has no handle outside the map: its bucket is full, no permit of it is held, nothing
 /// waits for it, and no setting has been changed. If its key comes back, it gets an equal limiter, so no limited key
 /// ever regains a token by eviction. When no entry can be evicted, the new key is refused with [`KeysFull`], or shares
 /// one limiter with other such keys: [`overflow`](Self::overflow).
 ///
-/// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry is
+/// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a pristine entry is
 /// further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_fresh`](Limiter::is_fresh) is never evicted: `Governed`, [`Leased`](crate::Leased), and user-made limiters
+/// [`is_pristine`](Limiter::is_pristine) is never evicted: `Governed`, [`Leased`](crate::Leased), and user-made limiters
 /// without it. A `ChannelSemaphore` is evicted only if its receiver was never requested.
 ///
-/// | limiter | is fresh when |
+/// | limiter | is pristine when |
 /// |---|---|
 /// | [`CircuitBreaker`](crate::CircuitBreaker) | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
 /// | [`Adaptive`](crate::Adaptive) | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
@@ -42,7 +42,7 @@ use std::sync::Arc;
 ///
 /// # Overrides
 /// The closure that makes a limiter sees the key, and may give each key its own quota. At run time, change the limiter
-/// that [`entry`](Self::entry) hands out: an entry whose settings have changed is not fresh, and stays. For buckets
+/// that [`entry`](Self::entry) hands out: an entry whose settings have changed is not pristine, and stays. For buckets
 /// there are [`set_quota`](Keyed::set_quota) and [`unset_quota`](Keyed::unset_quota).
 ///
 /// # Memory
@@ -52,7 +52,7 @@ use std::sync::Arc;
 ///
 /// # Locks
 /// A shard's lock is held while keys are compared: their `Eq` must not use the map. Hashing, making a limiter, checking
-/// whether it is fresh, and dropping run without it.
+/// whether it is pristine, and dropping run without it.
 ///
 /// ```
 /// # use tollgate::{Keyed, ManualClock, Quota, TokenBucket};
@@ -120,7 +120,7 @@ const LOOKS: usize = 32;
 /// The next step of a new key.
 enum Step<L> {
     MakeOne,
-    /// Check whether this one is fresh.
+    /// Check whether this one is pristine.
     Look(KeyHash, Arc<L>),
     GiveUp,
 }
@@ -252,7 +252,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         table.find(hash, |known| known.borrow() == key).map(MapEntry::hand_out)
     }
 
-    /// Forgets `key` in any state: the next request for it gets a fresh limiter. Existing handles keep the old limiter,
+    /// Forgets `key` in any state: the next request for it gets a new limiter. Existing handles keep the old limiter,
     /// apart from the map.
     pub fn remove<Q>(&self, key: &Q) -> Option<Arc<L>>
     where
@@ -264,8 +264,8 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         gone.map(|(_, entry)| entry.limiter)
     }
 
-    /// Evicts all fresh entries without a handle outside the map, and returns their number.
-    pub fn evict_fresh(&self) -> usize {
+    /// Evicts all pristine entries without a handle outside the map, and returns their number.
+    pub fn evict_pristine(&self) -> usize {
         let mut dropped = 0;
         for shard in self.shards.iter() {
             let mut looks = {
@@ -276,7 +276,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
             loop {
                 let candidate = candidate(&mut shard.0.lock(), &mut looks);
                 let Some((hash, candidate)) = candidate else { break };
-                dropped += usize::from(drop_if_fresh(shard, hash, &candidate));
+                dropped += usize::from(evict_if_pristine(shard, hash, &candidate));
             }
         }
         dropped
@@ -344,7 +344,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                     made = Some((key, limiter));
                 }
                 Step::Look(hash, candidate) => {
-                    drop_if_fresh(shard, hash, &candidate);
+                    evict_if_pristine(shard, hash, &candidate);
                 }
                 Step::GiveUp => {
                     return Err(KeysFull {
@@ -356,11 +356,11 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     }
 }
 
-/// Evicts a candidate if it is fresh. It had no other handle when it was chosen, so a new handle came from the table,
+/// Evicts a candidate if it is pristine. It had no other handle when it was chosen, so a new handle came from the table,
 /// which remembers that.
-fn drop_if_fresh<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
+fn evict_if_pristine<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
     // `L`'s own method: the map's handle is a second one here.
-    if !L::is_fresh(candidate, Phase::new().pass()) {
+    if !L::is_pristine(candidate, &ClockReading::new()) {
         return false;
     }
     // A statement of its own: the removed entry is dropped without the lock.

@@ -2,7 +2,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Keyed`] | a map from keys to limiters or policies, bounded, which never hands a limited key a fresh limiter |
+//! | [`Keyed`] | a map from keys to limiters or policies, bounded, which never hands a limited key a new limiter |
 //! | [`KeyedRate`] | one quota for all keys, a few dozen bytes each, and nothing but `try_acquire` |
 //! | [`FairBudget`] | one rate that the keys share, max-min fairly; [`FairShare`] is one key's part of it |
 //! | [`Shared`] | a leg that the limiters of several keys share: a global budget |

@@ -1,10 +1,10 @@
 //! A leg that several limiters share.
 
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 
 /// A handle on a limiter that outlives the limiters it is a leg of: the global budget behind all keys of a
@@ -71,11 +71,11 @@ impl<L: Limiter> Limiter for Shared<L> {
         self.0.try_reserve(demand)
     }
     #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         self.0.cancel(ticket, now);
     }
     #[inline(always)]
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         self.0.commit(ticket, now);
     }
     #[inline]
@@ -83,7 +83,7 @@ impl<L: Limiter> Limiter for Shared<L> {
         self.0.settle(ticket, actual)
     }
     #[inline(always)]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         self.0.finish(ticket, outcome, now);
     }
     #[inline]
@@ -91,8 +91,8 @@ impl<L: Limiter> Limiter for Shared<L> {
         self.0.forget(ticket);
     }
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.0.heeds()
+    fn callbacks(&self) -> Callbacks {
+        self.0.callbacks()
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -101,16 +101,16 @@ impl<L: Limiter> Limiter for Shared<L> {
     fn clock(&self) -> Option<&Clock> {
         self.0.clock()
     }
-    fn survey(&self, visit: &mut dyn FnMut(crate::standing::Standing<'_>)) {
-        self.0.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(crate::status::Status<'_>)) {
+        self.0.visit_status(visit);
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.0.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         self.0.clocks(visit);
     }
-    fn is_fresh(&self, _: Pass<'_>) -> bool {
+    fn is_pristine(&self, _: &ClockReading) -> bool {
         true
     }
 }

@@ -12,10 +12,10 @@ use crate::keyed::Shared;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::rate::{BucketTicket, SlidingWindow, TokenBucket};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::sync::bell::Bell;
-use crate::sync::turn::Turnstile;
+use crate::sync::notify::Notify;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass, Phase};
+use crate::time::{Clock, ClockReading, Instant};
 use parked::{Origin, Parked};
 use std::fmt;
 use std::sync::Arc;
@@ -26,18 +26,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub trait Prepaid: Limiter {
     /// Gives back the last `unspent` units of `ticket`, by the rules of [`cancel`](Limiter::cancel): at most those, and
     /// no window is breached by it.
-    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>);
+    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading);
 
     /// Takes `units` that have been spent already, into debt if need be. The ticket can be settled and given back.
-    fn charge(&self, units: u64, now: Pass<'_>) -> Self::Ticket;
+    fn charge(&self, units: u64, now: &ClockReading) -> Self::Ticket;
 }
 
 impl Prepaid for TokenBucket {
-    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>) {
+    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading) {
         self.cancel(ticket.last(unspent), now);
     }
 
-    fn charge(&self, units: u64, now: Pass<'_>) -> BucketTicket {
+    fn charge(&self, units: u64, now: &ClockReading) -> BucketTicket {
         // Nothing is charged yet, and all of it should be.
         let mut ticket = BucketTicket::NOTHING;
         self.settle(&mut ticket, charged(units, now));
@@ -46,28 +46,28 @@ impl Prepaid for TokenBucket {
 }
 
 impl Prepaid for SlidingWindow {
-    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>) {
+    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading) {
         self.cancel(ticket.last(unspent), now);
     }
 
-    fn charge(&self, units: u64, now: Pass<'_>) -> Self::Ticket {
+    fn charge(&self, units: u64, now: &ClockReading) -> Self::Ticket {
         let now = self.clock().map_or(Instant::ZERO, |clock| now.now(clock));
         self.charge(units, now)
     }
 }
 
 impl<L: Prepaid> Prepaid for Shared<L> {
-    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: Pass<'_>) {
+    fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading) {
         L::give_back(self, ticket, unspent, now);
     }
 
-    fn charge(&self, units: u64, now: Pass<'_>) -> Self::Ticket {
+    fn charge(&self, units: u64, now: &ClockReading) -> Self::Ticket {
         L::charge(self, units, now)
     }
 }
 
 /// The settlement that charges `units` in all.
-fn charged(units: u64, now: Pass<'_>) -> Settlement<'_> {
+fn charged(units: u64, now: &ClockReading) -> Settlement<'_> {
     let spent = Cost::new("spent");
     Settlement::new(spent, units, now).per(spent)
 }
@@ -91,7 +91,7 @@ fn charged(units: u64, now: Pass<'_>) -> Settlement<'_> {
 /// the units are lost: the bucket may have filled up again since, so they would be there twice. So a lease is spent
 /// once, and `threads x k` stays the bound.
 ///
-/// It is never [fresh](Limiter::is_fresh), since one thread does not see the units parked by another. So a
+/// It is never [pristine](Limiter::is_pristine), since one thread does not see the units parked by another. So a
 /// [`Keyed`](crate::Keyed) does not evict one.
 ///
 /// Put it directly over the limiter, below [`per`](crate::LimiterExt::per): `Leased::new(bucket, 32).per(TOKENS)`.
@@ -115,7 +115,7 @@ struct Core<L> {
     limiter: L,
     units: u64,
     /// Notified when units return to the parked ones.
-    bell: Bell,
+    notify: Notify,
 }
 
 impl<L> Core<L> {
@@ -130,7 +130,7 @@ impl<L> Core<L> {
 impl<L: Prepaid> Origin for Core<L> {
     fn take_back(&self, words: &[u64], unspent: u64) {
         self.limiter
-            .give_back(L::Ticket::read(words), unspent, Phase::new().pass());
+            .give_back(L::Ticket::read(words), unspent, &ClockReading::new());
     }
 }
 
@@ -188,7 +188,7 @@ impl<L: Prepaid> Leased<L> {
             core: Arc::new(Core {
                 limiter,
                 units,
-                bell: Bell::new(),
+                notify: Notify::new(),
             }),
         }
     }
@@ -222,8 +222,8 @@ impl<L: Prepaid> Leased<L> {
         if Parked::spend(self.id, n).is_some() {
             return Ok(());
         }
-        let (ask, phase) = (Ask::many(n), Phase::new());
-        self.take(Demand::new(&ask, phase.pass())).map(|_| ())
+        let (ask, reading) = (Ask::many(n), ClockReading::new());
+        self.take(Demand::new(&ask, &reading)).map(|_| ())
     }
 
     /// Takes a lease and spends `demand` from it, or takes only the demand.
@@ -239,12 +239,12 @@ impl<L: Prepaid> Leased<L> {
         if let Some(wanted) = self.core.wanted(units, parked) {
             match limiter.try_reserve(demand.with_units(wanted, 0)) {
                 Ok(mut ticket) => {
-                    limiter.commit(&mut ticket, demand.pass());
+                    limiter.commit(&mut ticket, demand.reading());
                     if let Some(lease) = Parked::park(self.id, &self.core, &ticket, wanted, units) {
                         return Ok(LeaseTicket::parked(units, lease));
                     }
                     // A thread that is ending parks nothing any more.
-                    limiter.give_back(ticket, wanted, demand.pass());
+                    limiter.give_back(ticket, wanted, demand.reading());
                 }
                 // With the parked units that is less than all of it.
                 Err(refused) => sooner = (wanted < units).then_some(refused),
@@ -263,7 +263,7 @@ impl<L: Prepaid> Leased<L> {
     /// Parks returned units of a lease, and notifies the waiters.
     fn put_back(&self, units: u64, lease: u64) {
         if units > 0 && Parked::put_back(self.id, units, lease) {
-            self.core.bell.ring();
+            self.core.notify.notify_all();
         }
     }
 }
@@ -280,14 +280,14 @@ impl<L: Prepaid> Limiter for Leased<L> {
         self.take(demand)
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         if let Some(direct) = ticket.direct {
             self.core.limiter.cancel(direct, now);
         }
         self.put_back(ticket.parked, ticket.lease);
     }
 
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         if let Some(direct) = &mut ticket.direct {
             self.core.limiter.commit(direct, now);
         }
@@ -296,13 +296,13 @@ impl<L: Prepaid> Limiter for Leased<L> {
     /// The charge beyond the parked units is taken of the limiter, and goes back to it first.
     fn settle(&self, ticket: &mut Self::Ticket, settlement: Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
-        let (limiter, pass) = (&self.core.limiter, settlement.pass());
+        let (limiter, reading) = (&self.core.limiter, settlement.reading());
         let beyond = actual.saturating_sub(ticket.parked);
         match &mut ticket.direct {
             Some(direct) => {
-                limiter.settle(direct, charged(beyond, pass));
+                limiter.settle(direct, charged(beyond, reading));
             }
-            None if beyond > 0 => ticket.direct = Some(limiter.charge(beyond, pass)),
+            None if beyond > 0 => ticket.direct = Some(limiter.charge(beyond, reading)),
             None => {}
         }
         let left = ticket.parked.min(actual);
@@ -312,7 +312,7 @@ impl<L: Prepaid> Limiter for Leased<L> {
     }
 
     #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         if let Some(direct) = ticket.direct {
             self.core.limiter.finish(direct, outcome, now);
         }
@@ -327,7 +327,7 @@ impl<L: Prepaid> Limiter for Leased<L> {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         // Before the parked units are read.
-        demand.listen(&self.core.bell);
+        demand.listen(&self.core.notify);
         let (units, ahead) = (demand.units(), demand.ahead());
         let parked = Parked::units(self.id);
         let Some(missing) = units
@@ -356,11 +356,11 @@ impl<L: Prepaid> Limiter for Leased<L> {
     }
 
     /// The status of the limiter inside: parked units count as taken.
-    fn survey(&self, visit: &mut dyn FnMut(crate::standing::Standing<'_>)) {
-        self.core.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(crate::status::Status<'_>)) {
+        self.core.limiter.visit_status(visit);
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.core.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {

@@ -2,7 +2,7 @@
 
 use crate::breaker::BreakerState;
 use crate::limiter::Limiter;
-use crate::standing::{Standing, State};
+use crate::status::{State, Status};
 use metrics::{Gauge, Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
 
@@ -55,9 +55,9 @@ impl Gauges {
     /// 64 legs have gauges, those that came first: a recorder forgets none.
     pub fn record(&mut self, limiter: &(impl Limiter + ?Sized)) {
         let of = std::ptr::from_ref(limiter).cast::<()>() as usize;
-        // A survey or a gauge that panics leaves the legs that were not shown as they were: the next record looks at them.
+        // A visit_status or a gauge that panics leaves the legs that were not shown as they were: the next record looks at them.
         self.round += 1;
-        limiter.survey(&mut |standing| self.set(&standing, of));
+        limiter.visit_status(&mut |status| self.set(&status, of));
         let round = self.round;
         for leg in self
             .legs
@@ -69,15 +69,15 @@ impl Gauges {
         }
     }
 
-    fn set(&mut self, standing: &Standing<'_>, of: usize) {
-        let same = |leg: &Leg| *leg.name == *standing.leg && leg.kind == standing.kind;
+    fn set(&mut self, status: &Status<'_>, of: usize) {
+        let same = |leg: &Leg| *leg.name == *status.leg && leg.kind == status.kind;
         let at = match self.legs.iter().position(same) {
             Some(at) => at,
             None if self.legs.len() == MOST_LEGS => return,
             None => {
                 self.legs.push(Leg {
-                    name: standing.leg.into(),
-                    kind: standing.kind,
+                    name: status.leg.into(),
+                    kind: status.kind,
                     gauges: Vec::new(),
                     of,
                     round: 0,
@@ -90,12 +90,12 @@ impl Gauges {
         (leg.of, leg.round, leg.present) = (of, self.round, true);
         let limiter = self.limiter;
         let mut set = |metric, value| leg.set(limiter, metric, value);
-        match standing.state {
+        match status.state {
             State::Permits { limit, in_use, waiting } => {
                 set(super::PERMITS_LIMIT, limit as f64);
                 set(super::PERMITS_IN_USE, in_use as f64);
                 set(super::WAITERS, waiting as f64);
-                if standing.kind == "adaptive" {
+                if status.kind == "adaptive" {
                     set(super::ADAPTIVE_LIMIT, limit as f64);
                 }
             }
@@ -109,7 +109,7 @@ impl Gauges {
             }
             State::Breaker { state, .. } => set(super::BREAKER_STATE, code(state)),
             State::Shed { likelihood } => set(super::SHED_LIKELIHOOD, likelihood),
-            State::Line { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
+            State::Queue { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
             // Nothing is known of it.
             State::Opaque { .. } => {}
         }

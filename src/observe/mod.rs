@@ -29,7 +29,7 @@
 //! | `cancelled` | trace | `limiter` |
 //! | `circuit changed` | info; warn when it opens | `breaker`, `from`, `to`, `calls`, `failed`, `slow` |
 //!
-//! Where neither is wanted: [`Limiter::survey`](crate::Limiter::survey) shows how each leg stands, and
+//! Where neither is wanted: [`Limiter::visit_status`](crate::Limiter::visit_status) shows how each leg stands, and
 //! `Semaphore::stats` what one has done.
 
 #[cfg(feature = "tracing")]

@@ -6,10 +6,10 @@ use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::{ReadyAt, Refusal, Rejection};
-use crate::standing::Standing;
-use crate::sync::turn::Turnstile;
+use crate::status::Status;
 use crate::sync::unwind::both;
-use crate::time::{Clock, Instant, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,11 +205,11 @@ impl<L: Limiter> Limiter for Observed<L> {
         }
     }
 
-    fn cancel(&self, (_, ticket): Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, (_, ticket): Self::Ticket, now: &ClockReading) {
         both(|| self.limiter.cancel(ticket, now), || self.watch.meter.cancelled());
     }
 
-    fn commit(&self, (started, ticket): &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, (started, ticket): &mut Self::Ticket, now: &ClockReading) {
         *started = now.now(&self.watch.clock).ticks();
         both(
             || self.limiter.commit(ticket, now),
@@ -221,7 +221,7 @@ impl<L: Limiter> Limiter for Observed<L> {
         self.limiter.settle(ticket, actual)
     }
 
-    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
         let ended = now.now(&self.watch.clock);
         let held = self.watch.clock.between(Instant::from_ticks(started), ended);
         both(
@@ -242,15 +242,15 @@ impl<L: Limiter> Limiter for Observed<L> {
         Some(&self.watch.clock)
     }
 
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.limiter.is_pristine(now)
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {

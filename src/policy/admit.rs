@@ -6,7 +6,7 @@ use super::pump::Core;
 use crate::ask::{Ask, Demand};
 use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, Reason, Refusal, Wait};
-use crate::time::Phase;
+use crate::time::ClockReading;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -67,11 +67,11 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
                 None => self.join(None, waker, ticket),
             };
         }
-        let phase = Phase::new();
-        match core.reserve_past_waiters(Demand::new(&self.ask, phase.pass()), ticket) {
+        let reading = ClockReading::new();
+        match core.reserve_past_waiters(Demand::new(&self.ask, &reading), ticket) {
             Ok(()) => {
                 if let Some(ticket) = ticket {
-                    core.limiter.commit(ticket, phase.pass());
+                    core.limiter.commit(ticket, &reading);
                 }
                 Step::Done(Ok(()))
             }
@@ -81,7 +81,7 @@ impl<'a, L: Limiter + 'static> Waiting<'a, L> {
     }
 
     fn admitted(&self, given: L::Ticket, ticket: &mut Option<L::Ticket>) -> Step<'a> {
-        self.core.limiter.commit(ticket.insert(given), Phase::new().pass());
+        self.core.limiter.commit(ticket.insert(given), &ClockReading::new());
         Step::Done(Ok(()))
     }
 

@@ -1,13 +1,13 @@
 //! Two limiters as one, all-or-nothing.
 
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
-use crate::sync::turn::Turnstile;
+use crate::status::Status;
+use crate::sync::notify::{EndOfSteps, together};
 use crate::sync::unwind::{self, Rest, in_panic};
-use crate::sync::watch::{EndOfSteps, together};
-use crate::time::{Clock, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 use std::thread::panicking;
 
 /// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
@@ -35,10 +35,10 @@ impl<A: Limiter, B: Limiter> And<A, B> {
     #[inline(always)]
     fn reserve_second(&self, a: A::Ticket, demand: Demand<'_>) -> Result<(A::Ticket, B::Ticket), Refusal<'_>> {
         // It has a copy of the ticket, so that what is kept need not be read back from there.
-        let (first, pass) = (&self.a, demand.pass());
+        let (first, reading) = (&self.a, demand.reading());
         let roll_back = Rest::new(move || {
             if !seeded!("and_forgets_rollback") {
-                first.cancel(a, pass);
+                first.cancel(a, reading);
             }
         });
         match self.b.reserve_link(demand) {
@@ -57,7 +57,7 @@ impl<A: Limiter, B: Limiter> And<A, B> {
     /// multiply.
     #[cold]
     #[inline(never)]
-    fn finish_first(&self, a: A::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_first(&self, a: A::Ticket, outcome: Outcome, now: &ClockReading) {
         self.a.finish(a, outcome, now);
     }
 }
@@ -101,19 +101,19 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     #[inline(always)]
     fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         let a = self.a.reserve_link(demand)?;
-        let end = EndOfSteps::begin(self.b.heeds().roll_back);
+        let end = EndOfSteps::begin(self.b.callbacks().roll_back);
         let both = self.reserve_second(a, demand);
         end.reached_quietly();
         both
     }
 
     #[inline]
-    fn cancel(&self, (a, b): Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, (a, b): Self::Ticket, now: &ClockReading) {
         together(|| both!(of copies: self.b.cancel(b, now), self.a.cancel(a, now)));
     }
 
     #[inline(always)]
-    fn commit(&self, (a, b): &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, (a, b): &mut Self::Ticket, now: &ClockReading) {
         both!(self.a.commit(a, now), self.b.commit(b, now));
     }
 
@@ -130,8 +130,8 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     }
 
     #[inline(always)]
-    fn finish(&self, (a, b): Self::Ticket, outcome: Outcome, now: Pass<'_>) {
-        let end = EndOfSteps::begin(self.a.heeds().finish && self.b.heeds().finish);
+    fn finish(&self, (a, b): Self::Ticket, outcome: Outcome, now: &ClockReading) {
+        let end = EndOfSteps::begin(self.a.callbacks().finish && self.b.callbacks().finish);
         if self.finish_may_panic() && panicking() {
             return in_panic(
                 move || self.b.finish(b, outcome, now),
@@ -151,8 +151,8 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     }
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.a.heeds().and(self.b.heeds())
+    fn callbacks(&self) -> Callbacks {
+        self.a.callbacks().and(self.b.callbacks())
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -168,7 +168,7 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         self.a.finish_may_panic() || self.b.finish_may_panic()
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.a.queues(visit);
         self.b.queues(visit);
     }
@@ -177,12 +177,12 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         self.b.clocks(visit);
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.a.survey(visit);
-        self.b.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.a.visit_status(visit);
+        self.b.visit_status(visit);
     }
 
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.a.is_fresh(now) && self.b.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.a.is_pristine(now) && self.b.is_pristine(now)
     }
 }

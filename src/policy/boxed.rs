@@ -2,28 +2,28 @@
 
 use super::whole::LongTickets;
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
-use crate::sync::turn::Turnstile;
+use crate::status::Status;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::{BoxTicket, Ticket};
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 
 /// The object-safe face: tickets go through a slice of words.
 pub(crate) trait Erased: Send + Sync {
     fn try_reserve(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>>;
-    fn cancel(&self, words: &[u64], now: Pass<'_>);
-    fn commit(&self, words: &mut [u64], now: Pass<'_>);
+    fn cancel(&self, words: &[u64], now: &ClockReading);
+    fn commit(&self, words: &mut [u64], now: &ClockReading);
     fn settle(&self, words: &mut [u64], actual: Settlement<'_>) -> u32;
-    fn finish(&self, words: &[u64], outcome: Outcome, now: Pass<'_>);
+    fn finish(&self, words: &[u64], outcome: Outcome, now: &ClockReading);
     fn forget(&self, words: &[u64]);
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_>;
     fn clock(&self) -> Option<&Clock>;
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile));
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue));
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock));
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>));
-    fn is_fresh(&self, now: Pass<'_>) -> bool;
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>));
+    fn is_pristine(&self, now: &ClockReading) -> bool;
     fn name(&self) -> Option<&str>;
 }
 
@@ -31,16 +31,16 @@ impl<L: Limiter> Erased for L {
     fn try_reserve(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
         Limiter::try_reserve(self, demand).map(|ticket| ticket.write(words))
     }
-    fn cancel(&self, words: &[u64], now: Pass<'_>) {
+    fn cancel(&self, words: &[u64], now: &ClockReading) {
         Limiter::cancel(self, L::Ticket::read(words), now);
     }
-    fn commit(&self, words: &mut [u64], now: Pass<'_>) {
+    fn commit(&self, words: &mut [u64], now: &ClockReading) {
         Limiter::commit(self, &mut Changed::of(words).ticket, now);
     }
     fn settle(&self, words: &mut [u64], actual: Settlement<'_>) -> u32 {
         Limiter::settle(self, &mut Changed::of(words).ticket, actual)
     }
-    fn finish(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, words: &[u64], outcome: Outcome, now: &ClockReading) {
         Limiter::finish(self, L::Ticket::read(words), outcome, now);
     }
     fn forget(&self, words: &[u64]) {
@@ -52,17 +52,17 @@ impl<L: Limiter> Erased for L {
     fn clock(&self) -> Option<&Clock> {
         Limiter::clock(self)
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         Limiter::queues(self, visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         Limiter::clocks(self, visit);
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        Limiter::survey(self, visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        Limiter::visit_status(self, visit);
     }
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        Limiter::is_fresh(self, now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        Limiter::is_pristine(self, now)
     }
     fn name(&self) -> Option<&str> {
         Limiter::name(self)
@@ -98,7 +98,7 @@ impl<T: Ticket> Drop for Changed<'_, T> {
 /// again, behind a lock.
 pub struct BoxLimiter {
     limiter: Box<dyn Erased>,
-    heeds: Heeds,
+    callbacks: Callbacks,
     long: Option<Box<LongTickets>>,
 }
 
@@ -106,7 +106,7 @@ impl BoxLimiter {
     /// Boxes `limiter`.
     pub fn new<L: Limiter + 'static>(limiter: L) -> Self {
         Self {
-            heeds: limiter.heeds(),
+            callbacks: limiter.callbacks(),
             limiter: Box::new(limiter),
             long: LongTickets::unless_fits(L::Ticket::WORDS, BoxTicket::WORDS_INLINE),
         }
@@ -137,16 +137,16 @@ impl Limiter for BoxLimiter {
         self.reserve_words(demand, &mut ticket)?;
         Ok(ticket)
     }
-    fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
+    fn cancel(&self, ticket: BoxTicket, now: &ClockReading) {
         match &self.long {
             None => self.limiter.cancel(ticket.words(), now),
             Some(long) => long.end(ticket.words(), |words| self.limiter.cancel(words, now)),
         }
     }
     #[inline(always)]
-    fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut BoxTicket, now: &ClockReading) {
         match &self.long {
-            _ if !self.heeds.commit => {}
+            _ if !self.callbacks.commit => {}
             None => self.limiter.commit(ticket.words_mut(), now),
             Some(long) => long.change(ticket.words(), |words| self.limiter.commit(words, now)),
         }
@@ -158,7 +158,7 @@ impl Limiter for BoxLimiter {
         }
     }
     #[inline(always)]
-    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: &ClockReading) {
         self.finish_in(&ticket, outcome, now);
     }
     #[inline(always)]
@@ -169,11 +169,11 @@ impl Limiter for BoxLimiter {
         Ok(())
     }
     #[inline(always)]
-    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: &ClockReading) {
         match &self.long {
             // A long ticket's buffer comes back, whether the limiter heeds the end or not.
             Some(long) => long.end(ticket.words(), |words| self.limiter.finish(words, outcome, now)),
-            None if self.heeds.finish => self.limiter.finish(ticket.words(), outcome, now),
+            None if self.callbacks.finish => self.limiter.finish(ticket.words(), outcome, now),
             None => {}
         }
     }
@@ -183,8 +183,8 @@ impl Limiter for BoxLimiter {
             Some(long) => long.end(ticket.words(), |words| self.limiter.forget(words)),
         }
     }
-    fn heeds(&self) -> Heeds {
-        self.heeds
+    fn callbacks(&self) -> Callbacks {
+        self.callbacks
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand)
@@ -192,16 +192,16 @@ impl Limiter for BoxLimiter {
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock()
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         self.limiter.clocks(visit);
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
     }
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.limiter.is_pristine(now)
     }
 }

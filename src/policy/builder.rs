@@ -5,7 +5,7 @@ use super::legs::Legs;
 use super::policy::Policy;
 use crate::limiter::Limiter;
 use crate::semaphore::Overflow;
-use crate::sync::turn::TurnstileId;
+use crate::sync::wait_queue::QueueId;
 use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;
@@ -226,7 +226,7 @@ impl Misfit {
             if queue.holds_nothing() {
                 return;
             }
-            let id = TurnstileId::of_queue(queue);
+            let id = QueueId::of_queue(queue);
             doubled |= known.contains(&id);
             known.push(id);
         });

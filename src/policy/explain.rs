@@ -5,8 +5,8 @@ use super::legs::Legs;
 use super::live::{Decision, LegDecision, Verdict};
 use super::policy::Policy;
 use crate::ask::{Ask, Demand};
-use crate::standing::{Standing, State};
-use crate::time::Phase;
+use crate::status::{State, Status};
+use crate::time::ClockReading;
 
 impl Policy<Legs> {
     /// What each leg says of `ask` now, and on what numbers: which one refuses, how much is missing, what would have
@@ -42,8 +42,8 @@ impl Policy<Legs> {
     pub fn explain(&self, ask: impl Into<Ask>) -> Decision {
         let ask = ask.into();
         let now = self.clock().now();
-        let phase = Phase::at(self.clock(), now);
-        let demand = Demand::new(&ask, phase.pass());
+        let reading = ClockReading::at(self.clock(), now);
+        let demand = Demand::new(&ask, &reading);
         let say = |(position, leg): (usize, &dyn Erased)| {
             let ready = leg.ready_at(demand);
             let (own, units, available, capacity) = numbers(leg, &ask);
@@ -74,18 +74,18 @@ impl Policy<Legs> {
 /// What the first of a leg's limiters calls itself, how many units it is asked for, has, and can have at most.
 fn numbers(leg: &dyn Erased, ask: &Ask) -> (Option<Box<str>>, Option<u64>, Option<u64>, Option<u64>) {
     let mut first = None;
-    leg.survey(&mut |standing: Standing<'_>| {
+    leg.visit_status(&mut |status: Status<'_>| {
         first.get_or_insert_with(|| {
-            let units = match standing.cost {
+            let units = match status.cost {
                 Some(cost) => ask.of(cost),
                 None => Some(ask.count()),
             };
-            let (available, capacity) = match standing.state {
+            let (available, capacity) = match status.state {
                 State::Permits { limit, in_use, .. } => (Some(limit.saturating_sub(in_use)), Some(limit)),
                 State::Rate { limit, available, .. } => (Some(available), Some(limit)),
                 _ => (None, None),
             };
-            (Some(standing.leg.into()), units, available, capacity)
+            (Some(status.leg.into()), units, available, capacity)
         });
     });
     first.unwrap_or_default()

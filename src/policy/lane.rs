@@ -3,11 +3,11 @@
 use super::bounds::{Manner, Settings};
 use super::policy::Policy;
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use crate::status::Status;
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 use std::time::Duration;
 
 impl<L: Limiter + 'static> Policy<L> {
@@ -82,11 +82,11 @@ impl<L: Limiter + 'static> Limiter for Lane<L> {
         self.0.limiter().try_reserve(demand)
     }
     #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         self.0.limiter().cancel(ticket, now);
     }
     #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         self.0.limiter().commit(ticket, now);
     }
     #[inline]
@@ -94,7 +94,7 @@ impl<L: Limiter + 'static> Limiter for Lane<L> {
         self.0.limiter().settle(ticket, actual)
     }
     #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         self.0.limiter().finish(ticket, outcome, now);
     }
     #[inline]
@@ -102,8 +102,8 @@ impl<L: Limiter + 'static> Limiter for Lane<L> {
         self.0.limiter().forget(ticket);
     }
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.0.limiter().heeds()
+    fn callbacks(&self) -> Callbacks {
+        self.0.limiter().callbacks()
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.0.limiter().ready_at(demand)
@@ -111,13 +111,13 @@ impl<L: Limiter + 'static> Limiter for Lane<L> {
     fn clock(&self) -> Option<&Clock> {
         Some(self.0.clock())
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.0.limiter().queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         self.0.clocks(visit);
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.0.limiter().survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.0.limiter().visit_status(visit);
     }
 }

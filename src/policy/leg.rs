@@ -1,25 +1,25 @@
 //! What a leg counts, and what it is called.
 
 use crate::ask::{Cost, Demand};
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::standing::Standing;
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use crate::status::Status;
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 
 /// The methods of a limiter that an adapter hands on as they are.
 macro_rules! hand_on {
     () => {
         #[inline]
-        fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
             self.limiter.cancel(ticket, now);
         }
         #[inline(always)]
-        fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+        fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
             self.limiter.commit(ticket, now);
         }
         #[inline(always)]
-        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
             self.limiter.finish(ticket, outcome, now);
         }
         #[inline]
@@ -30,23 +30,23 @@ macro_rules! hand_on {
         fn clock(&self) -> Option<&Clock> {
             self.limiter.clock()
         }
-        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
             self.limiter.queues(visit);
         }
         fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
             self.limiter.clocks(visit);
         }
         #[inline]
-        fn heeds(&self) -> Heeds {
-            self.limiter.heeds()
+        fn callbacks(&self) -> Callbacks {
+            self.limiter.callbacks()
         }
         #[inline(always)]
         fn finish_may_panic(&self) -> bool {
             self.limiter.finish_may_panic()
         }
         #[inline]
-        fn is_fresh(&self, now: Pass<'_>) -> bool {
-            self.limiter.is_fresh(now)
+        fn is_pristine(&self, now: &ClockReading) -> bool {
+            self.limiter.is_pristine(now)
         }
     };
 }
@@ -75,8 +75,8 @@ impl<L: Limiter> Limiter for PerCall<L> {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand.per_call())
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
     }
     fn name(&self) -> Option<&str> {
         self.limiter.name()
@@ -115,8 +115,8 @@ impl<L: Limiter> Limiter for Per<L> {
             None => ReadyAt::never_for(Reason::Unpriced, self.cost.name(), 0),
         }
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(&mut |standing| visit(standing.per(self.cost)));
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(&mut |status| visit(status.per(self.cost)));
     }
     fn name(&self) -> Option<&str> {
         self.limiter.name()
@@ -151,8 +151,8 @@ impl<L: Limiter> Limiter for Named<L> {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand).named(&self.name)
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(&mut |standing| visit(standing.named(&self.name)));
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(&mut |status| visit(status.named(&self.name)));
     }
     fn name(&self) -> Option<&str> {
         Some(&self.name)
@@ -190,8 +190,8 @@ impl<L: Limiter> Limiter for AtOnce<L> {
             false => ready.at_once(Reason::RateExceeded),
         }
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
     }
     fn name(&self) -> Option<&str> {
         self.limiter.name()
@@ -235,8 +235,8 @@ impl<L: Limiter> Limiter for WaitForRaise<L> {
             _ => ready,
         }
     }
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
     }
     fn name(&self) -> Option<&str> {
         self.limiter.name()

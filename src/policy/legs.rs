@@ -3,13 +3,13 @@
 use super::boxed::Erased;
 use super::whole::{LongTickets, Whole};
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
-use crate::sync::turn::{Turnstile, TurnstileId};
-use crate::sync::watch::together_quietly;
+use crate::status::Status;
+use crate::sync::notify::together_quietly;
+use crate::sync::wait_queue::{QueueId, WaitQueue};
 use crate::ticket::{BoxTicket, Ticket};
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::ops::Range;
 
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// admission allocates. The words of longer policies stand in buffers that are used again, behind a lock.
 pub struct Legs {
     legs: Vec<Leg>,
-    heeds: Heeds,
+    callbacks: Callbacks,
     /// A leg behind the first may roll back what it has taken itself.
     nested: bool,
     long: Option<Box<LongTickets>>,
@@ -26,14 +26,14 @@ pub struct Legs {
 pub(super) struct Leg {
     limiter: Box<dyn Erased>,
     words: Range<usize>,
-    heeds: Heeds,
+    callbacks: Callbacks,
 }
 
 impl Legs {
     pub(super) fn empty() -> Self {
         Self {
             legs: Vec::new(),
-            heeds: Heeds::NONE,
+            callbacks: Callbacks::NONE,
             nested: false,
             long: None,
         }
@@ -42,10 +42,10 @@ impl Legs {
     pub(super) fn push<L: Limiter + 'static>(&mut self, limiter: L) {
         let start = self.words();
         let end = start + L::Ticket::WORDS;
-        self.nested |= !self.is_empty() && limiter.heeds().roll_back;
-        self.heeds = self.heeds.and(limiter.heeds());
+        self.nested |= !self.is_empty() && limiter.callbacks().roll_back;
+        self.callbacks = self.callbacks.and(limiter.callbacks());
         self.legs.push(Leg {
-            heeds: limiter.heeds(),
+            callbacks: limiter.callbacks(),
             limiter: Box::new(limiter),
             words: start..end,
         });
@@ -82,7 +82,7 @@ impl Legs {
                 if queue.holds_nothing() {
                     return;
                 }
-                let id = TurnstileId::of_queue(queue);
+                let id = QueueId::of_queue(queue);
                 doubled |= known.contains(&id);
                 known.push(id);
             });
@@ -130,12 +130,12 @@ impl Whole for Legs {
         leg.limiter.try_reserve(demand, &mut words[leg.words.clone()])
     }
     #[inline]
-    fn cancel_leg(&self, leg: &Leg, words: &[u64], now: Pass<'_>) {
+    fn cancel_leg(&self, leg: &Leg, words: &[u64], now: &ClockReading) {
         leg.limiter.cancel(&words[leg.words.clone()], now);
     }
     #[inline(always)]
-    fn commit_leg(&self, leg: &Leg, words: &mut [u64], now: Pass<'_>) {
-        if leg.heeds.commit {
+    fn commit_leg(&self, leg: &Leg, words: &mut [u64], now: &ClockReading) {
+        if leg.callbacks.commit {
             leg.limiter.commit(&mut words[leg.words.clone()], now);
         }
     }
@@ -143,8 +143,8 @@ impl Whole for Legs {
         leg.limiter.settle(&mut words[leg.words.clone()], actual)
     }
     #[inline(always)]
-    fn finish_leg(&self, leg: &Leg, words: &[u64], outcome: Outcome, now: Pass<'_>) {
-        if leg.heeds.finish {
+    fn finish_leg(&self, leg: &Leg, words: &[u64], outcome: Outcome, now: &ClockReading) {
+        if leg.callbacks.finish {
             leg.limiter.finish(&words[leg.words.clone()], outcome, now);
         }
     }
@@ -171,14 +171,14 @@ impl Limiter for Legs {
     }
 
     #[inline(always)]
-    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: &ClockReading) {
         match &self.long {
             None => self.finish_all(ticket.words(), outcome, now),
             Some(long) => long.end(ticket.words(), |words| self.finish_all(words, outcome, now)),
         }
     }
 
-    fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
+    fn cancel(&self, ticket: BoxTicket, now: &ClockReading) {
         match &self.long {
             None => self.cancel_all(ticket.words(), now),
             Some(long) => long.end(ticket.words(), |words| self.cancel_all(words, now)),
@@ -186,9 +186,9 @@ impl Limiter for Legs {
     }
 
     #[inline(always)]
-    fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut BoxTicket, now: &ClockReading) {
         match &self.long {
-            _ if !self.heeds.commit => {}
+            _ if !self.callbacks.commit => {}
             None => self.commit_all(ticket.words_mut(), now),
             Some(long) => long.change(ticket.words(), |words| self.commit_all(words, now)),
         }
@@ -201,7 +201,7 @@ impl Limiter for Legs {
         }
     }
 
-    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: &ClockReading) {
         self.finish_in(&ticket, outcome, now);
     }
 
@@ -212,8 +212,8 @@ impl Limiter for Legs {
         }
     }
 
-    fn heeds(&self) -> Heeds {
-        self.heeds
+    fn callbacks(&self) -> Callbacks {
+        self.callbacks
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -227,19 +227,19 @@ impl Limiter for Legs {
         self.legs.iter().find_map(|leg| leg.limiter.clock())
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.legs.iter().for_each(|leg| leg.limiter.queues(visit));
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         self.legs.iter().for_each(|leg| leg.limiter.clocks(visit));
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.legs.iter().for_each(|leg| leg.limiter.survey(visit));
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.legs.iter().for_each(|leg| leg.limiter.visit_status(visit));
     }
 
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.legs.iter().all(|leg| leg.limiter.is_fresh(now))
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.legs.iter().all(|leg| leg.limiter.is_pristine(now))
     }
 }
 

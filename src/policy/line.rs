@@ -7,7 +7,7 @@
 use super::bounds::Manner;
 use crate::ask::Ask;
 use crate::semaphore::Overflow;
-use crate::sync::turn::Claim;
+use crate::sync::wait_queue::QueueKey;
 use crate::time::Instant;
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -79,7 +79,7 @@ pub(super) struct Head {
     pub(super) waited: Waited,
     pub(super) deadline: Option<Instant>,
     /// The place that it holds in the queue of one leg.
-    pub(super) claim: Option<Claim>,
+    pub(super) claim: Option<QueueKey>,
     /// A leg has panicked for it before.
     pub(super) panicked: bool,
 }
@@ -110,11 +110,11 @@ impl Waits {
 /// What the dispatcher has to do next.
 pub(super) enum Next {
     /// Give this claim back: its owner is not the head any more, and there is no other.
-    GiveBack(Claim),
+    GiveBack(QueueKey),
     /// The claim of one that is not the head any more: the head may have it, where it is the turn of the queue and not a
     /// place of its own.
-    Inherit(Key, Claim),
-    /// A bell has rung: look whether this one, which waits for larger limits, still does.
+    Inherit(Key, QueueKey),
+    /// A `Notify` has fired: look whether this one, which waits for larger limits, still does.
     Look(Waits),
     /// Ask the legs for this waiter.
     Ask(Head),
@@ -149,7 +149,7 @@ pub(crate) struct Queue<T> {
     newest_first: bool,
     /// Those that are served in order.
     waiting: BTreeMap<Key, Entry>,
-    /// Those that wait for larger limits: passed over, and not counted as ahead of others, until a leg's bell rings.
+    /// Those that wait for larger limits: passed over, and not counted as ahead of others, until a leg's `Notify` fires.
     parked: BTreeMap<Key, Entry>,
     ended: BTreeMap<Key, Ended<T>>,
     heard: usize,
@@ -158,9 +158,9 @@ pub(crate) struct Queue<T> {
     queued: Ask,
     /// How many units wait in all.
     units: u128,
-    /// When those that wait for larger limits are asked for again, bell or no bell, as far as that is known.
+    /// When those that wait for larger limits are asked for again, notified or not, as far as that is known.
     parked_until: BTreeSet<(Instant, Key)>,
-    /// A leg's bell has rung since the last look at those that wait for larger limits began.
+    /// A leg's `Notify` has fired since the last look at those that wait for larger limits began.
     rung: bool,
     /// That look is under way, and goes on here.
     looking: Option<Key>,
@@ -171,7 +171,7 @@ pub(crate) struct Queue<T> {
     changes: u64,
     next: Key,
     /// The place that the head with this key holds in the queue of one leg.
-    claim: Option<(Key, Claim)>,
+    claim: Option<(Key, QueueKey)>,
     /// Some thread dispatches.
     dispatching: bool,
     /// Something has happened since the dispatcher last looked: it must look once more.
@@ -410,7 +410,7 @@ impl<T> Queue<T> {
         !mem::replace(&mut self.dispatching, true)
     }
 
-    /// A leg's bell has rung: those that wait for larger limits are looked at again. After a change of settings all are judged
+    /// A leg's `Notify` has fired: those that wait for larger limits are looked at again. After a change of settings all are judged
     /// anew.
     pub(super) fn ring(&mut self, anew: bool) {
         self.rung = true;
@@ -426,7 +426,7 @@ impl<T> Queue<T> {
     /// What comes next, as of now.
     ///
     /// A ring during a look at those that wait for larger limits begins another one only after the head: it is not kept
-    /// waiting, however often bells ring.
+    /// waiting, however often legs notify.
     pub(super) fn next(&mut self) -> Next {
         self.again = false;
         self.nudged = None;
@@ -504,12 +504,12 @@ impl<T> Queue<T> {
     }
 
     /// What the head, or the one that was last, holds in the queue of one leg; and which of them.
-    pub(super) fn claim(&self) -> Option<(Key, Claim)> {
+    pub(super) fn claim(&self) -> Option<(Key, QueueKey)> {
         self.claim
     }
 
     /// What the head `key` holds in the queue of one leg from now on.
-    pub(super) fn set_claim(&mut self, key: Key, claim: Option<Claim>) {
+    pub(super) fn set_claim(&mut self, key: Key, claim: Option<QueueKey>) {
         self.claim = claim.map(|claim| (key, claim));
     }
 
@@ -520,7 +520,7 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Passes `key` over, or still does, which waits for larger limits: until a bell rings, or `until`.
+    /// Passes `key` over, or still does, which waits for larger limits: until a `Notify` fires, or `until`.
     pub(super) fn park(&mut self, key: Key, until: Option<Instant>) {
         if seeded!("line_parks_over_a_ring") {
             self.rung = false;

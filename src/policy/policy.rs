@@ -6,12 +6,12 @@ use super::bounds::{Manner, Settings};
 use super::builder::{Misfit, PolicyBuilder};
 use super::pump::Core;
 use crate::ask::{Ask, Demand};
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
-use crate::standing::{Standing, State};
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use crate::status::{State, Status};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -275,15 +275,15 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         Ok(())
     }
     #[inline(always)]
-    fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: &ClockReading) {
         self.0.limiter.finish_in(ticket, outcome, now);
     }
     #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         self.0.limiter.cancel(ticket, now);
     }
     #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         self.0.limiter.commit(ticket, now);
     }
     #[inline]
@@ -291,7 +291,7 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         self.0.limiter.settle(ticket, actual)
     }
     #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         self.0.limiter.finish(ticket, outcome, now);
     }
     #[inline]
@@ -299,8 +299,8 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         self.0.limiter.forget(ticket);
     }
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.0.limiter.heeds()
+    fn callbacks(&self) -> Callbacks {
+        self.0.limiter.callbacks()
     }
     #[inline(always)]
     fn finish_may_panic(&self) -> bool {
@@ -308,7 +308,7 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.0.bell);
+        demand.listen(&self.0.notify);
         let ready = self.0.limiter.ready_at(demand);
         if self.0.has_before() {
             ready.and(ReadyAt::on_event(LINE))
@@ -319,7 +319,7 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.0.clock)
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.0.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
@@ -327,16 +327,16 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         self.0.limiter.clocks(visit);
     }
     /// The legs, and then the line.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.0.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.0.limiter.visit_status(visit);
         let waiting = self.waiting() as u64;
-        visit(Standing::new(LINE, LINE, State::Line { waiting }));
+        visit(Status::new(LINE, LINE, State::Queue { waiting }));
     }
     /// Nobody waits, and no other handle of it is left.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         let alone = Arc::strong_count(&self.0) == 1;
         // Acquire: sees what the last of the others did. Pairs with the release by which an `Arc` is dropped.
         fence(Ordering::Acquire);
-        alone && self.0.waiting() == 0 && self.0.limiter.is_fresh(now)
+        alone && self.0.waiting() == 0 && self.0.limiter.is_pristine(now)
     }
 }

@@ -7,13 +7,12 @@ use crate::limiter::{Limiter, admit_in};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::nth_fraction;
 use crate::shed::early_rejection_probability;
-use crate::sync::bell::Bell;
+use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::turn::{Claim, Turnstile, TurnstileId};
-use crate::sync::wake::{Each, drop_quietly, quietly, wake_all, wake_all_quietly};
-use crate::sync::watch::{self, Watch, Watcher};
-use crate::time::{Clock, Instant, Phase, Sleep};
+use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
+use crate::sync::wake::{PanicCollector, drop_quietly, quietly, wake_all, wake_all_quietly};
+use crate::time::{Clock, ClockReading, Instant, Sleep};
 use std::any::Any;
 use std::cell::Cell;
 use std::mem;
@@ -33,7 +32,7 @@ pub(crate) struct Core<L: Limiter> {
     pub(crate) clock: Clock,
     pub(crate) settings: Bounds,
     /// Rings when the queue has emptied: for a policy that is itself a leg of another.
-    pub(crate) bell: Bell,
+    pub(crate) notify: Notify,
     queue: Mutex<Queue<L::Ticket>>,
     /// Made when it is first needed. Its lock is taken before the queue's.
     timer: Mutex<Option<Box<Timer>>>,
@@ -44,7 +43,7 @@ pub(crate) struct Core<L: Limiter> {
     last: AtomicU64,
     /// The same if it was late, by the timer that fired or by the task that was polled; zero when nobody was.
     credit: AtomicU64,
-    watcher: Watcher,
+    watcher: Listener,
     /// How often chance has been asked.
     draws: AtomicU64,
 }
@@ -63,7 +62,7 @@ enum Attempt<T> {
     Later(Instant),
     /// Look again when something happens, or at this instant; and since when nothing but a turn is missing, if it is.
     OnEvent(Option<Instant>, Option<Instant>),
-    /// Look again when a bell rings, or at this instant. Others are served meanwhile.
+    /// Look again when a `Notify` fires, or at this instant. Others are served meanwhile.
     OnRaise(Option<Instant>),
     /// Waiting changes nothing, or it is not waited for.
     Hopeless,
@@ -73,18 +72,18 @@ enum Attempt<T> {
 
 /// The queue to join.
 struct Turn<'a> {
-    turnstile: &'a dyn Turnstile,
+    wait_queue: &'a dyn WaitQueue,
     units: u64,
     /// Those before it there may go before it has joined, without its being told.
     behind: bool,
 }
 
 impl<'a> Turn<'a> {
-    fn new(turnstile: &'a dyn Turnstile, units: u64) -> Self {
+    fn new(wait_queue: &'a dyn WaitQueue, units: u64) -> Self {
         Self {
-            turnstile,
+            wait_queue,
             units,
-            behind: turnstile.holds_nothing(),
+            behind: wait_queue.holds_nothing(),
         }
     }
 
@@ -92,13 +91,13 @@ impl<'a> Turn<'a> {
     fn until_due(ready: &ReadyAt<'a>) -> Option<Self> {
         ready.due_turn().map(|due| Self {
             behind: due.behind,
-            ..Self::new(due.turnstile, due.units)
+            ..Self::new(due.wait_queue, due.units)
         })
     }
 
     /// The queue of an event.
     fn of_event(ready: &ReadyAt<'a>) -> Option<Self> {
-        ready.turn().map(|(turnstile, units)| Self::new(turnstile, units))
+        ready.turn().map(|(wait_queue, units)| Self::new(wait_queue, units))
     }
 }
 
@@ -112,14 +111,14 @@ impl<L: Limiter + 'static> Core<L> {
             limiter,
             clock,
             settings: Bounds::new(settings),
-            bell: Bell::new(),
+            notify: Notify::new(),
             queue: Mutex::new(Queue::new(settings.manner.newest_first, timing)),
             timer: Mutex::new(None),
             in_order: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
             last: AtomicU64::new(0),
             credit: AtomicU64::new(0),
-            watcher: Watcher::from_weak(weak.clone()),
+            watcher: Listener::from_weak(weak.clone()),
             draws: AtomicU64::new(0),
         })
     }
@@ -152,19 +151,19 @@ impl<L: Limiter> Core<L> {
 
     /// The turn that this queue has at a leg which hands nothing over. It belongs to the queue, not to the head of the
     /// moment.
-    fn own_turn(&self) -> Option<Claim> {
+    fn own_turn(&self) -> Option<QueueKey> {
         let (_, claim) = self.queue.lock().claim()?;
         self.is_turn_only(claim).then_some(claim)
     }
 
     /// True when `claim` is a place in the queue of a leg that hands over.
-    fn is_claimant(&self, claim: &Cell<Option<Claim>>) -> bool {
+    fn is_claimant(&self, claim: &Cell<Option<QueueKey>>) -> bool {
         claim.get().is_some_and(|claim| !self.is_turn_only(claim))
     }
 
-    fn is_turn_only(&self, claim: Claim) -> bool {
-        let turnstile = self.limiter.turnstile(claim.turnstile());
-        turnstile.is_some_and(Turnstile::holds_nothing)
+    fn is_turn_only(&self, claim: QueueKey) -> bool {
+        let wait_queue = self.limiter.wait_queue(claim.wait_queue());
+        wait_queue.is_some_and(WaitQueue::holds_nothing)
     }
 
     /// Asks the legs for a newcomer while others wait, if none of them is before it.
@@ -214,7 +213,7 @@ impl<L: Limiter> Core<L> {
         &self,
         ask: &Ask,
         waited: Waited,
-        claim: &Cell<Option<Claim>>,
+        claim: &Cell<Option<QueueKey>>,
     ) -> (Attempt<L::Ticket>, Option<Turn<'_>>) {
         let now = self.clock.now();
         let floor = self.floor(waited, now);
@@ -227,8 +226,8 @@ impl<L: Limiter> Core<L> {
             claim,
         };
         // Rates first, by looking only: no turn of a queue is asked for, and wasted, before they are ready.
-        let phase = Phase::at(&self.clock, floor);
-        let ready = self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place));
+        let reading = ClockReading::at(&self.clock, floor);
+        let ready = self.limiter.ready_at(Demand::waiting(ask, &reading, &place));
         if ready.is_never() {
             return (Attempt::Hopeless, None);
         }
@@ -259,8 +258,8 @@ impl<L: Limiter> Core<L> {
             let since = ready.is_due().then_some(floor);
             return (Attempt::OnEvent(ready.event_by(), since), Turn::of_event(&ready));
         }
-        let phase = Phase::at(&self.clock, as_of);
-        match self.limiter.try_reserve(Demand::waiting(ask, phase.pass(), &place)) {
+        let reading = ClockReading::at(&self.clock, as_of);
+        match self.limiter.try_reserve(Demand::waiting(ask, &reading, &place)) {
             Ok(ticket) => {
                 self.last.store(as_of.ticks(), Ordering::Relaxed);
                 self.note_lateness(now);
@@ -273,15 +272,15 @@ impl<L: Limiter> Core<L> {
                     if ready.is_due() {
                         return (Attempt::OnEvent(ready.event_by(), Some(now)), Turn::of_event(&ready));
                     }
-                    let kept = || self.limiter.turnstile(claim.get()?.turnstile());
+                    let kept = || self.limiter.wait_queue(claim.get()?.wait_queue());
                     let kept = kept()
                         .filter(|kept| kept.holds_nothing())
                         .map(|kept| Turn::new(kept, 0));
                     (Attempt::Later(due.instant()), Turn::until_due(&ready).or(kept))
                 }
-                Wait::Turn(turnstile) => {
+                Wait::Turn(wait_queue) => {
                     let by = self.ready_for_head(ask, now, &Cell::new(None)).event_by();
-                    let turn = Turn::new(turnstile, refusal.units());
+                    let turn = Turn::new(wait_queue, refusal.units());
                     (Attempt::OnEvent(by, None), Some(turn))
                 }
                 Wait::Event => {
@@ -295,7 +294,7 @@ impl<L: Limiter> Core<L> {
 
     /// What the legs say of the head that was refused although all of them looked ready.
     #[cold]
-    fn ready_for_head(&self, ask: &Ask, now: Instant, claim: &Cell<Option<Claim>>) -> ReadyAt<'_> {
+    fn ready_for_head(&self, ask: &Ask, now: Instant, claim: &Cell<Option<QueueKey>>) -> ReadyAt<'_> {
         let place = Place {
             ahead: Ask::many(0),
             is_head: true,
@@ -303,8 +302,8 @@ impl<L: Limiter> Core<L> {
             watcher: &self.watcher,
             claim,
         };
-        let phase = Phase::at(&self.clock, now);
-        self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
+        let reading = ClockReading::at(&self.clock, now);
+        self.limiter.ready_at(Demand::waiting(ask, &reading, &place))
     }
 
     /// At `now` a waiter is served that was due at `last`: what comes next may catch up.
@@ -353,7 +352,7 @@ impl<L: Limiter> Core<L> {
     }
 
     /// When a waiter behind `ahead` is admitted, whose own place, if it is the head, or whose head's is `claim`.
-    fn ready_behind(&self, ask: &Ask, now: Instant, ahead: Ask, is_head: bool, claim: Option<Claim>) -> ReadyAt<'_> {
+    fn ready_behind(&self, ask: &Ask, now: Instant, ahead: Ask, is_head: bool, claim: Option<QueueKey>) -> ReadyAt<'_> {
         let place = Place {
             ahead,
             is_head,
@@ -361,8 +360,8 @@ impl<L: Limiter> Core<L> {
             watcher: &self.watcher,
             claim: &Cell::new(claim),
         };
-        let phase = Phase::at(&self.clock, now);
-        self.limiter.ready_at(Demand::waiting(ask, phase.pass(), &place))
+        let reading = ClockReading::at(&self.clock, now);
+        self.limiter.ready_at(Demand::waiting(ask, &reading, &place))
     }
 }
 
@@ -439,23 +438,23 @@ impl<L: Limiter + 'static> Core<L> {
         let (ended, waker, was_head) = self.change(|queue| queue.leave(key));
         drop_quietly(waker);
         let ended = ended.filter(|ended| !seeded!("line_leaks_granted") || !matches!(ended, Ended::Admitted(_)));
-        let mut each = Each::default();
+        let mut panics = PanicCollector::default();
         match ended {
             Some(Ended::Admitted(ticket)) => {
-                each.run(|| self.limiter.cancel(ticket, Phase::new().pass()));
-                each.run(|| self.dispatch());
+                panics.run(|| self.limiter.cancel(ticket, &ClockReading::new()));
+                panics.run(|| self.dispatch());
             }
             Some(Ended::Panicked(panic)) => drop_quietly(panic),
-            _ if was_head && !seeded!("line_head_leaves_quietly") => each.run(|| self.dispatch()),
+            _ if was_head && !seeded!("line_head_leaves_quietly") => panics.run(|| self.dispatch()),
             _ => {}
         }
-        each.end();
+        panics.end();
     }
 
     /// Admits the waiters that can be admitted, from the front. Runs after the dispatch that is running on this thread, if
     /// one is. The first panic of a waker goes on when all is done.
     pub(crate) fn dispatch(self: &Arc<Self>) {
-        watch::call(Arc::clone(self) as Arc<dyn Watch>);
+        notify::call(Arc::clone(self) as Arc<dyn Notified>);
     }
 
     /// The same for a waiter that is polled: it has not caused what other waiters panic with.
@@ -468,7 +467,7 @@ impl<L: Limiter + 'static> Core<L> {
             return;
         }
         // What users' code panics with is kept until the end: neither the flag nor a claim stays behind.
-        let mut each = Each::default();
+        let mut panics = PanicCollector::default();
         let emptied = loop {
             match self.change(Queue::next) {
                 Next::Inherit(key, claim) if self.is_turn_only(claim) => {
@@ -476,34 +475,34 @@ impl<L: Limiter + 'static> Core<L> {
                     continue;
                 }
                 Next::Inherit(_, claim) | Next::GiveBack(claim) => {
-                    each.run(|| self.give_back(claim));
+                    panics.run(|| self.give_back(claim));
                     continue;
                 }
                 Next::Look(waits) => {
-                    self.look_again_at(&waits, &mut each);
+                    self.look_again_at(&waits, &mut panics);
                     continue;
                 }
-                Next::Ask(head) if self.serve(&head, &mut each) => continue,
+                Next::Ask(head) if self.serve(&head, &mut panics) => continue,
                 Next::Ask(_) | Next::Nothing => {}
             }
             let mut first = true;
             while let Some(waits) = self.change(|queue| queue.unjudged(mem::take(&mut first))) {
-                self.judge(&waits, &mut each);
+                self.judge(&waits, &mut panics);
             }
             if let Some(emptied) = self.change(Queue::stop) {
                 break emptied;
             }
         };
         if emptied {
-            each.run(|| self.bell.ring());
+            panics.run(|| self.notify.notify_all());
         }
-        each.end();
+        panics.end();
     }
 
     /// Ends a wait that cannot end well under the settings in force: as a newcomer at the same place would be refused. Where a leg
     /// panics it is asked again when the turn comes.
     #[cold]
-    fn judge(self: &Arc<Self>, waits: &Waits, each: &mut Each) {
+    fn judge(self: &Arc<Self>, waits: &Waits, panics: &mut PanicCollector) {
         let now = self.clock.now();
         let judge = || {
             let ready = self.ready_behind_head(&waits.ask, now, waits.ahead);
@@ -516,7 +515,7 @@ impl<L: Limiter + 'static> Core<L> {
             (ended, ready.is_raise().then(|| ready.event_by()))
         };
         match catch_unwind(AssertUnwindSafe(judge)) {
-            Ok((Some(ended), _)) => _ = self.end(waits.key, ended, each),
+            Ok((Some(ended), _)) => _ = self.end(waits.key, ended, panics),
             Ok((None, Some(until))) => self.change(|queue| queue.park(waits.key, until)),
             Ok((None, None)) => {}
             Err(panic) => drop_quietly(panic),
@@ -526,25 +525,25 @@ impl<L: Limiter + 'static> Core<L> {
     /// Looks whether one that was passed over still waits for larger limits. It holds no place in any leg's queue meanwhile, and
     /// takes none from the head: it becomes the head only once it fits.
     #[cold]
-    fn look_again_at(self: &Arc<Self>, waits: &Waits, each: &mut Each) {
+    fn look_again_at(self: &Arc<Self>, waits: &Waits, panics: &mut PanicCollector) {
         let now = self.clock.now();
         if waits.deadline.is_some_and(|deadline| now > deadline) {
-            self.end(waits.key, Ended::Expired(None), each);
+            self.end(waits.key, Ended::Expired(None), panics);
             return;
         }
         let look = || self.ready_for_head(&waits.ask, now, &Cell::new(None));
         match catch_unwind(AssertUnwindSafe(look)) {
             Ok(ready) if ready.is_never() || ready.refuses_at_once(now).is_some() => {
-                self.end(waits.key, Ended::Hopeless(Some(Box::new(waits.ahead))), each);
+                self.end(waits.key, Ended::Hopeless(Some(Box::new(waits.ahead))), panics);
             }
             Ok(ready) if ready.is_raise() => self.change(|queue| queue.park(waits.key, ready.event_by())),
             Ok(_) => self.change(|queue| queue.unpark(waits.key)),
-            Err(panic) => _ = self.panicked(waits.key, waits.panicked, panic, each),
+            Err(panic) => _ = self.panicked(waits.key, waits.panicked, panic, panics),
         }
     }
 
     /// Tries to end the wait of the head. True when the next may be served, or the same is to be tried again.
-    fn serve(self: &Arc<Self>, head: &Head, each: &mut Each) -> bool {
+    fn serve(self: &Arc<Self>, head: &Head, panics: &mut PanicCollector) -> bool {
         let Head {
             key,
             ask,
@@ -554,7 +553,7 @@ impl<L: Limiter + 'static> Core<L> {
             panicked,
         } = *head;
         if deadline.is_some_and(|deadline| self.clock.now() > deadline) {
-            return self.end(key, Ended::Expired(None), each);
+            return self.end(key, Ended::Expired(None), panics);
         }
         let claim = Cell::new(held);
         let (attempt, turn) = match catch_unwind(AssertUnwindSafe(|| self.attempt(&ask, waited, &claim))) {
@@ -562,24 +561,24 @@ impl<L: Limiter + 'static> Core<L> {
             Err(panic) => (Attempt::Panicked(panic), None),
         };
         // A claim that was not redeemed is kept only while its own leg is the one that refuses.
-        let leg = turn.as_ref().map(|turn| TurnstileId::of_queue(turn.turnstile));
-        let kept = claim.get().filter(|kept| leg == Some(kept.turnstile()));
+        let leg = turn.as_ref().map(|turn| QueueId::of_queue(turn.wait_queue));
+        let kept = claim.get().filter(|kept| leg == Some(kept.wait_queue()));
         if held.is_some() && kept.is_none() {
             self.change(|queue| queue.set_claim(key, None));
             if let Some(claim) = claim.get() {
-                each.run(|| self.give_back(claim));
+                panics.run(|| self.give_back(claim));
             }
         }
         match attempt {
-            Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket), each),
-            Attempt::Hopeless => self.end(key, Ended::Hopeless(None), each),
+            Attempt::Admitted(ticket) => self.end(key, Ended::Admitted(ticket), panics),
+            Attempt::Hopeless => self.end(key, Ended::Hopeless(None), panics),
             Attempt::OnRaise(until) => {
                 self.change(|queue| queue.park(key, until));
                 true
             }
-            Attempt::Panicked(panic) => self.panicked(key, panicked, panic, each),
+            Attempt::Panicked(panic) => self.panicked(key, panicked, panic, panics),
             Attempt::Later(at) if deadline.is_some_and(|deadline| at > deadline) => {
-                self.end(key, Ended::Expired(None), each)
+                self.end(key, Ended::Expired(None), panics)
             }
             Attempt::Later(_) | Attempt::OnEvent(..) => {
                 let (due, ready_since) = match attempt {
@@ -591,9 +590,9 @@ impl<L: Limiter + 'static> Core<L> {
                 if let (Some(turn), None) = (turn, kept) {
                     // Granted at once or later, the waker makes this queue be dispatched.
                     let waker = Waker::from(Arc::clone(self));
-                    match catch_unwind(AssertUnwindSafe(|| turn.turnstile.join(turn.units, &waker))) {
+                    match catch_unwind(AssertUnwindSafe(|| turn.wait_queue.join(turn.units, &waker))) {
                         Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
-                        Err(panic) => return self.panicked(key, panicked, panic, each),
+                        Err(panic) => return self.panicked(key, panicked, panic, panics),
                     }
                     behind = turn.behind && !seeded!("turns_join_blindly");
                 }
@@ -605,11 +604,11 @@ impl<L: Limiter + 'static> Core<L> {
     }
 
     /// Always true: the wait of `key` is over, here or because its owner has gone.
-    fn end(self: &Arc<Self>, key: Key, ended: Ended<L::Ticket>, each: &mut Each) -> bool {
+    fn end(self: &Arc<Self>, key: Key, ended: Ended<L::Ticket>, panics: &mut PanicCollector) -> bool {
         match self.change(|queue| queue.end(key, ended)) {
-            Ok(Some(waker)) => each.wake(waker),
+            Ok(Some(waker)) => panics.wake(waker),
             Ok(None) => {}
-            Err(Ended::Admitted(ticket)) => each.run(|| self.limiter.cancel(ticket, Phase::new().pass())),
+            Err(Ended::Admitted(ticket)) => panics.run(|| self.limiter.cancel(ticket, &ClockReading::new())),
             Err(Ended::Panicked(panic)) => drop_quietly(panic),
             Err(_) => {}
         }
@@ -618,18 +617,24 @@ impl<L: Limiter + 'static> Core<L> {
 
     /// A leg has panicked when it was asked for the head. It is asked once more; if it has panicked `before`, the wait ends,
     /// and the panic goes on in the owner's poll. Always true.
-    fn panicked(self: &Arc<Self>, key: Key, before: bool, panic: Box<dyn Any + Send>, each: &mut Each) -> bool {
+    fn panicked(
+        self: &Arc<Self>,
+        key: Key,
+        before: bool,
+        panic: Box<dyn Any + Send>,
+        panics: &mut PanicCollector,
+    ) -> bool {
         if before {
-            return self.end(key, Ended::Panicked(panic), each);
+            return self.end(key, Ended::Panicked(panic), panics);
         }
         drop_quietly(panic);
         self.change(|queue| queue.note_panic(key));
         true
     }
 
-    fn give_back(&self, claim: Claim) {
-        if let Some(turnstile) = self.limiter.turnstile(claim.turnstile()) {
-            turnstile.leave(claim);
+    fn give_back(&self, claim: QueueKey) {
+        if let Some(wait_queue) = self.limiter.wait_queue(claim.wait_queue()) {
+            wait_queue.leave(claim);
         }
     }
 
@@ -699,8 +704,8 @@ impl<L: Limiter + 'static> Core<L> {
         match behind {
             Some(ahead) => self.ready_behind_head(ask, now, **ahead),
             None => {
-                let phase = Phase::at(&self.clock, now);
-                self.limiter.ready_at(Demand::new(ask, phase.pass()))
+                let reading = ClockReading::at(&self.clock, now);
+                self.limiter.ready_at(Demand::new(ask, &reading))
             }
         }
     }
@@ -766,18 +771,18 @@ impl<L: Limiter + 'static> Wake for Alarm<L> {
     }
 }
 
-impl<L: Limiter + 'static> Watch for Core<L> {
-    fn note_ring(&self, anew: bool) {
+impl<L: Limiter + 'static> Notified for Core<L> {
+    fn note(&self, anew: bool) {
         self.queue.lock().ring(anew);
     }
-    fn look_again(self: Arc<Self>) {
+    fn notified(self: Arc<Self>) {
         self.dispatch_now();
     }
 }
 
 impl<L: Limiter + 'static> Wake for Core<L> {
     fn wake(self: Arc<Self>) {
-        watch::call(self);
+        notify::call(self);
     }
     fn wake_by_ref(self: &Arc<Self>) {
         self.dispatch();

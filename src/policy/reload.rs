@@ -5,7 +5,7 @@ use super::builder::PolicyBuilder;
 use super::live::{Applied, LiveLegs};
 use super::policy::Policy;
 use super::spec::{PolicySpec, SpecError};
-use crate::sync::watch::{self, Watch};
+use crate::sync::notify::{self, Notified};
 use crate::time::Clock;
 use std::sync::Arc;
 
@@ -66,9 +66,9 @@ impl Policy<LiveLegs> {
     /// # Ok::<(), tollgate::policy::spec::SpecError>(())
     /// ```
     pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
-        if watch::is_put_off() {
+        if notify::is_deferred() {
             spec.check()?;
-            watch::call(Arc::new(Later(self.clone(), spec)));
+            notify::call(Arc::new(Later(self.clone(), spec)));
             return Ok(Applied::Next);
         }
         self.limiter().apply(spec)
@@ -78,8 +78,8 @@ impl Policy<LiveLegs> {
 /// A version that comes after the change that runs on this thread.
 struct Later(Policy<LiveLegs>, PolicySpec);
 
-impl Watch for Later {
-    fn look_again(self: Arc<Self>) {
+impl Notified for Later {
+    fn notified(self: Arc<Self>) {
         // It was checked when it was handed in.
         let _ = self.0.apply(self.1.clone());
     }

@@ -1,11 +1,11 @@
 //! A limiter on trial: it decides, and its decision is counted but not obeyed.
 
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Reason, Refusal};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Pass};
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading};
 
 /// A limiter in shadow mode: it counts what it would have refused, and refuses nothing. Made by
 /// [`LimiterExt::shadow`](crate::LimiterExt::shadow).
@@ -13,7 +13,7 @@ use crate::time::{Clock, Pass};
 /// # What it charges
 /// Whoever it would have refused is let through without being charged: it gets into no debt, and its state is what it
 /// would be if those had gone away. So the count is that of an enforced limiter whose refused callers do not come again.
-/// A [survey](Limiter::survey) does not show it, since nobody is held to it. Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
+/// A [visit_status](Limiter::visit_status) does not show it, since nobody is held to it. Nobody waits for it: where callers would have waited, fewer are refused in earnest than are counted here.
 ///
 /// ```
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};
@@ -110,13 +110,13 @@ impl<L: Limiter> Limiter for Shadow<L> {
         }
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.cancel(ticket, now);
         }
     }
 
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.commit(ticket, now);
         }
@@ -130,7 +130,7 @@ impl<L: Limiter> Limiter for Shadow<L> {
         }
     }
 
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.finish(ticket, outcome, now);
         }
@@ -143,8 +143,8 @@ impl<L: Limiter> Limiter for Shadow<L> {
     }
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.limiter.heeds()
+    fn callbacks(&self) -> Callbacks {
+        self.limiter.callbacks()
     }
 
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
@@ -159,7 +159,7 @@ impl<L: Limiter> Limiter for Shadow<L> {
         self.limiter.clock()
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
 
@@ -168,7 +168,7 @@ impl<L: Limiter> Limiter for Shadow<L> {
     }
 
     /// That of the limiter: the counts are statistics, and go with it.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.limiter.is_pristine(now)
     }
 }

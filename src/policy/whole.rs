@@ -5,10 +5,10 @@
 use crate::ask::Demand;
 use crate::limiter::{Outcome, Settlement};
 use crate::refusal::Refusal;
+use crate::sync::notify::together;
 use crate::sync::shim::Mutex;
 use crate::sync::unwind::each;
-use crate::sync::watch::together;
-use crate::time::Pass;
+use crate::time::ClockReading;
 
 /// Legs in order, each with its part of the words of a ticket.
 pub(super) trait Whole {
@@ -18,10 +18,10 @@ pub(super) trait Whole {
 
     /// Asks one leg. One that takes nothing remembers that in `words`.
     fn reserve_leg<'a>(&'a self, leg: &'a Self::Leg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>>;
-    fn cancel_leg(&self, leg: &Self::Leg, words: &[u64], now: Pass<'_>);
-    fn commit_leg(&self, leg: &Self::Leg, words: &mut [u64], now: Pass<'_>);
+    fn cancel_leg(&self, leg: &Self::Leg, words: &[u64], now: &ClockReading);
+    fn commit_leg(&self, leg: &Self::Leg, words: &mut [u64], now: &ClockReading);
     fn settle_leg(&self, leg: &Self::Leg, words: &mut [u64], actual: Settlement<'_>) -> u32;
-    fn finish_leg(&self, leg: &Self::Leg, words: &[u64], outcome: Outcome, now: Pass<'_>);
+    fn finish_leg(&self, leg: &Self::Leg, words: &[u64], outcome: Outcome, now: &ClockReading);
     fn forget_leg(&self, leg: &Self::Leg, words: &[u64]);
 
     /// Takes from each leg, or from none.
@@ -31,7 +31,7 @@ pub(super) trait Whole {
             whole: self,
             taken: 0,
             words,
-            pass: demand.pass(),
+            reading: demand.reading(),
         };
         for leg in self.legs() {
             if let Err(refusal) = self.reserve_leg(leg, demand, held.words) {
@@ -49,11 +49,11 @@ pub(super) trait Whole {
         Ok(())
     }
 
-    fn cancel_all(&self, words: &[u64], now: Pass<'_>) {
+    fn cancel_all(&self, words: &[u64], now: &ClockReading) {
         together(|| each(self.legs().iter().rev(), |leg| self.cancel_leg(leg, words, now)));
     }
 
-    fn commit_all(&self, words: &mut [u64], now: Pass<'_>) {
+    fn commit_all(&self, words: &mut [u64], now: &ClockReading) {
         each(self.legs().iter(), |leg| self.commit_leg(leg, words, now));
     }
 
@@ -67,7 +67,7 @@ pub(super) trait Whole {
         corrected
     }
 
-    fn finish_all(&self, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+    fn finish_all(&self, words: &[u64], outcome: Outcome, now: &ClockReading) {
         together(|| {
             each(self.legs().iter().rev(), |leg| {
                 self.finish_leg(leg, words, outcome, now);
@@ -85,7 +85,7 @@ struct Held<'a, W: Whole + ?Sized> {
     whole: &'a W,
     taken: usize,
     words: &'a mut [u64],
-    pass: Pass<'a>,
+    reading: &'a ClockReading,
 }
 
 impl<W: Whole + ?Sized> Held<'_, W> {
@@ -94,7 +94,7 @@ impl<W: Whole + ?Sized> Held<'_, W> {
         let taken = &self.whole.legs()[..taken];
         together(|| {
             each(taken.iter().rev(), |leg| {
-                self.whole.cancel_leg(leg, self.words, self.pass);
+                self.whole.cancel_leg(leg, self.words, self.reading);
             });
         });
     }

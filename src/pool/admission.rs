@@ -7,7 +7,7 @@ use crate::ask::Ask;
 use crate::limiter::Outcome;
 use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use crate::sync::turn::TurnstileId;
+use crate::sync::wait_queue::QueueId;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -121,12 +121,12 @@ impl Admission {
     }
 
     /// The queues whose permits a task holds while it runs.
-    pub(crate) fn held(&self) -> Vec<TurnstileId> {
+    pub(crate) fn held(&self) -> Vec<QueueId> {
         let mut held = Vec::new();
         if let Some(gate) = &self.gate {
             gate.held(&mut held);
         }
-        held.extend(self.slots.as_deref().map(TurnstileId::of));
+        held.extend(self.slots.as_deref().map(QueueId::of));
         held
     }
 

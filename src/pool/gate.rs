@@ -8,8 +8,8 @@ use crate::limiter::{Limiter, Outcome};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::Rejection;
-use crate::sync::turn::{Permits, TurnstileId};
-use crate::time::Phase;
+use crate::sync::wait_queue::{Permits, QueueId};
+use crate::time::ClockReading;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -24,7 +24,7 @@ pub(crate) trait Gate: Send + Sync {
     /// Admission in turn.
     fn admit(&self, ask: Ask) -> Admitting;
     /// The queues whose permits a task holds while it runs: those of rates are none, since time gives back what they hand out.
-    fn held(&self, held: &mut Vec<TurnstileId>);
+    fn held(&self, held: &mut Vec<QueueId>);
 }
 
 /// A task runs while this lives.
@@ -44,10 +44,10 @@ where
         Box::pin(async move { policy.admit_owned(ask).await.map(boxed) })
     }
 
-    fn held(&self, held: &mut Vec<TurnstileId>) {
+    fn held(&self, held: &mut Vec<QueueId>) {
         self.queues(&mut |queue| match queue.permits() {
             Permits::None => {}
-            Permits::Own => held.push(TurnstileId::of_queue(queue)),
+            Permits::Own => held.push(QueueId::of_queue(queue)),
             Permits::Of(shared) => held.push(shared),
         });
     }
@@ -71,12 +71,12 @@ where
     }
 
     fn cancel(mut self: Box<Self>) {
-        if self.limiter().heeds().commit {
+        if self.limiter().callbacks().commit {
             return self.finish(Outcome::Ignored);
         }
         quietly(|| {
             if let Some(ticket) = self.ticket_mut().take() {
-                self.limiter().cancel(ticket, Phase::new().pass());
+                self.limiter().cancel(ticket, &ClockReading::new());
             }
         });
     }

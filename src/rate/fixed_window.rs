@@ -18,9 +18,9 @@ use super::sliding_window::{WindowError, check_length};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -237,7 +237,7 @@ impl FixedWindow {
 }
 
 impl FixedWindow {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         Some(State::Rate {
             limit: self.limit(),
             window: self.length(),
@@ -247,7 +247,7 @@ impl FixedWindow {
     }
 }
 
-meter_limiter!(FixedWindow, 4, standing);
+meter_limiter!(FixedWindow, 4, status);
 
 impl fmt::Debug for FixedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

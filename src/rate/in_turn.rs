@@ -2,8 +2,8 @@
 
 use crate::ask::{Demand, Place};
 use crate::refusal::{ReadyAt, Reason};
-use crate::sync::turn::TurnstileId;
 use crate::sync::turns::{Before, Late, Turns};
+use crate::sync::wait_queue::QueueId;
 use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant};
 
@@ -27,7 +27,7 @@ impl Turns {
         clock: &Clock,
         forecast: impl Fn(u64, u64) -> Forecast,
     ) -> ReadyAt<'a> {
-        let (id, units) = (TurnstileId::of(self), demand.units());
+        let (id, units) = (QueueId::of(self), demand.units());
         loop {
             let before = self.before(demand.holder(id), units);
             if before.lapsed {
@@ -70,7 +70,7 @@ impl Turns {
         clock: &Clock,
         forecast: impl Fn(u64, u64) -> Forecast,
     ) -> Result<(), Option<Instant>> {
-        let id = TurnstileId::of(self);
+        let id = QueueId::of(self);
         loop {
             let before = self.before(Place::holder(place, id), units);
             if units == 0 || !before.is_anything() {

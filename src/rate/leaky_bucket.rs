@@ -26,9 +26,9 @@ use super::single_unit::{self, Known, SingleUnit, Times};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -236,12 +236,12 @@ impl LeakyBucket {
 }
 
 impl LeakyBucket {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         State::by_quota(&self.quota(), self.available(), self.time_until(1))
     }
 }
 
-meter_limiter!(LeakyBucket, 3, standing);
+meter_limiter!(LeakyBucket, 3, status);
 
 impl fmt::Debug for LeakyBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -7,11 +7,11 @@ use super::single_unit::{Attempt, MeterGuard, MeterLock, until_of};
 use crate::ask::{Demand, Place};
 use crate::limiter::Settlement;
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::sync::bell::Bell;
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(super) struct MeterLimiter<M> {
     meter: MeterLock<M>,
     clock: Clock,
-    bell: Bell,
+    notify: Notify,
     turns: Turns,
     leg: &'static str,
     /// Set by every change of a setting. Under the lock.
@@ -64,7 +64,7 @@ impl<M: Meter> MeterLimiter<M> {
         Self {
             meter: MeterLock::new(meter(clock.now().ticks())),
             clock: clock.clone(),
-            bell: Bell::new(),
+            notify: Notify::new(),
             turns: Turns::new(),
             leg,
             changed: AtomicBool::new(false),
@@ -123,7 +123,7 @@ impl<M: Meter> MeterLimiter<M> {
     }
 
     /// True if it cannot be told from a new one.
-    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+    pub(super) fn is_pristine(&self, now: Instant) -> bool {
         let meter = self.at(now);
         // Relaxed: written under the same lock.
         let changed = self.changed.load(Ordering::Relaxed);
@@ -132,7 +132,7 @@ impl<M: Meter> MeterLimiter<M> {
 
     /// Notifies the waiters that the settings have changed.
     pub(super) fn notify_changed(&self) {
-        self.bell.ring_anew();
+        self.notify.notify_reconfigured();
     }
 
     /// Takes the demand's units, unless the heads of queues are before it.
@@ -254,7 +254,7 @@ impl<M: Meter> MeterLimiter<M> {
         if !self.cancel_one(units, mark, now) {
             self.at(now).restore(mark, units);
         }
-        self.bell.ring();
+        self.notify.notify_all();
     }
 
     /// Refunds one unit that was taken through the word, if the word is unchanged since.
@@ -271,17 +271,17 @@ impl<M: Meter> MeterLimiter<M> {
         let Some(actual) = settlement.actual() else { return 0 };
         let charged = *units;
         if actual != charged {
-            let now = settlement.pass().now(&self.clock);
+            let now = settlement.reading().now(&self.clock);
             *units = self.at(now).correct(mark, charged, actual);
             if actual < charged {
-                self.bell.ring();
+                self.notify.notify_all();
             }
         }
         1
     }
 
     pub(super) fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         let now = demand.now(&self.clock);
         self.turns
             .ready_at(self.leg, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
@@ -310,15 +310,15 @@ impl<M: Meter> MeterLimiter<M> {
     }
 
     /// The queues that wait here.
-    pub(super) fn turns(&self) -> &dyn Turnstile {
+    pub(super) fn turns(&self) -> &dyn WaitQueue {
         &self.turns
     }
 }
 
-/// Writes the verbs of a limiter that has a field `inner`, and its `Limiter`. `$standing` is the method that reports
+/// Writes the verbs of a limiter that has a field `inner`, and its `Limiter`. `$status` is the method that reports
 /// its state.
 macro_rules! meter_limiter {
-    ($ty:ident, $mark:literal $(, $standing:ident)?) => {
+    ($ty:ident, $mark:literal $(, $status:ident)?) => {
         impl $ty {
             /// Takes `n` now, or refuses: the method for a limiter that stands alone.
             ///
@@ -376,7 +376,7 @@ macro_rules! meter_limiter {
                 Ok(RateTicket { units, mark })
             }
 
-            fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+            fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
                 let now = now.now(self.inner.clock());
                 self.inner.cancel(ticket.units, &ticket.mark, now);
             }
@@ -387,14 +387,14 @@ macro_rules! meter_limiter {
             }
 
             #[inline]
-            fn finish(&self, _: Self::Ticket, _: Outcome, _: Pass<'_>) {}
+            fn finish(&self, _: Self::Ticket, _: Outcome, _: &ClockReading) {}
 
             #[inline]
             fn forget(&self, _: Self::Ticket) {}
 
             #[inline]
-            fn heeds(&self) -> $crate::limiter::Heeds {
-                $crate::limiter::Heeds::NONE
+            fn callbacks(&self) -> $crate::limiter::Callbacks {
+                $crate::limiter::Callbacks::NONE
             }
 
             fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -406,15 +406,15 @@ macro_rules! meter_limiter {
             }
 
             $(
-                fn survey(&self, visit: &mut dyn FnMut($crate::standing::Standing<'_>)) {
-                    if let Some(state) = self.$standing() {
-                        visit($crate::standing::Standing::new(LEG, LEG, state));
+                fn visit_status(&self, visit: &mut dyn FnMut($crate::status::Status<'_>)) {
+                    if let Some(state) = self.$status() {
+                        visit($crate::status::Status::new(LEG, LEG, state));
                     }
                 }
             )?
 
-            fn is_fresh(&self, now: Pass<'_>) -> bool {
-                self.inner.is_fresh(now.now(self.inner.clock()))
+            fn is_pristine(&self, now: &ClockReading) -> bool {
+                self.inner.is_pristine(now.now(self.inner.clock()))
             }
 
             #[inline(always)]
@@ -422,7 +422,7 @@ macro_rules! meter_limiter {
                 false
             }
 
-            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn $crate::sync::turn::Turnstile)) {
+            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn $crate::sync::wait_queue::WaitQueue)) {
                 visit(self.inner.turns());
             }
         }

@@ -9,9 +9,9 @@ use super::sliding_window::{WindowError, check_length};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -161,7 +161,7 @@ impl SlidingLog {
 }
 
 impl SlidingLog {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         Some(State::Rate {
             limit: self.limit(),
             window: self.length(),
@@ -171,7 +171,7 @@ impl SlidingLog {
     }
 }
 
-meter_limiter!(SlidingLog, 1, standing);
+meter_limiter!(SlidingLog, 1, status);
 
 impl fmt::Debug for SlidingLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,9 +11,9 @@ use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
 
@@ -176,7 +176,7 @@ impl SlidingWindow {
 }
 
 impl SlidingWindow {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         Some(State::Rate {
             limit: self.limit(),
             window: self.length(),
@@ -186,7 +186,7 @@ impl SlidingWindow {
     }
 }
 
-meter_limiter!(SlidingWindow, 1, standing);
+meter_limiter!(SlidingWindow, 1, status);
 
 impl fmt::Debug for SlidingWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

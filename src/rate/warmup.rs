@@ -31,9 +31,9 @@ use super::single_unit::{self, Known, SingleUnit, Times};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::State;
+use crate::status::State;
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::time::Duration;
 
@@ -203,12 +203,12 @@ impl Warmup {
 }
 
 impl Warmup {
-    fn standing(&self) -> Option<State> {
+    fn status(&self) -> Option<State> {
         State::by_quota(&self.quota(), self.available(), self.time_until(1))
     }
 }
 
-meter_limiter!(Warmup, 1, standing);
+meter_limiter!(Warmup, 1, status);
 
 impl fmt::Debug for Warmup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,7 +6,7 @@
 use super::backend::{Backend, Reply, Session, Step, StoreError};
 use super::desk::Todo;
 use super::shared::Shared;
-use crate::sync::watch::{self, Watch};
+use crate::sync::notify::{self, Notified};
 use crate::time::{Instant, Sleep};
 use parking_lot::Mutex;
 use std::fmt;
@@ -33,7 +33,7 @@ impl Driver {
             driver: Some(self.0),
             again: false,
         })));
-        watch::call(pumped);
+        notify::call(pumped);
     }
 }
 
@@ -60,8 +60,8 @@ struct Place {
     again: bool,
 }
 
-impl Watch for Pumped {
-    fn look_again(self: Arc<Self>) {
+impl Notified for Pumped {
+    fn notified(self: Arc<Self>) {
         let waker = Waker::from(Arc::clone(&self));
         let mut cx = Context::from_waker(&waker);
         let taken = {
@@ -86,7 +86,7 @@ impl Watch for Pumped {
 
 impl Wake for Pumped {
     fn wake(self: Arc<Self>) {
-        watch::call(self);
+        notify::call(self);
     }
 }
 

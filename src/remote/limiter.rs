@@ -15,9 +15,9 @@ use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::permit::Permit;
 use crate::rate::Quota;
 use crate::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
-use crate::standing::{self, Standing};
-use crate::sync::turn::{Claim, Permits, Turnstile, TurnstileId};
-use crate::time::{Clock, Pass};
+use crate::status::{self, Status};
+use crate::sync::wait_queue::{Permits, QueueId, QueueKey, WaitQueue};
+use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -248,8 +248,8 @@ impl<B: Backend> Limiter for Remote<B> {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<RemoteTicket, Refusal<'_>> {
         let (units, now) = (demand.units(), self.shared.clock.now());
-        let id = TurnstileId::of(self);
-        let claim = demand.claim(id);
+        let id = QueueId::of(self);
+        let claim = demand.queue_key(id);
         let taken = self.shared.with(|desk| {
             let Some(claim) = claim else {
                 return desk.take(units, now);
@@ -275,12 +275,12 @@ impl<B: Backend> Limiter for Remote<B> {
         taken.map_err(|reason| self.refusal(reason, units, self.way(reason)))
     }
 
-    fn cancel(&self, ticket: RemoteTicket, _: Pass<'_>) {
+    fn cancel(&self, ticket: RemoteTicket, _: &ClockReading) {
         let now = self.shared.clock.now();
         self.shared.with(|desk| desk.put_back(ticket, true, now));
     }
 
-    fn finish(&self, ticket: RemoteTicket, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, ticket: RemoteTicket, _: Outcome, _: &ClockReading) {
         let now = self.shared.clock.now();
         self.shared.with(|desk| desk.put_back(ticket, false, now));
     }
@@ -305,7 +305,7 @@ impl<B: Backend> Limiter for Remote<B> {
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let (units, now) = (demand.units(), self.shared.clock.now());
-        let claim = demand.claim(TurnstileId::of(self));
+        let claim = demand.queue_key(QueueId::of(self));
         let ready = self.shared.with(|desk| {
             if let Some(claim) = claim {
                 return Ok((!desk.waits(claim.key()), None));
@@ -336,30 +336,30 @@ impl<B: Backend> Limiter for Remote<B> {
         Some(&self.shared.clock)
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(self);
     }
 
     /// As of the store's last answer; what waits is what waits here.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let stats = self.stats();
         let rule = self.rule();
         let available = stats.limit.saturating_sub(stats.in_use);
         let (kind, state) = match rule {
             Rule::Permits { .. } => {
-                let state = standing::State::Permits {
+                let state = status::State::Permits {
                     limit: stats.limit,
                     in_use: stats.in_use,
                     waiting: stats.waiting_here,
                 };
                 ("remote_semaphore", state)
             }
-            Rule::Rate { quota } => match standing::State::by_quota(&quota, available, None) {
+            Rule::Rate { quota } => match status::State::by_quota(&quota, available, None) {
                 Some(state) => ("remote_rate", state),
                 None => return,
             },
             Rule::Window { length, .. } => {
-                let state = standing::State::Rate {
+                let state = status::State::Rate {
                     limit: stats.limit,
                     window: length,
                     available,
@@ -368,18 +368,18 @@ impl<B: Backend> Limiter for Remote<B> {
                 ("remote_window", state)
             }
         };
-        visit(Standing::new(&self.shared.name, kind, state));
+        visit(Status::new(&self.shared.name, kind, state));
     }
 }
 
-impl<B: Backend> Turnstile for Remote<B> {
-    fn join(&self, units: u64, waker: &Waker) -> Claim {
+impl<B: Backend> WaitQueue for Remote<B> {
+    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
         let (waker, now) = (waker.clone(), self.shared.clock.now());
         let key = self.shared.with(|desk| desk.join(units, Kind::Claim, waker, now));
-        Claim::new(TurnstileId::of(self), key)
+        QueueKey::new(QueueId::of(self), key)
     }
 
-    fn leave(&self, claim: Claim) {
+    fn leave(&self, claim: QueueKey) {
         let now = self.shared.clock.now();
         let waker = self.shared.with(|desk| desk.leave(claim.key(), now));
         drop(waker);

@@ -16,7 +16,7 @@
 //! Invariant, under the lock: the flag is set if and only if somebody waits or watches, or it is closed or counts. The
 //! protocol's steps by name, and why it holds: `src/sync/README.md`.
 
-use crate::sync::bell::Bell;
+use crate::sync::notify::Notify;
 use crate::sync::queue::Queue;
 use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering};
 use crate::sync::shim::{Mutex, OnceLock};
@@ -87,7 +87,7 @@ pub struct Semaphore {
     /// The largest limit that was ever set. Written under the queue's lock.
     pub(super) largest: AtomicI64,
     /// Rung when the limit is raised. Made when a policy first waits for that.
-    pub(super) raised: OnceLock<Box<Bell>>,
+    pub(super) raised: OnceLock<Box<Notify>>,
 }
 
 impl Semaphore {

@@ -1,11 +1,11 @@
 //! A semaphore that is more than its number of permits: another order, a bounded queue, a name.
 
 use super::atomic::{QUEUED, Semaphore};
+use crate::sync::counters::Counters;
 use crate::sync::queue::Queue;
-use crate::sync::rules::{Order, Overflow};
+use crate::sync::scheduling::{Order, Overflow};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::AtomicI64;
-use crate::sync::tally::Tally;
 use std::fmt;
 
 /// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].
@@ -32,7 +32,7 @@ pub struct SemaphoreBuilder {
     overflow: Overflow,
     overtakes: u32,
     name: Option<Box<str>>,
-    tally: Tally,
+    counters: Counters,
 }
 
 impl Semaphore {
@@ -46,7 +46,7 @@ impl Semaphore {
             overflow: Overflow::RefuseNewest,
             overtakes: 0,
             name: None,
-            tally: Tally::NONE,
+            counters: Counters::NONE,
         }
     }
 }
@@ -123,7 +123,7 @@ impl SemaphoreBuilder {
     #[cfg(feature = "stats")]
     #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
     pub fn stats(mut self, clock: &crate::time::Clock) -> Self {
-        self.tally = Tally::on(clock);
+        self.counters = Counters::on(clock);
         self
     }
 
@@ -147,12 +147,12 @@ impl SemaphoreBuilder {
             _ => {}
         }
         let mut semaphore = Semaphore::new(self.permits);
-        let counts = self.tally.is_on();
+        let counts = self.counters.is_on();
         if self.order != Order::Fifo || self.max_waiting.is_some() || self.max_wanted.is_some() || counts {
             let max_waiting = self.max_waiting.unwrap_or(usize::MAX);
             let max_wanted = self.max_wanted.unwrap_or(u64::MAX);
             semaphore.plain = false;
-            let queue = Queue::with_rules(self.order, max_waiting, max_wanted, self.overflow, self.tally);
+            let queue = Queue::with_rules(self.order, max_waiting, max_wanted, self.overflow, self.counters);
             semaphore.queue = Mutex::new(queue);
         }
         if counts {

@@ -92,7 +92,7 @@ impl<S: Deref<Target = Semaphore>> Drop for InTurn<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::rules::{Order, Overflow};
+    use crate::sync::scheduling::{Order, Overflow};
     use std::pin::pin;
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {

@@ -2,14 +2,14 @@
 
 use super::atomic::Semaphore;
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{self, Standing};
+use crate::status::{self, Status};
 use crate::sync::queue::State;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::turn::{Claim, Turnstile, TurnstileId};
+use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
 use crate::ticket::Ticket;
-use crate::time::Pass;
+use crate::time::ClockReading;
 use std::task::Waker;
 
 const LEG: &str = "semaphore";
@@ -68,8 +68,8 @@ impl Semaphore {
         if self.is_oversized(units) && !self.is_closed() {
             return Err(Refusal::new(Reason::Oversized, leg, units, Wait::Never));
         }
-        let id = TurnstileId::of(self);
-        if let Some(claim) = demand.claim(id) {
+        let id = QueueId::of(self);
+        if let Some(claim) = demand.queue_key(id) {
             match self.look_at_claim(claim.key(), units) {
                 State::Waiting | State::WaitingKept | State::WaitingClaim => {
                     return Err(Refusal::new(Reason::Saturated, leg, units, Wait::Turn(self)));
@@ -98,7 +98,7 @@ impl Limiter for Semaphore {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
         let units = demand.units();
         if units <= Self::MAX_PERMITS as u64
-            && demand.claim(TurnstileId::of(self)).is_none()
+            && demand.queue_key(QueueId::of(self)).is_none()
             && self.try_take(units as i64)
         {
             return Ok(SemaphoreTicket(units));
@@ -107,12 +107,12 @@ impl Limiter for Semaphore {
     }
 
     #[inline]
-    fn cancel(&self, ticket: SemaphoreTicket, _: Pass<'_>) {
+    fn cancel(&self, ticket: SemaphoreTicket, _: &ClockReading) {
         self.release(ticket.signed());
     }
 
     #[inline(always)]
-    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: &ClockReading) {
         self.release(ticket.signed());
     }
 
@@ -121,8 +121,8 @@ impl Limiter for Semaphore {
     }
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::FINISH
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::FINISH
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -139,7 +139,7 @@ impl Limiter for Semaphore {
         if self.is_oversized(units) {
             return ReadyAt::never_for(Reason::Oversized, self.leg(), units);
         }
-        let claim = demand.claim(TurnstileId::of(self));
+        let claim = demand.queue_key(QueueId::of(self));
         let claim = claim.map(|claim| self.state_of_claim(claim.key()));
         // What was granted before the limit was lowered is good.
         if waits_for_raise && self.is_beyond_limit(units) && claim != Some(State::Granted) {
@@ -163,32 +163,32 @@ impl Limiter for Semaphore {
         false
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(self);
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        let state = standing::State::Permits {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        let state = status::State::Permits {
             limit: self.limit() as u64,
             in_use: self.in_use() as u64,
             waiting: self.waiting() as u64,
         };
-        visit(Standing::new(self.leg(), LEG, state));
+        visit(Status::new(self.leg(), LEG, state));
     }
 
-    fn is_fresh(&self, _: Pass<'_>) -> bool {
+    fn is_pristine(&self, _: &ClockReading) -> bool {
         self.is_untouched()
     }
 }
 
-impl Turnstile for Semaphore {
-    fn join(&self, units: u64, waker: &Waker) -> Claim {
+impl WaitQueue for Semaphore {
+    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
         // As for `acquire`: a number that no semaphore can hold waits for ever.
         let units = units.min(Self::MAX_PERMITS as u64 + 1);
-        Claim::new(TurnstileId::of(self), self.join_as_claim(units as i64, waker))
+        QueueKey::new(QueueId::of(self), self.join_as_claim(units as i64, waker))
     }
 
-    fn leave(&self, claim: Claim) {
+    fn leave(&self, claim: QueueKey) {
         self.leave_claim(claim.key());
     }
 }

@@ -5,7 +5,7 @@ use super::atomic::{QUEUED, Semaphore, weakened};
 use crate::sync::queue::{Granted, Key, Queue, State};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::wake::{Each, drop_quietly, wake, wake_all};
+use crate::sync::wake::{PanicCollector, drop_quietly, wake, wake_all};
 use std::task::Waker;
 
 /// How many wakers are woken at a time, outside the lock.
@@ -37,12 +37,12 @@ impl Semaphore {
         drop(queue);
         drop(spare);
         if more {
-            let mut each = Each::default();
+            let mut panics = PanicCollector::default();
             if let Some(waker) = first {
-                each.wake(waker);
+                panics.wake(waker);
             }
-            each.run(|| self.hand_over_more());
-            each.end();
+            panics.run(|| self.hand_over_more());
+            panics.end();
         } else if let Some(waker) = first {
             wake(waker);
         }
@@ -51,7 +51,7 @@ impl Semaphore {
     #[cold]
     fn hand_over_more(&self) {
         let mut wakers: [Option<Waker>; BATCH] = [const { None }; BATCH];
-        let mut each = Each::default();
+        let mut panics = PanicCollector::default();
         let (mut more, mut watched) = (true, false);
         while more {
             let mut granted = 0;
@@ -69,13 +69,13 @@ impl Semaphore {
             drop(queue);
             drop(spare);
             for waker in wakers[..granted].iter_mut().filter_map(Option::take) {
-                each.wake(waker);
+                panics.wake(waker);
             }
         }
         if watched {
-            each.run(|| self.tell_watchers());
+            panics.run(|| self.tell_watchers());
         }
-        each.end();
+        panics.end();
     }
 
     /// True when the first in line could be granted what it wants. Under the lock.
@@ -148,11 +148,11 @@ impl Semaphore {
             return;
         }
         let _held = seeded!("semaphore_wakes_under_lock").then(|| self.queue.lock());
-        let mut each = Each::default();
-        each.run(|| wake_all(wakers));
+        let mut panics = PanicCollector::default();
+        panics.run(|| wake_all(wakers));
         // What waits for a raise hears that none comes.
-        self.tell_of_raise(&mut each);
-        each.end();
+        self.tell_of_raise(&mut panics);
+        panics.end();
     }
 
     /// Joins the line for `n` permits, or takes them when they have become free meanwhile.
@@ -196,13 +196,13 @@ impl Semaphore {
             let moves_up = queue.has_rules() && self.can_grant(&mut queue);
             drop(queue);
             if moves_up {
-                let mut each = Each::default();
-                each.run(|| self.hand_over());
-                if each.has_panicked() {
+                let mut panics = PanicCollector::default();
+                panics.run(|| self.hand_over());
+                if panics.has_panicked() {
                     // The policy does not get to know its place.
-                    each.run(|| self.leave_kept(self.queue.lock(), key));
+                    panics.run(|| self.leave_kept(self.queue.lock(), key));
                 }
-                each.end();
+                panics.end();
             }
             return key;
         };
@@ -272,15 +272,15 @@ impl Semaphore {
             let watched = queue.is_watched();
             drop(queue);
             if let Some(own) = turn {
-                let mut each = Each::default();
-                each.run(|| drop((own, old)));
+                let mut panics = PanicCollector::default();
+                panics.run(|| drop((own, old)));
                 if more {
-                    each.run(|| self.hand_over());
+                    panics.run(|| self.hand_over());
                 } else if watched {
-                    each.run(|| self.tell_watchers());
+                    panics.run(|| self.tell_watchers());
                 }
                 // A panic ends here: the future has to know what it has.
-                drop(each);
+                drop(panics);
                 return Key::TAKEN;
             }
             drop_quietly(old);

@@ -12,6 +12,7 @@ mod builder;
 #[cfg(feature = "channel")]
 mod channel;
 mod claim;
+mod drained;
 mod error;
 #[cfg(feature = "pool")]
 mod in_turn;
@@ -20,13 +21,12 @@ mod line;
 mod permit;
 mod request;
 mod resize;
-mod rest;
 mod special;
 #[cfg(feature = "stats")]
 mod stats;
 mod tokio_api;
 
-pub use crate::sync::rules::{Order, Overflow};
+pub use crate::sync::scheduling::{Order, Overflow};
 pub use atomic::Semaphore;
 pub use builder::{SemaphoreBuilder, SemaphoreError};
 #[cfg(feature = "channel")]

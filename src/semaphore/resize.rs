@@ -4,7 +4,7 @@
 use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::Queue;
 use crate::sync::shim::atomic::{Ordering, fence};
-use crate::sync::wake::Each;
+use crate::sync::wake::PanicCollector;
 use std::task::Waker;
 
 impl Semaphore {
@@ -65,29 +65,29 @@ impl Semaphore {
 
     /// Under the lock.
     fn note_largest(&self, limit: i64) {
-        // Relaxed: announced by the bell, whose fences order it.
+        // Relaxed: announced by the `Notify`, whose fences order it.
         self.largest.fetch_max(limit, Ordering::Relaxed);
     }
 
     /// After a change, outside the lock: the waiters first, then the policies whose places were dropped, then those that wait for a
     /// raise.
     fn hand_over_changed(&self, dropped: Vec<Option<Waker>>) {
-        let mut each = Each::default();
-        each.run(|| self.hand_over());
-        dropped.into_iter().flatten().for_each(|waker| each.wake(waker));
-        self.tell_of_raise(&mut each);
-        each.end();
+        let mut panics = PanicCollector::default();
+        panics.run(|| self.hand_over());
+        dropped.into_iter().flatten().for_each(|waker| panics.wake(waker));
+        self.tell_of_raise(&mut panics);
+        panics.end();
     }
 
     /// Tells the policies that wait for a larger limit to look again.
-    pub(super) fn tell_of_raise(&self, each: &mut Each) {
-        // SeqCst: the raise comes before this fence, the look for a bell after it. A policy makes the bell before the fence
-        // in `Bell::listen`, and reads the limits after it.
+    pub(super) fn tell_of_raise(&self, panics: &mut PanicCollector) {
+        // SeqCst: the raise comes before this fence, the look for a `Notify` after it. A policy makes the `Notify` before the fence
+        // in `Notify::listen`, and reads the limits after it.
         fence(Ordering::SeqCst);
         if let Some(raised) = self.raised.get()
             && !seeded!("semaphore_raises_in_silence")
         {
-            each.run(|| raised.ring_anew());
+            panics.run(|| raised.notify_reconfigured());
         }
     }
 

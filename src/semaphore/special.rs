@@ -4,7 +4,7 @@ use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::{Key, Queue};
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::sync::wake::{Each, drop_quietly};
+use crate::sync::wake::{PanicCollector, drop_quietly};
 use std::task::Waker;
 
 impl Semaphore {
@@ -30,18 +30,18 @@ impl Semaphore {
                 // Whoever was in front may have gone, and somebody may fit now.
                 let moves_up = !evicted.is_empty() && self.can_grant(&mut queue);
                 drop(queue);
-                let mut each = Each::default();
+                let mut panics = PanicCollector::default();
                 if !seeded!("semaphore_evicts_quietly") {
-                    evicted.into_iter().flatten().for_each(|waker| each.wake(waker));
+                    evicted.into_iter().flatten().for_each(|waker| panics.wake(waker));
                 }
                 if moves_up {
-                    each.run(|| self.hand_over());
+                    panics.run(|| self.hand_over());
                 }
-                if each.has_panicked() {
+                if panics.has_panicked() {
                     // The future does not get to know its place.
-                    each.run(|| self.leave_line(key, n));
+                    panics.run(|| self.leave_line(key, n));
                 }
-                each.end();
+                panics.end();
                 key
             }
             Err(waker) => {
@@ -76,16 +76,16 @@ impl Semaphore {
         // Its class has had a grant, and so another may be next, that fits.
         let moves_up = !seeded!("semaphore_passes_quietly") && self.can_grant(&mut queue);
         drop(queue);
-        let mut each = Each::default();
-        each.run(|| drop(own));
+        let mut panics = PanicCollector::default();
+        panics.run(|| drop(own));
         if moves_up {
-            each.run(|| self.hand_over());
+            panics.run(|| self.hand_over());
         }
-        if each.has_panicked() {
+        if panics.has_panicked() {
             // The newcomer does not get to know what it has.
-            each.run(|| self.release(n));
+            panics.run(|| self.release(n));
         }
-        each.end();
+        panics.end();
         Ok(())
     }
 
@@ -97,7 +97,7 @@ impl Semaphore {
         queue.overtaken += u32::from(!seeded!("semaphore_overtakes_for_ever"));
         // Acquire: as in `try_take`.
         self.word.fetch_sub(n, Ordering::Acquire);
-        queue.tally.taken();
+        queue.counters.taken();
         self.count_held(queue);
         true
     }
@@ -108,7 +108,7 @@ impl Semaphore {
         if free {
             // Acquire: as in `try_take`.
             self.word.fetch_sub(n, weakened!("semaphore_relaxed_flagged", Acquire));
-            queue.tally.taken();
+            queue.counters.taken();
             self.count_held(queue);
         }
         free
@@ -118,15 +118,15 @@ impl Semaphore {
     #[cold]
     pub(super) fn count_timeout(&self) {
         if !self.plain {
-            self.queue.lock().tally.timed_out();
+            self.queue.lock().counters.timed_out();
         }
     }
 
     /// Notes how much is held now, where that is counted. Under the lock.
     fn count_held(&self, queue: &mut Queue) {
-        if queue.tally.is_on() {
+        if queue.counters.is_on() {
             let held = self.held_now(queue);
-            queue.tally.held(held);
+            queue.counters.held(held);
         }
     }
 
@@ -145,7 +145,7 @@ impl Semaphore {
         }
         let taken = queue.is_empty() && self.take_flagged(&mut queue, n) || self.overtakes(&mut queue, n);
         if !taken {
-            queue.tally.refused();
+            queue.counters.refused();
         }
         taken
     }
@@ -173,7 +173,7 @@ impl Semaphore {
     #[cold]
     pub(super) fn hand_over_special<'a>(&'a self, mut queue: MutexGuard<'a, Queue>) {
         let mut watched;
-        let mut each = Each::default();
+        let mut panics = PanicCollector::default();
         loop {
             watched = queue.is_watched();
             let overtaking = queue.overtaken < self.overtakes && !queue.head_is_claim();
@@ -187,7 +187,7 @@ impl Semaphore {
             drop(queue);
             drop(spare);
             if let Some(waker) = waker.flatten() {
-                each.wake(waker);
+                panics.wake(waker);
             }
             if !more {
                 break;
@@ -195,9 +195,9 @@ impl Semaphore {
             queue = self.queue.lock();
         }
         if watched {
-            each.run(|| self.tell_watchers());
+            panics.run(|| self.tell_watchers());
         }
-        each.end();
+        panics.end();
     }
 
     /// The first in line, who was woken, takes what is there for it, if it still is. Under the lock. Returns its own waker,

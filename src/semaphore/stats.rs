@@ -53,7 +53,7 @@ impl Semaphore {
     /// What it has done so far; none unless it was built with [`stats`](crate::SemaphoreBuilder::stats).
     pub fn stats(&self) -> Option<SemaphoreStats> {
         let queue = self.queue.lock();
-        let counts = queue.tally.counts()?;
+        let counts = queue.counters.counts()?;
         // Once: permits come back without the lock.
         let available = self.signed_available();
         let limit = self.limit();

@@ -2,13 +2,13 @@
 
 use super::error::ShedError;
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{self, Standing};
-use crate::sync::bell::Bell;
+use crate::status::{self, Status};
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
-use crate::sync::turn::{Claim, Permits, Turnstile, TurnstileId};
-use crate::time::Pass;
+use crate::sync::wait_queue::{Permits, QueueId, QueueKey, WaitQueue};
+use crate::time::ClockReading;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub struct Partitions {
 struct Shared {
     state: Mutex<PartitionState>,
     /// Notified when the limit has changed.
-    bell: Bell,
+    notify: Notify,
 }
 
 struct PartitionState {
@@ -179,7 +179,7 @@ impl Partitions {
                 waiting: VecDeque::new(),
                 next: 0,
             }),
-            bell: Bell::new(),
+            notify: Notify::new(),
         });
         let class = |class| {
             let shared = Arc::clone(&shared);
@@ -208,7 +208,7 @@ impl Partitions {
     /// Changes the limit at once, and with it every part. Held permits stay held: nothing is admitted before it fits.
     pub fn set_limit(&self, limit: usize) {
         self.shared.change(|state| state.shares.set_limit(limit as u64));
-        self.shared.bell.ring_anew();
+        self.shared.notify.notify_reconfigured();
     }
 
     /// How many run, of all classes. A snapshot.
@@ -234,7 +234,7 @@ impl Class {
 
     /// The number of waiters before `demand`.
     fn before(&self, state: &mut PartitionState, demand: Demand<'_>) -> usize {
-        let Some(claim) = demand.claim(TurnstileId::of(self)) else {
+        let Some(claim) = demand.queue_key(QueueId::of(self)) else {
             return state.waiting.len();
         };
         let Some(index) = state.position(claim.key()) else {
@@ -248,8 +248,8 @@ impl Class {
 
 /// A waiter is handed nothing. Its waker is woken when its units are free and no waiter before it waits for them; also
 /// at the moment when it joins.
-impl Turnstile for Class {
-    fn join(&self, units: u64, waker: &Waker) -> Claim {
+impl WaitQueue for Class {
+    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
         let waker = Arc::new(waker.clone());
         let (key, waker) = {
             let mut state = self.shared.state.lock();
@@ -267,10 +267,10 @@ impl Turnstile for Class {
         if let Some(waker) = waker {
             waker.wake_by_ref();
         }
-        Claim::new(TurnstileId::of(self), key)
+        QueueKey::new(QueueId::of(self), key)
     }
 
-    fn leave(&self, claim: Claim) {
+    fn leave(&self, claim: QueueKey) {
         let _left = self.shared.change(|state| {
             let index = state.position(claim.key())?;
             state.waiting.remove(index)
@@ -283,7 +283,7 @@ impl Turnstile for Class {
 
     /// All classes share one limit.
     fn permits(&self) -> Permits {
-        Permits::Of(TurnstileId::of(&*self.shared))
+        Permits::Of(QueueId::of(&*self.shared))
     }
 }
 
@@ -303,11 +303,11 @@ impl Limiter for Class {
         }
     }
 
-    fn cancel(&self, units: u64, _: Pass<'_>) {
+    fn cancel(&self, units: u64, _: &ClockReading) {
         self.give_back(units);
     }
 
-    fn finish(&self, units: u64, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, units: u64, _: Outcome, _: &ClockReading) {
         self.give_back(units);
     }
 
@@ -315,12 +315,12 @@ impl Limiter for Class {
     fn forget(&self, _: u64) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::FINISH
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::FINISH
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.shared.bell);
+        demand.listen(&self.shared.notify);
         let units = demand.units();
         let mut state = self.shared.state.lock();
         let before = self.before(&mut state, demand);
@@ -335,21 +335,21 @@ impl Limiter for Class {
 
     /// Its permits belong to all classes, and not to an entry of a map. In a [`Keyed`](crate::Keyed) put it in as a
     /// [`Shared`](crate::keyed::Shared): `Shared::from(partitions.class(0).clone())`.
-    fn is_fresh(&self, _: Pass<'_>) -> bool {
+    fn is_pristine(&self, _: &ClockReading) -> bool {
         true
     }
 
     /// Its part of the limit, and its permits, which may be more while others use less than their parts.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        let state = standing::State::Permits {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        let state = status::State::Permits {
             limit: self.part() as u64,
             in_use: self.in_use() as u64,
             waiting: 0,
         };
-        visit(Standing::new(LEG, LEG, state));
+        visit(Status::new(LEG, LEG, state));
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(self);
     }
 }

@@ -8,12 +8,12 @@
 
 use super::error::{ShedError, within};
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{Standing, State};
-use crate::sync::bell::Bell;
+use crate::status::{State, Status};
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
-use crate::time::Pass;
+use crate::time::ClockReading;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -48,7 +48,7 @@ pub struct RetryBudget {
     /// In millionths of a retry.
     reserve: Mutex<Reserve>,
     ratio: u64,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl RetryBudget {
@@ -63,7 +63,7 @@ impl RetryBudget {
         Ok(Self {
             reserve: Mutex::new(Reserve::new(most)),
             ratio: (ratio * 1e6).floor() as u64,
-            bell: Bell::new(),
+            notify: Notify::new(),
         })
     }
 
@@ -92,7 +92,7 @@ impl RetryBudget {
         };
         // Only a whole retry more can change an answer.
         if whole_more {
-            self.bell.ring();
+            self.notify.notify_all();
         }
     }
 }
@@ -113,21 +113,21 @@ impl Limiter for RetryBudget {
         }
     }
 
-    fn cancel(&self, (number, units): (u64, u64), _: Pass<'_>) {
+    fn cancel(&self, (number, units): (u64, u64), _: &ClockReading) {
         self.raise(|reserve| reserve.give_back(number, units * MILLION));
     }
 
-    fn finish(&self, _: (u64, u64), _: Outcome, _: Pass<'_>) {}
+    fn finish(&self, _: (u64, u64), _: Outcome, _: &ClockReading) {}
 
     fn forget(&self, _: (u64, u64)) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::NONE
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::NONE
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         match demand.units().saturating_add(demand.ahead()) <= self.available() {
             true => ReadyAt::NOW,
             false if self.never_fits(demand.units()) => ReadyAt::never_for(Reason::Oversized, LEG, demand.units()),
@@ -136,20 +136,20 @@ impl Limiter for RetryBudget {
     }
 
     /// The reserve is full.
-    fn is_fresh(&self, _: Pass<'_>) -> bool {
+    fn is_pristine(&self, _: &ClockReading) -> bool {
         let reserve = self.reserve.lock();
         reserve.held() == reserve.size()
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let [limit, available] = {
             let reserve = self.reserve.lock();
             [reserve.size(), reserve.held()].map(|amount| amount / MILLION)
         };
         let state = State::Budget { limit, available };
-        visit(Standing::new(LEG, LEG, state));
+        visit(Status::new(LEG, LEG, state));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }
 
 impl fmt::Debug for RetryBudget {

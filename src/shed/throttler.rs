@@ -3,12 +3,12 @@
 use super::drop_probability::throttle_probability;
 use super::error::{ShedError, within};
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::Rng;
-use crate::standing::{self, Standing};
+use crate::status::{self, Status};
 use crate::sync::shim::Mutex;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
 
@@ -183,7 +183,7 @@ impl Limiter for Throttler {
     }
 
     /// A cancelled request was not asked.
-    fn cancel(&self, (number, units): (u64, u64), _: Pass<'_>) {
+    fn cancel(&self, (number, units): (u64, u64), _: &ClockReading) {
         let mut state = self.state.lock();
         let segment = state.segment(number);
         if segment.number == number {
@@ -191,7 +191,7 @@ impl Limiter for Throttler {
         }
     }
 
-    fn finish(&self, (number, units): (u64, u64), outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, (number, units): (u64, u64), outcome: Outcome, now: &ClockReading) {
         match outcome {
             Outcome::Overload => {}
             Outcome::Ignored => self.cancel((number, units), now),
@@ -210,8 +210,8 @@ impl Limiter for Throttler {
 
     /// A drop is not known before the request asks.
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::FINISH
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::FINISH
     }
 
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
@@ -223,16 +223,16 @@ impl Limiter for Throttler {
     }
 
     /// Requests of a window ago count no more. The state of the generator makes no difference.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         let number = self.number(now.now(&self.clock));
         self.state.lock().totals(number) == (0, 0)
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let likelihood = self.rate();
-        visit(Standing::new(LEG, LEG, standing::State::Shed { likelihood }));
+        visit(Status::new(LEG, LEG, status::State::Shed { likelihood }));
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn crate::sync::wait_queue::WaitQueue)) {}
 }
 
 impl fmt::Debug for Throttler {

@@ -1,19 +1,22 @@
-//! The concurrent parts that limiters share: wait queues, turns, bells and the line of a policy.
+//! The concurrent parts that limiters share: the two wake-up primitives, and what they are made of.
 //!
 #![doc = include_str!("README.md")]
 
 pub(crate) mod arena;
-mod places;
+#[cfg_attr(not(feature = "stats"), path = "counters_off.rs")]
+pub(crate) mod counters;
+pub(crate) mod notify;
 pub(crate) mod queue;
-pub(crate) mod rules;
+pub(crate) mod scheduling;
 pub(crate) mod shim;
-#[cfg_attr(not(feature = "stats"), path = "tally_off.rs")]
-pub(crate) mod tally;
+mod slab;
+pub(crate) mod turns;
 pub(crate) mod unwind;
+pub(crate) mod wait_queue;
 pub(crate) mod wake;
 pub(crate) mod watchers;
 
-pub mod bell;
-pub mod turn;
-pub(crate) mod turns;
-pub mod watch;
+pub use notify::{Listener, Notified, Notify};
+#[doc(hidden)]
+pub use wait_queue::Permits;
+pub use wait_queue::{QueueId, QueueKey, WaitQueue};

@@ -7,11 +7,11 @@
 //!
 //! It runs no foreign code: wakers are handed in and out, and the caller clones, wakes and drops them outside its lock.
 
-pub(crate) use super::places::{Key, Spare, State};
-use super::places::{NONE, Places};
-use super::rules::{Order, Overflow, Scheduler};
-use super::tally::Tally;
-use super::watchers::{Rest, Sight, Watchers};
+use super::counters::Counters;
+use super::scheduling::{Order, Overflow, Scheduler};
+pub(crate) use super::slab::{Key, Spare, State};
+use super::slab::{NONE, Slab};
+use super::watchers::{Condition, PermitState, Watchers};
 use std::collections::VecDeque;
 use std::task::Waker;
 
@@ -27,7 +27,7 @@ impl List {
 
     /// Puts `index` at the end; the place has the old tail ahead already.
     #[inline]
-    fn push_back(&mut self, places: &mut Places, index: u32) {
+    fn push_back(&mut self, places: &mut Slab, index: u32) {
         match self.tail {
             NONE => self.head = index,
             tail => places.at(tail).next = index,
@@ -35,7 +35,7 @@ impl List {
         self.tail = index;
     }
 
-    fn push_front(&mut self, places: &mut Places, index: u32) {
+    fn push_front(&mut self, places: &mut Slab, index: u32) {
         places.at(index).next = self.head;
         match self.head {
             NONE => self.tail = index,
@@ -46,7 +46,7 @@ impl List {
 
     /// Takes out `index`, which stands between `prev` and `next`. The first has no valid `prev`.
     #[inline(always)]
-    fn unlink(&mut self, places: &mut Places, index: u32, prev: u32, next: u32) {
+    fn unlink(&mut self, places: &mut Slab, index: u32, prev: u32, next: u32) {
         let first = self.head == index;
         if first {
             self.head = next;
@@ -95,7 +95,7 @@ struct Rules {
 /// there are classes.
 #[derive(Debug)]
 pub(crate) struct Queue {
-    places: Places,
+    places: Slab,
     line: List,
     waiting: usize,
     pub(crate) closed: bool,
@@ -106,21 +106,21 @@ pub(crate) struct Queue {
     /// Those who do not wait for permits, but for rest.
     watchers: Watchers,
     /// What is counted, if it has rules and was asked to.
-    pub(crate) tally: Tally,
+    pub(crate) counters: Counters,
     rules: Option<Box<Rules>>,
 }
 
 impl Queue {
     pub(crate) const fn new() -> Self {
         Self {
-            places: Places::new(),
+            places: Slab::new(),
             line: List::EMPTY,
             waiting: 0,
             closed: false,
             keeps_flag: false,
             overtaken: 0,
             watchers: Watchers::new(),
-            tally: Tally::NONE,
+            counters: Counters::NONE,
             rules: None,
         }
     }
@@ -131,7 +131,7 @@ impl Queue {
         max_waiting: usize,
         max_wanted: u64,
         overflow: Overflow,
-        tally: Tally,
+        counters: Counters,
     ) -> Self {
         let rules = Rules {
             lists: vec![List::EMPTY; order.classes()],
@@ -145,8 +145,8 @@ impl Queue {
         };
         Self {
             rules: Some(Box::new(rules)),
-            keeps_flag: tally.is_on(),
-            tally,
+            keeps_flag: counters.is_on(),
+            counters,
             ..Self::new()
         }
     }
@@ -181,7 +181,7 @@ impl Queue {
     }
 
     /// Adds somebody who waits for rest, or leaves another waker for the one with this number.
-    pub(crate) fn watch(&mut self, number: Option<u64>, rest: Rest, waker: Waker) -> (u64, Option<Waker>) {
+    pub(crate) fn watch(&mut self, number: Option<u64>, rest: Condition, waker: Waker) -> (u64, Option<Waker>) {
         self.keeps_flag = true;
         self.watchers.watch(number, rest, waker)
     }
@@ -199,14 +199,14 @@ impl Queue {
     }
 
     /// Takes out those whose rest has come.
-    pub(crate) fn told(&mut self, sight: Sight) -> Vec<Waker> {
+    pub(crate) fn told(&mut self, sight: PermitState) -> Vec<Waker> {
         let told = self.watchers.told(sight);
         self.review_flag();
         told
     }
 
     fn review_flag(&mut self) {
-        self.keeps_flag = self.closed || self.is_watched() || self.tally.is_on();
+        self.keeps_flag = self.closed || self.is_watched() || self.counters.is_on();
     }
 
     /// How many wait.
@@ -242,7 +242,7 @@ impl Queue {
 
     /// Counts the newcomer at `key`, which stays.
     pub(crate) fn note_joined(&mut self, key: Key) {
-        self.tally.joined(key.index(), self.waiting);
+        self.counters.joined(key.index(), self.waiting);
     }
 
     /// Joins a queue with rules, whatever its bounds. A class that there is not counts as the last.
@@ -272,12 +272,12 @@ impl Queue {
     /// already; or, where it has to go itself, its own. Nobody is sent away in vain.
     pub(crate) fn keep_bounds(&mut self, key: Key) -> Result<Vec<Option<Waker>>, Option<Waker>> {
         let Some(leaving) = self.whom_to_evict(key) else {
-            self.tally.turned_away();
+            self.counters.turned_away();
             return Err(self.take_out(key.index()));
         };
         let mut evicted = Vec::new();
         for index in leaving {
-            self.tally.evicted();
+            self.counters.evicted();
             evicted.push(self.unlink(index));
             self.places.at(index).set_state(State::Evicted);
         }
@@ -354,7 +354,7 @@ impl Queue {
                 let place = self.places.at(index);
                 let (next, is_claim) = (place.next, place.state() == State::WaitingClaim);
                 if is_claim && place.need > limit {
-                    self.tally.left();
+                    self.counters.left();
                     evicted.push(self.unlink(index));
                     self.places.at(index).set_state(State::Evicted);
                 }
@@ -392,7 +392,7 @@ impl Queue {
     /// Takes a place whose wait has ended on arrival: it never stood in line, and is kept.
     pub(crate) fn push_ended(&mut self, need: u64, state: State) -> Key {
         if state == State::Granted {
-            self.tally.kept();
+            self.counters.kept();
         }
         self.places.take(None, need, NONE, 0, state)
     }
@@ -465,7 +465,7 @@ impl Queue {
         rules.scheduler.grant(class, need);
         rules.wanted -= u128::from(need);
         rules.claims.retain(|&claim| claim != index);
-        self.tally.granted(index);
+        self.counters.granted(index);
         rules.lists[class].unlink(&mut self.places, index, prev, next);
         self.waiting -= 1;
         Some(Granted { number, need, waker })
@@ -545,7 +545,7 @@ impl Queue {
         self.places.of(key).filter(|place| place.state().waits())?;
         let head = self.head();
         let waker = self.take_out(key.index());
-        self.tally.left();
+        self.counters.left();
         // Also where another than the one that leaves was next, because of it.
         let was_head = self.head() != head;
         Some(Left { was_head, waker })
@@ -561,7 +561,7 @@ impl Queue {
             self.places.give_up(key.index());
         }
         if state == State::Granted {
-            self.tally.looked();
+            self.counters.looked();
         }
         (state, need)
     }
@@ -573,14 +573,14 @@ impl Queue {
             let oldest = |list: &List| if rules.last_first { list.tail } else { list.head };
             rules.lists.iter().map(oldest).filter(|&index| index != NONE)
         });
-        ends.map(|index| self.tally.waited(index)).max().unwrap_or_default()
+        ends.map(|index| self.counters.waited(index)).max().unwrap_or_default()
     }
 
     /// Memory that is not needed any more, to be dropped outside the lock.
     #[inline]
     pub(crate) fn spare(&mut self) -> Option<Spare> {
         self.places.is_spare().then(|| {
-            self.tally.emptied();
+            self.counters.emptied();
             self.places.hand_back()
         })
     }
@@ -589,7 +589,7 @@ impl Queue {
     pub(crate) fn close(&mut self) -> Vec<Waker> {
         self.closed = true;
         self.keeps_flag = true;
-        self.tally.closed(self.waiting);
+        self.counters.closed(self.waiting);
         let mut wakers = Vec::with_capacity(self.waiting());
         let lists = match &mut self.rules {
             None => std::slice::from_mut(&mut self.line),

@@ -7,7 +7,7 @@
 
 use super::shim::Mutex;
 use super::shim::atomic::{AtomicUsize, Ordering};
-use super::turn::{Claim, Turnstile, TurnstileId};
+use super::wait_queue::{QueueId, QueueKey, WaitQueue};
 use crate::time::{Clock, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -193,8 +193,8 @@ impl Turns {
 /// A place is taken by a head that was refused, behind all others, and given up when the head has been admitted, has left,
 /// or waits for another leg. The waker is woken when the place has become the first; one that is the first from the
 /// beginning is not.
-impl Turnstile for Turns {
-    fn join(&self, units: u64, waker: &Waker) -> Claim {
+impl WaitQueue for Turns {
+    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
         // Drawn from one counter for all, so that no place is taken for that of a limiter that was there before.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let waker = Arc::new(waker.clone());
@@ -211,10 +211,10 @@ impl Turnstile for Turns {
             });
             key
         });
-        Claim::new(TurnstileId::of(self), key)
+        QueueKey::new(QueueId::of(self), key)
     }
 
-    fn leave(&self, claim: Claim) {
+    fn leave(&self, claim: QueueKey) {
         let (_left, next) = self.under_lock(|heads| {
             let Ok(index) = heads.binary_search_by_key(&claim.key(), |head| head.key) else {
                 return (None, None);
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn what_stands_before_a_place_is_the_sum_of_those_before_it() {
         let turns = Turns::new();
-        let mut model: Vec<(Claim, u64)> = Vec::new();
+        let mut model: Vec<(QueueKey, u64)> = Vec::new();
         let mut draw = 1_u64;
         for _ in 0..2_000 {
             draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

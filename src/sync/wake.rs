@@ -9,9 +9,9 @@ use std::task::Waker;
 
 /// Runs foreign code one after the other, and keeps the first of its panics until [`end`](Self::end).
 #[derive(Default)]
-pub(crate) struct Each(Option<Box<dyn Any + Send>>);
+pub(crate) struct PanicCollector(Option<Box<dyn Any + Send>>);
 
-impl Each {
+impl PanicCollector {
     /// Runs `foreign`.
     #[inline]
     pub(crate) fn run(&mut self, foreign: impl FnOnce()) {
@@ -48,7 +48,7 @@ impl Each {
     }
 }
 
-impl Drop for Each {
+impl Drop for PanicCollector {
     #[inline]
     fn drop(&mut self) {
         if let Some(panic) = self.0.take() {
@@ -78,9 +78,9 @@ pub(crate) fn wake(waker: Waker) {
 
 /// Wakes all, whichever of them panic.
 pub(crate) fn wake_all(wakers: impl IntoIterator<Item = Waker>) {
-    let mut each = Each::default();
-    wakers.into_iter().for_each(|waker| each.wake(waker));
-    each.end();
+    let mut panics = PanicCollector::default();
+    wakers.into_iter().for_each(|waker| panics.wake(waker));
+    panics.end();
 }
 
 /// Wakes all, and survives their panics.
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn a_second_payload_whose_drop_panics_does_not_hide_the_first() {
-        let mut each = Each::default();
-        each.run(|| resume_unwind(Box::new("first")));
-        each.run(|| resume_unwind(Box::new(Bomb(2))));
-        let ended = catch_unwind(AssertUnwindSafe(|| each.end()));
+        let mut panics = PanicCollector::default();
+        panics.run(|| resume_unwind(Box::new("first")));
+        panics.run(|| resume_unwind(Box::new(Bomb(2))));
+        let ended = catch_unwind(AssertUnwindSafe(|| panics.end()));
         assert_eq!(ended.unwrap_err().downcast_ref(), Some(&"first"));
         quietly(|| resume_unwind(Box::new(Bomb(2))));
     }

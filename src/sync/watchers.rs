@@ -4,7 +4,7 @@ use std::task::Waker;
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rest {
+pub(crate) enum Condition {
     /// Nothing is held.
     Idle,
     /// No more is held than the limit allows.
@@ -16,19 +16,19 @@ pub(crate) enum Rest {
 
 /// What there is to see of a semaphore.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sight {
+pub(crate) struct PermitState {
     pub(crate) available: i64,
     pub(crate) limit: i64,
 }
 
-impl Rest {
+impl Condition {
     /// True when it has come.
-    pub(crate) fn has_come(self, sight: Sight) -> bool {
+    pub(crate) fn has_come(self, sight: PermitState) -> bool {
         match self {
-            Rest::Idle => sight.available >= sight.limit,
-            Rest::Paid => sight.available >= 0,
+            Condition::Idle => sight.available >= sight.limit,
+            Condition::Paid => sight.available >= 0,
             #[cfg(feature = "fan-out")]
-            Rest::Above(limit) => usize::try_from(sight.limit).is_ok_and(|now| now > limit),
+            Condition::Above(limit) => usize::try_from(sight.limit).is_ok_and(|now| now > limit),
         }
     }
 }
@@ -36,7 +36,7 @@ impl Rest {
 /// Everybody who watches.
 #[derive(Debug)]
 pub(crate) struct Watchers {
-    list: Vec<(u64, Rest, Waker)>,
+    list: Vec<(u64, Condition, Waker)>,
     next: u64,
 }
 
@@ -55,7 +55,7 @@ impl Watchers {
 
     /// Adds a watcher, or leaves another waker for the one with this number. Returns its number, and the waker that was
     /// there.
-    pub(crate) fn watch(&mut self, number: Option<u64>, rest: Rest, waker: Waker) -> (u64, Option<Waker>) {
+    pub(crate) fn watch(&mut self, number: Option<u64>, rest: Condition, waker: Waker) -> (u64, Option<Waker>) {
         if let Some(known) = self.list.iter_mut().find(|known| Some(known.0) == number) {
             return (known.0, Some(std::mem::replace(&mut known.2, waker)));
         }
@@ -74,7 +74,7 @@ impl Watchers {
     }
 
     /// Takes out those whose rest has come.
-    pub(crate) fn told(&mut self, sight: Sight) -> Vec<Waker> {
+    pub(crate) fn told(&mut self, sight: PermitState) -> Vec<Waker> {
         let come = self.list.extract_if(.., |known| known.1.has_come(sight));
         come.map(|known| known.2).collect()
     }

@@ -4,12 +4,12 @@ pub(crate) mod axis;
 mod clock;
 mod coarse;
 mod manual;
-mod pass;
+mod reading;
 mod sleep;
 mod thread_timer;
 
 pub use clock::{Clock, Instant};
 pub use coarse::ClockError;
 pub use manual::ManualClock;
-pub use pass::{Pass, Phase};
+pub use reading::ClockReading;
 pub use sleep::Sleep;

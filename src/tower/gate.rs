@@ -8,7 +8,7 @@ use crate::limiter::{Limiter, admit_in};
 use crate::permit::Permit;
 use crate::policy::Policy;
 use crate::refusal::{Reason, Refusal, Rejection, Wait};
-use crate::time::Phase;
+use crate::time::ClockReading;
 use std::fmt;
 use std::hash::Hash;
 use std::pin::Pin;
@@ -86,7 +86,7 @@ pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejectio
         && !rejection.reason.is_permanent()
     {
         let now = clock.now();
-        let ready = limiter.ready_at(Demand::new(ask, Phase::at(clock, now).pass()));
+        let ready = limiter.ready_at(Demand::new(ask, &ClockReading::at(clock, now)));
         let known = ready.not_before().map(|at| clock.between(now, at));
         rejection.retry_after = rejection.retry_after.max(known.filter(|time| !time.is_zero()));
     }

@@ -4,7 +4,7 @@ use crate::breaker::BreakerState;
 use crate::limiter::Limiter;
 use crate::policy::LINE;
 use crate::refusal::{Reason, Rejection};
-use crate::standing::State;
+use crate::status::State;
 use http::StatusCode;
 
 /// A request was refused: why, and by which limiter, where there is one to be asked how it stands.
@@ -45,11 +45,11 @@ impl<L: Limiter> Refused<L> {
             _ => return false,
         };
         let (mut named, mut rates, mut others) = (false, 0, 0);
-        limiter.survey(&mut |standing| {
+        limiter.visit_status(&mut |status| {
             // Another leg may have the same name: what is a rate by its name is told as one.
-            named |= standing.leg == &**leg && is_rate(&standing.state);
-            match has_nothing_left(&standing.state) {
-                true if is_rate(&standing.state) => rates += 1,
+            named |= status.leg == &**leg && is_rate(&status.state);
+            match has_nothing_left(&status.state) {
+                true if is_rate(&status.state) => rates += 1,
                 true => others += 1,
                 false => {}
             }
@@ -77,7 +77,7 @@ fn has_nothing_left(state: &State) -> bool {
         State::Opaque { next } => !next.is_zero(),
         State::Permits { limit, in_use, waiting } => in_use >= limit || waiting > 0,
         State::Breaker { state, .. } => matches!(state, BreakerState::Open | BreakerState::ForcedOpen),
-        State::Shed { .. } | State::Line { .. } => false,
+        State::Shed { .. } | State::Queue { .. } => false,
     }
 }
 

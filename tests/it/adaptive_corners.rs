@@ -95,7 +95,7 @@ fn all_else_is_the_limiters_inside() {
     let mut permit = window.try_admit(1).unwrap();
     assert!(permit.settle(TOKENS, 1).is_err(), "a semaphore counts no tokens");
     let mut kinds = Vec::new();
-    window.survey(&mut |standing| kinds.push(standing.kind));
+    window.visit_status(&mut |status| kinds.push(status.kind));
     assert_eq!(kinds, ["adaptive"]);
     assert!(format!("{window:?}").contains("limit: 3") && format!("{window:?}").contains("in_use: 1"));
     let builder = Adaptive::builder(Semaphore::new(5)).bounds(2, 77);

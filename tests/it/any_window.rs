@@ -10,7 +10,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Demand, Inherit, Instant, Leased, Limiter, ManualClock, Quota, SlidingWindow, Ticket, TokenBucket,
 };
@@ -127,8 +127,8 @@ fn the_judge_finds_one_too_many() {
 
 /// Attempts at `instant`, and says which quota admitted it.
 fn attempt<L: Limiter>(limiter: &L, clock: &ManualClock, instant: Instant, n: u64) -> Option<L::Ticket> {
-    let (ask, phase) = (Ask::many(n), Phase::at(clock, instant));
-    limiter.try_reserve(Demand::new(&ask, phase.pass())).ok()
+    let (ask, reading) = (Ask::many(n), ClockReading::at(clock, instant));
+    limiter.try_reserve(Demand::new(&ask, &reading)).ok()
 }
 
 fn nanos(clock: &ManualClock, instant: Instant) -> u64 {

@@ -9,7 +9,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Demand, FixedWindow, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow, Warmup,
 };
@@ -48,11 +48,11 @@ fn attempts<L: Limiter>(limiter: &L, clock: &ManualClock, random: &mut Random) -
         };
         let instant = clock.after(Instant::ZERO, Duration::from_nanos(now.saturating_sub(stale)));
         let n = 1 + random.below(3);
-        let (ask, phase) = (Ask::many(n), Phase::at(clock, instant));
-        if let Ok(ticket) = limiter.try_reserve(Demand::new(&ask, phase.pass())) {
+        let (ask, reading) = (Ask::many(n), ClockReading::at(clock, instant));
+        if let Ok(ticket) = limiter.try_reserve(Demand::new(&ask, &reading)) {
             // Some are given back at once, and do not count.
             if random.below(8) == 0 {
-                limiter.cancel(ticket, phase.pass());
+                limiter.cancel(ticket, &reading);
             } else {
                 (tokens, count) = (tokens + n, count + 1);
             }
@@ -91,8 +91,8 @@ fn race_for<L: Limiter>(admissions: u64, limiter: &L, clock: &ManualClock, mut h
             let leap = if random.below(500) == 0 { 3 * LENGTH } else { LENGTH / 4 };
             clock.advance(Duration::from_nanos(random.below(leap)));
             // It has seen this instant before a stale one can be counted as of the last.
-            let (ask, phase) = (Ask::one(), Phase::at(clock, clock.now()));
-            let _ = limiter.ready_at(Demand::new(&ask, phase.pass()));
+            let (ask, reading) = (Ask::one(), ClockReading::at(clock, clock.now()));
+            let _ = limiter.ready_at(Demand::new(&ask, &reading));
             gate.wait();
             gate.wait();
             hear(clock.elapsed().as_nanos() as u64, tokens.swap(0, Ordering::Relaxed));

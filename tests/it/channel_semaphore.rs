@@ -565,7 +565,7 @@ fn nobody_is_admitted_above_the_limit_in_force() {
 /// first one; and never again once somebody may have cloned the receiver.
 #[test]
 fn it_is_fresh_until_somebody_has_a_hand_on_it() {
-    let fresh = |semaphore: &ChannelSemaphore| semaphore.is_fresh(tollgate::time::Phase::new().pass());
+    let fresh = |semaphore: &ChannelSemaphore| semaphore.is_pristine(&tollgate::time::ClockReading::new());
     let semaphore = ChannelSemaphore::new(2).unwrap();
     assert!(fresh(&semaphore));
     let permit = semaphore.try_admit(Ask::many(2)).unwrap();

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::policy::{Named, Per, PerCall};
-use tollgate::sync::bell::Bell;
+use tollgate::sync::Notify;
 use tollgate::{
-    And, Ask, BoxLimiter, BoxTicket, BucketTicket, Clock, Cost, Demand, Legs, Limiter, LimiterExt, ManualClock,
-    Outcome, Pass, Permit, Policy, PolicyBuilder, Quota, ReadyAt, Reason, Refusal, Rejection, Reservation, Semaphore,
-    SemaphorePermit, SlidingWindow, Ticket, TokenBucket,
+    And, Ask, BoxLimiter, BoxTicket, BucketTicket, Clock, ClockReading, Cost, Demand, Legs, Limiter, LimiterExt,
+    ManualClock, Outcome, Permit, Policy, PolicyBuilder, Quota, ReadyAt, Reason, Refusal, Rejection, Reservation,
+    Semaphore, SemaphorePermit, SlidingWindow, Ticket, TokenBucket,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -29,13 +29,13 @@ impl Limiter for Panics {
     fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
         resume_unwind(Box::new("a leg panicked"))
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 #[test]
@@ -165,8 +165,8 @@ fn ready_at_is_the_latest_of_all_legs_and_names_it() {
     let now = clock.now();
     let held = both.try_admit(1).unwrap();
     let ready = |ask: Ask| {
-        let phase = tollgate::time::Phase::new();
-        let ready = both.ready_at(Demand::new(&ask, phase.pass()));
+        let reading = tollgate::time::ClockReading::new();
+        let ready = both.ready_at(Demand::new(&ask, &reading));
         (ready.not_before(), ready.is_event(), ready.leg().to_owned())
     };
     let half = clock.after(now, Duration::from_millis(500));
@@ -303,7 +303,7 @@ fn public_types_may_be_sent_and_shared() {
     sent::<(Ask, Cost, Outcome, Reason)>();
     sent::<(BoxTicket, BucketTicket)>();
     sent::<(Clock, ManualClock)>();
-    sent::<Bell>();
+    sent::<Notify>();
     fn future<F: Future + Send>(_: F) {}
     let policy = Policy::new(Semaphore::new(1));
     future(policy.admit(1));

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tollgate::conformance::Suite;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{AtOnce, Lane, Named, Per, PerCall, WaitForRaise};
-use tollgate::sync::bell::Bell;
+use tollgate::sync::Notify;
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter, LimiterExt, ManualClock,
-    Order, Outcome, Pass, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow, TokenBucket,
-    Wait,
+    And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter,
+    LimiterExt, ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    SlidingWindow, TokenBucket, Wait,
 };
 use tollgate::{FixedWindow, LeakyBucket, Warmup};
 
@@ -690,16 +690,16 @@ impl Limiter for Mute {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         self.0.try_reserve(demand)
     }
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         self.0.cancel(ticket, now);
     }
-    fn finish(&self, _: Self::Ticket, _: Outcome, _: Pass<'_>) {}
+    fn finish(&self, _: Self::Ticket, _: Outcome, _: &ClockReading) {}
     fn forget(&self, _: Self::Ticket) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let ready = self.0.ready_at(demand);
         ready.not_before().map_or(ReadyAt::NOW, |at| ReadyAt::at("mute", at))
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
     fn clock(&self) -> Option<&Clock> {
         self.0.clock()
     }
@@ -743,10 +743,10 @@ enum Fault {
     AheadIgnored,
 }
 
-/// A number behind a lock, and a bell.
+/// A number behind a lock, and a `Notify`.
 struct Counter {
     free: Mutex<u64>,
-    bell: Bell,
+    notify: Notify,
     fault: Fault,
 }
 
@@ -754,7 +754,7 @@ impl Counter {
     fn new(free: u64, fault: Fault) -> Self {
         Self {
             free: Mutex::new(free),
-            bell: Bell::new(),
+            notify: Notify::new(),
             fault,
         }
     }
@@ -762,7 +762,7 @@ impl Counter {
     fn give(&self, units: u64) {
         *self.free.lock().unwrap() += units;
         if self.fault != Fault::Silent {
-            self.bell.ring();
+            self.notify.notify_all();
         }
     }
 }
@@ -785,14 +785,14 @@ impl Limiter for Counter {
         }
         Err(Refusal::new(Reason::Saturated, "counter", units, Wait::Event))
     }
-    fn cancel(&self, ticket: u64, _: Pass<'_>) {
+    fn cancel(&self, ticket: u64, _: &ClockReading) {
         match self.fault {
             Fault::CancelLoses => self.give(0),
             Fault::CancelMints => self.give(ticket + 1),
             _ => self.give(ticket),
         }
     }
-    fn commit(&self, _: &mut u64, _: Pass<'_>) {
+    fn commit(&self, _: &mut u64, _: &ClockReading) {
         assert!(self.fault != Fault::CommitPanics, "this commit always fails");
     }
     fn settle(&self, ticket: &mut u64, actual: Settlement<'_>) -> u32 {
@@ -801,7 +801,7 @@ impl Limiter for Counter {
         *ticket = actual.min(*ticket);
         1
     }
-    fn finish(&self, ticket: u64, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, ticket: u64, _: Outcome, _: &ClockReading) {
         match self.fault {
             Fault::FinishGivesTwice => self.give(2 * ticket),
             Fault::FinishKeeps => {}
@@ -814,7 +814,7 @@ impl Limiter for Counter {
         }
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         let mut free = self.free.lock().unwrap();
         if *free < demand.units().saturating_add(demand.ahead()) {
             return ReadyAt::on_event("counter");
@@ -824,7 +824,7 @@ impl Limiter for Counter {
         }
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// Remembers the instant of every admission of the last window.
@@ -833,7 +833,7 @@ struct SlidingLog {
     window: Duration,
     clock: Clock,
     log: Mutex<VecDeque<Instant>>,
-    bell: Bell,
+    notify: Notify,
     fault: Fault,
 }
 
@@ -844,7 +844,7 @@ impl SlidingLog {
             window,
             clock: clock.clone(),
             log: Mutex::default(),
-            bell: Bell::new(),
+            notify: Notify::new(),
             fault: Fault::None,
         }
     }
@@ -887,7 +887,7 @@ impl Limiter for SlidingLog {
         }
         Ok((ticks(&self.clock, now), units))
     }
-    fn cancel(&self, (at, units): (u64, u64), _: Pass<'_>) {
+    fn cancel(&self, (at, units): (u64, u64), _: &ClockReading) {
         {
             let mut log = self.log.lock().unwrap();
             for _ in 0..units {
@@ -899,12 +899,12 @@ impl Limiter for SlidingLog {
                 log.pop_back();
             }
         }
-        self.bell.ring();
+        self.notify.notify_all();
     }
-    fn finish(&self, _: (u64, u64), _: Outcome, _: Pass<'_>) {}
+    fn finish(&self, _: (u64, u64), _: Outcome, _: &ClockReading) {}
     fn forget(&self, _: (u64, u64)) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         if demand.units() > self.limit as u64 {
             return ReadyAt::never("log");
         }
@@ -931,7 +931,7 @@ impl Limiter for SlidingLog {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// A manual clock's ticks are nanoseconds since zero.

@@ -162,7 +162,7 @@ fn a_bucket_that_nobody_used_for_years_may_go() {
 fn what_is_fresh() {
     const BYTES: Cost = Cost::new("bytes");
     fn fresh<L: Limiter>(limiter: &L) -> bool {
-        limiter.is_fresh(tollgate::time::Phase::new().pass())
+        limiter.is_pristine(&tollgate::time::ClockReading::new())
     }
     let clock = ManualClock::new();
     let bucket = || TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock);
@@ -256,11 +256,11 @@ fn all_that_is_fresh_can_be_dropped_at_once() {
     for key in 0..5_000 {
         map.get(&key).unwrap().try_acquire(key % 3).unwrap();
     }
-    assert_eq!(map.evict_fresh(), 1_667);
+    assert_eq!(map.evict_pristine(), 1_667);
     clock.advance(SECOND);
-    assert_eq!(map.evict_fresh(), 1_667);
+    assert_eq!(map.evict_pristine(), 1_667);
     clock.advance(SECOND);
-    assert_eq!((map.evict_fresh(), map.len()), (1_666, 0));
+    assert_eq!((map.evict_pristine(), map.len()), (1_666, 0));
 }
 
 /// Given policies that share one semaphore, when one key has many waiters and another a single one, then the single one
@@ -405,17 +405,17 @@ fn whatever_runs_for_a_key_may_use_the_map() {
         fn try_reserve(&self, _: tollgate::Demand<'_>) -> Result<(), Refusal<'_>> {
             Ok(())
         }
-        fn cancel(&self, (): (), _: tollgate::Pass<'_>) {}
-        fn finish(&self, (): (), _: tollgate::Outcome, _: tollgate::Pass<'_>) {}
+        fn cancel(&self, (): (), _: &tollgate::ClockReading) {}
+        fn finish(&self, (): (), _: tollgate::Outcome, _: &tollgate::ClockReading) {}
         fn forget(&self, (): ()) {}
         fn ready_at(&self, _: tollgate::Demand<'_>) -> tollgate::ReadyAt<'_> {
             tollgate::ReadyAt::NOW
         }
-        fn is_fresh(&self, _: tollgate::Pass<'_>) -> bool {
+        fn is_pristine(&self, _: &tollgate::ClockReading) -> bool {
             self.look();
             true
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
     }
     let map = Arc::new_cyclic(|weak: &std::sync::Weak<Map>| {
         let weak = weak.clone();
@@ -428,7 +428,7 @@ fn whatever_runs_for_a_key_may_use_the_map() {
     for key in 0..10 {
         map.get(&key).unwrap();
     }
-    assert_eq!(map.evict_fresh(), 2);
+    assert_eq!(map.evict_pristine(), 2);
 }
 
 /// A visitor may use the map, also for the key that it is given, and an entry that is visited is not dropped.

@@ -179,7 +179,7 @@ fn zero_and_unlimited_have_names() {
     let gate = (&open).per(tokens);
     let mut permit = gate.try_admit(Ask::one().cost(tokens, 5)).unwrap();
     assert_eq!(permit.settle(tokens, 7).unwrap(), 1);
-    assert!(open.is_fresh(tollgate::time::Phase::new().pass()));
+    assert!(open.is_pristine(&tollgate::time::ClockReading::new()));
 
     let budget = FairBudget::new(Quota::zero().burst(5)).on(&clock);
     let (one, other) = (budget.share(), budget.share());
@@ -189,8 +189,8 @@ fn zero_and_unlimited_have_names() {
     clock.advance(Duration::from_secs(365 * 86_400));
     assert_eq!((one.available(), other.available()), (0, 5));
     let ask = Ask::many(1);
-    let phase = tollgate::time::Phase::new();
-    assert!(one.ready_at(Demand::new(&ask, phase.pass())).is_event());
+    let reading = tollgate::time::ClockReading::new();
+    assert!(one.ready_at(Demand::new(&ask, &reading)).is_event());
 }
 
 /// Given two shares that both lack tokens, and one that waits at the first, when the second goes, then the waiter is told

@@ -216,9 +216,9 @@ fn what_is_parked_brings_the_instant_forward() {
         let rate = leased(&clock, 1, 8, 8);
         rate.try_acquire(spent).unwrap();
         let wait = rate.try_acquire(wanted).unwrap_err().retry_after().unwrap();
-        let phase = tollgate::time::Phase::new();
+        let reading = tollgate::time::ClockReading::new();
         let ask = Ask::many(wanted);
-        let ready = rate.ready_at(Demand::new(&ask, phase.pass()));
+        let ready = rate.ready_at(Demand::new(&ask, &reading));
         assert_eq!(
             ready.not_before(),
             Some(clock.after(clock.now(), wait)),

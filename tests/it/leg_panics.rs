@@ -10,8 +10,8 @@ use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
 use tollgate::policy::linked::{Mark, Meter};
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::{
-    Ask, BreakerState, CircuitBreaker, Cost, Demand, Limiter, LimiterExt, ManualClock, OpenTime, Outcome, Pass, Policy,
-    Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
+    Ask, BreakerState, CircuitBreaker, ClockReading, Cost, Demand, Limiter, LimiterExt, ManualClock, OpenTime, Outcome,
+    Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
 };
 
 /// Which calls a leg panics at.
@@ -53,17 +53,17 @@ impl Limiter for Panics {
         self.told(At::Reserve);
         Ok(7)
     }
-    fn cancel(&self, _: u64, _: Pass<'_>) {
+    fn cancel(&self, _: u64, _: &ClockReading) {
         self.told(At::Cancel);
     }
-    fn commit(&self, _: &mut u64, _: Pass<'_>) {
+    fn commit(&self, _: &mut u64, _: &ClockReading) {
         self.told(At::Commit);
     }
     fn settle(&self, _: &mut u64, _: Settlement<'_>) -> u32 {
         self.told(At::Settle);
         1
     }
-    fn finish(&self, _: u64, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {
         self.told(At::Finish);
     }
     fn forget(&self, _: u64) {
@@ -72,7 +72,7 @@ impl Limiter for Panics {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 const COST: Cost = Cost::new("tokens");
@@ -301,15 +301,15 @@ fn a_payload_that_panics_when_it_is_dropped_aborts_nothing() {
         fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
             Ok(())
         }
-        fn cancel(&self, (): (), _: Pass<'_>) {}
-        fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {
+        fn cancel(&self, (): (), _: &ClockReading) {}
+        fn finish(&self, (): (), _: Outcome, _: &ClockReading) {
             resume_unwind(Box::new(Bomb));
         }
         fn forget(&self, (): ()) {}
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
     }
     let semaphore = Arc::new(Semaphore::new(1));
     let gate = Arc::clone(&semaphore).and(Bombs).and(Panics::at(At::Finish));

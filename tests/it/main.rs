@@ -171,16 +171,16 @@ mod remote_window;
 mod remote_world;
 mod semaphore;
 mod semaphore_corners;
+mod semaphore_drained;
 mod semaphore_orders;
 mod semaphore_reference;
 mod semaphore_resize;
-mod semaphore_rest;
 #[cfg(feature = "stats")]
 mod semaphore_stats;
 mod semaphore_twin;
 mod shed;
 mod shed_corners;
-mod standing;
+mod status;
 mod time;
 mod turns;
 mod waiting_room;

@@ -33,13 +33,13 @@ use tollgate::policy::linked::{Load, Mark, Meter};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
 use tollgate::shed::{Partitions, WaitingRoom};
-use tollgate::standing::Standing;
-use tollgate::sync::bell::Bell;
-use tollgate::sync::turn::{Claim, Turnstile, TurnstileId};
+use tollgate::status::Status;
+use tollgate::sync::Notify;
+use tollgate::sync::{QueueId, QueueKey, WaitQueue};
 use tollgate::time::Sleep;
 use tollgate::{
-    Adaptive, CircuitBreaker, Clock, Demand, Inherit, Instant, Keyed, Limiter, LimiterExt, ManualClock, OpenTime,
-    Order, Outcome, Overflow, Pass, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Inherit, Instant, Keyed, Limiter, LimiterExt, ManualClock,
+    OpenTime, Order, Outcome, Overflow, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
     TokenBucket, Wait,
 };
 
@@ -346,10 +346,10 @@ impl Limiter for Own {
         self.foreign.call("try_reserve");
         Ok(demand.ask().count())
     }
-    fn cancel(&self, _: u64, _: Pass<'_>) {
+    fn cancel(&self, _: u64, _: &ClockReading) {
         self.foreign.call("cancel");
     }
-    fn commit(&self, units: &mut u64, _: Pass<'_>) {
+    fn commit(&self, units: &mut u64, _: &ClockReading) {
         if self.counts {
             self.foreign.committed.fetch_add(*units, SeqCst);
         }
@@ -359,7 +359,7 @@ impl Limiter for Own {
         self.foreign.call("settle");
         0
     }
-    fn finish(&self, _: u64, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {
         self.foreign.call("finish");
     }
     fn forget(&self, _: u64) {
@@ -369,20 +369,20 @@ impl Limiter for Own {
         self.foreign.call("ready_at");
         ReadyAt::NOW
     }
-    fn is_fresh(&self, _: Pass<'_>) -> bool {
-        self.foreign.call("is_fresh");
+    fn is_pristine(&self, _: &ClockReading) -> bool {
+        self.foreign.call("is_pristine");
         true
     }
-    fn survey(&self, _: &mut dyn FnMut(Standing<'_>)) {
-        self.foreign.call("survey");
+    fn visit_status(&self, _: &mut dyn FnMut(Status<'_>)) {
+        self.foreign.call("visit_status");
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// A load of the user's, which never exceeds its mark.
 struct OwnLoad {
     foreign: &'static Foreign,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Load for OwnLoad {
@@ -394,9 +394,9 @@ impl Load for OwnLoad {
         self.foreign.call("falls_to of a load");
         None
     }
-    fn bell(&self) -> Option<&Bell> {
-        self.foreign.call("bell of a load");
-        Some(&self.bell)
+    fn notify(&self) -> Option<&Notify> {
+        self.foreign.call("notify of a load");
+        Some(&self.notify)
     }
 }
 
@@ -629,8 +629,8 @@ impl Shared {
     }
 
     fn load(&self) -> Mark {
-        let (foreign, bell) = (self.first.foreign, Bell::new());
-        Mark::above(Arc::new(OwnLoad { foreign, bell }), 0.5).on(&self.clock)
+        let (foreign, notify) = (self.first.foreign, Notify::new());
+        Mark::above(Arc::new(OwnLoad { foreign, notify }), 0.5).on(&self.clock)
     }
 
     fn world<L: Limiter + 'static>(&self, policy: Policy<L>) -> World<L> {
@@ -1016,7 +1016,7 @@ fn verbs() {
                     (_, permit, reserved) => {
                         // Refused by one leg: those before it give back.
                         foreign.step(|| gate.try_admit(1).map_err(|refusal| refusal.retry_after()).ok());
-                        foreign.step(|| gate.limiter().survey(&mut |_| {}));
+                        foreign.step(|| gate.limiter().visit_status(&mut |_| {}));
                         foreign.drop((permit, reserved));
                     }
                 }
@@ -1265,10 +1265,10 @@ fn keyed_limiters() {
         fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
             self.2.try_reserve(demand)
         }
-        fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+        fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
             self.2.cancel(ticket, now);
         }
-        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
             self.2.finish(ticket, outcome, now);
         }
         fn forget(&self, ticket: Self::Ticket) {
@@ -1277,10 +1277,10 @@ fn keyed_limiters() {
         fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
             self.2.ready_at(demand)
         }
-        fn is_fresh(&self, now: Pass<'_>) -> bool {
-            self.1.is_fresh(now) && self.2.is_fresh(now)
+        fn is_pristine(&self, now: &ClockReading) -> bool {
+            self.1.is_pristine(now) && self.2.is_pristine(now)
         }
-        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
             self.2.queues(visit);
         }
     }
@@ -1308,7 +1308,7 @@ fn keyed_limiters() {
             }
             let gone = foreign.step(|| map.remove(&keys[5])).flatten();
             foreign.drop(gone);
-            foreign.step(|| map.evict_fresh());
+            foreign.step(|| map.evict_pristine());
             foreign.disarm();
             assert!(map.len() <= MOST);
             // A key whose permit is held has not got another limiter.
@@ -1319,7 +1319,7 @@ fn keyed_limiters() {
             foreign.drop(held);
             foreign.drop(first);
             foreign.disarm();
-            map.evict_fresh();
+            map.evict_pristine();
             assert_eq!(map.len(), 0, "an entry is kept");
             let all: Vec<_> = keys[..MOST].iter().map(|key| map.get(key).unwrap()).collect();
             for (limiter, key) in all.iter().zip(keys) {
@@ -1463,8 +1463,8 @@ impl OwnQueue {
     }
 }
 
-impl Turnstile for OwnQueue {
-    fn join(&self, units: u64, waker: &Waker) -> Claim {
+impl WaitQueue for OwnQueue {
+    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
         self.foreign.call("join of a queue");
         let waker = waker.clone();
         let mut place = 0;
@@ -1473,9 +1473,9 @@ impl Turnstile for OwnQueue {
             place = state.places;
             state.waiting.push_back((place, units, waker));
         });
-        Claim::new(TurnstileId::of(self), place)
+        QueueKey::new(QueueId::of(self), place)
     }
-    fn leave(&self, claim: Claim) {
+    fn leave(&self, claim: QueueKey) {
         self.change(|state| {
             state.waiting.retain(|(place, ..)| *place != claim.key());
             if let Some(at) = state.granted.iter().position(|(place, _)| *place == claim.key()) {
@@ -1490,7 +1490,7 @@ impl Limiter for OwnQueue {
     type Ticket = u64;
     fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
         self.foreign.call("try_reserve of a queue");
-        let (units, claim) = (demand.units(), demand.claim(TurnstileId::of(self)));
+        let (units, claim) = (demand.units(), demand.queue_key(QueueId::of(self)));
         let mut state = self.state.lock().unwrap();
         let granted = claim.and_then(|claim| state.granted.iter().position(|(place, _)| *place == claim.key()));
         if let Some(at) = granted {
@@ -1503,17 +1503,17 @@ impl Limiter for OwnQueue {
         }
         Err(Refusal::new(Reason::Saturated, "own", units, Wait::Turn(self)))
     }
-    fn cancel(&self, units: u64, _: Pass<'_>) {
+    fn cancel(&self, units: u64, _: &ClockReading) {
         self.change(|state| state.in_use -= units);
         self.foreign.call("cancel of a queue");
     }
-    fn finish(&self, units: u64, _: Outcome, now: Pass<'_>) {
+    fn finish(&self, units: u64, _: Outcome, now: &ClockReading) {
         self.cancel(units, now);
     }
     fn forget(&self, _: u64) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.foreign.call("ready_at of a queue");
-        let (units, claim) = (demand.units(), demand.claim(TurnstileId::of(self)));
+        let (units, claim) = (demand.units(), demand.queue_key(QueueId::of(self)));
         let state = self.state.lock().unwrap();
         let is_ready = match claim {
             Some(claim) => state.waiting.iter().all(|(place, ..)| *place != claim.key()),
@@ -1524,7 +1524,7 @@ impl Limiter for OwnQueue {
             false => ReadyAt::in_turn("own", self, units),
         }
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(self);
     }
 }
@@ -1559,11 +1559,11 @@ impl<L: Limiter> Limiter for OwnAround<L> {
         self.0.call("try_reserve around");
         self.1.try_reserve(demand)
     }
-    fn cancel(&self, ticket: L::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: L::Ticket, now: &ClockReading) {
         self.1.cancel(ticket, now);
         self.0.call("cancel around");
     }
-    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: &ClockReading) {
         self.1.finish(ticket, outcome, now);
         self.0.call("finish around");
     }
@@ -1574,17 +1574,17 @@ impl<L: Limiter> Limiter for OwnAround<L> {
         self.0.call("ready_at around");
         self.1.ready_at(demand)
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.1.queues(visit);
     }
 }
 
 impl<L: Prepaid> Prepaid for OwnAround<L> {
-    fn give_back(&self, ticket: L::Ticket, unspent: u64, now: Pass<'_>) {
+    fn give_back(&self, ticket: L::Ticket, unspent: u64, now: &ClockReading) {
         self.1.give_back(ticket, unspent, now);
         self.0.call("give_back");
     }
-    fn charge(&self, units: u64, now: Pass<'_>) -> L::Ticket {
+    fn charge(&self, units: u64, now: &ClockReading) -> L::Ticket {
         self.0.call("charge");
         self.1.charge(units, now)
     }
@@ -1869,7 +1869,7 @@ fn gauges() {
     use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
     use std::collections::HashMap;
     use tollgate::observe::Gauges;
-    use tollgate::standing::State;
+    use tollgate::status::State;
     #[derive(Default)]
     struct Values(Mutex<HashMap<Key, f64>>);
     struct OwnGauge(&'static Foreign, Arc<Values>, Key);
@@ -1904,20 +1904,20 @@ fn gauges() {
         fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
             self.0.try_reserve(demand)
         }
-        fn cancel(&self, _: u64, _: Pass<'_>) {}
-        fn finish(&self, _: u64, _: Outcome, _: Pass<'_>) {}
+        fn cancel(&self, _: u64, _: &ClockReading) {}
+        fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {}
         fn forget(&self, _: u64) {}
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
-        fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+        fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
             for leg in &["one", "two", "three"][..self.1.load(SeqCst)] {
-                self.0.foreign.call("survey of a leg");
+                self.0.foreign.call("visit_status of a leg");
                 let (limit, in_use, waiting) = (7, 5, 3);
-                visit(Standing::new(leg, "own", State::Permits { limit, in_use, waiting }));
+                visit(Status::new(leg, "own", State::Permits { limit, in_use, waiting }));
             }
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
     }
     sweep((), |foreign| {
         let values = Arc::<Values>::default();
@@ -1931,7 +1931,7 @@ fn gauges() {
                 foreign.step(|| gauges.record(&shown));
             }
             foreign.disarm();
-            // Each gauge is as the next survey says: those of a leg that is gone are zero.
+            // Each gauge is as the next visit_status says: those of a leg that is gone are zero.
             shown.1.store(1, SeqCst);
             gauges.record(&shown);
         });

@@ -163,9 +163,9 @@ fn what_is_wrapped_is_fresh_again() {
         .on(&clock);
     let linked = bucket().linked(busy);
     let fresh = || {
-        let phase = tollgate::time::Phase::new();
-        let at = phase.pass();
-        (metered.is_fresh(at), trial.is_fresh(at), linked.is_fresh(at))
+        let reading = tollgate::time::ClockReading::new();
+        let at = &reading;
+        (metered.is_pristine(at), trial.is_pristine(at), linked.is_pristine(at))
     };
     assert_eq!(fresh(), (true, true, true));
     metered.try_admit(1).unwrap().finish(Outcome::Success);
@@ -177,10 +177,10 @@ fn what_is_wrapped_is_fresh_again() {
     clock.advance(SECOND / 2);
     assert_eq!(fresh(), (true, true, true));
     let mut seen = Vec::new();
-    metered.survey(&mut |standing| seen.push(standing.leg.to_owned()));
+    metered.visit_status(&mut |status| seen.push(status.leg.to_owned()));
     assert_eq!(seen.len(), 1);
-    linked.survey(&mut |standing| seen.push(standing.leg.to_owned()));
-    trial.survey(&mut |standing| seen.push(standing.leg.to_owned()));
+    linked.visit_status(&mut |status| seen.push(status.leg.to_owned()));
+    trial.visit_status(&mut |status| seen.push(status.leg.to_owned()));
     assert_eq!(seen.len(), 1, "neither holds anybody to anything");
     // One key is dropped for the next, although it was metered.
     let (meter, clock) = (Arc::clone(&meter), clock.clone());

@@ -8,7 +8,7 @@ use tollgate::policy::LiveLegs;
 use tollgate::policy::linked::{Mark, Meter};
 use tollgate::policy::live::Verdict;
 use tollgate::policy::spec::{LegSpec, LoadMetric, Peak, PolicySpec, Rule, Step, When};
-use tollgate::standing::Standing;
+use tollgate::status::Status;
 use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -278,16 +278,16 @@ fn a_survey_shows_the_legs_that_apply() {
     ])
     .build(&clock)
     .unwrap();
-    let survey = || {
+    let visit_status = || {
         let mut seen = Vec::new();
-        tollgate::Limiter::survey(policy.limiter(), &mut |standing: Standing<'_>| {
-            seen.push(standing.leg.to_owned());
+        tollgate::Limiter::visit_status(policy.limiter(), &mut |status: Status<'_>| {
+            seen.push(status.leg.to_owned());
         });
         seen
     };
-    assert_eq!(survey(), ["permits"]);
+    assert_eq!(visit_status(), ["permits"]);
     let _held: Vec<_> = (0..6).map(|_| policy.try_admit(1).unwrap()).collect();
-    assert_eq!(survey(), ["throttle", "permits"]);
+    assert_eq!(visit_status(), ["throttle", "permits"]);
 }
 
 /// Tables that look at each other's use, of which each changes what the other sees.

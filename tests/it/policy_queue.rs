@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::policy::linked::{Load, Mark};
 use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
-use tollgate::sync::bell::Bell;
-use tollgate::time::{Clock, Pass};
+use tollgate::sync::Notify;
+use tollgate::time::{Clock, ClockReading};
 use tollgate::{Ask, BreakerState, CircuitBreaker, Cost, Demand, Inherit, Instant, Limiter, LimiterExt};
 use tollgate::{
     ManualClock, OpenTime, Outcome, Overflow, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
@@ -244,13 +244,13 @@ fn a_waker_whose_drop_panics_holds_up_no_waiter() {
 struct Fussy {
     free: AtomicU64,
     panics: AtomicU64,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Fussy {
     fn give(&self, units: u64) {
         self.free.fetch_add(units, SeqCst);
-        self.bell.ring();
+        self.notify.notify_all();
     }
 }
 
@@ -269,21 +269,21 @@ impl Limiter for Fussy {
         }
         Ok(units)
     }
-    fn cancel(&self, ticket: u64, _: Pass<'_>) {
+    fn cancel(&self, ticket: u64, _: &ClockReading) {
         self.give(ticket);
     }
-    fn finish(&self, ticket: u64, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, ticket: u64, _: Outcome, _: &ClockReading) {
         self.give(ticket);
     }
     fn forget(&self, _: u64) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         match self.free.load(SeqCst) >= demand.units() {
             true => ReadyAt::NOW,
             false => ReadyAt::on_event("fussy"),
         }
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 #[test]
@@ -350,10 +350,10 @@ impl Limiter for Asked {
         self.1.fetch_add(1, SeqCst);
         self.0.try_reserve(demand)
     }
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         self.0.cancel(ticket, now);
     }
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         self.0.finish(ticket, outcome, now);
     }
     fn forget(&self, ticket: Self::Ticket) {
@@ -363,7 +363,7 @@ impl Limiter for Asked {
         self.1.fetch_add(1, SeqCst);
         self.0.ready_at(demand)
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {
         self.0.queues(visit);
     }
     fn clock(&self) -> Option<&Clock> {

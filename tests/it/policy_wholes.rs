@@ -10,9 +10,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tollgate::policy::linked::{Mark, Meter};
 use tollgate::policy::spec::{LegSpec, LoadMetric, PolicySpec, Rule, When};
-use tollgate::sync::bell::Bell;
-use tollgate::sync::turn::Turnstile;
-use tollgate::time::Pass;
+use tollgate::sync::Notify;
+use tollgate::sync::WaitQueue;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, Inherit, Keyed, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason,
     Refusal, Semaphore, TokenBucket, Wait,
@@ -62,13 +62,13 @@ impl Limiter for Intrudes {
         }
         Err(Refusal::new(Reason::Saturated, "intrudes", demand.units(), Wait::Event))
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::on_event("intrudes")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// A rate of two tokens for an hour, and one permit.
@@ -316,7 +316,7 @@ fn what_a_change_of_settings_makes_wait_for_a_raise_is_ahead_of_none() {
 struct Ceiling {
     limit: AtomicUsize,
     panics: AtomicUsize,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Limiter for Ceiling {
@@ -327,11 +327,11 @@ impl Limiter for Ceiling {
         }
         Err(Refusal::new(Reason::Oversized, "ceiling", demand.units(), Wait::Event))
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         if self.panics.load(SeqCst) > 0 {
             self.panics.fetch_sub(1, SeqCst);
             std::panic::resume_unwind(Box::new("ceiling"));
@@ -341,7 +341,7 @@ impl Limiter for Ceiling {
         }
         ReadyAt::on_raise("ceiling")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// Given a waiter that is passed over, when the leg panics once as it is looked at after the raise, then it is looked at once more.
@@ -351,7 +351,7 @@ fn a_leg_that_panics_for_a_waiter_that_is_passed_over_is_asked_once_more() {
         let ceiling = Arc::new(Ceiling {
             limit: AtomicUsize::new(1),
             panics: AtomicUsize::new(0),
-            bell: Bell::new(),
+            notify: Notify::new(),
         });
         let policy = Policy::new(Arc::clone(&ceiling));
         let mut large = Box::pin(policy.admit(2));
@@ -360,7 +360,7 @@ fn a_leg_that_panics_for_a_waiter_that_is_passed_over_is_asked_once_more() {
         assert!(counted(large.as_mut(), &woken).is_pending());
         ceiling.limit.store(2, SeqCst);
         ceiling.panics.store(panics, SeqCst);
-        ceiling.bell.ring();
+        ceiling.notify.notify_all();
         assert_eq!(woken.get(), 1, "it is told by the ring, not by its own look");
         let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| poll(large.as_mut())));
         match polled {
@@ -373,24 +373,24 @@ fn a_leg_that_panics_for_a_waiter_that_is_passed_over_is_asked_once_more() {
 }
 
 /// Admits, and rings as it does.
-struct Rings(Bell);
+struct Rings(Notify);
 
 impl Limiter for Rings {
     type Ticket = ();
     fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
-        self.0.ring();
+        self.0.notify_all();
         Ok(())
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
-/// Listens to the bell, and admits nothing at first.
+/// Listens to the `Notify`, and admits nothing at first.
 struct Deaf<'a>(&'a Rings, AtomicUsize);
 
 impl Limiter for Deaf<'static> {
@@ -401,8 +401,8 @@ impl Limiter for Deaf<'static> {
             _ => Ok(()),
         }
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.0.0);
@@ -411,7 +411,7 @@ impl Limiter for Deaf<'static> {
             _ => ReadyAt::NOW,
         }
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 struct PanicsWhenWoken;
@@ -427,7 +427,7 @@ impl Wake for PanicsWhenWoken {
 #[test]
 fn a_waker_that_panics_costs_an_admission_nothing() {
     for built in [false, true] {
-        let rings: &'static Rings = Box::leak(Box::new(Rings(Bell::new())));
+        let rings: &'static Rings = Box::leak(Box::new(Rings(Notify::new())));
         let deaf = Arc::new(Deaf(rings, AtomicUsize::new(0)));
         let other = Policy::new(Arc::clone(&deaf));
         let mut waits = Box::pin(other.admit(1));
@@ -481,7 +481,7 @@ struct Restless {
     /// What it was looked at for: how many units are ahead.
     seen: Mutex<Vec<u64>>,
     changes: AtomicUsize,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Limiter for Restless {
@@ -489,20 +489,20 @@ impl Limiter for Restless {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
         Err(Refusal::new(Reason::Saturated, "restless", demand.units(), Wait::Event))
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         self.seen.lock().unwrap().push(demand.ahead());
         if demand.ahead() > 0 && self.changes.load(SeqCst) > 0 {
             self.changes.fetch_sub(1, SeqCst);
             // As settings change: on another thread than the one that asks.
-            std::thread::scope(|scope| scope.spawn(|| self.bell.ring_anew()).join()).unwrap();
+            std::thread::scope(|scope| scope.spawn(|| self.notify.notify_reconfigured()).join()).unwrap();
         }
         ReadyAt::on_event("restless")
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// Given settings that change whenever a waiter behind the head is judged, then the head is asked after each change, and the others are
@@ -512,7 +512,7 @@ fn settings_that_keep_changing_keep_neither_the_head_waiting_nor_those_behind_it
     let leg = Arc::new(Restless {
         seen: Mutex::default(),
         changes: AtomicUsize::new(0),
-        bell: Bell::new(),
+        notify: Notify::new(),
     });
     let policy = Policy::new(Arc::clone(&leg));
     let mut waits: Vec<_> = (0..4).map(|_| Box::pin(policy.admit(1))).collect();
@@ -521,10 +521,10 @@ fn settings_that_keep_changing_keep_neither_the_head_waiting_nor_those_behind_it
         .for_each(|wait| assert!(poll(wait.as_mut()).is_pending()));
     let seen = || std::mem::take(&mut *leg.seen.lock().unwrap());
     seen();
-    leg.bell.ring_anew();
+    leg.notify.notify_reconfigured();
     assert_eq!(seen(), [0, 1, 2, 3]);
     leg.changes.store(5, SeqCst);
-    leg.bell.ring_anew();
+    leg.notify.notify_reconfigured();
     assert_eq!(seen(), [0, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3, 1, 2, 3]);
 }
 

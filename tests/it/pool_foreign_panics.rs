@@ -12,7 +12,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::{PoolBuilder, PoolError};
-use tollgate::{Demand, JoinHandle, Limiter, Outcome, Pass, Policy, Quota, ReadyAt, Refusal, Semaphore, WorkerPool};
+use tollgate::{
+    ClockReading, Demand, JoinHandle, Limiter, Outcome, Policy, Quota, ReadyAt, Refusal, Semaphore, WorkerPool,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -310,8 +312,8 @@ impl Limiter for EndsBadly {
         self.admitted.fetch_add(1, Ordering::SeqCst);
         Ok(())
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {
         self.ended.fetch_add(1, Ordering::SeqCst);
         resume_unwind(Box::new("an admission ended badly"));
     }
@@ -319,7 +321,7 @@ impl Limiter for EndsBadly {
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 #[test]

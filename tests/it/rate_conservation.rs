@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::shed::{RetryBudget, Throttler};
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Leased, Limiter, LimiterExt, ManualClock,
     Quota, Settlement, SlidingLog, SlidingWindow, TokenBucket, Warmup,
@@ -202,7 +202,7 @@ fn run<L: Limiter>(
     for step in steps {
         let now = clock.elapsed().saturating_sub(stale);
         let now = clock.after(Instant::ZERO, now);
-        let phase = Phase::at(clock, now);
+        let reading = ClockReading::at(clock, now);
         if !matches!(step, Step::Stale(_) | Step::Wait(_)) {
             stale = Duration::ZERO;
         }
@@ -212,7 +212,7 @@ fn run<L: Limiter>(
                 latest = latest.max(now);
                 let seen = nanos(clock, if ledger.by_latest { latest } else { now.max(changed) });
                 let ask = Ask::many(units);
-                let Ok(ticket) = limiter.try_reserve(Demand::new(&ask, phase.pass())) else {
+                let Ok(ticket) = limiter.try_reserve(Demand::new(&ask, &reading)) else {
                     continue;
                 };
                 held.push((limiter, ticket, reservations));
@@ -239,7 +239,7 @@ fn run<L: Limiter>(
                 if actual != ledger.charged(*of) {
                     latest = latest.max(now);
                 }
-                let settlement = Settlement::new(TOKENS, actual, phase.pass()).per(TOKENS);
+                let settlement = Settlement::new(TOKENS, actual, &reading).per(TOKENS);
                 // What counts no cost keeps what it took.
                 if limiter.settle(ticket, settlement) > 0 {
                     ledger.correct(*of, actual, nanos(clock, latest));
@@ -248,16 +248,16 @@ fn run<L: Limiter>(
             Step::Cancel(index) if index < held.len() => {
                 latest = latest.max(now);
                 let (limiter, ticket, of) = held.remove(index);
-                limiter.cancel(ticket, phase.pass());
+                limiter.cancel(ticket, &reading);
                 ledger.correct(of, 0, nanos(clock, latest));
             }
             Step::Commit(index) if index < held.len() => {
                 let (limiter, ticket, _) = &mut held[index];
-                limiter.commit(ticket, phase.pass());
+                limiter.commit(ticket, &reading);
             }
             Step::Finish(index) if index < held.len() => {
                 let (limiter, ticket, _) = held.remove(index);
-                limiter.finish(ticket, tollgate::Outcome::Success, phase.pass());
+                limiter.finish(ticket, tollgate::Outcome::Success, &reading);
             }
             Step::Forget(index) if index < held.len() => {
                 let (limiter, ticket, _) = held.remove(index);
@@ -519,28 +519,28 @@ proptest! {
         let (mut held, mut stale) = (Vec::new(), Duration::ZERO);
         for step in steps {
             let now = clock.elapsed().saturating_sub(stale);
-            let phase = Phase::at(&clock, clock.after(Instant::ZERO, now));
+            let reading = ClockReading::at(&clock, clock.after(Instant::ZERO, now));
             stale = Duration::ZERO;
             match step {
                 Step::Reserve(_, units) => {
                     let ask = Ask::many(units);
-                    if let Ok(ticket) = throttler.try_reserve(Demand::new(&ask, phase.pass())) {
+                    if let Ok(ticket) = throttler.try_reserve(Demand::new(&ask, &reading)) {
                         held.push((ticket, asked.len()));
                     }
                     asked.push((now.as_secs(), units, 0));
                 }
                 Step::Settle(index, _) if index < held.len() => {
-                    throttler.settle(&mut held[index].0, Settlement::new(TOKENS, 9, phase.pass()).per(TOKENS));
+                    throttler.settle(&mut held[index].0, Settlement::new(TOKENS, 9, &reading).per(TOKENS));
                 }
                 Step::Cancel(index) if index < held.len() => {
                     let (ticket, of) = held.remove(index);
-                    throttler.cancel(ticket, phase.pass());
+                    throttler.cancel(ticket, &reading);
                     asked[of].1 = 0;
                 }
                 Step::Forget(index) if index < held.len() => throttler.forget(held.remove(index).0),
                 Step::Finish(index) if index < held.len() => {
                     let (ticket, of) = held.remove(index);
-                    throttler.finish(ticket, tollgate::Outcome::Success, phase.pass());
+                    throttler.finish(ticket, tollgate::Outcome::Success, &reading);
                     asked[of].2 = asked[of].1;
                 }
                 Step::Wait(time) => clock.advance(time),

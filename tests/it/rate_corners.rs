@@ -2,7 +2,7 @@
 //! anything else showing it.
 
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, RateTicket,
     Settlement, SlidingLog, SlidingWindow, TokenBucket, Warmup,
@@ -13,21 +13,21 @@ const TENTH: Duration = Duration::from_millis(100);
 const UNITS: Cost = Cost::new("units");
 
 fn take<L: Limiter>(limiter: &L, clock: &ManualClock, units: u64) -> L::Ticket {
-    let (ask, phase) = (Ask::one().cost(UNITS, units), Phase::at(clock, clock.now()));
+    let (ask, reading) = (Ask::one().cost(UNITS, units), ClockReading::at(clock, clock.now()));
     let gate = limiter.per(UNITS);
-    gate.try_reserve(Demand::new(&ask, phase.pass())).unwrap()
+    gate.try_reserve(Demand::new(&ask, &reading)).unwrap()
 }
 
 fn settle<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: &mut L::Ticket, actual: u64) {
-    let phase = Phase::at(clock, clock.now());
+    let reading = ClockReading::at(clock, clock.now());
     let corrected = limiter
         .per(UNITS)
-        .settle(ticket, Settlement::new(UNITS, actual, phase.pass()));
+        .settle(ticket, Settlement::new(UNITS, actual, &reading));
     assert_eq!(corrected, 1);
 }
 
 fn cancel<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: L::Ticket) {
-    limiter.cancel(ticket, Phase::at(clock, clock.now()).pass());
+    limiter.cancel(ticket, &ClockReading::at(clock, clock.now()));
 }
 
 fn window(clock: &ManualClock, limit: u64) -> FixedWindow {
@@ -487,7 +487,7 @@ fn a_rate_is_fresh_again_when_nothing_counts_any_more() {
         warmup_of(&clock).boxed(),
     ];
     for (at, limiter) in limiters.iter().enumerate() {
-        let fresh = || limiter.is_fresh(Phase::at(&clock, clock.now()).pass());
+        let fresh = || limiter.is_pristine(&ClockReading::at(&clock, clock.now()));
         assert!(fresh(), "{at}: when it is made");
         let _ = take(limiter, &clock, 1);
         assert!(!fresh(), "{at}: one counts");
@@ -555,12 +555,12 @@ fn nothing_is_ready_now_also_in_debt() {
     leaky.force_acquire(5);
     warmup.force_acquire(3);
     fn says<L: Limiter>(limiter: &L, clock: &ManualClock) {
-        let phase = Phase::at(clock, clock.now());
+        let reading = ClockReading::at(clock, clock.now());
         for (units, at_once) in [(0, true), (1, false)] {
             let ask = Ask::many(units);
-            let ready = limiter.ready_at(Demand::new(&ask, phase.pass()));
+            let ready = limiter.ready_at(Demand::new(&ask, &reading));
             assert_eq!((ready.not_before().is_none(), ready.is_event()), (at_once, false));
-            assert_eq!(limiter.try_reserve(Demand::new(&ask, phase.pass())).is_ok(), at_once);
+            assert_eq!(limiter.try_reserve(Demand::new(&ask, &reading)).is_ok(), at_once);
         }
     }
     says(&bucket, &clock);

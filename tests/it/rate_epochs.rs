@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::time::{Instant, Phase};
+use tollgate::time::{ClockReading, Instant};
 use tollgate::{Ask, Cost, Demand, Inherit, Limiter, LimiterExt, ManualClock, Quota, Settlement, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -14,14 +14,14 @@ fn bucket(clock: &ManualClock, quota: &str) -> TokenBucket {
     TokenBucket::new(quota.parse().unwrap()).on(clock)
 }
 
-fn at(clock: &ManualClock, since_zero: Duration) -> Phase {
-    Phase::at(clock, clock.after(Instant::ZERO, since_zero))
+fn at(clock: &ManualClock, since_zero: Duration) -> ClockReading {
+    ClockReading::at(clock, clock.after(Instant::ZERO, since_zero))
 }
 
 /// Takes `n` as of an instant.
 fn take_at(bucket: &TokenBucket, clock: &ManualClock, instant: Duration, n: u64) -> bool {
-    let (ask, phase) = (Ask::many(n), at(clock, instant));
-    bucket.try_reserve(Demand::new(&ask, phase.pass())).is_ok()
+    let (ask, reading) = (Ask::many(n), at(clock, instant));
+    bucket.try_reserve(Demand::new(&ask, &reading)).is_ok()
 }
 
 /// Rates whose burst takes more than a lifetime to refill.
@@ -199,10 +199,10 @@ fn a_stale_settlement_mints_nothing_for_stale_takers() {
     let gate = (&bucket).per(TOKENS);
     let ask = Ask::one().cost(TOKENS, 10);
     let stale = at(&clock, Duration::ZERO);
-    let mut first = gate.try_reserve(Demand::new(&ask, stale.pass())).unwrap();
+    let mut first = gate.try_reserve(Demand::new(&ask, &stale)).unwrap();
     clock.advance(SECOND * 10);
     bucket.try_acquire(4).unwrap();
-    gate.settle(&mut first, Settlement::new(TOKENS, 0, stale.pass()));
+    gate.settle(&mut first, Settlement::new(TOKENS, 0, &stale));
     // It has been full since: nothing comes back. Six seconds before there was nothing.
     assert_eq!(bucket.available(), 6);
     assert!(!take_at(&bucket, &clock, SECOND * 4, 1));

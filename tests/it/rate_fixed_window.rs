@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Policy, Reason, Settlement, WindowError,
 };
@@ -189,13 +189,13 @@ fn a_settlement_upwards_gives_back_none_of_what_others_took_since() {
     let clock = ManualClock::new();
     let window = window(&clock, 4);
     let gate = (&window).per(TOKENS);
-    let phase = Phase::at(&clock, clock.now());
+    let reading = ClockReading::at(&clock, clock.now());
     let ask = Ask::one().cost(TOKENS, 2);
-    let mut first = gate.try_reserve(Demand::new(&ask, phase.pass())).unwrap();
+    let mut first = gate.try_reserve(Demand::new(&ask, &reading)).unwrap();
     window.force_acquire(6);
-    gate.settle(&mut first, Settlement::new(TOKENS, 5, phase.pass()));
+    gate.settle(&mut first, Settlement::new(TOKENS, 5, &reading));
     assert_eq!(window.debt(), 7);
-    gate.cancel(first, phase.pass());
+    gate.cancel(first, &reading);
     assert_eq!(window.debt(), 4, "what lies between is another's");
 }
 
@@ -425,7 +425,7 @@ proptest! {
         let mut counts = std::collections::BTreeMap::<u64, u64>::new();
         let mut held = Vec::new();
         for (op, index, actual) in ops {
-            let phase = Phase::at(&clock, clock.now());
+            let reading = ClockReading::at(&clock, clock.now());
             let now = clock.elapsed().as_nanos() as u64 / LENGTH;
             // Where the next units come to lie: in the window that runs, or where the debt ends.
             let (debt, free) = (window.debt(), window.available());
@@ -453,14 +453,14 @@ proptest! {
                 }
                 Op::Reserve(n) => {
                     let ask = Ask::one().cost(TOKENS, n);
-                    if let Ok(ticket) = gate.try_reserve(Demand::new(&ask, phase.pass())) {
+                    if let Ok(ticket) = gate.try_reserve(Demand::new(&ask, &reading)) {
                         *counts.entry(now).or_default() += n;
                         held.push((ticket, n, vec![now; n as usize]));
                     }
                 }
                 Op::Book(_) if index < held.len() => {
                     let (ticket, charged, places) = &mut held[index];
-                    gate.settle(ticket, Settlement::new(TOKENS, actual, phase.pass()));
+                    gate.settle(ticket, Settlement::new(TOKENS, actual, &reading));
                     for at in place(actual.saturating_sub(*charged)) {
                         *counts.entry(at).or_default() += 1;
                         places.push(at);
@@ -475,7 +475,7 @@ proptest! {
                 }
                 Op::Cancel(_) if index < held.len() => {
                     let (ticket, _, places) = held.remove(index);
-                    gate.cancel(ticket, phase.pass());
+                    gate.cancel(ticket, &reading);
                     for at in places {
                         *counts.entry(at).or_default() -= 1;
                     }

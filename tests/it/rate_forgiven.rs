@@ -2,7 +2,7 @@
 //! came before whom, what has been spent, where an axis or a window ends.
 
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Leased, Limiter, LimiterExt, ManualClock, Quota, Settlement,
     SlidingLog, SlidingWindow, TokenBucket, Warmup,
@@ -13,18 +13,18 @@ const TENTH: Duration = Duration::from_millis(100);
 const UNITS: Cost = Cost::new("units");
 
 fn take<L: Limiter>(limiter: &L, clock: &ManualClock, units: u64) -> L::Ticket {
-    let (ask, phase) = (Ask::many(units), Phase::at(clock, clock.now()));
-    limiter.try_reserve(Demand::new(&ask, phase.pass())).unwrap()
+    let (ask, reading) = (Ask::many(units), ClockReading::at(clock, clock.now()));
+    limiter.try_reserve(Demand::new(&ask, &reading)).unwrap()
 }
 
 fn settle<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: &mut L::Ticket, actual: u64) {
-    let phase = Phase::at(clock, clock.now());
-    let settlement = Settlement::new(UNITS, actual, phase.pass());
+    let reading = ClockReading::at(clock, clock.now());
+    let settlement = Settlement::new(UNITS, actual, &reading);
     assert_eq!(limiter.per(UNITS).settle(ticket, settlement), 1);
 }
 
 fn cancel<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: L::Ticket) {
-    limiter.cancel(ticket, Phase::at(clock, clock.now()).pass());
+    limiter.cancel(ticket, &ClockReading::at(clock, clock.now()));
 }
 
 fn bucket(clock: &ManualClock, burst: u64) -> TokenBucket {
@@ -232,8 +232,8 @@ fn a_stale_reading_waits_for_nothing_that_is_there() {
     fixed.try_acquire(4).unwrap();
     clock.advance(SECOND);
     assert_eq!(fixed.available(), 4);
-    let (ask, phase) = (Ask::many(4), Phase::at(&clock, stale));
-    let ready = fixed.ready_at(Demand::new(&ask, phase.pass()));
+    let (ask, reading) = (Ask::many(4), ClockReading::at(&clock, stale));
+    let ready = fixed.ready_at(Demand::new(&ask, &reading));
     assert_eq!((ready.not_before(), ready.is_event()), (None, false));
 }
 

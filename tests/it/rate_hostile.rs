@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{Ask, BoxLimiter, Cost, Demand, Inherit, Instant, Limiter, LimiterExt, ManualClock, Quota, Settlement};
 use tollgate::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 
@@ -199,14 +199,19 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Runs one operation as of an instant.
-fn run(limiter: &BoxLimiter, op: Op, phase: &Phase, held: &mut Vec<<BoxLimiter as Limiter>::Ticket>) -> String {
+fn run(
+    limiter: &BoxLimiter,
+    op: Op,
+    reading: &ClockReading,
+    held: &mut Vec<<BoxLimiter as Limiter>::Ticket>,
+) -> String {
     let reserve = |n| {
         let ask = Ask::one().cost(TOKENS, n);
-        limiter.try_reserve(Demand::new(&ask, phase.pass())).ok()
+        limiter.try_reserve(Demand::new(&ask, reading)).ok()
     };
     let ready = || {
         let ask = Ask::one().cost(TOKENS, 1);
-        limiter.ready_at(Demand::new(&ask, phase.pass())).not_before()
+        limiter.ready_at(Demand::new(&ask, reading)).not_before()
     };
     // Whatever else is done, it has seen this instant.
     ready();
@@ -218,11 +223,11 @@ fn run(limiter: &BoxLimiter, op: Op, phase: &Phase, held: &mut Vec<<BoxLimiter a
             format!("{}", ticket.is_some())
         }
         Op::Cancel(index) if index < held.len() => {
-            limiter.cancel(held.remove(index), phase.pass());
+            limiter.cancel(held.remove(index), reading);
             String::new()
         }
         Op::Settle(index, actual) if index < held.len() => {
-            limiter.settle(&mut held[index], Settlement::new(TOKENS, actual, phase.pass()));
+            limiter.settle(&mut held[index], Settlement::new(TOKENS, actual, reading));
             String::new()
         }
         _ => String::new(),
@@ -254,8 +259,8 @@ proptest! {
                     (seen, seen.min(ahead))
                 };
                 now = latest;
-                let one = run(&stale, op, &Phase::at(&clock, seen), &mut held);
-                let two = run(&fresh, op, &Phase::at(&clock, latest), &mut twins);
+                let one = run(&stale, op, &ClockReading::at(&clock, seen), &mut held);
+                let two = run(&fresh, op, &ClockReading::at(&clock, latest), &mut twins);
                 prop_assert_eq!(one, two, "{} at {:?}, not {:?}", name, seen, latest);
             }
         }
@@ -270,16 +275,16 @@ fn an_admission_by_an_earlier_reading_counts_from_the_latest() {
     for (name, limiter) in four_a_second(&clock) {
         let mut held = Vec::new();
         let after = |millis| clock.after(Instant::ZERO, Duration::from_millis(millis));
-        let [first, latest, before] = [0, 4_000, 2_500].map(|millis| Phase::at(&clock, after(millis)));
+        let [first, latest, before] = [0, 4_000, 2_500].map(|millis| ClockReading::at(&clock, after(millis)));
         run(&limiter, Op::Take(1), &first, &mut held);
         // A look is enough.
         run(&limiter, Op::Cancel(0), &latest, &mut held);
         let ask = Ask::one().cost(TOKENS, 1);
-        let taken = limiter.try_reserve(Demand::new(&ask, before.pass())).is_ok();
+        let taken = limiter.try_reserve(Demand::new(&ask, &before)).is_ok();
         for _ in 0..4 {
-            let _ = limiter.try_reserve(Demand::new(&ask, before.pass()));
+            let _ = limiter.try_reserve(Demand::new(&ask, &before));
         }
-        let next = limiter.ready_at(Demand::new(&ask, before.pass())).not_before();
+        let next = limiter.ready_at(Demand::new(&ask, &before)).not_before();
         assert!(taken && next > Some(after(4_000)), "{name}: {next:?}");
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Demand, FixedWindow, Inherit, Keyed, LeakyBucket, Leased, Limiter, ManualClock, Quota, Reason, Refusal,
     SlidingLog, SlidingWindow, TokenBucket, Wait, Warmup,
@@ -21,14 +21,14 @@ fn for_good(refused: Result<(), Refusal<'_>>) {
 /// Given one that fits, and one that does not, when the limiter is empty, or full, then only the first is worth waiting for.
 #[track_caller]
 fn tells_apart<L: Limiter>(limiter: &L, fits: u64, too_many: u64) {
-    let phase = Phase::new();
+    let reading = ClockReading::new();
     let ready = |n| {
         let ask = Ask::many(n);
-        limiter.ready_at(Demand::new(&ask, phase.pass())).is_never()
+        limiter.ready_at(Demand::new(&ask, &reading)).is_never()
     };
     assert_eq!([ready(fits), ready(too_many)], [false, true]);
     let ask = Ask::many(too_many);
-    for_good(limiter.try_reserve(Demand::new(&ask, phase.pass())).map(|_| ()));
+    for_good(limiter.try_reserve(Demand::new(&ask, &reading)).map(|_| ()));
 }
 
 /// Given a limiter of which ten fit at once, and a change after which five do.

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{Ask, Demand, Instant, Limiter, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -14,12 +14,12 @@ type Ticket = <TokenBucket as Limiter>::Ticket;
 
 /// Reserves by a reading of the clock of its own.
 fn take(bucket: &TokenBucket, clock: &ManualClock, at: Instant, n: u64) -> Option<Ticket> {
-    let (ask, phase) = (Ask::many(n), Phase::at(clock, at));
-    bucket.try_reserve(Demand::new(&ask, phase.pass())).ok()
+    let (ask, reading) = (Ask::many(n), ClockReading::at(clock, at));
+    bucket.try_reserve(Demand::new(&ask, &reading)).ok()
 }
 
 fn cancel(bucket: &TokenBucket, clock: &ManualClock, at: Instant, ticket: Ticket) {
-    bucket.cancel(ticket, Phase::at(clock, at).pass());
+    bucket.cancel(ticket, &ClockReading::at(clock, at));
 }
 
 /// Given five of ten, when they are given back by a reading from before the bucket was full again and emptied, then nothing

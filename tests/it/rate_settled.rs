@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use std::time::Duration;
 use tollgate::keyed::FairBudget;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Leased, Limiter, ManualClock, Quota, Settlement, SlidingLog,
     SlidingWindow, TokenBucket, Warmup,
@@ -15,17 +15,17 @@ const TOKENS: Cost = Cost::new("tokens");
 
 /// Reserves `n` of `limiter` at this instant.
 fn reserve<L: Limiter>(limiter: &L, clock: &ManualClock, n: u64) -> Option<L::Ticket> {
-    let (ask, phase) = (Ask::many(n), Phase::at(clock, clock.now()));
-    limiter.try_reserve(Demand::new(&ask, phase.pass())).ok()
+    let (ask, reading) = (Ask::many(n), ClockReading::at(clock, clock.now()));
+    limiter.try_reserve(Demand::new(&ask, &reading)).ok()
 }
 
 fn settle<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: &mut L::Ticket, actual: u64) {
-    let phase = Phase::at(clock, clock.now());
-    limiter.settle(ticket, Settlement::new(TOKENS, actual, phase.pass()).per(TOKENS));
+    let reading = ClockReading::at(clock, clock.now());
+    limiter.settle(ticket, Settlement::new(TOKENS, actual, &reading).per(TOKENS));
 }
 
 fn cancel<L: Limiter>(limiter: &L, clock: &ManualClock, ticket: L::Ticket) {
-    limiter.cancel(ticket, Phase::at(clock, clock.now()).pass());
+    limiter.cancel(ticket, &ClockReading::at(clock, clock.now()));
 }
 
 /// Given three reservations of which the first and the last are settled upwards, when the first is given back and later the last, then

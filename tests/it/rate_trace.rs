@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::path::Path;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Demand, FixedWindow, FutureReservation, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog,
     SlidingWindow, TokenBucket,
@@ -97,17 +97,17 @@ impl<T> GivenUp<T> {
 fn kept<L: Limiter>(limiter: &L, clock: &ManualClock, requests: &[(u64, u64)], seed: u64) -> (Vec<(u64, u64)>, usize) {
     let mut random = Random(seed);
     let (mut kept, mut given_up) = (Vec::new(), GivenUp::new());
-    let cancel = |ticket| limiter.cancel(ticket, Phase::at(clock, clock.now()).pass());
+    let cancel = |ticket| limiter.cancel(ticket, &ClockReading::at(clock, clock.now()));
     for &(at, tokens) in requests {
         given_up.pass(clock, at, cancel);
-        let (ask, phase) = (Ask::many(tokens), Phase::at(clock, clock.now()));
-        let Ok(mut ticket) = limiter.try_reserve(Demand::new(&ask, phase.pass())) else {
+        let (ask, reading) = (Ask::many(tokens), ClockReading::at(clock, clock.now()));
+        let Ok(mut ticket) = limiter.try_reserve(Demand::new(&ask, &reading)) else {
             continue;
         };
         if random.below(5) < 2 {
             given_up.hold(at + random.below(30_000_000_000), ticket);
         } else {
-            limiter.commit(&mut ticket, phase.pass());
+            limiter.commit(&mut ticket, &reading);
             kept.push((at, tokens));
         }
     }

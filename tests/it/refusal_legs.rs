@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tollgate::sync::turn::Turnstile;
-use tollgate::time::Pass;
+use tollgate::sync::WaitQueue;
+use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, Limiter, LimiterExt, ManualClock, Outcome, Quota, ReadyAt, Reason, Refusal, TokenBucket, Wait,
 };
@@ -66,24 +66,24 @@ impl<L: Limiter> TenTimes<L> {
 impl<L: Limiter> Limiter for TenTimes<L> {
     type Ticket = L::Ticket;
     fn try_reserve(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
-        self.0.try_reserve(Demand::new(&Self::ask(demand), demand.pass()))
+        self.0.try_reserve(Demand::new(&Self::ask(demand), demand.reading()))
     }
-    fn cancel(&self, ticket: L::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: L::Ticket, now: &ClockReading) {
         self.0.cancel(ticket, now);
     }
-    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: &ClockReading) {
         self.0.finish(ticket, outcome, now);
     }
     fn forget(&self, ticket: L::Ticket) {
         self.0.forget(ticket);
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.ready_at(Demand::new(&Self::ask(demand), demand.pass()))
+        self.0.ready_at(Demand::new(&Self::ask(demand), demand.reading()))
     }
     fn clock(&self) -> Option<&tollgate::Clock> {
         self.0.clock()
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.0.queues(visit);
     }
 }
@@ -119,8 +119,8 @@ impl Limiter for Full {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
         Err(Refusal::new(Reason::Saturated, "full", demand.units(), Wait::Event))
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.looks.fetch_add(1, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Limiter for Full {
             false => ReadyAt::on_event("full"),
         }
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
 }
 
 /// The debug form of a refusal is made where something has gone wrong already: it runs no users' code.

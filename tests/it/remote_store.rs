@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::remote::{
     Away, Backend, Blocks, Key, Memory, News, Remote, RemoteBuilder, Reply, Rule, Session, Step, StoreError,
 };
-use tollgate::time::{Phase, Sleep};
+use tollgate::time::{ClockReading, Sleep};
 use tollgate::{Ask, Clock, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason};
 
 const TTL: Duration = Duration::from_secs(4);
@@ -371,8 +371,8 @@ fn what_was_granted_for_later_is_ready_then_and_not_before() {
     let ready = |n| {
         let refusal = remote.try_acquire(n).unwrap_err();
         assert_eq!(refusal.reason(), Reason::RateExceeded);
-        let (ask, phase) = (Ask::many(n), Phase::new());
-        let ready = remote.ready_at(Demand::new(&ask, phase.pass()));
+        let (ask, reading) = (Ask::many(n), ClockReading::new());
+        let ready = remote.ready_at(Demand::new(&ask, &reading));
         (ready.is_event(), ready.not_before())
     };
     let begun = world.clock.now();

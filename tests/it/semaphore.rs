@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::sync::turn::{Claim, Turnstile};
+use tollgate::sync::{QueueKey, WaitQueue};
 use tollgate::{AcquireTimeoutError, Ask, LimiterExt, ManualClock, Reason, Semaphore, TryAcquireError};
 
 #[derive(Default)]
@@ -115,7 +115,7 @@ fn a_claim_that_is_left_twice_or_made_up_changes_nothing() {
     assert_eq!((semaphore.waiting(), semaphore.available_permits()), (1, 0));
     semaphore.leave(claim);
     semaphore.leave(claim);
-    semaphore.leave(Claim::new(claim.turnstile(), u64::MAX));
+    semaphore.leave(QueueKey::new(claim.wait_queue(), u64::MAX));
     let [count] = counts();
     let mut waiter = pin!(semaphore.acquire());
     assert!(poll(waiter.as_mut(), &count).is_pending());

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use tollgate::sync::turn::Turnstile;
-use tollgate::time::Phase;
+use tollgate::sync::WaitQueue;
+use tollgate::time::ClockReading;
 use tollgate::{
     AcquireTimeoutError, Ask, Cost, Demand, Limiter, LimiterExt, Order, Overflow, OwnedSemaphorePermit, Policy,
     PolicyError, Reason, Semaphore,
@@ -317,8 +317,8 @@ fn what_is_flagged_is_ready_while_permits_are_free() {
     assert!(poll(idle.as_mut()).is_pending());
     let ready = |n| {
         let clock = tollgate::ManualClock::new();
-        let phase = Phase::at(&clock, clock.now());
-        let ready = semaphore.ready_at(Demand::new(&Ask::many(n), phase.pass()));
+        let reading = ClockReading::at(&clock, clock.now());
+        let ready = semaphore.ready_at(Demand::new(&Ask::many(n), &reading));
         (ready.is_event(), ready.is_never())
     };
     let (now, in_turn, never) = ((false, false), (true, false), (false, true));
@@ -341,17 +341,17 @@ fn what_is_flagged_is_ready_while_permits_are_free() {
 fn what_was_watched_is_fresh_again() {
     let semaphore = Semaphore::new(2);
     let clock = tollgate::ManualClock::new();
-    let phase = Phase::at(&clock, clock.now());
+    let reading = ClockReading::at(&clock, clock.now());
     let held = semaphore.try_acquire().unwrap();
     {
         let mut idle = pin!(semaphore.until_idle());
         assert!(poll(idle.as_mut()).is_pending());
-        assert!(!semaphore.is_fresh(phase.pass()));
+        assert!(!semaphore.is_pristine(&reading));
     }
     let mut told = pin!(semaphore.until_idle());
     assert!(poll(told.as_mut()).is_pending());
     drop(held);
-    assert!(semaphore.is_fresh(phase.pass()));
+    assert!(semaphore.is_pristine(&reading));
     assert!(poll(told).is_ready());
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::sync::turn::Turnstile;
+use tollgate::sync::WaitQueue;
 use tollgate::{
     AcquireTimeoutError, Ask, Clock, LimiterExt, ManualClock, Order, Overflow, Policy, Semaphore, SemaphoreBuilder,
     SemaphorePermit, SemaphoreStats,

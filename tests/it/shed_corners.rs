@@ -38,7 +38,7 @@ fn classes_say_how_they_stand() {
     for class in [0, 1] {
         shared
             .class(class)
-            .survey(&mut |standing| standings.push(format!("{:?}", standing.state)));
+            .visit_status(&mut |status| standings.push(format!("{:?}", status.state)));
     }
     assert!(standings[0].contains("limit: 3, in_use: 0"), "{standings:?}");
     assert!(standings[1].contains("limit: 5, in_use: 4"), "{standings:?}");
@@ -86,7 +86,7 @@ fn whoever_waits_for_a_retry_wakes_when_it_is_whole() {
     assert!(format!("{budget:?}").contains("available: 2"));
 }
 
-/// Given a thread that waits for a retry, when deposits make one whole, then it is served: the bell has rung.
+/// Given a thread that waits for a retry, when deposits make one whole, then it is served: the `Notify` has fired.
 #[test]
 fn a_blocked_thread_wakes_for_a_whole_retry() {
     let budget = Arc::new(RetryBudget::new(0.5, 1).unwrap());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::time::{Phase, Sleep};
+use tollgate::time::{ClockReading, Sleep};
 use tollgate::{Clock, Instant, ManualClock, Semaphore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -59,16 +59,12 @@ fn durations_are_rounded_up_and_saturate() {
 #[test]
 fn a_pass_reads_the_clock_once() {
     let (clock, other) = (ManualClock::new(), ManualClock::new());
-    let phase = Phase::new();
-    let first = phase.pass().now(&clock);
+    let reading = ClockReading::new();
+    let first = reading.now(&clock);
     clock.advance(SECOND);
-    assert_eq!(phase.pass().now(&clock), first);
+    assert_eq!(reading.now(&clock), first);
     other.advance(SECOND);
-    assert_eq!(
-        phase.pass().now(&other),
-        other.now(),
-        "a leg on another clock reads its own"
-    );
+    assert_eq!(reading.now(&other), other.now(), "a leg on another clock reads its own");
 }
 
 /// Given no runtime, when a future sleeps by the real clock, then it wakes, and not before its instant.

@@ -4,7 +4,7 @@ use crate::Passed;
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{Ask, Demand, Inherit, Limiter, LimiterExt, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -136,21 +136,21 @@ fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
         let clock = ManualClock::new();
         let bucket = bucket(&clock, 1, 8);
         let reserve = |n| {
-            let (ask, phase) = (Ask::many(n), Phase::new());
-            bucket.try_reserve(Demand::new(&ask, phase.pass())).unwrap()
+            let (ask, reading) = (Ask::many(n), ClockReading::new());
+            bucket.try_reserve(Demand::new(&ask, &reading)).unwrap()
         };
         // Under all of them, so that what they give back is remembered.
         bucket.try_acquire(1).unwrap();
         let (first, second) = (reserve(5), reserve(1));
         let other = Arc::clone(&bucket);
-        let thread = thread::spawn(move || other.cancel(first, Phase::new().pass()));
+        let thread = thread::spawn(move || other.cancel(first, &ClockReading::new()));
         let third = reserve(1);
         thread.join().unwrap();
-        bucket.cancel(second, Phase::new().pass());
+        bucket.cancel(second, &ClockReading::new());
         clock.advance(2 * SECOND);
         assert_eq!(bucket.available(), 8);
         bucket.try_acquire(8).unwrap();
-        bucket.cancel(third, Phase::new().pass());
+        bucket.cancel(third, &ClockReading::new());
         assert_eq!(bucket.available(), 0);
     });
 }
@@ -163,15 +163,15 @@ fn a_cancel_beside_one_who_finds_the_bucket_full_mints_nothing() {
         crate::exhaustive(move || {
             let clock = ManualClock::new();
             let bucket = bucket(&clock, 1, 10);
-            let (ask, phase) = (Ask::many(5), Phase::new());
-            let held = bucket.try_reserve(Demand::new(&ask, phase.pass())).unwrap();
+            let (ask, reading) = (Ask::many(5), ClockReading::new());
+            let held = bucket.try_reserve(Demand::new(&ask, &reading)).unwrap();
             bucket.try_acquire(above).unwrap();
             let (other, later) = (Arc::clone(&bucket), clock.clone());
             let thread = thread::spawn(move || {
                 later.advance(20 * SECOND);
                 other.try_acquire(10).unwrap();
             });
-            bucket.cancel(held, phase.pass());
+            bucket.cancel(held, &reading);
             thread.join().unwrap();
             assert_eq!(bucket.available(), 0);
         });

@@ -6,7 +6,7 @@ use crate::Passed;
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::time::Phase;
+use tollgate::time::ClockReading;
 use tollgate::{Ask, Demand, Inherit, Instant, LeakyBucket, Limiter, ManualClock, Quota, RateTicket};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,17 +25,17 @@ impl Rig {
         Arc::new(Self { clock, bucket })
     }
 
-    fn phase(&self, at: Duration) -> Phase {
-        Phase::at(&self.clock, self.clock.after(Instant::ZERO, at))
+    fn at(&self, at: Duration) -> ClockReading {
+        ClockReading::at(&self.clock, self.clock.after(Instant::ZERO, at))
     }
 
     fn take(&self, at: Duration) -> Option<RateTicket<3>> {
-        let (ask, phase) = (Ask::one(), self.phase(at));
-        self.bucket.try_reserve(Demand::new(&ask, phase.pass())).ok()
+        let (ask, reading) = (Ask::one(), self.at(at));
+        self.bucket.try_reserve(Demand::new(&ask, &reading)).ok()
     }
 
     fn cancel(&self, ticket: RateTicket<3>, at: Duration) {
-        self.bucket.cancel(ticket, self.phase(at).pass());
+        self.bucket.cancel(ticket, &self.at(at));
     }
 
     /// How long after `at` nothing is left in the bucket, where that is the latest instant.

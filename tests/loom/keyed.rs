@@ -5,7 +5,7 @@
 use loom::sync::Mutex;
 use loom::thread;
 use std::sync::Arc;
-use tollgate::{Demand, Keyed, Limiter, LimiterExt, Outcome, Pass, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{ClockReading, Demand, Keyed, Limiter, LimiterExt, Outcome, ReadyAt, Reason, Refusal, Wait};
 
 /// Admits once.
 struct Once(Mutex<bool>);
@@ -17,16 +17,16 @@ impl Limiter for Once {
         let refusal = Refusal::new(Reason::RateExceeded, "once", demand.units(), Wait::Never);
         if taken { Err(refusal) } else { Ok(()) }
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn is_fresh(&self, _: Pass<'_>) -> bool {
+    fn is_pristine(&self, _: &ClockReading) -> bool {
         !*self.0.lock().unwrap()
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 fn admitted(map: &Keyed<u64, Once>, key: u64) -> u64 {

@@ -6,22 +6,23 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::sync::bell::Bell;
+use tollgate::sync::Notify;
 use tollgate::{
-    Ask, Demand, Due, Instant, Limiter, LimiterExt, ManualClock, Outcome, Pass, Policy, ReadyAt, Reason, Refusal, Wait,
+    Ask, ClockReading, Demand, Due, Instant, Limiter, LimiterExt, ManualClock, Outcome, Policy, ReadyAt, Reason,
+    Refusal, Wait,
 };
 
-/// A counter of free places that announces every return by its bell, and by nothing else: all its own accesses are
-/// relaxed, so that whatever orders them is the bell's doing.
+/// A counter of free places that announces every return by its `Notify`, and by nothing else: all its own accesses are
+/// relaxed, so that whatever orders them is the `Notify`'s doing.
 struct Gate {
     free: AtomicU64,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Gate {
     fn give(&self, units: u64) {
         self.free.fetch_add(units, Ordering::Relaxed);
-        self.bell.ring();
+        self.notify.notify_all();
     }
 }
 
@@ -34,22 +35,22 @@ impl Limiter for Gate {
             .map(|_| units)
             .map_err(|_| Refusal::new(Reason::Saturated, "gate", units, Wait::Event))
     }
-    fn cancel(&self, ticket: u64, _: Pass<'_>) {
+    fn cancel(&self, ticket: u64, _: &ClockReading) {
         self.give(ticket);
     }
-    fn finish(&self, ticket: u64, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, ticket: u64, _: Outcome, _: &ClockReading) {
         self.give(ticket);
     }
     fn forget(&self, _: u64) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         if self.free.load(Ordering::Relaxed) >= demand.units() {
             ReadyAt::NOW
         } else {
             ReadyAt::on_event("gate")
         }
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// Counts its wake-ups.
@@ -72,7 +73,7 @@ impl Count {
 fn policy(free: u64) -> Policy<Arc<Gate>> {
     let gate = Gate {
         free: AtomicU64::new(free),
-        bell: Bell::new(),
+        notify: Notify::new(),
     };
     Policy::builder()
         .clock(&ManualClock::new())
@@ -176,13 +177,13 @@ fn two_joins_beside_two_releases_are_both_served() {
 /// All its own accesses are relaxed.
 struct Ceiling {
     limit: AtomicU64,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Ceiling {
     fn set(&self, limit: u64) {
         self.limit.store(limit, Ordering::Relaxed);
-        self.bell.ring_anew();
+        self.notify.notify_reconfigured();
     }
 }
 
@@ -194,23 +195,23 @@ impl Limiter for Ceiling {
             false => Err(Refusal::new(Reason::Oversized, "ceiling", demand.units(), Wait::Never)),
         }
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         match self.limit.load(Ordering::Relaxed) >= demand.units() {
             true => ReadyAt::NOW,
             false => ReadyAt::never("ceiling"),
         }
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 fn ceiling(limit: u64) -> Arc<Ceiling> {
     Arc::new(Ceiling {
         limit: AtomicU64::new(limit),
-        bell: Bell::new(),
+        notify: Notify::new(),
     })
 }
 
@@ -242,7 +243,7 @@ fn a_change_of_settings_beside_a_join_judges_the_newcomer() {
         let ceiling = ceiling(2);
         let gate = Gate {
             free: AtomicU64::new(0),
-            bell: Bell::new(),
+            notify: Notify::new(),
         };
         let legs = gate.and(Arc::clone(&ceiling));
         let policy = Policy::builder().clock(&ManualClock::new()).over(legs).unwrap();
@@ -277,13 +278,13 @@ impl Limiter for From {
             false => Ok(()),
         }
     }
-    fn cancel(&self, (): (), _: Pass<'_>) {}
-    fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::at("from", self.1)
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// Given a waiter whose instant comes beside its join, while the queue's timer is being set, then it is admitted or woken.

@@ -2,11 +2,11 @@
 
 use super::mark::{Gate, Mark};
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::standing::Standing;
-use crate::sync::turn::Turnstile;
-use crate::time::{Clock, Instant, Pass};
+use crate::status::Status;
+use crate::sync::wait_queue::WaitQueue;
+use crate::time::{Clock, ClockReading, Instant};
 
 /// A limiter that applies only while a load exceeds a mark. Made by [`LimiterExt::linked`](crate::LimiterExt::linked).
 ///
@@ -16,7 +16,7 @@ use crate::time::{Clock, Instant, Pass};
 /// A request that the load is measured by does not count in its own case: put what is [metered](super::Meter) before or behind
 /// it, as it costs least.
 ///
-/// Whoever waits is told when the load falls, at the instant that the load names or by its bell.
+/// Whoever waits is told when the load falls, at the instant that the load names or by its `Notify`.
 #[derive(Debug)]
 pub struct Linked<L> {
     limiter: L,
@@ -72,14 +72,14 @@ impl<L: Limiter> Limiter for Linked<L> {
     }
 
     #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.cancel(ticket, now);
         }
     }
 
     #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.commit(ticket, now);
         }
@@ -94,7 +94,7 @@ impl<L: Limiter> Limiter for Linked<L> {
     }
 
     #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         if let Some(ticket) = ticket {
             self.limiter.finish(ticket, outcome, now);
         }
@@ -107,8 +107,8 @@ impl<L: Limiter> Limiter for Linked<L> {
     }
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        self.limiter.heeds()
+    fn callbacks(&self) -> Callbacks {
+        self.limiter.callbacks()
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -129,7 +129,7 @@ impl<L: Limiter> Limiter for Linked<L> {
         self.limiter.clock().or(Some(self.gate.clock()))
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
@@ -140,14 +140,14 @@ impl<L: Limiter> Limiter for Linked<L> {
     }
 
     /// That of the limiter, while it applies.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         if self.applies() {
-            self.limiter.survey(visit);
+            self.limiter.visit_status(visit);
         }
     }
 
     /// The limiter is, and the load does not count as exceeded.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        !self.gate.is_exceeded(now.now(self.gate.clock())) && self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        !self.gate.is_exceeded(now.now(self.gate.clock())) && self.limiter.is_pristine(now)
     }
 }

@@ -1,39 +1,39 @@
 //! What a linked limit looks at.
 
-use crate::sync::bell::Bell;
+use crate::sync::notify::Notify;
 use crate::time::Instant;
 
 /// A load: a number that rises and falls. A [`Meter`](super::Meter) gives some; write your own for what only you can
 /// measure.
 ///
-/// A load that falls must say so, or whoever waits is not told: by its [`bell`](Self::bell) when something happened, by
+/// A load that falls must say so, or whoever waits is not told: by its [`notify`](Self::notify) when something happened, by
 /// [`falls_to`](Self::falls_to) when it falls as time passes.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use tollgate::policy::linked::{Load, Mark};
-/// use tollgate::sync::bell::Bell;
+/// use tollgate::sync::Notify;
 /// use tollgate::{Ask, Instant, LimiterExt, Semaphore};
 ///
 /// /// How far a replica is behind, in milliseconds.
 /// #[derive(Default)]
 /// struct Lag {
 ///     millis: AtomicU64,
-///     bell: Bell,
+///     notify: Notify,
 /// }
 /// impl Lag {
 ///     fn set(&self, millis: u64) {
 ///         self.millis.store(millis, Ordering::Relaxed);
-///         self.bell.ring();
+///         self.notify.notify_all();
 ///     }
 /// }
 /// impl Load for Lag {
 ///     fn read(&self, _: Instant) -> f64 {
 ///         self.millis.load(Ordering::Relaxed) as f64
 ///     }
-///     fn bell(&self) -> Option<&Bell> {
-///         Some(&self.bell)
+///     fn notify(&self) -> Option<&Notify> {
+///         Some(&self.notify)
 ///     }
 /// }
 ///
@@ -59,7 +59,7 @@ pub trait Load: Send + Sync {
     }
 
     /// What is rung after each event that has lowered it.
-    fn bell(&self) -> Option<&Bell> {
+    fn notify(&self) -> Option<&Notify> {
         None
     }
 }

@@ -102,8 +102,8 @@ impl Gate {
 
     /// Lets whoever waits hear when the load falls. To be called before the load is read.
     pub(crate) fn listen(&self, demand: Demand<'_>) {
-        if let Some(bell) = self.mark.load.bell() {
-            demand.listen(bell);
+        if let Some(notify) = self.mark.load.notify() {
+            demand.listen(notify);
         }
     }
 }

@@ -6,15 +6,14 @@ use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::policy::spec::LoadMetric;
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
-use crate::sync::bell::Bell;
+use crate::status::Status;
+use crate::sync::notify::{Notify, together};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turn::Turnstile;
 use crate::sync::unwind::both;
-use crate::sync::watch::together;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +55,7 @@ pub struct Meter {
     recent: Mutex<Recent>,
     /// Units that were committed and have not ended.
     running: AtomicU64,
-    bell: Bell,
+    notify: Notify,
 }
 
 impl Meter {
@@ -69,7 +68,7 @@ impl Meter {
             over,
             recent: Mutex::new(Recent::new(part, clock.now().ticks())),
             running: AtomicU64::new(0),
-            bell: Bell::new(),
+            notify: Notify::new(),
         })
     }
 
@@ -179,7 +178,7 @@ impl Meter {
             part.ended += 1;
             part.ticks = part.ticks.saturating_add(now.ticks_since(started));
         }
-        self.bell.ring();
+        self.notify.notify_all();
     }
 }
 
@@ -216,8 +215,8 @@ impl Load for MeterLoad {
         }
     }
 
-    fn bell(&self) -> Option<&Bell> {
-        Some(&self.meter.bell)
+    fn notify(&self) -> Option<&Notify> {
+        Some(&self.meter.notify)
     }
 }
 
@@ -285,11 +284,11 @@ impl<L: Limiter> Limiter for Metered<L> {
         }
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: Pass<'_>) {
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
         self.limiter.cancel(ticket.ticket, now);
     }
 
-    fn commit(&self, ticket: &mut Self::Ticket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         let at = now.now(&self.meter.clock);
         ticket.started = at.ticks();
         self.meter.admitted(ticket.units, at);
@@ -302,9 +301,9 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.settle(&mut ticket.ticket, actual)
     }
 
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
         let ended = || {
-            // Relaxed: the bell that is rung next orders it before those who look.
+            // Relaxed: the `Notify` that is rung next orders it before those who look.
             self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
             let started = Instant::from_ticks(ticket.started);
             self.meter.ended(started, now.now(&self.meter.clock));
@@ -317,7 +316,7 @@ impl<L: Limiter> Limiter for Metered<L> {
         let ended = || {
             // Relaxed: as in `finish`.
             self.meter.running.fetch_sub(ticket.units, Ordering::Relaxed);
-            self.meter.bell.ring();
+            self.meter.notify.notify_all();
         };
         together(|| both(ended, || self.limiter.forget(ticket.ticket)));
     }
@@ -334,19 +333,19 @@ impl<L: Limiter> Limiter for Metered<L> {
         self.limiter.clock()
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         self.limiter.queues(visit);
     }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         self.limiter.clocks(visit);
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
-        self.limiter.survey(visit);
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
     }
 
     /// That of the limiter: what the meter has counted stays with the meter.
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
-        self.limiter.is_fresh(now)
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.limiter.is_pristine(now)
     }
 }

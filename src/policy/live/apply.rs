@@ -10,11 +10,10 @@ use super::{LiveLegs, Said};
 use crate::policy::spec::{LegSpec, PolicySpec, Rule, SpecError};
 use crate::rate::Inherit;
 use crate::sync::arena::Arena;
-use crate::sync::bell::Bell;
+use crate::sync::notify::{self, Notify};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering, fence};
-use crate::sync::wake::Each;
-use crate::sync::watch;
+use crate::sync::wake::PanicCollector;
 use crate::time::{Clock, Instant};
 use std::sync::{Arc, OnceLock};
 
@@ -28,7 +27,7 @@ impl LiveLegs {
             sets: Arena::new(),
             turn: Mutex::new(Known::default()),
             said: Mutex::new(Said::default()),
-            bell: Bell::new(),
+            notify: Notify::new(),
             listener: OnceLock::new(),
         };
         legs.plan(&mut legs.turn.lock(), spec)?;
@@ -45,24 +44,29 @@ impl LiveLegs {
     }
 
     /// Puts `spec` in force, after whoever is changing legs. Whoever waits is called when nobody has the turn any more.
-    /// Not to be called while this thread changes legs: see [`watch::is_put_off`].
+    /// Not to be called while this thread changes legs: see [`notify::is_deferred`].
     pub(in super::super) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         spec.check()?;
-        let mut each = Each::default();
-        let changes = watch::put_off(|| {
-            let changes = self.put_in_force(&mut self.turn.lock(), spec, &mut each);
+        let mut panics = PanicCollector::default();
+        let changes = notify::defer(|| {
+            let changes = self.put_in_force(&mut self.turn.lock(), spec, &mut panics);
             // Whoever waits is judged anew: also who found the turn taken, and could not follow a peak.
             if !seeded!("live_changes_quietly") {
-                self.bell.ring_anew();
+                self.notify.notify_reconfigured();
             }
             changes
         });
-        each.end();
+        panics.end();
         changes.map(Applied::Now)
     }
 
     /// Whole, also when `each` change wakes somebody who panics.
-    fn put_in_force(&self, known: &mut Known, spec: PolicySpec, each: &mut Each) -> Result<Changes, SpecError> {
+    fn put_in_force(
+        &self,
+        known: &mut Known,
+        spec: PolicySpec,
+        panics: &mut PanicCollector,
+    ) -> Result<Changes, SpecError> {
         let (number, legs) = self.plan(known, &spec)?;
         let now = self.clock.now();
         let mut tunes = Vec::new();
@@ -70,15 +74,15 @@ impl LiveLegs {
             tunes.push(Tune::of(leg, spec, now));
         }
         // First what becomes stricter. The state of a leg that was not in force is nobody's business.
-        tunes.iter().for_each(|tune| each.run(|| tune.tighten()));
+        tunes.iter().for_each(|tune| panics.run(|| tune.tighten()));
         let count = (self.current.load(Ordering::Relaxed) >> 32) + 1;
         // (S) Release: publishes the set and the numbers so far. Pairs with the acquiring load in `in_force`.
         self.current.store(count << 32 | u64::from(number), Ordering::Release);
         // Orders (S) before every number that is loosened next. Pairs with the fence in `is_in_force`.
         fence(Ordering::Release);
-        tunes.iter().for_each(|tune| each.run(|| tune.loosen()));
+        tunes.iter().for_each(|tune| panics.run(|| tune.loosen()));
         // The use of a semaphore depends on its limit, and so may the numbers of others.
-        self.follow_all(self.in_force().1, self.clock.now(), each);
+        self.follow_all(self.in_force().1, self.clock.now(), panics);
         if let Some(listener) = self.listener.get() {
             listener(&spec);
         }

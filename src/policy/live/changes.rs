@@ -10,7 +10,7 @@ pub enum Applied {
     /// It is in force.
     Now(Changes),
     /// It was handed in by a waker that a change of a limit has woken further up on this very thread, from a queue of your
-    /// own making ([`Turnstile::join`](crate::sync::turn::Turnstile::join)). It is put in force when that change is done.
+    /// own making ([`WaitQueue::join`](crate::sync::wait_queue::WaitQueue::join)). It is put in force when that change is done.
     Next,
 }
 

@@ -7,7 +7,7 @@ use crate::ask::{Ask, Demand};
 use crate::policy::spec::LoadMetric;
 use crate::policy::{LiveLegs as Legs, Policy};
 use crate::refusal::ReadyAt;
-use crate::time::{Clock, Instant, Phase};
+use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
 
@@ -148,8 +148,8 @@ impl Policy<Legs> {
 
 impl LiveLegs {
     fn explain(&self, ask: &Ask) -> Decision {
-        let phase = Phase::new();
-        let demand = Demand::new(ask, phase.pass());
+        let reading = ClockReading::new();
+        let demand = Demand::new(ask, &reading);
         let now = demand.now(&self.clock);
         let (_, set) = self.in_force();
         self.follow_peaks(set, now);

@@ -6,12 +6,12 @@ use super::set::{LegSet, SetLeg, index_of};
 use crate::ask::Demand;
 use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::refusal::{ReadyAt, Refusal};
-use crate::standing::Standing;
+use crate::status::Status;
 use crate::sync::shim::atomic::{Ordering, fence};
-use crate::sync::turn::Turnstile;
 use crate::sync::unwind::{Rest, ask, both};
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::BoxTicket;
-use crate::time::{Clock, Pass};
+use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 
 impl LiveLegs {
@@ -64,7 +64,7 @@ impl LiveLegs {
             }
             if result.is_ok() {
                 let taken = std::mem::replace(ticket, BoxTicket::EMPTY);
-                both(|| set.cancel(&taken, demand.pass()), || self.ended(set));
+                both(|| set.cancel(&taken, demand.reading()), || self.ended(set));
             }
         }
     }
@@ -74,12 +74,12 @@ impl LiveLegs {
     fn ended(&self, set: &LegSet) {
         // SeqCst: what was given back comes before the look at what is in force, as the list in force comes before the ring
         // of whoever has put it there, in `apply`. So if no link is seen here, that ring comes after, and whoever it calls
-        // sees what was given back. Pairs with the fence in `Bell::ring`.
+        // sees what was given back. Pairs with the fence in `Notify::notify_all`.
         if !set.linked && !seeded!("live_ends_unfenced") {
             fence(Ordering::SeqCst);
         }
         if (set.linked || self.in_force().1.linked) && !seeded!("live_ends_quietly") {
-            ask(|| self.bell.ring());
+            ask(|| self.notify.notify_all());
         }
     }
 }
@@ -101,13 +101,13 @@ impl Limiter for LiveLegs {
         Ok(())
     }
 
-    fn cancel(&self, ticket: BoxTicket, now: Pass<'_>) {
+    fn cancel(&self, ticket: BoxTicket, now: &ClockReading) {
         let set = self.set_of(&ticket);
         both(|| set.cancel(&ticket, now), || self.ended(set));
     }
 
     #[inline]
-    fn commit(&self, ticket: &mut BoxTicket, now: Pass<'_>) {
+    fn commit(&self, ticket: &mut BoxTicket, now: &ClockReading) {
         self.set_of(ticket).commit(ticket, now);
     }
 
@@ -115,12 +115,12 @@ impl Limiter for LiveLegs {
         self.set_of(ticket).settle(ticket, actual)
     }
 
-    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish(&self, ticket: BoxTicket, outcome: Outcome, now: &ClockReading) {
         self.finish_in(&ticket, outcome, now);
     }
 
     #[inline]
-    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: Pass<'_>) {
+    fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: &ClockReading) {
         let set = self.set_of(ticket);
         let rest = Rest::new(|| self.ended(set));
         set.finish(ticket, outcome, now);
@@ -133,7 +133,7 @@ impl Limiter for LiveLegs {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         let (_, set) = self.in_force();
         if set.peaks {
             self.follow_peaks(set, demand.now(&self.clock));
@@ -146,22 +146,22 @@ impl Limiter for LiveLegs {
     }
 
     /// The legs in force that apply and are obeyed, under their names.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let (_, set) = self.in_force();
         let now = self.clock.now();
         self.follow_peaks(set, now);
         let idle = |leg: &SetLeg| leg.link.as_ref().is_some_and(|link| !link.gate.is_exceeded(now));
         for leg in set.legs().iter().filter(|leg| !leg.shadow && !idle(leg)) {
             let node = &leg.node;
-            node.body.erased().survey(&mut |standing| {
-                let standing = standing.named(&node.name);
-                visit(node.per.map_or(standing, |cost| standing.per(cost)));
+            node.body.erased().visit_status(&mut |status| {
+                let status = status.named(&node.name);
+                visit(node.per.map_or(status, |cost| status.per(cost)));
             });
         }
     }
 
     /// Also those of legs that are gone: a place in one's queue is still to be left.
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         let mut shown: Vec<&Arc<Node>> = Vec::new();
         for leg in self.sets.iter().flat_map(LegSet::legs) {
             if !shown.iter().any(|node| Arc::ptr_eq(node, &leg.node)) {

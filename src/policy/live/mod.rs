@@ -64,7 +64,7 @@ pub(super) use set::MAX_LEGS;
 
 use crate::policy::spec::PolicySpec;
 use crate::sync::arena::Arena;
-use crate::sync::bell::Bell;
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::AtomicU64;
 use crate::time::Clock;
@@ -84,7 +84,7 @@ pub struct LiveLegs {
     turn: Mutex<Known>,
     said: Mutex<Said>,
     /// Rings when legs have been changed and the turn is free again, and when a load may have fallen.
-    bell: Bell,
+    notify: Notify,
     /// Told of each version that is in force.
     listener: OnceLock<Listener>,
 }

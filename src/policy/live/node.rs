@@ -111,7 +111,7 @@ impl Node {
         {
             return semaphore.in_use() as u64;
         }
-        // Relaxed: who must see it fall is rung after it has, and a bell orders the two.
+        // Relaxed: who must see it fall is rung after it has, and a `Notify` orders the two.
         self.held.load(Ordering::Relaxed)
     }
 

@@ -3,8 +3,8 @@
 use super::LiveLegs;
 use super::link::PeakTable;
 use super::set::{LegSet, SetLeg};
-use crate::sync::wake::Each;
-use crate::sync::watch;
+use crate::sync::notify;
+use crate::sync::wake::PanicCollector;
 use crate::time::Instant;
 
 impl LiveLegs {
@@ -19,26 +19,26 @@ impl LiveLegs {
 
     #[cold]
     fn follow_peaks_slow(&self, set: &LegSet, now: Instant) {
-        let mut each = Each::default();
-        watch::put_off(|| {
+        let mut panics = PanicCollector::default();
+        notify::defer(|| {
             let Some(turn) = self.turn.try_lock() else { return };
             // Another version has come: its numbers are right already.
             if std::ptr::eq(self.in_force().1, set) {
-                self.follow_all(set, now, &mut each);
+                self.follow_all(set, now, &mut panics);
             }
             drop(turn);
             // The use of a leg falls when its limit is raised; and somebody may have found the turn taken.
-            self.bell.ring();
+            self.notify.notify_all();
         });
-        each.end();
+        panics.end();
     }
 
     /// The same for whoever has the turn.
-    pub(super) fn follow_all(&self, set: &LegSet, now: Instant, each: &mut Each) {
+    pub(super) fn follow_all(&self, set: &LegSet, now: Instant, panics: &mut PanicCollector) {
         for leg in set.legs().iter().filter(|leg| is_stale(leg, now)) {
             if let Some(table) = &leg.peak {
                 let rule = table.advance(now);
-                each.run(|| leg.node.retune(rule, PeakTable::crossing(rule)));
+                panics.run(|| leg.node.retune(rule, PeakTable::crossing(rule)));
             }
         }
     }

@@ -10,11 +10,11 @@ use crate::limiter::{Outcome, Settlement};
 use crate::policy::linked::{Meter, sooner};
 use crate::policy::whole::{LongTickets, Whole};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::sync::turn::TurnstileId;
+use crate::sync::notify::together;
 use crate::sync::unwind::{both, each};
-use crate::sync::watch::together;
+use crate::sync::wait_queue::QueueId;
 use crate::ticket::BoxTicket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -174,11 +174,11 @@ impl LegSet {
         let Body::Semaphore(semaphore) = &node.body else {
             return node.body.erased().try_reserve(demand, words);
         };
-        let claimed = demand.claim(TurnstileId::of(semaphore)).is_some();
+        let claimed = demand.queue_key(QueueId::of(semaphore)).is_some();
         node.body.erased().try_reserve(demand, words)?;
         // A turn that was granted before the limit sank would be an admission that the new rule does not allow.
         if claimed && semaphore.debt() > 0 {
-            node.body.erased().cancel(words, demand.pass());
+            node.body.erased().cancel(words, demand.reading());
             let wait = Wait::Turn(semaphore);
             return Err(Refusal::new(Reason::Saturated, &node.name, demand.units(), wait));
         }
@@ -240,11 +240,11 @@ impl LegSet {
         }
     }
 
-    pub(super) fn cancel(&self, ticket: &BoxTicket, pass: Pass<'_>) {
+    pub(super) fn cancel(&self, ticket: &BoxTicket, reading: &ClockReading) {
         self.end(ticket, |words| {
             self.let_go(words);
             if self.timed {
-                let (reserved, now) = (Instant::from_ticks(words[SINCE]), pass.now(&self.clock));
+                let (reserved, now) = (Instant::from_ticks(words[SINCE]), reading.now(&self.clock));
                 for leg in self.taken(words) {
                     let units = leg.node.body.units_of(&words[leg.words.clone()]);
                     leg.meters
@@ -252,17 +252,17 @@ impl LegSet {
                         .for_each(|meter| meter.cancelled(units, reserved, now));
                 }
             }
-            self.cancel_all(words, pass);
+            self.cancel_all(words, reading);
         });
     }
 
     #[inline]
-    pub(super) fn commit(&self, ticket: &mut BoxTicket, pass: Pass<'_>) {
+    pub(super) fn commit(&self, ticket: &mut BoxTicket, reading: &ClockReading) {
         self.change(ticket, |words| {
             if self.timed {
-                words[SINCE] = pass.now(&self.clock).ticks();
+                words[SINCE] = reading.now(&self.clock).ticks();
             }
-            self.commit_all(words, pass);
+            self.commit_all(words, reading);
         });
     }
 
@@ -271,16 +271,16 @@ impl LegSet {
     }
 
     #[inline]
-    pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, pass: Pass<'_>) {
+    pub(super) fn finish(&self, ticket: &BoxTicket, outcome: Outcome, reading: &ClockReading) {
         self.end(ticket, |words| {
             self.let_go(words);
             match self.timed {
-                false => self.finish_all(words, outcome, pass),
+                false => self.finish_all(words, outcome, reading),
                 // The waiters that this frees are asked under the load that is left.
                 true => together(|| {
                     both(
-                        || self.ended(words, pass.now(&self.clock)),
-                        || self.finish_all(words, outcome, pass),
+                        || self.ended(words, reading.now(&self.clock)),
+                        || self.finish_all(words, outcome, reading),
                     );
                 }),
             }
@@ -364,14 +364,14 @@ impl Whole for LegSet {
         Ok(())
     }
 
-    fn cancel_leg(&self, leg: &SetLeg, words: &[u64], now: Pass<'_>) {
+    fn cancel_leg(&self, leg: &SetLeg, words: &[u64], now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
             leg.node.body.erased().cancel(&words[leg.words.clone()], now);
         }
     }
 
     #[inline(always)]
-    fn commit_leg(&self, leg: &SetLeg, words: &mut [u64], now: Pass<'_>) {
+    fn commit_leg(&self, leg: &SetLeg, words: &mut [u64], now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
             leg.node.body.erased().commit(&mut words[leg.words.clone()], now);
         }
@@ -390,7 +390,7 @@ impl Whole for LegSet {
     }
 
     #[inline(always)]
-    fn finish_leg(&self, leg: &SetLeg, words: &[u64], outcome: Outcome, now: Pass<'_>) {
+    fn finish_leg(&self, leg: &SetLeg, words: &[u64], outcome: Outcome, now: &ClockReading) {
         if words[TAKEN] & leg.bit != 0 {
             leg.node.body.erased().finish(&words[leg.words.clone()], outcome, now);
         }

@@ -12,7 +12,7 @@
 //! sees no cycle of threads that wait for each other's ends.
 
 use crate::pool::error::TaskError;
-use crate::sync::turn::TurnstileId;
+use crate::sync::wait_queue::QueueId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 // Not those of the models, which change threads there: they are used under a lock that is none of theirs.
@@ -118,7 +118,7 @@ pub(in crate::pool) trait Task: Send + Sync {
 }
 
 /// What permits are held: the queues that wait for them.
-pub(in crate::pool) type Held = Arc<[TurnstileId]>;
+pub(in crate::pool) type Held = Arc<[QueueId]>;
 
 #[derive(Default)]
 pub(in crate::pool) struct Record {
@@ -359,7 +359,7 @@ impl Drop for Inlined {
 enum Node {
     /// The end of the task of this number. Before the others, for `LEAST`.
     EndOf(u64),
-    Permits(TurnstileId),
+    Permits(QueueId),
 }
 
 impl Node {

@@ -29,16 +29,16 @@ use super::future::FutureReservation;
 use super::in_turn::Forecast;
 use super::quota::Quota;
 use crate::ask::{Demand, Place};
-use crate::limiter::{Heeds, Limiter, Outcome, Settlement};
+use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::standing::{Standing, State};
-use crate::sync::bell::Bell;
+use crate::status::{State, Status};
+use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turn::Turnstile;
 use crate::sync::turns::Turns;
+use crate::sync::wait_queue::WaitQueue;
 use crate::ticket::Ticket;
-use crate::time::{Clock, Instant, Pass};
+use crate::time::{Clock, ClockReading, Instant};
 use params::{MAX_AHEAD, ORIGIN, Params, Slot};
 use std::fmt;
 use std::time::Duration;
@@ -117,7 +117,7 @@ pub struct TokenBucket {
     /// Twice the units refunded by cancels and settlements, ever; odd while the position is being lowered.
     refunded: AtomicU64,
     writer: Mutex<Writer>,
-    bell: Bell,
+    notify: Notify,
     turns: Turns,
 }
 
@@ -199,7 +199,7 @@ impl TokenBucket {
             clock: clock.clone(),
             refunded: AtomicU64::new(0),
             writer: Mutex::new(Writer::new(quota, fine(params.whole_burst(), &params))),
-            bell: Bell::new(),
+            notify: Notify::new(),
             turns: Turns::new(),
         };
         bucket.resting.store(&params);
@@ -647,10 +647,10 @@ impl Limiter for TokenBucket {
         Ok(self.ticket(n, word, refunded))
     }
 
-    fn cancel(&self, ticket: BucketTicket, now: Pass<'_>) {
+    fn cancel(&self, ticket: BucketTicket, now: &ClockReading) {
         if ticket.tokens > 0 {
             self.refund(&ticket, ticket.tokens, now);
-            self.bell.ring();
+            self.notify.notify_all();
         }
     }
 
@@ -658,29 +658,29 @@ impl Limiter for TokenBucket {
         let Some(actual) = settlement.actual() else { return 0 };
         match actual.checked_sub(ticket.tokens) {
             Some(0) => {}
-            Some(more) => *ticket = self.take_more(ticket, more, settlement.pass()),
+            Some(more) => *ticket = self.take_more(ticket, more, settlement.reading()),
             None => {
-                self.refund(ticket, ticket.tokens - actual, settlement.pass());
+                self.refund(ticket, ticket.tokens - actual, settlement.reading());
                 ticket.tokens = actual;
-                self.bell.ring();
+                self.notify.notify_all();
             }
         }
         1
     }
 
     #[inline]
-    fn finish(&self, _: BucketTicket, _: Outcome, _: Pass<'_>) {}
+    fn finish(&self, _: BucketTicket, _: Outcome, _: &ClockReading) {}
 
     #[inline]
     fn forget(&self, _: BucketTicket) {}
 
     #[inline]
-    fn heeds(&self) -> Heeds {
-        Heeds::NONE
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::NONE
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.bell);
+        demand.listen(&self.notify);
         let now = demand.now(&self.clock);
         self.turns
             .ready_at(LEG, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
@@ -690,13 +690,13 @@ impl Limiter for TokenBucket {
         Some(&self.clock)
     }
 
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         if let Some(state) = State::by_quota(&self.quota(), self.available(), self.time_until(1)) {
-            visit(Standing::new(LEG, LEG, state));
+            visit(Status::new(LEG, LEG, state));
         }
     }
 
-    fn is_fresh(&self, now: Pass<'_>) -> bool {
+    fn is_pristine(&self, now: &ClockReading) -> bool {
         let now = now.now(&self.clock);
         // Under the lock, so that the parameters stay.
         let (writer, params) = self.lock_writer(now);
@@ -710,7 +710,7 @@ impl Limiter for TokenBucket {
         false
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(&self.turns);
     }
 }

@@ -35,7 +35,7 @@ use crate::rate::inherit::{Inherit, Withheld};
 use crate::rate::quota::Quota;
 use crate::sync::shim::MutexGuard;
 use crate::sync::shim::atomic::Ordering;
-use crate::time::{Instant, Pass};
+use crate::time::{ClockReading, Instant};
 use std::convert::Infallible;
 
 /// The state that only the lock holder touches.
@@ -129,7 +129,7 @@ impl TokenBucket {
             writer.quota = quota;
             writer.promises.freeze();
         }
-        self.bell.ring_anew();
+        self.notify.notify_reconfigured();
     }
 
     /// Compiles another quota from `now` on. Under the writer's lock.
@@ -419,7 +419,7 @@ impl TokenBucket {
 
     /// Refunds up to `tokens` of a reservation: all of them when it is cancelled, the overcharge when it is settled.
     #[cold]
-    pub(super) fn refund(&self, ticket: &BucketTicket, tokens: u64, pass: Pass<'_>) {
+    pub(super) fn refund(&self, ticket: &BucketTicket, tokens: u64, reading: &ClockReading) {
         loop {
             let mut writer = self.writer.lock();
             let (word, params) = self.read();
@@ -427,7 +427,7 @@ impl TokenBucket {
             if self.undo_latest(&mut writer, ticket, wanted, word) {
                 return;
             }
-            let seen = self.observe(word, pass);
+            let seen = self.observe(word, reading);
             if !params.lives(seen.now) {
                 drop(writer);
                 self.start_anew(seen.now);
@@ -441,15 +441,15 @@ impl TokenBucket {
             }
             for (booked, units) in writer.promises.cancel(booked, wanted.into()) {
                 let (word, _) = self.read();
-                self.refund_now(&mut writer, booked, units, &params, self.observe(word, pass));
+                self.refund_now(&mut writer, booked, units, &params, self.observe(word, reading));
             }
             return;
         }
     }
 
     /// A word that has been read, with an instant not behind the clock of any taker before it.
-    fn observe(&self, word: Word, pass: Pass<'_>) -> Seen {
-        let now = pass.latest(&self.clock);
+    fn observe(&self, word: Word, reading: &ClockReading) -> Seen {
+        let now = reading.latest(&self.clock);
         Seen { word, now }
     }
 
@@ -514,11 +514,11 @@ impl TokenBucket {
     /// The old part lies below later takers, so it has no place in the order of reservations any more: it counts all
     /// later refunds as older.
     #[cold]
-    pub(super) fn take_more(&self, ticket: &BucketTicket, more: u64, pass: Pass<'_>) -> BucketTicket {
+    pub(super) fn take_more(&self, ticket: &BucketTicket, more: u64, reading: &ClockReading) -> BucketTicket {
         loop {
             let writer = self.writer.lock();
             let (word, params) = self.read();
-            let now = self.observe(word, pass).now;
+            let now = self.observe(word, reading).now;
             if !params.lives(now) {
                 drop(writer);
                 self.start_anew(now);

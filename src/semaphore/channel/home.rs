@@ -16,20 +16,20 @@
 //! shrink overlap.
 //!
 //! The lock is held while crossbeam unparks a thread. No waker and no foreign code runs under it: a token that is
-//! destroyed there is dissolved, not dropped, and the bell is rung afterwards.
+//! destroyed there is dissolved, not dropped, and the `Notify` fires afterwards.
 
 use super::ledger::{Fate, Ledger};
 use super::link::{Receiver, Sender, TryRecvError, unbounded};
 use super::token::ChannelToken;
 use crate::semaphore::error::TryAcquireError;
-use crate::sync::bell::Bell;
+use crate::sync::notify::Notify;
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::sync::turns::Turns;
 use std::sync::Arc;
 
 pub(super) struct Home {
     pub(super) receiver: Receiver<ChannelToken>,
-    pub(super) bell: Bell,
+    pub(super) notify: Notify,
     /// The policies that wait.
     pub(super) turns: Turns,
     books: Mutex<Books>,
@@ -46,7 +46,7 @@ impl Home {
         let (sender, receiver) = unbounded();
         Arc::new(Self {
             receiver,
-            bell: Bell::new(),
+            notify: Notify::new(),
             turns: Turns::new(),
             books: Mutex::new(Books {
                 ledger: Ledger::new(),
@@ -109,7 +109,7 @@ impl Home {
             drop(books);
             // Whoever asked while they were away was refused.
             if !seeded!("channel_quiet_rollback") {
-                self.bell.ring();
+                self.notify.notify_all();
             }
             return Err(TryAcquireError::NoPermits);
         }
@@ -132,7 +132,7 @@ impl Home {
             }
         }
         if !seeded!("channel_quiet_release") {
-            self.bell.ring();
+            self.notify.notify_all();
         }
     }
 
@@ -140,7 +140,7 @@ impl Home {
     pub(super) fn lose(&self, n: usize) {
         self.books().ledger.lose(n);
         // As after any change of the limit: a policy that wants more makes way.
-        self.bell.ring_anew();
+        self.notify.notify_reconfigured();
     }
 
     pub(super) fn set_limit(self: &Arc<Self>, limit: usize) {
@@ -159,7 +159,7 @@ impl Home {
             }
             self.withdraw(&mut books);
         }
-        self.bell.ring_anew();
+        self.notify.notify_reconfigured();
     }
 
     pub(super) fn close(&self) {
@@ -178,7 +178,7 @@ impl Home {
         }
         // Wakes all who receive: the channel is empty, and now it has no sender.
         drop(sender);
-        self.bell.ring();
+        self.notify.notify_all();
     }
 
     /// Destroys free tokens as long as the books want it. Under the lock.

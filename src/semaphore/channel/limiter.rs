@@ -1,15 +1,15 @@
-//! The channel semaphore as a leg of a policy. A policy waits for it by its bell, not by receiving: a policy's line is
+//! The channel semaphore as a leg of a policy. A policy waits for it by its `Notify`, not by receiving: a policy's line is
 //! pumped, and nobody blocks in a pump.
 
 use super::ChannelSemaphore;
 use crate::ask::Demand;
-use crate::limiter::{Heeds, Limiter, Outcome};
+use crate::limiter::{Callbacks, Limiter, Outcome};
 use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::semaphore::error::TryAcquireError;
 use crate::semaphore::limiter::SemaphoreTicket;
-use crate::standing::{Standing, State};
-use crate::sync::turn::{Turnstile, TurnstileId};
-use crate::time::Pass;
+use crate::status::{State, Status};
+use crate::sync::wait_queue::{QueueId, WaitQueue};
+use crate::time::ClockReading;
 
 const LEG: &str = "channel_semaphore";
 
@@ -35,7 +35,7 @@ impl Limiter for ChannelSemaphore {
             };
             Refusal::new(Reason::Saturated, LEG, units, wait)
         };
-        if turns.is_waited() && n > 0 && turns.before(demand.holder(TurnstileId::of(turns)), units).is_anything() {
+        if turns.is_waited() && n > 0 && turns.before(demand.holder(QueueId::of(turns)), units).is_anything() {
             return Err(saturated());
         }
         match self.home.take(n) {
@@ -45,11 +45,11 @@ impl Limiter for ChannelSemaphore {
         }
     }
 
-    fn cancel(&self, ticket: SemaphoreTicket, _: Pass<'_>) {
+    fn cancel(&self, ticket: SemaphoreTicket, _: &ClockReading) {
         self.home.give_back(ticket.permits());
     }
 
-    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: Pass<'_>) {
+    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: &ClockReading) {
         self.home.give_back(ticket.permits());
     }
 
@@ -58,16 +58,16 @@ impl Limiter for ChannelSemaphore {
     }
 
     #[inline]
-    fn heeds(&self) -> Heeds {
+    fn callbacks(&self) -> Callbacks {
         // An attempt for several tells whom it kept out.
-        Heeds {
+        Callbacks {
             roll_back: true,
-            ..Heeds::FINISH
+            ..Callbacks::FINISH
         }
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        demand.listen(&self.home.bell);
+        demand.listen(&self.home.notify);
         let units = demand.units();
         let (closed, limit, free) = self.home.look();
         if closed {
@@ -77,9 +77,9 @@ impl Limiter for ChannelSemaphore {
             return ReadyAt::never_for(Reason::Oversized, LEG, units);
         }
         let turns = &self.home.turns;
-        let before = turns.before(demand.holder(TurnstileId::of(turns)), units);
+        let before = turns.before(demand.holder(QueueId::of(turns)), units);
         if before.lapsed {
-            demand.redeem(TurnstileId::of(turns));
+            demand.redeem(QueueId::of(turns));
         }
         if units.saturating_add(demand.ahead()) <= free as u64 && (units == 0 || !before.is_anything()) {
             ReadyAt::NOW
@@ -91,20 +91,20 @@ impl Limiter for ChannelSemaphore {
     }
 
     /// Who waits does so in the channel, where nobody counts.
-    fn survey(&self, visit: &mut dyn FnMut(Standing<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let state = State::Permits {
             limit: self.limit() as u64,
             in_use: self.in_use() as u64,
             waiting: 0,
         };
-        visit(Standing::new(LEG, LEG, state));
+        visit(Status::new(LEG, LEG, state));
     }
 
-    fn is_fresh(&self, _: Pass<'_>) -> bool {
+    fn is_pristine(&self, _: &ClockReading) -> bool {
         self.is_untouched()
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn Turnstile)) {
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
         visit(&self.home.turns);
     }
 }

@@ -11,7 +11,7 @@ use tollgate::policy::Named;
 use tollgate::policy::live::LiveLegs;
 use tollgate::policy::spec::PolicySpec;
 use tollgate::shed::WaitingRoom;
-use tollgate::standing::{Standing, State};
+use tollgate::status::{State, Status};
 use tollgate::tower::{Refused, Respond};
 use tollgate::{
     Adaptive, CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket,
@@ -91,8 +91,8 @@ impl Limits {
     /// How many requests the core may have in flight.
     pub(crate) fn core_limit(&self) -> u64 {
         let mut limit = 0;
-        self.core.survey(&mut |standing| {
-            if let ("core", State::Permits { limit: permits, .. }) = (standing.leg, standing.state) {
+        self.core.visit_status(&mut |status| {
+            if let ("core", State::Permits { limit: permits, .. }) = (status.leg, status.state) {
                 limit = permits;
             }
         });
@@ -102,23 +102,23 @@ impl Limits {
     /// Everything that the page shows.
     pub(crate) fn snapshot(&self) -> Value {
         let mut legs = Vec::new();
-        let mut show = |standing: Standing<'_>| {
-            legs.push(match standing.state {
+        let mut show = |status: Status<'_>| {
+            legs.push(match status.state {
                 State::Permits { limit, in_use, waiting } => json!({
-                    "leg": standing.leg, "kind": standing.kind, "limit": limit, "in_use": in_use, "waiting": waiting,
+                    "leg": status.leg, "kind": status.kind, "limit": limit, "in_use": in_use, "waiting": waiting,
                 }),
                 State::Breaker { state, open_for } => json!({
-                    "leg": standing.leg, "kind": standing.kind, "state": format!("{state:?}"),
+                    "leg": status.leg, "kind": status.kind, "state": format!("{state:?}"),
                     "open_for": open_for.map(|time| time.as_secs_f64()),
                 }),
-                State::Line { waiting } => json!({ "leg": "line", "kind": "line", "waiting": waiting }),
-                _ => json!({ "leg": standing.leg, "kind": standing.kind }),
+                State::Queue { waiting } => json!({ "leg": "line", "kind": "line", "waiting": waiting }),
+                _ => json!({ "leg": status.leg, "kind": status.kind }),
             });
         };
-        self.core.survey(&mut show);
-        self.connections.survey(&mut show);
-        self.adaptive.survey(&mut show);
-        self.breaker.survey(&mut show);
+        self.core.visit_status(&mut show);
+        self.connections.visit_status(&mut show);
+        self.adaptive.visit_status(&mut show);
+        self.breaker.visit_status(&mut show);
         let (jobs, room) = (self.jobs.stats(), self.room.stats());
         json!({
             "served": self.counts.served.load(Ordering::Relaxed),

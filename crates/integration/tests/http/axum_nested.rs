@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 use tollgate::axum::{ClientIp, ExtensionKey, HeaderKey, HttpRefusals};
-use tollgate::standing::State;
+use tollgate::status::State;
 use tollgate::tower::{ExtractKey, Gate, Head, LimitLayer};
 use tollgate::{
     Ask, Cost, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, SlidingLog, SlidingWindow,
@@ -371,7 +371,7 @@ async fn a_forged_field_from_elsewhere_does_not_choose_the_key() {
 #[tokio::test]
 async fn what_has_no_quota_is_not_stated() {
     let budget = tollgate::shed::RetryBudget::new(0.1, 3).unwrap();
-    budget.survey(&mut |standing| assert!(matches!(standing.state, State::Budget { limit: 3, .. })));
+    budget.visit_status(&mut |status| assert!(matches!(status.state, State::Budget { limit: 3, .. })));
     assert!(budget.try_admit(Ask::one()).is_ok());
     let all = HttpRefusals::new().rate_limit_fields_of(|_| true).legacy_fields();
     let app = hello().layer(LimitLayer::new(Arc::new(budget)).respond(all));

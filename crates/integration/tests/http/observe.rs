@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::observe::{Gauges, Observed, breaker_events, describe};
 use tollgate::{
     Adaptive, Ask, CircuitBreaker, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason,
-    Refusal, Semaphore, TokenBucket, Wait, time::Pass,
+    Refusal, Semaphore, TokenBucket, Wait, time::ClockReading,
 };
 
 /// Every metric with its labels, in one line, and its values.
@@ -236,13 +236,13 @@ fn the_names_that_are_labels_are_bounded() {
                 Wait::Event,
             ))
         }
-        fn cancel(&self, (): (), _: Pass<'_>) {}
-        fn finish(&self, (): (), _: Outcome, _: Pass<'_>) {}
+        fn cancel(&self, (): (), _: &ClockReading) {}
+        fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
         fn forget(&self, (): ()) {}
         fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
             ReadyAt::NOW
         }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
     }
     let refused = |gate: fn(Observed<Renamed>) -> Observed<Renamed>| {
         let seen = recorded(|| {

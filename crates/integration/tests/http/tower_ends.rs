@@ -23,15 +23,15 @@ impl Limiter for Diary {
     fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
         Ok(())
     }
-    fn cancel(&self, (): (), _: time::Pass<'_>) {}
-    fn finish(&self, (): (), outcome: Outcome, _: time::Pass<'_>) {
+    fn cancel(&self, (): (), _: &time::ClockReading) {}
+    fn finish(&self, (): (), outcome: Outcome, _: &time::ClockReading) {
         self.0.lock().unwrap().push(outcome);
     }
     fn forget(&self, (): ()) {}
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::turn::Turnstile)) {}
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
 use tollgate::shed::{RetryBudget, Throttler};
-use tollgate::standing::{Standing, State};
+use tollgate::status::{State, Status};
 use tollgate::{
     Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
     Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
@@ -13,13 +13,11 @@ const SECOND: Duration = Duration::from_secs(1);
 const TOKENS: Cost = Cost::new("tokens");
 
 /// One line for each leg: its name, its kind, what it counts if not calls, and its numbers.
-fn survey(limiter: &impl Limiter) -> Vec<String> {
+fn visit_status(limiter: &impl Limiter) -> Vec<String> {
     let mut lines = Vec::new();
-    limiter.survey(&mut |standing: Standing<'_>| {
-        let cost = standing
-            .cost
-            .map_or(String::new(), |cost| format!(" of {}", cost.name()));
-        let numbers = match standing.state {
+    limiter.visit_status(&mut |status: Status<'_>| {
+        let cost = status.cost.map_or(String::new(), |cost| format!(" of {}", cost.name()));
+        let numbers = match status.state {
             State::Permits { limit, in_use, waiting } => format!("{in_use}/{limit} +{waiting}"),
             State::Rate {
                 limit,
@@ -28,13 +26,13 @@ fn survey(limiter: &impl Limiter) -> Vec<String> {
                 next,
             } => format!("{available}/{limit} in {window:?}, next {next:?}"),
             State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
-            State::Line { waiting } => format!("+{waiting}"),
+            State::Queue { waiting } => format!("+{waiting}"),
             State::Opaque { next } => format!("opaque, next {next:?}"),
             State::Budget { limit, available } => format!("{available}/{limit} kept"),
             State::Shed { likelihood } => format!("{likelihood:.3} shed"),
             other => panic!("{other:?}"),
         };
-        lines.push(format!("{} ({}){cost}: {numbers}", standing.leg, standing.kind));
+        lines.push(format!("{} ({}){cost}: {numbers}", status.leg, status.kind));
     });
     lines
 }
@@ -44,44 +42,47 @@ fn rates_say_what_is_left_and_when_there_is_more() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(4).burst(2)).on(&clock);
     assert_eq!(
-        survey(&bucket),
+        visit_status(&bucket),
         ["token_bucket (token_bucket): 2/2 in 500ms, next Some(0ns)"]
     );
     bucket.try_acquire(2).unwrap();
     clock.advance(Duration::from_millis(100));
     assert_eq!(
-        survey(&bucket),
+        visit_status(&bucket),
         ["token_bucket (token_bucket): 0/2 in 500ms, next Some(150ms)"]
     );
     let zero = TokenBucket::new(Quota::zero()).on(&clock);
-    assert!(survey(&zero)[0].contains("0/0 in "), "{:?}", survey(&zero));
-    assert!(survey(&TokenBucket::new(Quota::unlimited()).on(&clock)).is_empty());
+    assert!(visit_status(&zero)[0].contains("0/0 in "), "{:?}", visit_status(&zero));
+    assert!(visit_status(&TokenBucket::new(Quota::unlimited()).on(&clock)).is_empty());
 
     let window = SlidingWindow::new(3, SECOND).unwrap().on(&clock);
     window.try_acquire(1).unwrap();
     assert_eq!(
-        survey(&window),
+        visit_status(&window),
         ["sliding_window (sliding_window): 2/3 in 1s, next Some(0ns)"]
     );
     let log = SlidingLog::new(1, SECOND).unwrap().on(&clock);
     log.try_acquire(1).unwrap();
-    assert_eq!(survey(&log), ["sliding_log (sliding_log): 0/1 in 1s, next Some(1s)"]);
+    assert_eq!(
+        visit_status(&log),
+        ["sliding_log (sliding_log): 0/1 in 1s, next Some(1s)"]
+    );
     let fixed = FixedWindow::new(5, SECOND).unwrap().on(&clock);
     assert_eq!(
-        survey(&fixed),
+        visit_status(&fixed),
         ["fixed_window (fixed_window): 5/5 in 1s, next Some(0ns)"]
     );
     let leaky = LeakyBucket::new(Quota::per_second(10)).on(&clock);
     assert!(
-        survey(&leaky)[0].starts_with("leaky_bucket (leaky_bucket): 1/"),
+        visit_status(&leaky)[0].starts_with("leaky_bucket (leaky_bucket): 1/"),
         "{:?}",
-        survey(&leaky)
+        visit_status(&leaky)
     );
     let warm = Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(&clock);
     assert!(
-        survey(&warm)[0].starts_with("warmup (warmup): 2/"),
+        visit_status(&warm)[0].starts_with("warmup (warmup): 2/"),
         "{:?}",
-        survey(&warm)
+        visit_status(&warm)
     );
 }
 
@@ -106,10 +107,10 @@ fn a_policy_shows_its_legs_in_order_under_their_names_and_then_its_line() {
         .limit(found.named("found"))
         .build()
         .unwrap();
-    assert_eq!(survey(&shared.clone().boxed()), ["semaphore (semaphore): 0/7 +0"]);
+    assert_eq!(visit_status(&shared.clone().boxed()), ["semaphore (semaphore): 0/7 +0"]);
     let _permit = policy.try_admit(Ask::one().cost(TOKENS, 20)).unwrap();
     assert_eq!(
-        survey(&policy),
+        visit_status(&policy),
         [
             "a (semaphore): 1/5 +0",
             "b (token_bucket) of tokens: 40/60 in 60s, next Some(0ns)",
@@ -126,22 +127,35 @@ fn a_fair_share_is_the_smaller_the_more_want_theirs() {
     let clock = ManualClock::new();
     let budget = FairBudget::new(Quota::per_second(10).burst(5)).on(&clock);
     let (a, b) = (budget.share(), budget.share());
-    assert_eq!(survey(&a), ["fair_share (fair_share): 5/5 in 500ms, next Some(0ns)"]);
-    a.try_acquire(5).unwrap();
-    assert_eq!(survey(&a), ["fair_share (fair_share): 0/5 in 500ms, next Some(100ms)"]);
     assert_eq!(
-        survey(&b),
+        visit_status(&a),
+        ["fair_share (fair_share): 5/5 in 500ms, next Some(0ns)"]
+    );
+    a.try_acquire(5).unwrap();
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 0/5 in 500ms, next Some(100ms)"]
+    );
+    assert_eq!(
+        visit_status(&b),
         ["fair_share (fair_share): 5/5 in 1s, next Some(0ns)"],
         "if it took some"
     );
     b.try_acquire(5).unwrap();
-    assert_eq!(survey(&a), ["fair_share (fair_share): 0/5 in 1s, next Some(200ms)"]);
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 0/5 in 1s, next Some(200ms)"]
+    );
     clock.advance(Duration::from_millis(200));
     assert!(a.try_acquire(1).is_ok() && b.try_acquire(1).is_ok(), "as they said");
 
     let share = FairBudget::new(Quota::zero()).on(&clock).share();
-    assert!(survey(&share)[0].ends_with("next None"), "{:?}", survey(&share));
-    assert!(survey(&FairBudget::new(Quota::unlimited()).on(&clock).share()).is_empty());
+    assert!(
+        visit_status(&share)[0].ends_with("next None"),
+        "{:?}",
+        visit_status(&share)
+    );
+    assert!(visit_status(&FairBudget::new(Quota::unlimited()).on(&clock).share()).is_empty());
 }
 
 #[test]
@@ -149,13 +163,13 @@ fn what_sheds_says_what_is_left_or_how_likely_it_refuses() {
     let clock = ManualClock::new();
     let budget = RetryBudget::new(0.5, 3).unwrap();
     let _retry = budget.try_admit(2).unwrap();
-    assert_eq!(survey(&budget), ["retry_budget (retry_budget): 1/3 kept"]);
+    assert_eq!(visit_status(&budget), ["retry_budget (retry_budget): 1/3 kept"]);
 
     let throttler = Throttler::new(1.0, 0.9, 10 * SECOND).unwrap().on(&clock).seed(1);
-    assert_eq!(survey(&throttler), ["throttler (throttler): 0.000 shed"]);
+    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.000 shed"]);
     throttler.try_admit(1).unwrap().finish(Outcome::Overload);
     // One was asked, none accepted: 1 of 1 + 1.
-    assert_eq!(survey(&throttler), ["throttler (throttler): 0.500 shed"]);
+    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.500 shed"]);
 }
 
 #[cfg(feature = "governor")]
@@ -165,13 +179,13 @@ fn a_limiter_of_governor_says_what_it_has_said_last() {
     let quota = governor::Quota::with_period(SECOND).unwrap();
     let limiter = governor::RateLimiter::direct_with_clock(quota, clock.clock().clone());
     let gate = tollgate::Governed::new(limiter).on(&clock);
-    assert_eq!(survey(&gate), ["governor (governor): opaque, next 0ns"]);
+    assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 0ns"]);
     drop(gate.try_admit(1).unwrap());
     assert!(gate.try_admit(1).is_err());
     clock.advance(Duration::from_millis(400));
-    assert_eq!(survey(&gate), ["governor (governor): opaque, next 600ms"]);
+    assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 600ms"]);
     clock.advance(SECOND);
-    assert_eq!(survey(&gate), ["governor (governor): opaque, next 0ns"]);
+    assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 0ns"]);
 }
 
 #[test]
@@ -179,11 +193,11 @@ fn a_breaker_says_how_long_it_stays_open() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().count_window(1).minimum_calls(1).clock(&clock);
     let breaker = breaker.open_for(tollgate::OpenTime::fixed(3 * SECOND)).build().unwrap();
-    assert_eq!(survey(&breaker), ["breaker (breaker): Closed None"]);
+    assert_eq!(visit_status(&breaker), ["breaker (breaker): Closed None"]);
     breaker.try_admit(1).unwrap().finish(Outcome::Failure);
     clock.advance(SECOND);
     assert_eq!(
-        (breaker.state(), survey(&breaker)),
+        (breaker.state(), visit_status(&breaker)),
         (BreakerState::Open, vec!["breaker (breaker): Open Some(2s)".into()])
     );
 }
@@ -212,9 +226,9 @@ fn legs_from_a_file_show_what_is_in_force_and_obeyed() {
             "line (line): +0".into(),
         ]
     };
-    assert_eq!(survey(&policy), shown(4));
+    assert_eq!(visit_status(&policy), shown(4));
     policy
         .apply(PolicySpec::parse(&text(9), Format::Toml).unwrap())
         .unwrap();
-    assert_eq!(survey(&policy), shown(9));
+    assert_eq!(visit_status(&policy), shown(9));
 }

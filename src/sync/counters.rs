@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The counts, if any.
 #[derive(Clone, Debug)]
-pub(crate) struct Tally(Option<Box<Counts>>);
+pub(crate) struct Counters(Option<Box<Counts>>);
 
 /// What has been counted.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ impl Counts {
     }
 }
 
-impl Tally {
+impl Counters {
     pub(crate) const NONE: Self = Self(None);
 
     pub(crate) fn on(clock: &Clock) -> Self {

@@ -5,9 +5,9 @@ use std::task::Waker;
 
 /// Tells the queues of a composite apart: where the limiter lives. Valid as long as it is not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TurnstileId(usize);
+pub struct QueueId(usize);
 
-impl TurnstileId {
+impl QueueId {
     /// The identity of the queue inside `limiter`.
     #[inline]
     pub fn of<T>(limiter: &T) -> Self {
@@ -16,27 +16,27 @@ impl TurnstileId {
 
     /// The identity of a queue that is itself at hand: the same as [`of`](Self::of) the limiter that it is.
     #[inline]
-    pub(crate) fn of_queue(queue: &dyn Turnstile) -> Self {
+    pub(crate) fn of_queue(queue: &dyn WaitQueue) -> Self {
         Self(std::ptr::from_ref(queue).cast::<()>() as usize)
     }
 }
 
 /// A place in the queue of one leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    turnstile: TurnstileId,
+pub struct QueueKey {
+    wait_queue: QueueId,
     key: u64,
 }
 
-impl Claim {
-    /// The place `key` in the queue `turnstile`.
-    pub fn new(turnstile: TurnstileId, key: u64) -> Self {
-        Self { turnstile, key }
+impl QueueKey {
+    /// The place `key` in the queue `wait_queue`.
+    pub fn new(wait_queue: QueueId, key: u64) -> Self {
+        Self { wait_queue, key }
     }
 
     /// Whose queue.
-    pub fn turnstile(&self) -> TurnstileId {
-        self.turnstile
+    pub fn wait_queue(&self) -> QueueId {
+        self.wait_queue
     }
 
     /// Which place.
@@ -47,12 +47,12 @@ impl Claim {
 
 /// A queue that grants in turn. A granted place holds what it was granted until it is redeemed by a demand that
 /// carries the claim, or left.
-pub trait Turnstile: Send + Sync {
+pub trait WaitQueue: Send + Sync {
     /// Joins the queue for `units`; `waker` is woken when they are granted (also when they are granted at once).
-    fn join(&self, units: u64, waker: &Waker) -> Claim;
+    fn join(&self, units: u64, waker: &Waker) -> QueueKey;
 
     /// Leaves the queue. What was granted meanwhile goes to whoever is next.
-    fn leave(&self, claim: Claim);
+    fn leave(&self, claim: QueueKey);
 
     /// True when a place only orders the queues, and is never handed anything: a policy may keep it while it waits for an
     /// instant.
@@ -81,11 +81,11 @@ pub enum Permits {
     /// Permits for which this queue waits.
     Own,
     /// Permits that other queues wait for as well.
-    Of(TurnstileId),
+    Of(QueueId),
 }
 
-impl fmt::Debug for dyn Turnstile + '_ {
+impl fmt::Debug for dyn WaitQueue + '_ {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Turnstile")
+        f.write_str("WaitQueue")
     }
 }

@@ -155,7 +155,7 @@ impl Place {
 
 /// All places.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Slab {
     chunks: Vec<Vec<Place>>,
     free: u32,
     taken: u32,
@@ -163,7 +163,7 @@ pub(super) struct Places {
     next_number: u64,
 }
 
-impl Places {
+impl Slab {
     pub(super) const fn new() -> Self {
         Self {
             chunks: Vec::new(),

@@ -7,7 +7,7 @@ use super::atomic::{MAX, QUEUED, Semaphore, weakened};
 use crate::sync::queue::Queue;
 use crate::sync::shim::atomic::Ordering;
 use crate::sync::wake::{drop_quietly, wake_all};
-use crate::sync::watchers::{Rest, Sight};
+use crate::sync::watchers::{Condition, PermitState};
 use std::pin::Pin;
 #[cfg(feature = "pool")]
 use std::task::Waker;
@@ -27,7 +27,7 @@ impl Semaphore {
     /// Clock::real().run(semaphore.until_idle());
     /// ```
     pub fn until_idle(&self) -> impl Future<Output = ()> {
-        Resting::new(self, Rest::Idle)
+        Resting::new(self, Condition::Idle)
     }
 
     /// Ends as soon as no more permits are held than the limit allows: a shrink has taken effect, and the
@@ -36,7 +36,7 @@ impl Semaphore {
     /// # Cancel safety
     /// Dropping the future has no effect.
     pub fn until_paid(&self) -> impl Future<Output = ()> {
-        Resting::new(self, Rest::Paid)
+        Resting::new(self, Condition::Paid)
     }
 
     /// What is available, with what was done under the permits that are back. Under the lock, where the limit stands still.
@@ -47,14 +47,14 @@ impl Semaphore {
     }
 
     /// Under the lock.
-    pub(super) fn sight(&self, _: &Queue) -> Sight {
-        Sight {
+    pub(super) fn sight(&self, _: &Queue) -> PermitState {
+        PermitState {
             available: self.seen_available(),
             limit: self.limit.load(Ordering::Relaxed),
         }
     }
 
-    fn has_come(&self, rest: Rest, queue: &Queue) -> bool {
+    fn has_come(&self, rest: Condition, queue: &Queue) -> bool {
         rest.has_come(self.sight(queue))
     }
 
@@ -88,7 +88,7 @@ impl Semaphore {
 impl Semaphore {
     /// Watches for `rest`, unless it does already: the waker is woken once it has come. False, and nobody watches, when it
     /// has come now. `waker` only makes one.
-    pub(crate) fn watch(&self, number: &mut Option<u64>, rest: Rest, waker: impl FnOnce() -> Waker) -> bool {
+    pub(crate) fn watch(&self, number: &mut Option<u64>, rest: Condition, waker: impl FnOnce() -> Waker) -> bool {
         let mut queue = self.queue.lock();
         if number.is_some_and(|number| queue.is_watching(number)) {
             return true;
@@ -125,13 +125,13 @@ impl Semaphore {
 
 struct Resting<'a> {
     semaphore: &'a Semaphore,
-    rest: Rest,
+    rest: Condition,
     /// Its number among the watchers; told since, when it is not there any more.
     number: Option<u64>,
 }
 
 impl<'a> Resting<'a> {
-    fn new(semaphore: &'a Semaphore, rest: Rest) -> Self {
+    fn new(semaphore: &'a Semaphore, rest: Condition) -> Self {
         Self {
             semaphore,
             rest,
@@ -212,7 +212,7 @@ mod tests {
 
     impl Watching {
         #[track_caller]
-        fn at(semaphore: &Semaphore, rest: Rest) -> Self {
+        fn at(semaphore: &Semaphore, rest: Condition) -> Self {
             let (count, mut number) = (Arc::<Count>::default(), None);
             let waker = Waker::from(Arc::clone(&count));
             assert!(semaphore.watch(&mut number, rest, || waker), "it has come");
@@ -227,11 +227,11 @@ mod tests {
     #[test]
     fn a_watcher_is_told_of_a_raised_limit_unless_it_has_left() {
         let semaphore = Semaphore::new(0);
-        let [above, more] = [0, 2].map(|limit| Watching::at(&semaphore, Rest::Above(limit)));
-        let mut gone = Watching::at(&semaphore, Rest::Above(0));
+        let [above, more] = [0, 2].map(|limit| Watching::at(&semaphore, Condition::Above(limit)));
+        let mut gone = Watching::at(&semaphore, Condition::Above(0));
         semaphore.watch_no_more(&mut gone.1);
         semaphore.set_limit(2);
         assert_eq!((above.times(), more.times(), gone.times()), (1, 0, 0));
-        assert!(!semaphore.watch(&mut None, Rest::Above(1), || Waker::noop().clone()));
+        assert!(!semaphore.watch(&mut None, Condition::Above(1), || Waker::noop().clone()));
     }
 }

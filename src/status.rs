@@ -1,7 +1,7 @@
 //! How limiters stand now: what a page, a metric or a header says of them. Snapshots, leg by leg, of any limiter or policy.
 //!
 //! ```
-//! use tollgate::standing::{Standing, State};
+//! use tollgate::status::{Status, State};
 //! use tollgate::{Limiter, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
 //!
 //! let policy = Policy::builder()
@@ -11,9 +11,9 @@
 //! let _permit = policy.try_admit(1).unwrap();
 //!
 //! let mut seen = Vec::new();
-//! policy.survey(&mut |standing: Standing<'_>| match standing.state {
-//!     State::Permits { limit, in_use, .. } => seen.push(format!("{}: {in_use} of {limit}", standing.leg)),
-//!     State::Rate { limit, available, .. } => seen.push(format!("{}: {available} of {limit} left", standing.leg)),
+//! policy.visit_status(&mut |status: Status<'_>| match status.state {
+//!     State::Permits { limit, in_use, .. } => seen.push(format!("{}: {in_use} of {limit}", status.leg)),
+//!     State::Rate { limit, available, .. } => seen.push(format!("{}: {available} of {limit} left", status.leg)),
 //!     _ => {}
 //! });
 //! assert_eq!(seen, ["requests: 59 of 60 left", "in flight: 1 of 4"]);
@@ -28,7 +28,7 @@ use std::time::Duration;
 /// One leg, as it stands now.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Standing<'a> {
+pub struct Status<'a> {
     /// Its name, as refusals have it.
     pub leg: &'a str,
     /// What it is, in lower case: `semaphore`, `token_bucket`, `breaker`.
@@ -39,7 +39,7 @@ pub struct Standing<'a> {
     pub state: State,
 }
 
-impl<'a> Standing<'a> {
+impl<'a> Status<'a> {
     /// A leg that counts calls.
     pub fn new(leg: &'a str, kind: &'static str, state: State) -> Self {
         Self {
@@ -52,8 +52,8 @@ impl<'a> Standing<'a> {
 
     /// The same under another name of the leg.
     #[must_use]
-    pub fn named<'b>(self, leg: &'b str) -> Standing<'b> {
-        Standing { leg, ..self }
+    pub fn named<'b>(self, leg: &'b str) -> Status<'b> {
+        Status { leg, ..self }
     }
 
     /// The same, counting `cost`.
@@ -112,9 +112,9 @@ pub enum State {
         /// How likely that is for the next, 0 to 1.
         likelihood: f64,
     },
-    /// A policy's line.
-    Line {
-        /// How many stand in it.
+    /// The queue of a policy.
+    Queue {
+        /// How many wait in it.
         waiting: u64,
     },
 }

@@ -1,9 +1,9 @@
 //! Nothing is counted: the feature `stats` is off.
 
 #[derive(Clone, Debug)]
-pub(crate) struct Tally;
+pub(crate) struct Counters;
 
-impl Tally {
+impl Counters {
     pub(crate) const NONE: Self = Self;
 
     #[inline]

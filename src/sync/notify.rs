@@ -1,0 +1,467 @@
+//! The wake-up that calls all: a limiter that has loosened (a cancel, a settle, a raised quota) notifies every listener.
+//!
+//! [`Notify`] keeps the listeners, [`Notified`] is what a listener does, and a [`Listener`] is the handle that connects the two.
+//! Below them is the order of calls on one thread: one at a time, and after the last step of a change.
+//!
+//! # Memory ordering
+//! The notifier changes the limiter's state and then reads `armed`; the listener writes `armed` and then reads the
+//! state. Either the notifier sees the listener, or the listener sees the change: both sides put a sequentially
+//! consistent fence between their two steps.
+
+use super::shim::atomic::{AtomicBool, Ordering, fence};
+use super::shim::{Mutex, thread_local};
+use super::wake::{PanicCollector, quietly};
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Weak};
+
+/// Tells waiting policies that a limiter has loosened. Free to ring when nothing listens, but for one fence.
+#[derive(Debug, Default)]
+pub struct Notify {
+    armed: AtomicBool,
+    lists: Mutex<Lists>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// Those that the next ring calls.
+    next: Listeners,
+    /// Those that the next ring after a change of settings calls. A plain ring leaves them: a policy that it has called may not
+    /// listen again before the settings change.
+    changes: Listeners,
+}
+
+/// Those who listen, each once, in the order in which they came.
+#[derive(Debug, Default)]
+struct Listeners {
+    list: Vec<Listener>,
+    /// Where each of the list lives: a place is not used again as long as a watcher of it is kept.
+    known: BTreeSet<usize>,
+}
+
+impl Listeners {
+    fn add(&mut self, watcher: &Listener) {
+        if !self.known.insert(watcher.address()) {
+            return;
+        }
+        if self.list.len() == self.list.capacity() {
+            let known = &mut self.known;
+            self.list
+                .retain(|watcher| watcher.is_alive() || !known.remove(&watcher.address()));
+        }
+        self.list.push(watcher.clone());
+    }
+}
+
+impl Notify {
+    /// A `Notify` without listeners.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a listener, which is called at the next ring, once.
+    pub(crate) fn listen(&self, watcher: &Listener) {
+        let mut lists = self.lists.lock();
+        lists.next.add(watcher);
+        lists.changes.add(watcher);
+        // Relaxed: the fence orders it before the listener's next read of the limiter. Pairs with (F) in `ring`.
+        self.armed.store(true, Ordering::Relaxed);
+        drop(lists);
+        if !seeded!("notify_fence") {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Calls all listeners, whichever of them panic; the first panic goes on then. To be rung after the change, outside
+    /// every lock.
+    #[inline]
+    pub fn notify_all(&self) {
+        self.fence();
+        if self.armed.load(Ordering::Relaxed) {
+            self.notify_slow();
+        }
+    }
+
+    /// The same after a change of settings: a policy judges all of its waiters anew, not its head alone. What no instant can admit
+    /// any more is refused.
+    pub fn notify_reconfigured(&self) {
+        self.fence();
+        let lists = {
+            let mut lists = self.lists.lock();
+            self.armed.store(false, Ordering::Relaxed);
+            mem::take(&mut *lists)
+        };
+        // All that listen are among them.
+        Self::call(lists.changes, true);
+    }
+
+    #[inline]
+    fn fence(&self) {
+        // (F) The change that is announced comes before this fence, the look for listeners after it.
+        if !seeded!("notify_fence") {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    #[cold]
+    fn notify_slow(&self) {
+        let listeners = {
+            let mut lists = self.lists.lock();
+            self.armed.store(false, Ordering::Relaxed);
+            mem::take(&mut lists.next)
+        };
+        Self::call(listeners, false);
+    }
+
+    fn call(listeners: Listeners, anew: bool) {
+        let mut panics = PanicCollector::default();
+        for watcher in listeners.list {
+            panics.run(|| watcher.call_for(anew));
+        }
+        panics.end();
+    }
+}
+
+/// Something that looks again when it is called. It runs outside every lock.
+pub trait Notified: Send + Sync + 'static {
+    /// Something that might admit a waiter has happened.
+    fn notified(self: Arc<Self>);
+
+    /// A `Notify` has fired that it listens to, for a change of settings where `anew`: it is told so at once, before it looks again.
+    /// It must not call anything.
+    #[doc(hidden)]
+    fn note(&self, anew: bool) {
+        let _ = anew;
+    }
+}
+
+/// A handle by which a limiter can call a [`Notified`], if it still lives.
+#[derive(Clone)]
+pub struct Listener(Weak<dyn Notified>);
+
+impl Listener {
+    /// A handle to `watch`.
+    pub fn new<W: Notified>(watch: &Arc<W>) -> Self {
+        let weak: Weak<W> = Arc::downgrade(watch);
+        Self(weak)
+    }
+
+    pub(crate) fn from_weak<W: Notified>(weak: Weak<W>) -> Self {
+        Self(weak)
+    }
+
+    /// True when both call the same watch.
+    pub fn is_same(&self, other: &Listener) -> bool {
+        Weak::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Where the watch lives: no other has the same address as long as this handle is kept.
+    pub(crate) fn address(&self) -> usize {
+        self.0.as_ptr().cast::<()>() as usize
+    }
+
+    /// True while the watch lives.
+    pub fn is_alive(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+
+    /// Calls it. A call that is made while another runs on this thread is made after that one has returned, so that
+    /// lines that wake each other do not pile up on the stack.
+    pub fn call(&self) {
+        self.call_for(false);
+    }
+
+    /// The same; `anew` for a change of settings.
+    pub(crate) fn call_for(&self, anew: bool) {
+        if let Some(watch) = self.0.upgrade() {
+            watch.note(anew);
+            call(watch);
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
+/// The calls that wait for the one that is running on this thread.
+#[derive(Default)]
+struct Later {
+    /// One is running, or waits for the last of several steps.
+    busy: bool,
+    /// Kept when it is empty: no call allocates.
+    calls: VecDeque<Arc<dyn Notified>>,
+}
+
+impl Later {
+    /// How many calls the list has room for while it is kept.
+    const KEPT: usize = 64;
+}
+
+thread_local! {
+    static LATER: RefCell<Later> = RefCell::default();
+    /// True while this thread runs what calls are put off for.
+    // The models' macro knows no `const`.
+    #[allow(clippy::missing_const_for_thread_local)]
+    static DEFERRING: Cell<bool> = Cell::new(false);
+}
+
+// Read at every end of a permit of several legs: without a look whether it has been made.
+#[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+thread_local! {
+    /// Whether this thread is in [`together`].
+    static STEPS: Cell<Steps> = const { Cell::new(Steps::Apart) };
+}
+#[cfg(any(tollgate_loom, tollgate_shuttle))]
+thread_local! {
+    static STEPS: Cell<Steps> = Cell::new(Steps::Apart);
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Steps {
+    Apart,
+    Together,
+    /// A call waits for the last step, and none is running that would make it.
+    TogetherCalled,
+}
+
+/// Runs `change`, whose steps are one change: the calls that they cause are made after the last. What is called sees all of
+/// the change, also when it panics. Costs two writes when no call is caused.
+///
+/// **Deadlock**: a step that blocks until a waiter is served which an earlier step has freed: that waiter is called after the
+/// last step. The steps are limiters' calls, which [must not block](crate::limiter).
+#[inline(always)]
+pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
+    let end = EndOfSteps::begin(true);
+    let result = change();
+    end.reached();
+    result
+}
+
+/// The same for a change whose result must not be lost: a panic of what is called stays here. A reservation has no part in it.
+#[inline(always)]
+pub(crate) fn together_quietly<R>(change: impl FnOnce() -> R) -> R {
+    let end = EndOfSteps::begin(true);
+    let result = change();
+    end.reached_quietly();
+    result
+}
+
+/// The steps that this thread is taking end where this is dropped, unless they are part of others.
+pub(crate) struct EndOfSteps {
+    outermost: bool,
+}
+
+impl EndOfSteps {
+    /// Steps begin, if `has_steps`: [`together`] for a change that is to be inlined, as no closure is for certain.
+    #[inline(always)]
+    pub(crate) fn begin(has_steps: bool) -> Self {
+        let begin = |steps: &Cell<Steps>| {
+            let outermost = steps.get() == Steps::Apart;
+            if outermost {
+                steps.set(Steps::Together);
+            }
+            outermost
+        };
+        Self {
+            outermost: has_steps && STEPS.try_with(begin).unwrap_or(false),
+        }
+    }
+
+    /// None of the steps has panicked.
+    #[inline(always)]
+    pub(crate) fn reached(self) {
+        self.end(false);
+    }
+
+    /// The same for steps whose result must not be lost: see [`together_quietly`].
+    #[inline(always)]
+    pub(crate) fn reached_quietly(self) {
+        self.end(true);
+    }
+
+    #[inline(always)]
+    fn end(self, quiet: bool) {
+        let outermost = self.outermost;
+        mem::forget(self);
+        if outermost {
+            end_steps(quiet);
+        }
+    }
+}
+
+impl Drop for EndOfSteps {
+    /// The end of a panic.
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.outermost {
+            end_steps_in_panic();
+        }
+    }
+}
+
+#[inline(always)]
+fn end_steps(quiet: bool) {
+    if let Ok(Steps::TogetherCalled) = STEPS.try_with(|steps| steps.replace(Steps::Apart)) {
+        call_after_steps(quiet);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn end_steps_in_panic() {
+    end_steps(false);
+}
+
+#[cold]
+#[inline(never)]
+fn call_after_steps(quiet: bool) {
+    let mut panics = PanicCollector::default();
+    call_rest(&mut panics);
+    if quiet {
+        quietly(|| panics.end());
+    } else {
+        panics.end();
+    }
+}
+
+/// Has the calls of this thread wait for the last of the steps that it is taking. False when it takes none.
+fn wait_for_last_step() -> bool {
+    let within = |steps: &Cell<Steps>| match steps.get() {
+        Steps::Apart => false,
+        Steps::Together | Steps::TogetherCalled => {
+            steps.set(Steps::TogetherCalled);
+            true
+        }
+    };
+    STEPS.try_with(within).unwrap_or(false)
+}
+
+/// Runs `change`, and makes the calls that it causes when it has returned: it may hold a lock that they want. A panic of
+/// `change` goes on after the calls, else the first of theirs.
+pub(crate) fn defer<R>(change: impl FnOnce() -> R) -> R {
+    let is_first = LATER.try_with(|later| !mem::replace(&mut later.borrow_mut().busy, true));
+    let was = DEFERRING.try_with(|defer| defer.replace(true)).unwrap_or(false);
+    let result = catch_unwind(AssertUnwindSafe(change));
+    let _ = DEFERRING.try_with(|defer| defer.set(was));
+    let mut panics = PanicCollector::default();
+    if matches!(is_first, Ok(true)) && !wait_for_last_step() {
+        call_rest(&mut panics);
+    }
+    match result {
+        Ok(result) => {
+            panics.end();
+            result
+        }
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// True while this thread is in [`defer`]: only a waker that is woken by itself, and not by a call, can ask there.
+pub(crate) fn is_deferred() -> bool {
+    DEFERRING.try_with(Cell::get).unwrap_or(false)
+}
+
+/// Calls `watch` now, or after the call that is running on this thread. All calls that are put off meanwhile are made,
+/// whichever of them panic; the first panic goes on then.
+pub(crate) fn call(watch: Arc<dyn Notified>) {
+    let mut first = Some(watch);
+    let waits = LATER.try_with(|later| {
+        let mut later = later.borrow_mut();
+        let waits = mem::replace(&mut later.busy, true) || wait_for_last_step();
+        if waits {
+            later.calls.extend(first.take());
+        }
+        waits
+    });
+    let Some(next) = first else { return };
+    if waits.is_err() {
+        // The thread is ending and its locals are gone.
+        return next.notified();
+    }
+    let mut panics = PanicCollector::default();
+    panics.run(|| next.notified());
+    call_rest(&mut panics);
+    panics.end();
+}
+
+/// Makes the calls that were put off, and those that they put off; from then on none is running on this thread.
+fn call_rest(panics: &mut PanicCollector) {
+    let next = || {
+        LATER.with(|later| {
+            let mut later = later.borrow_mut();
+            let next = later.calls.pop_front();
+            if next.is_none() {
+                later.busy = false;
+                later.calls.shrink_to(Later::KEPT);
+            }
+            next
+        })
+    };
+    while let Some(watch) = next() {
+        panics.run(|| watch.notified());
+    }
+}
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    struct Notes(usize, Arc<Mutex<Vec<usize>>>);
+
+    impl Notified for Notes {
+        fn notified(self: Arc<Self>) {
+            self.1.lock().unwrap().push(self.0);
+            if self.0 == 1 {
+                resume_unwind(Box::new("the second"));
+            }
+        }
+    }
+
+    /// All are called once each, in the order in which they came, although one panics.
+    #[test]
+    fn listeners_are_called_once_and_in_order_whichever_panics() {
+        let (notify, called) = (Notify::new(), Arc::default());
+        let watches: Vec<_> = (0..5).map(|n| Arc::new(Notes(n, Arc::clone(&called)))).collect();
+        for _ in 0..3 {
+            watches.iter().for_each(|watch| notify.listen(&Listener::new(watch)));
+        }
+        let rung = catch_unwind(AssertUnwindSafe(|| notify.notify_all()));
+        assert_eq!(rung.unwrap_err().downcast_ref(), Some(&"the second"));
+        notify.notify_all();
+        assert_eq!(*called.lock().unwrap(), [0, 1, 2, 3, 4]);
+    }
+
+    /// Those that have gone are not kept, however many come.
+    #[test]
+    fn listeners_that_have_gone_are_let_go() {
+        let notify = Notify::new();
+        for _ in 0..10_000 {
+            notify.listen(&Listener::new(&Arc::new(Notes(0, Arc::default()))));
+        }
+        let lists = notify.lists.lock();
+        for listeners in [&lists.next, &lists.changes] {
+            assert_eq!(listeners.list.len(), listeners.known.len());
+            assert!(listeners.list.len() < 100);
+        }
+    }
+
+    /// A change of settings calls those that a plain ring has called since they listened, once.
+    #[test]
+    fn a_change_of_settings_calls_those_that_have_been_called() {
+        let (notify, called) = (Notify::new(), Arc::default());
+        let watch = Arc::new(Notes(7, Arc::clone(&called)));
+        notify.listen(&Listener::new(&watch));
+        notify.notify_all();
+        assert_eq!(*called.lock().unwrap(), [7]);
+        notify.notify_reconfigured();
+        notify.notify_reconfigured();
+        assert_eq!(*called.lock().unwrap(), [7, 7]);
+    }
+}

@@ -1,0 +1,63 @@
+//! The instant that all legs of one decision share: the clock is read when the first leg wants it, and once.
+
+use super::{Clock, Instant};
+use std::cell::Cell;
+
+/// One reading of a clock, shared by all legs of one decision, settlement or end. The first leg that asks has its clock read.
+#[derive(Debug)]
+pub struct ClockReading {
+    reading: Cell<Option<(usize, Instant)>>,
+}
+
+impl ClockReading {
+    /// A reading that is taken when the first leg asks for it.
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self {
+            reading: Cell::new(None),
+        }
+    }
+
+    /// A reading that is given: `instant` of `clock`, whatever the clock says.
+    #[inline]
+    pub fn at(clock: &Clock, instant: Instant) -> Self {
+        Self {
+            reading: Cell::new(Some((clock.id(), instant))),
+        }
+    }
+
+    /// The instant on `clock`. The first caller's clock is read and shared; a leg on another clock reads its own.
+    #[inline(always)]
+    pub fn now(&self, clock: &Clock) -> Instant {
+        match self.reading.get() {
+            Some((id, instant)) if id == clock.id() => instant,
+            Some(_) => clock.now(),
+            None => {
+                let instant = clock.now();
+                self.reading.set(Some((clock.id(), instant)));
+                instant
+            }
+        }
+    }
+
+    /// [`now`](Self::now), or what `clock` says at this moment if that is later: for a leg that must not be behind what other
+    /// threads have done since.
+    #[inline]
+    pub(crate) fn latest(&self, clock: &Clock) -> Instant {
+        let now = clock.now();
+        match self.reading.get() {
+            Some((id, instant)) if id == clock.id() => now.max(instant),
+            Some(_) => now,
+            None => {
+                self.reading.set(Some((clock.id(), now)));
+                now
+            }
+        }
+    }
+}
+
+impl Default for ClockReading {
+    fn default() -> Self {
+        Self::new()
+    }
+}
