@@ -1,4 +1,4 @@
-//! What a map of keys takes while somebody cycles through more keys than it may hold.
+//! What a map of keys takes while a client cycles through more keys than it may hold.
 //!
 //! A binary of its own, since counting bytes replaces the allocator. They are counted per thread.
 #![cfg(not(tollgate_loom))]

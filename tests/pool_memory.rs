@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate::WorkerPool;
 use tollgate::pool::Priority;
 
-/// So many tasks come of each step, itself included.
+/// The number of tasks that each step makes, itself included.
 const STEP: u64 = 14;
 
 /// Submits tasks of every kind, and the next step, until none are left.

@@ -293,10 +293,8 @@ impl<'j> Kind for Threads<'j> {
             .iter()
             .flat_map(|seat| seat.own.shelf.lock().drain().collect::<Vec<_>>());
         let mut entries: Vec<_> = shelved.collect();
-        while let Some((_, entry)) = state.queue.aside.pop_last() {
-            state.queue.lanes.push_front(entry);
-        }
-        entries.extend(state.queue.lanes.drain());
+        let aside = std::mem::take(&mut state.queue.aside).into_values();
+        entries.extend(state.queue.lanes.drain(aside, is_back));
         entries.extend(std::mem::take(&mut state.queue.awaited).into_values());
         entries
     }
@@ -306,10 +304,13 @@ impl<'j> Kind for Threads<'j> {
             .queue
             .aside
             .iter()
-            .map(|(number, entry)| (entry.priority(), *number))
-            .min();
-        if let Some((priority, number)) = aside
-            && state.queue.lanes.lowest().is_none_or(|lowest| priority <= lowest)
+            .map(|(number, entry)| (entry.priority(), *number));
+        if let Some((priority, number)) = aside.min()
+            && state
+                .queue
+                .lanes
+                .lowest()
+                .is_none_or(|lowest| (priority, is_back(lowest)) <= (lowest.priority(), false))
         {
             return state.queue.aside.remove(&number);
         }
@@ -694,6 +695,11 @@ impl Wake for Regrow {
             drop_quietly(core);
         }
     }
+}
+
+/// True of a task that was set aside, and has its place in its group now.
+fn is_back(entry: &Entry<'_>) -> bool {
+    entry.member().is_some_and(|member| member.is_reserved())
 }
 
 fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Vec<Entry<'j>> {

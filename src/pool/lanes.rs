@@ -193,9 +193,9 @@ impl<E: Ranked> Lanes<E> {
         }
     }
 
-    /// The lowest priority that there is.
-    pub(super) fn lowest(&self) -> Option<Priority> {
-        Some(self.lanes.iter().find_map(|lane| lane.front())?.priority())
+    /// The first of the lowest priority that there is.
+    pub(super) fn lowest(&self) -> Option<&E> {
+        self.lanes.iter().find_map(|lane| lane.front())
     }
 
     /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
@@ -220,10 +220,17 @@ impl<E: Ranked> Lanes<E> {
         dead
     }
 
-    /// Takes out everything, in the order in which it would have been served but for ageing.
-    pub(super) fn drain(&mut self) -> Vec<E> {
+    /// Takes out everything, in the order in which it would have been served but for ageing. Those that were set `aside` are before all
+    /// others of their priority but those that have been put back.
+    pub(super) fn drain(&mut self, aside: impl Iterator<Item = E>, is_back: impl Fn(&E) -> bool) -> Vec<E> {
         (self.len, self.special) = (0, 0);
-        self.lanes.iter_mut().rev().flat_map(|lane| lane.drain(..)).collect()
+        let mut behind = [const { VecDeque::new() }; 3];
+        for (lane, behind) in self.lanes.iter_mut().zip(&mut behind) {
+            *behind = lane.split_off(lane.iter().take_while(|entry| is_back(entry)).count());
+        }
+        aside.for_each(|entry| self.lanes[entry.priority() as usize].push_back(entry));
+        let lanes = self.lanes.iter_mut().zip(behind).rev();
+        lanes.flat_map(|(lane, behind)| lane.drain(..).chain(behind)).collect()
     }
 }
 

@@ -38,7 +38,7 @@ fn a_thread_takes_several_and_spends_them_alone() {
 }
 
 #[test]
-fn near_exhaustion_it_takes_just_what_it_needs() {
+fn near_exhaustion_it_takes_only_the_need() {
     let clock = ManualClock::new();
     let rate = leased(&clock, 10, 10, 8);
     rate.try_acquire(8).unwrap();
@@ -57,7 +57,7 @@ fn near_exhaustion_it_takes_just_what_it_needs() {
 }
 
 #[test]
-fn what_is_parked_can_be_given_back() {
+fn parked_tokens_can_be_returned() {
     let clock = ManualClock::new();
     let rate = leased(&clock, 10, 10, 8);
     rate.try_acquire(3).unwrap();
@@ -131,7 +131,7 @@ fn cancelled_and_settled_units_go_back_to_the_thread() {
     clock.advance(Duration::from_millis(500));
     assert_eq!(rate.limiter().available(), 1);
 
-    // Of what was taken directly, the limiter itself is told.
+    // Direct charges go to the limiter itself.
     rate.release();
     clock.advance(10 * SECOND);
     let mut permit = clones.try_admit(Ask::one().cost(TOKENS, 15)).unwrap();
@@ -158,7 +158,7 @@ fn a_window_can_be_leased_too() {
 /// The suite with real leases: every law but the third, which is broken by no more than what is parked.
 #[cfg(feature = "conformance")]
 #[test]
-fn the_third_law_alone_gives_way_to_what_is_parked() {
+fn only_the_third_law_yields_to_parked_tokens() {
     let suite = tollgate::conformance::Suite::of_rate(6, Duration::from_millis(600), |clock| leased(clock, 10, 6, 3))
         .inexact_cancel();
     let violation = suite.run().unwrap_err();
@@ -210,7 +210,7 @@ fn eight_threads_never_get_more_than_was_given_out() {
 /// Given some that is parked, when more is asked for than there is, then the refusal and the look name the same instant, and it
 /// is the first at which the thread is admitted.
 #[test]
-fn what_is_parked_brings_the_instant_forward() {
+fn parked_tokens_bring_the_instant_forward() {
     for (spent, wanted) in [(2, 7), (2, 8), (3, 6), (7, 2), (7, 7)] {
         let clock = ManualClock::new();
         let rate = leased(&clock, 1, 8, 8);
@@ -236,10 +236,10 @@ fn what_is_parked_brings_the_instant_forward() {
     assert_eq!(rate.try_acquire(7).unwrap_err().retry_after(), Some(SECOND * 2));
 }
 
-/// Given all of a budget that never refills, and somebody who waits for one, when a reservation is given back or settled to where
-/// it was parked, then whoever waits is told.
+/// Given all of a budget that never refills, and a waiter for one, when a reservation is cancelled or settled to where it was
+/// parked, then the waiter is woken.
 #[test]
-fn what_is_put_back_wakes_whoever_waits() {
+fn returned_tokens_wake_the_waiters() {
     let clock = ManualClock::new();
     let budget = TokenBucket::new(Quota::zero().burst(8)).on(&clock);
     let leased = Leased::new(budget, 8);

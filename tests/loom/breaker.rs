@@ -23,7 +23,7 @@ fn half_open(probes: u64) -> (ManualClock, Arc<CircuitBreaker>) {
 
 /// Given an open circuit whose time is over and one probe, when two ask at once, then one goes.
 #[test]
-fn two_who_ask_at_the_end_of_the_open_time_share_one_probe() {
+fn two_callers_at_the_end_of_the_open_time_share_one_probe() {
     crate::exhaustive(|| {
         let (_clock, breaker) = half_open(1);
         let other = Arc::clone(&breaker);

@@ -52,7 +52,7 @@ fn an_attempt_beside_a_change_of_quota_is_judged_by_one_of_the_two() {
     });
 }
 
-/// Given the same, when somebody only looks, books or takes what there is, then by one of the two quotas as well.
+/// Given the same, when another thread only looks, books or takes the rest, then by one of the two quotas as well.
 #[test]
 fn a_look_beside_a_change_of_quota_sees_one_of_the_two() {
     for verb in [
@@ -155,10 +155,10 @@ fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
     });
 }
 
-/// Given five of ten that are held, alone or under another, when they are given back beside one who takes ten of the bucket,
+/// Given five of ten that are held, alone or under another, when they are given back beside a caller that takes ten of the bucket,
 /// which is full again by then, then ten have been taken: whatever reading of the clock the cancel has begun with.
 #[test]
-fn a_cancel_beside_one_who_finds_the_bucket_full_mints_nothing() {
+fn a_cancel_beside_a_caller_that_finds_the_bucket_full_mints_nothing() {
     for above in [0, 1] {
         crate::exhaustive(move || {
             let clock = ManualClock::new();

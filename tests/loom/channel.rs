@@ -67,10 +67,10 @@ fn one_permit_is_taken_once() {
     });
 }
 
-/// Given two held of two, when one comes back beside a shrink to one, then from the shrink on nobody is admitted: the
+/// Given two held of two, when one comes back beside a shrink to one, then from the shrink on no caller is admitted: the
 /// other is still held.
 #[test]
-fn a_return_beside_a_shrink_admits_nobody_beyond_it() {
+fn a_return_beside_a_shrink_admits_none_beyond_it() {
     crate::exhaustive(|| {
         let semaphore = semaphore(2);
         let (back, kept) = (hold(&semaphore), hold(&semaphore));
@@ -85,7 +85,7 @@ fn a_return_beside_a_shrink_admits_nobody_beyond_it() {
     });
 }
 
-/// The same for somebody who takes meanwhile: at most as many are held as the limit says.
+/// The same for a caller that takes meanwhile: at most as many are held as the limit says.
 #[test]
 fn a_taker_beside_a_return_and_a_shrink_stays_within_the_limit() {
     crate::bounded(3, || {
@@ -122,7 +122,7 @@ fn a_return_beside_a_raise_pays_once() {
 }
 
 #[test]
-fn two_who_change_the_limit_leave_one_of_the_two() {
+fn two_changes_of_the_limit_leave_one_of_the_two() {
     crate::exhaustive(|| {
         let semaphore = semaphore(1);
         let other = Arc::clone(&semaphore);
@@ -137,7 +137,7 @@ fn two_who_change_the_limit_leave_one_of_the_two() {
 
 /// A thread that blocks is woken by a permit that comes back, by a raise, and by the close.
 #[test]
-fn a_blocked_thread_is_served_or_told() {
+fn a_blocked_thread_is_served_or_refused() {
     for event in 0..3 {
         crate::exhaustive(move || {
             let semaphore = semaphore(1);
@@ -165,7 +165,7 @@ fn a_blocked_thread_is_served_or_told() {
     }
 }
 
-/// Given a permit that comes back beside the close, then nothing is free once both are done, and whoever asks is told.
+/// Given a permit that comes back beside the close, then nothing is free once both are done, and a caller is refused.
 #[test]
 fn a_return_beside_the_close_leaves_nothing_free() {
     crate::exhaustive(|| {
@@ -181,7 +181,7 @@ fn a_return_beside_the_close_leaves_nothing_free() {
     });
 }
 
-/// Given two free, when one asks for both beside one who asks for a single one, then each has all it asked for or
+/// Given two free, when one asks for both beside a caller for a single one, then each has all it asked for or
 /// nothing.
 #[test]
 fn several_beside_a_single_one_are_all_or_nothing() {
@@ -215,7 +215,7 @@ fn a_return_beside_a_policy_that_joins_is_not_lost() {
         let at_once = waiter.poll().is_ready();
         returner.join().unwrap();
         if !at_once {
-            assert!(waiter.woken(), "it is free, and nobody said so");
+            assert!(waiter.woken(), "it is free, and the waiter was not woken");
             assert!(matches!(waiter.poll(), Poll::Ready(Ok(_))));
         }
         drop(waiter);
@@ -223,10 +223,10 @@ fn a_return_beside_a_policy_that_joins_is_not_lost() {
     });
 }
 
-/// Given a policy that waits for one of two, when both come back, and an attempt for both fails because somebody takes
+/// Given a policy that waits for one of two, when both come back, and an attempt for both fails because a caller takes
 /// one meanwhile, then the policy, which may have asked while they were away, has the other.
 #[test]
-fn an_attempt_for_several_that_fails_tells_whom_it_kept_out() {
+fn a_failed_attempt_for_several_wakes_the_waiters_that_it_kept_out() {
     crate::bounded(3, || {
         let semaphore = semaphore(2);
         let held = semaphore.try_acquire_many(2).unwrap();
@@ -239,7 +239,7 @@ fn an_attempt_for_several_that_fails_tells_whom_it_kept_out() {
         drop(held);
         several.join().unwrap();
         let single = single.join().unwrap();
-        assert!(waiter.woken(), "one is free, and nobody said so");
+        assert!(waiter.woken(), "one is free, and the waiter was not woken");
         assert!(matches!(waiter.poll(), Poll::Ready(Ok(_))));
         drop((waiter, single));
         untouched(&semaphore, 2);

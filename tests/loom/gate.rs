@@ -57,7 +57,7 @@ fn one_unit_is_taken_once() {
     });
 }
 
-/// Given a bucket that is empty again, when one unit is taken through the word beside somebody who takes what there is under the
+/// Given a bucket that is empty again, when one unit is taken through the word beside a thread that takes the rest under the
 /// lock, or only looks, then one unit has been taken.
 #[test]
 fn one_unit_is_taken_once_with_the_lock_or_without() {
@@ -81,7 +81,7 @@ fn one_unit_is_taken_once_with_the_lock_or_without() {
     }
 }
 
-/// Given a unit that was taken through the word and is given back beside somebody who wants one at the same instant, then that one
+/// Given a unit that was taken through the word and is given back beside a caller that wants one at the same instant, then that one
 /// is refused, or has it; and nothing is lost.
 #[test]
 fn a_unit_that_is_given_back_is_there_once() {
@@ -118,7 +118,7 @@ fn a_unit_that_has_flowed_out_is_not_given_back_beside_another() {
     });
 }
 
-/// Given a bucket that is empty, when its rate is doubled and one unit taken, beside one who takes a unit two seconds later, then
+/// Given a bucket that is empty, when its rate is doubled and one unit taken, beside a caller that takes a unit two seconds later, then
 /// that one counts by one of the two rates, and not by the first although it was taken by the second.
 #[test]
 fn a_unit_beside_a_change_of_rate_counts_by_one_of_the_two() {
@@ -144,7 +144,7 @@ fn a_unit_beside_a_change_of_rate_counts_by_one_of_the_two() {
 }
 
 /// Given the unit of a bucket that is emptied, when the rate is changed so that another one counts until the same instant, beside
-/// one who takes a unit later, then that one counts by the rate by which it was taken.
+/// a caller that takes a unit later, then that one counts by the rate by which it was taken.
 #[test]
 fn an_instant_stands_in_the_word_for_one_taking() {
     crate::bounded(3, || {

@@ -1,4 +1,4 @@
-//! The map of keys: an entry that is dropped to make room beside somebody who uses it.
+//! The map of keys: an entry that is dropped to make room beside a thread that uses it.
 //!
 //! What its last user did is seen through the `Arc`, which loom does not know. So the limiter here is behind a lock.
 

@@ -16,7 +16,7 @@ fn take(rate: &Leased<TokenBucket>, times: u64) -> u64 {
 /// Given a thread that spends one of a lease and gives back the rest, beside one that tries twice, then no more is spent
 /// than was there, and nothing is lost.
 #[test]
-fn what_a_thread_gives_back_beside_another_is_there_once() {
+fn tokens_returned_beside_another_thread_are_there_once() {
     crate::bounded(3, || {
         let rate = leased(&ManualClock::new(), 3, 2);
         let other = rate.clone();

@@ -85,7 +85,7 @@ fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(&Waker::from(Arc::clone(count))))
 }
 
-/// Given one who joins and one place that comes back meanwhile, then it is admitted or woken: no wake-up falls between
+/// Given a waiter that joins and one place that comes back meanwhile, then it is admitted or woken: no wake-up falls between
 /// the look and the wait.
 #[test]
 fn a_release_beside_a_join_is_not_lost() {
@@ -104,7 +104,7 @@ fn a_release_beside_a_join_is_not_lost() {
     });
 }
 
-/// Given two in line and one place that comes back while the first leaves, then the second is admitted, whether the
+/// Given two waiters and one place that comes back while the first leaves, then the second is admitted, whether the
 /// first had been given the place or not.
 #[test]
 fn a_cancel_beside_a_release_hands_the_place_on() {
@@ -120,7 +120,7 @@ fn a_cancel_beside_a_release_hands_the_place_on() {
         let releaser = thread::spawn(move || gate.give(1));
         drop(first);
         releaser.join().unwrap();
-        assert!(counts[1].woken(), "the place went to nobody");
+        assert!(counts[1].woken(), "the place was lost");
         assert!(poll(second, &counts[1]).is_ready());
         assert_eq!(policy.waiting(), 0);
     });
@@ -147,8 +147,8 @@ fn a_head_that_leaves_frees_the_one_behind() {
     });
 }
 
-/// Given two who join on threads of their own and two places that come back meanwhile, then nobody sleeps beside a free
-/// place.
+/// Given two waiters that join on threads of their own and two places that come back meanwhile, then none sleeps beside a
+/// free place.
 #[test]
 fn two_joins_beside_two_releases_are_both_served() {
     crate::bounded(2, || {

@@ -1,4 +1,4 @@
-//! Legs that depend on the load of others, beside changes and beside those who come and go.
+//! Legs that depend on the load of others, beside changes and beside callers that come and go.
 
 use loom::thread::JoinHandle;
 use std::sync::Arc;
@@ -52,16 +52,19 @@ fn is_let_in(policy: &Policy<LiveLegs>, ask: Ask, meanwhile: JoinHandle<()>) {
     match first {
         Poll::Ready(admitted) => drop(admitted.unwrap()),
         Poll::Pending => {
-            assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "nobody said so");
+            assert!(
+                woken.0.load(std::sync::atomic::Ordering::SeqCst),
+                "the waiter was not woken"
+            );
             assert!(poll().is_ready());
         }
     }
 }
 
-/// Given one who takes a permit and gives it back, since the leg behind refuses, when somebody asks meanwhile whom more than
-/// half of the permits would keep out, then that was no load.
+/// Given an attempt that takes a permit and returns it, since the leg behind refuses, when a caller asks meanwhile whom more
+/// than half of the permits would keep out, then that was no load.
 #[test]
-fn what_an_attempt_takes_and_gives_back_is_no_load() {
+fn an_attempt_that_rolls_back_is_no_load() {
     crate::roomy(3, || {
         let policy = build([throttle(), semaphore("permits", 1), semaphore("closed", 0)]);
         let other = policy.clone();
@@ -79,9 +82,9 @@ fn what_an_attempt_takes_and_gives_back_is_no_load() {
     });
 }
 
-/// Given a permit whose return ends the load, beside one who begins to wait for that, then the wait ends.
+/// Given a permit whose return ends the load, beside a waiter that begins to wait for that, then the wait ends.
 #[test]
-fn a_return_that_ends_the_load_beside_one_who_waits_is_not_lost() {
+fn a_return_that_ends_the_load_beside_a_waiter_is_not_lost() {
     crate::roomy(3, || {
         let policy = build([throttle(), semaphore("permits", 1)]);
         let held = hold(&policy, ask([("throttle", 0), ("permits", 1)]));
@@ -103,8 +106,8 @@ fn a_return_beside_a_version_that_links_is_not_lost() {
     });
 }
 
-/// Given a load that ends while somebody else has the turn to change legs, beside one who begins to wait for the numbers
-/// below the peak, then the wait ends when the turn is free.
+/// Given a load that ends while another thread has the turn to change legs, beside a waiter that begins to wait for the
+/// numbers below the peak, then the wait ends when the turn is free.
 #[test]
 fn a_peak_that_ends_beside_a_version_is_followed() {
     crate::roomy(1, || {
@@ -127,7 +130,7 @@ fn a_peak_that_ends_beside_a_version_is_followed() {
         drop(policy.limiter().try_admit(nothing).unwrap());
         assert_eq!(policy.limiter().leg("gate").unwrap().capacity, Some(0));
         let other = policy.clone();
-        // Whoever waits is the other thread, so that one preemption, of the version, is enough.
+        // The waiter is the other thread, so that one preemption, of the version, is enough.
         let there = crate::spawn(move || {
             drop(held);
             let woken = Arc::new(Woken::default());
@@ -139,7 +142,10 @@ fn a_peak_that_ends_beside_a_version_is_followed() {
         policy.apply(spec).unwrap();
         let (mut waits, woken, let_in) = there.join().unwrap();
         if !let_in {
-            assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "nobody said so");
+            assert!(
+                woken.0.load(std::sync::atomic::Ordering::SeqCst),
+                "the waiter was not woken"
+            );
             let waker = Waker::from(woken);
             assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
         }

@@ -25,7 +25,7 @@ fn exhaustive(model: impl Fn() + Send + Sync + 'static) {
     bounded(None, model);
 }
 
-/// Every interleaving with at most so many preemptions: for three threads.
+/// Every interleaving with at most `bound` preemptions: for three threads.
 #[allow(dead_code)]
 fn bounded(preemptions: impl Into<Option<usize>>, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

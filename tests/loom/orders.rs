@@ -49,7 +49,7 @@ impl Waiter {
         self.count.0.load(Ordering::SeqCst) > self.seen
     }
 
-    /// Everything is free: it has been told, or is told by its poll.
+    /// Everything is free: it has been notified, or its poll reports it.
     #[track_caller]
     fn served(&mut self) -> Acquired {
         assert!(self.woken(), "asleep, and all permits are free");
@@ -73,9 +73,9 @@ fn untouched(semaphore: &Semaphore) {
     );
 }
 
-/// The one that was woken finds nothing, and waits again, while the one who overtook it gives back.
+/// The one that was woken finds nothing, and waits again, while its overtaker releases.
 #[test]
-fn a_head_that_is_overtaken_beside_its_look_is_told_again() {
+fn a_head_that_is_overtaken_beside_its_look_is_woken_again() {
     crate::exhaustive(|| {
         let semaphore = leaked(Semaphore::builder(1).overtakes(1).build().unwrap());
         let held = semaphore.try_acquire().unwrap();
@@ -92,7 +92,7 @@ fn a_head_that_is_overtaken_beside_its_look_is_told_again() {
     });
 }
 
-/// Who has been overtaken often enough is handed its permit, whoever comes beside the release.
+/// A waiter that has been overtaken often enough is handed its permit, whatever newcomer is beside the release.
 #[test]
 fn a_head_that_was_overtaken_once_is_handed_its_permit_beside_a_second() {
     crate::exhaustive(|| {
@@ -107,9 +107,9 @@ fn a_head_that_was_overtaken_once_is_handed_its_permit_beside_a_second() {
     });
 }
 
-/// A policy in line is handed its turn, even where others may overtake.
+/// A queued policy is handed its turn, even where others may overtake.
 #[test]
-fn a_policy_in_line_is_told_beside_an_overtaker() {
+fn a_queued_policy_is_woken_beside_an_overtaker() {
     crate::exhaustive(|| {
         let semaphore = leaked(Semaphore::builder(1).overtakes(3).build().unwrap());
         let policy = Box::leak(Box::new(Policy::new(semaphore)));
@@ -123,7 +123,7 @@ fn a_policy_in_line_is_told_beside_an_overtaker() {
         overtaker.join().unwrap();
         assert!(
             count.0.load(Ordering::SeqCst) > 0,
-            "its turn has come, and nobody said so"
+            "its turn has come, and it was not woken"
         );
         let admitted = admitted.as_mut().poll(&mut Context::from_waker(&waker));
         assert!(matches!(admitted, Poll::Ready(Ok(_))));
@@ -168,7 +168,7 @@ fn a_grant_by_class_that_is_dropped_goes_to_the_next() {
 }
 
 #[test]
-fn one_who_is_sent_away_beside_a_release_is_granted_or_told() {
+fn a_waiter_evicted_beside_a_release_is_granted_or_refused() {
     crate::exhaustive(|| {
         let builder = Semaphore::builder(1).max_waiting(1).overflow(Overflow::EvictOldest);
         let semaphore = leaked(builder.build().unwrap());
@@ -195,10 +195,10 @@ fn one_who_is_sent_away_beside_a_release_is_granted_or_told() {
     });
 }
 
-/// A release beside somebody who begins to watch is seen by it, or tells it.
-/// What was done under the permits is seen by whoever has drained, also where the flag was set already.
+/// A release beside a thread that begins to watch is seen by it, or notifies it.
+/// Writes under the permits are seen by the drainer, also where the flag was set already.
 #[test]
-fn a_drain_of_a_closed_one_sees_what_was_done() {
+fn a_drain_of_a_closed_semaphore_sees_the_writes() {
     crate::exhaustive(|| {
         let semaphore = leaked(Semaphore::new(1));
         let data = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
@@ -239,7 +239,7 @@ fn a_drain_that_begins_beside_the_last_release_ends() {
 
 /// What was done under a permit is seen under the next, also where the lock is taken for a watcher.
 #[test]
-fn what_was_done_under_a_permit_is_seen_while_another_watches() {
+fn writes_under_a_permit_are_seen_while_another_thread_watches() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::builder(1).build().unwrap());
         let data = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
@@ -262,7 +262,7 @@ fn what_was_done_under_a_permit_is_seen_while_another_watches() {
 
 /// The same for a waiter that is granted by the rules: two permits that come back one by one.
 #[test]
-fn what_was_done_under_all_permits_is_seen_by_a_waiter_that_is_granted_by_the_rules() {
+fn writes_under_all_permits_are_seen_by_a_scheduled_waiter() {
     crate::bounded(3, || {
         let order = Order::Priority {
             classes: 2,

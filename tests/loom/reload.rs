@@ -12,7 +12,7 @@ fn legs(a: usize, b: usize) -> PolicySpec {
 }
 
 /// Given two legs of which the old version allows nothing by the second and the new one nothing by the first, when
-/// somebody asks while the new one is put in force, then nobody is admitted in any interleaving, and nothing is held.
+/// a caller asks while the new one is put in force, then it is admitted in no interleaving, and nothing is held.
 #[test]
 fn no_admission_sees_some_of_each_version() {
     crate::roomy(3, || {

@@ -1,5 +1,5 @@
 //! The semaphore's protocols, by the names of `src/sync/README.md`: what a permit publishes, the hand-over, leaving the
-//! line, resizing, closing, and the claims by which a policy stands in that line.
+//! queue, resizing, closing, and the claims by which a policy waits in that queue.
 //!
 //! What is protected is read and written relaxed: only the semaphore orders it.
 
@@ -37,7 +37,7 @@ impl<T> Waiter<T> {
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// Stands in line by now.
+    /// Is queued by now.
     fn queued(mut self) -> Self {
         assert!(self.poll().is_pending());
         self
@@ -47,10 +47,10 @@ impl<T> Waiter<T> {
         self.count.0.load(std::sync::atomic::Ordering::SeqCst) > 0
     }
 
-    /// Its wait is over, and it was told.
+    /// Its wait is over, and it was woken.
     #[track_caller]
     fn served(&mut self) -> T {
-        assert!(self.woken(), "the wait is over, and nobody said so");
+        assert!(self.woken(), "the wait is over, and the waiter was not woken");
         match self.poll() {
             Poll::Ready(output) => output,
             Poll::Pending => panic!("woken for nothing"),
@@ -68,7 +68,7 @@ fn hold(semaphore: &Arc<Semaphore>, n: u32) -> OwnedSemaphorePermit {
     Arc::clone(semaphore).try_acquire_many_owned(n).unwrap()
 }
 
-/// A thread and a future stand in one line: the release serves the first, and that one's release the other.
+/// A thread and a future wait in one queue: the release serves the first, and that one's release the other.
 #[test]
 fn a_blocked_thread_and_a_future_beside_a_release_are_both_served() {
     crate::exhaustive(|| {
@@ -80,7 +80,7 @@ fn a_blocked_thread_and_a_future_beside_a_release_are_both_served() {
         };
         let mut future = acquire(&semaphore, 1).queued();
         drop(held);
-        // Whoever came first has it now, and passes it on.
+        // The first that came has it now, and passes it on.
         let first = future.woken();
         if first {
             drop(future.served());
@@ -104,7 +104,7 @@ fn write_and_release(permit: OwnedSemaphorePermit) -> (Arc<AtomicU64>, thread::J
     (data, releaser)
 }
 
-/// Nothing was lost and nothing minted: all of `limit` is free, and nobody is in line.
+/// Nothing was lost and nothing minted: all of `limit` is free, and the queue is empty.
 #[track_caller]
 fn untouched(semaphore: &Semaphore, limit: usize) {
     assert_eq!((semaphore.limit(), semaphore.available_permits()), (limit, limit));
@@ -126,7 +126,7 @@ fn one_permit_is_taken_once() {
 }
 
 #[test]
-fn what_was_done_under_a_permit_is_seen_under_the_next() {
+fn writes_under_a_permit_are_seen_under_the_next() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(1));
         let (data, releaser) = write_and_release(hold(&semaphore, 1));
@@ -140,7 +140,7 @@ fn what_was_done_under_a_permit_is_seen_under_the_next() {
 
 /// Both releases are seen, although only the second of them suffices and only its thread hands over.
 #[test]
-fn what_was_done_under_permits_that_add_up_is_seen_after_the_hand_over() {
+fn writes_under_added_up_permits_are_seen_after_the_hand_over() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(2));
         let (mine, theirs) = (hold(&semaphore, 1), hold(&semaphore, 1));
@@ -181,9 +181,9 @@ fn a_release_beside_a_join_is_not_lost() {
     });
 }
 
-/// Two are free, and one who joins takes them both or waits for neither: meanwhile nobody is refused what is free.
+/// Two are free, and a newcomer takes them both or waits for neither: meanwhile no caller is refused a free one.
 #[test]
-fn a_join_that_finds_its_permits_free_refuses_nobody_meanwhile() {
+fn a_join_that_finds_its_permits_free_refuses_none_meanwhile() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(3));
         let held = hold(&semaphore, 2);
@@ -193,7 +193,7 @@ fn a_join_that_finds_its_permits_free_refuses_nobody_meanwhile() {
         // From here on three are free, or two are taken, or two were waited for and have been handed over.
         let third = semaphore.try_acquire().is_ok();
         joiner.join().unwrap();
-        assert!(third, "one was free all the time, and nobody was waiting for it");
+        assert!(third, "one was free all the time, and no waiter wanted it");
         untouched(&semaphore, 3);
     });
 }
@@ -285,7 +285,7 @@ fn added_permits_beside_a_join_are_not_lost() {
 }
 
 #[test]
-fn what_was_done_before_a_limit_was_raised_is_seen_under_its_permits() {
+fn writes_before_a_raise_are_seen_under_its_permits() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(0));
         let data = Arc::new(AtomicU64::new(0));
@@ -319,7 +319,7 @@ fn permits_that_are_forgotten_beside_an_acquire_are_gone_once() {
 }
 
 #[test]
-fn a_close_beside_a_join_tells_the_one_who_joins() {
+fn a_close_beside_a_join_reaches_the_newcomer() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(0));
         let other = Arc::clone(&semaphore);
@@ -413,7 +413,7 @@ fn a_claim_behind_a_lone_acquirer_that_leaves_beside_a_release_is_served() {
 }
 
 #[test]
-fn two_releases_a_join_and_one_who_leaves() {
+fn two_releases_a_join_and_a_cancelled_waiter() {
     crate::bounded(2, || {
         let semaphore = Arc::new(Semaphore::new(2));
         let releasers = [(); 2].map(|()| hold(&semaphore, 1));

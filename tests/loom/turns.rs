@@ -1,4 +1,4 @@
-//! Turns at a rate, at classes and at a channel: the one that is next is told when the one before it has been admitted, or
+//! Turns at a rate, at classes and at a channel: the next queue is notified when the one before it has been admitted, or
 //! has gone.
 
 use loom::thread;
@@ -48,7 +48,7 @@ impl Waiter {
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// What it waits for is there: it has been admitted, or is told and admitted then.
+    /// What it waits for is there: it has been admitted, or is woken and admitted then.
     #[track_caller]
     fn served(&mut self, polled: Poll<bool>) {
         let admitted = match polled {
@@ -125,7 +125,7 @@ fn a_slot_that_comes_back_beside_a_policy_that_joins_is_not_lost() {
     });
 }
 
-/// Given policies of two classes that wait for two slots, when both slots come back, then both policies are told.
+/// Given policies of two classes that wait for two slots, when both slots come back, then both policies are notified.
 #[test]
 fn slots_that_come_back_are_both_handed_on() {
     crate::bounded(3, || {

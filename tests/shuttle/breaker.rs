@@ -1,4 +1,4 @@
-//! A half-open circuit: whatever becomes of its probes, in whatever order, they are back in the end, and nobody who waits
+//! A half-open circuit: whatever becomes of its probes, in whatever order, they are back in the end, and no waiter
 //! is left behind.
 
 use shuttle::future::block_on;
@@ -27,7 +27,7 @@ fn half_open(clock: &ManualClock) -> Arc<CircuitBreaker> {
 /// to the test of that: the model takes all threads to panic while one does.
 fn call(breaker: &CircuitBreaker, clock: &ManualClock) {
     let Ok(probe) = breaker.try_admit(1) else {
-        // Whoever is refused may be so until a time is over.
+        // A refusal may last until a time is over.
         return clock.advance(SECOND);
     };
     thread::yield_now();
@@ -78,9 +78,9 @@ fn every_probe_comes_back() {
 }
 
 /// Given a half-open circuit in a policy, when threads wait for it whose probes end without a result, or well, then all of
-/// them are admitted: whoever comes back wakes the next.
+/// them are admitted: each probe that comes back wakes the next.
 #[test]
-fn whoever_waits_for_a_probe_is_woken() {
+fn a_waiter_for_a_probe_is_woken() {
     super::check(10_000, || {
         let clock = ManualClock::new();
         let breaker = half_open(&clock);

@@ -32,7 +32,7 @@ fn check(schedules: usize, program: fn()) {
     Runner::new(by_priority, Config::default()).run(program);
 }
 
-/// A semaphore, and a policy that claims its permits in the same line.
+/// A semaphore, and a policy that claims its permits in the same queue.
 struct Gate {
     semaphore: Arc<Semaphore>,
     policy: Policy<Arc<Semaphore>>,
@@ -69,7 +69,7 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Threads at one semaphore; in the end everything is back, and nobody is left in line. One of them may close it midway.
+/// Threads at one semaphore; in the end everything is back, and the queue is empty. One of them may close it midway.
 fn run(semaphore: Semaphore, closes: bool) {
     let semaphore = Arc::new(semaphore);
     let policy = Policy::new(Arc::clone(&semaphore));

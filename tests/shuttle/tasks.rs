@@ -1,4 +1,4 @@
-//! Pools of async tasks, and fan-out: every task is accounted for once, and nobody is left waiting.
+//! Pools of async tasks, and fan-out: every task is accounted for once, and no waiter is left.
 
 use futures::StreamExt;
 use shuttle::future::block_on;
@@ -37,7 +37,7 @@ async fn pause() {
 
 /// Given runners that fall asleep between two submissions of two threads, then all four tasks run, and the end is clean.
 #[test]
-fn whoever_falls_asleep_beside_a_submission_is_called() {
+fn a_runner_that_falls_asleep_beside_a_submission_is_woken() {
     super::check(10_000, || {
         let pool = pool(2);
         let submitters: Vec<_> = (0..2)
@@ -62,7 +62,7 @@ fn whoever_falls_asleep_beside_a_submission_is_called() {
 
 /// Given a task that waits for one behind it, which no helper polls, when the pool of one is resized to two, then both end.
 #[test]
-fn a_raised_limit_starts_what_waits() {
+fn a_raised_limit_starts_the_queued_tasks() {
     super::check(10_000, || {
         let pool = pool(1);
         let flag = Arc::new(Semaphore::new(0));
@@ -81,9 +81,9 @@ fn a_raised_limit_starts_what_waits() {
     });
 }
 
-/// The same when the limit of its slots is raised, by somebody who knows no pool, at any moment.
+/// The same when the limit of its slots is raised, by a thread that knows no pool, at any moment.
 #[test]
-fn a_limit_that_others_raise_starts_what_waits() {
+fn a_limit_raised_elsewhere_starts_the_queued_tasks() {
     super::check(10_000, || {
         let slots = Arc::new(Semaphore::new(1));
         let builder = TaskPool::builder(1).on(&ManualClock::new());
@@ -127,7 +127,7 @@ fn a_limit_that_others_raise_starts_an_item() {
 }
 
 /// Given tasks that end, pause, or panic, some of them cancelled, submitted by two threads while a third resizes and then
-/// ends the pool, then each task that was let in has run or been reported, once, and its handle has been told which.
+/// ends the pool, then each task that was let in has run or been reported, once, and its handle has learned which.
 #[test]
 fn every_task_is_accounted_for_once() {
     super::check(20_000, || {
@@ -234,7 +234,7 @@ async fn wait_somehow(pool: TaskPool, now: Arc<AtomicUsize>, limit: usize) -> Op
 /// Given tasks that wait for others and then for something else, drop the handle, or hand it on, then all end, and no more of those
 /// that are awaited are polled at once than there are slots.
 #[test]
-fn what_is_awaited_runs_within_the_bound() {
+fn an_awaited_task_runs_within_the_bound() {
     super::check(10_000, || {
         let limit = thread_rng().gen_range(1..=2);
         let pool = pool(limit);
@@ -285,10 +285,10 @@ fn a_fan_out_gives_every_result() {
     });
 }
 
-/// Given three members of a group that run at once, one of which fails while others are being submitted, when nobody polls
-/// the group, then all of them end: those that would never are dropped.
+/// Given three members of a group that run at once, one of which fails while others are being submitted, while the
+/// group is not polled, then all of them end: those that would never are dropped.
 #[test]
-fn a_failure_beside_a_submission_drops_what_runs() {
+fn a_failure_beside_a_submission_drops_the_running_tasks() {
     super::check(10_000, || {
         let pool = pool(3);
         let mut group = pool.group::<(), usize>();
@@ -311,10 +311,10 @@ fn a_failure_beside_a_submission_drops_what_runs() {
     });
 }
 
-/// Given a closed gate, and a runner that takes the task while that is cancelled, or the pool aborted, then the task is told so,
+/// Given a closed gate, and a runner that takes the task while that is cancelled, or the pool aborted, then its handle learns it,
 /// and the runner goes.
 #[test]
-fn what_waits_at_a_closed_gate_is_taken_out() {
+fn a_task_at_a_closed_gate_is_taken_out() {
     super::check(10_000, || {
         let closed = Policy::new(Semaphore::new(0));
         let builder = TaskPool::builder(1).on(&ManualClock::new());
@@ -403,7 +403,7 @@ fn a_lent_slot_comes_back() {
     });
 }
 
-/// Given a policy of one at a time, and tasks of which one submits another and one is cancelled, while the pool is told to end, then each has run once, or is told why it has not, and every permit is back.
+/// Given a policy of one at a time, and tasks of which one submits another and one is cancelled, while the pool is shut down, then each has run once, or its handle learns why not, and every permit is back.
 #[test]
 fn every_task_behind_a_gate_is_accounted_for_once() {
     super::check(10_000, || {

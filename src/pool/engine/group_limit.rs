@@ -91,6 +91,11 @@ impl Membership {
         *self.place.lock() = Place::Reserved;
     }
 
+    /// True while the task has a place, and has not started.
+    pub(in crate::pool) fn is_reserved(&self) -> bool {
+        *self.place.lock() == Place::Reserved
+    }
+
     /// The task has ended: true when it gives its place back.
     pub(super) fn ends(&self) -> bool {
         let before = std::mem::replace(&mut *self.place.lock(), Place::Over);

@@ -7,6 +7,7 @@ use super::group_limit::Membership;
 use super::seat::Seat;
 use super::state::TaskQueue;
 use crate::pool::entry::{AGEING, Priority};
+use std::cmp::Reverse;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -238,17 +239,13 @@ impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
 
     /// Takes all entries out, the highest priority first, each in order of arrival.
     pub(in crate::pool) fn drain(&mut self) -> Vec<E> {
-        let mut drained = Vec::with_capacity(self.len + self.aside_len);
-        for priority in (0..self.lists.len()).rev() {
-            // From behind: each goes before all others.
-            while self.aside[priority].tail != NONE {
-                self.restore(self.key(self.aside[priority].tail));
-            }
-            while self.lists[priority].head != NONE {
-                drained.extend(self.remove(self.key(self.lists[priority].head)));
-            }
-        }
-        drained
+        let empty = Self {
+            next_number: self.next_number,
+            ..Self::new()
+        };
+        let mut nodes = std::mem::replace(self, empty).nodes;
+        nodes.sort_unstable_by_key(|node| (Reverse(node.priority), node.number));
+        nodes.into_iter().filter_map(|node| node.entry).collect()
     }
 }
 

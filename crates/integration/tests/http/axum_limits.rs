@@ -102,7 +102,7 @@ fn only_trusted_proxies_are_believed() {
     assert_eq!(key(&keys, "fd12::1", &["203.0.113.7"]), ip("203.0.113.7"));
     assert_eq!(key(&keys, "11.0.0.1", &["203.0.113.7"]), ip("11.0.0.1"));
     assert_eq!(key(&keys, "2001:db8::1", &["203.0.113.7"]), ip("2001:db8::"));
-    // Each proxy on the way has to be one of them: what anybody else has brought along is not looked at.
+    // Each proxy on the way has to be one of them: headers that others brought along are not read.
     let two = ClientIp::behind(2).trusting(ip("10.0.0.0"), 8);
     assert_eq!(key(&two, "10.0.0.1", &["8.8.8.8, 203.0.113.66"]), ip("203.0.113.66"));
     assert_eq!(
@@ -157,7 +157,7 @@ fn clients(clock: &ManualClock) -> Arc<Keyed<IpAddr, impl tollgate::Limiter + us
 }
 
 #[tokio::test]
-async fn a_client_that_exceeds_its_rate_is_told_so() {
+async fn a_client_that_exceeds_its_rate_gets_a_429() {
     let clock = ManualClock::new();
     let limit = LimitLayer::keyed(clients(&clock), ClientIp::behind(1))
         .exempt(is_preflight)
@@ -256,7 +256,7 @@ async fn the_services_own_limits_are_503_with_an_instant_where_one_is_known() {
     );
     assert_eq!(problem["violated-policies"], serde_json::json!(["breaker"]));
 
-    // Nobody knows when a permit comes back.
+    // The return of a permit has no known instant.
     let full = Arc::new(Semaphore::new(1));
     let _held = full.try_acquire().unwrap();
     let refusals = HttpRefusals::new()
@@ -375,7 +375,7 @@ fn fields_are_those_of_the_drafts_own_examples() {
     }
     assert_eq!((QuotaPolicy::field(&[]), ServiceLimit::field(&[])), (None, None));
 
-    // The base64 of these two has stray bits at its end, which nobody who encodes bytes would write: the bytes are the same.
+    // The base64 of these two has stray bits at its end, which no encoder of bytes would write: the bytes are the same.
     let peruser = |quota| policy("peruser", quota);
     for (ours, theirs) in [
         (peruser(100).window(60), r#""peruser";q=100;w=60;pk=:cHsdsRa894==:"#),

@@ -77,7 +77,7 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
         assert_eq!(late["detail"], "limiter `rate` did not admit in time");
         assert!(late["type"].as_str().unwrap().ends_with("#quota-exceeded"), "{late}");
 
-        // No place in line, for want of a token.
+        // No place in the queue, for want of a token.
         let policy = build(0);
         let app = waiting(&policy);
         drop(send(&app).await);
@@ -86,7 +86,7 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
         assert_eq!((status(&full), header(&full, "retry-after")), (429, Some("1")));
         assert_eq!(problem(full).await["detail"], "limiter `rate` has a full queue");
 
-        // The same for want of a permit: nobody knows when.
+        // The same for want of a permit, without an instant.
         for (max_queue, detail) in [
             (10, "limiter `in flight` did not admit in time"),
             (0, "limiter `in flight` has a full queue"),
@@ -110,9 +110,9 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
     });
 }
 
-/// Given a request that waits for a rate, when the line behind it is full, then whoever comes is told of the rate as well.
+/// Given a request that waits for a rate, when the queue behind it is full, then a newcomer gets the state of the rate as well.
 #[test]
-fn a_full_line_for_a_rate_is_429() {
+fn a_full_queue_for_a_rate_is_429() {
     let clock = ManualClock::new();
     let policy = Policy::builder().limit(bucket(&clock, SECOND).named("rate"));
     let policy = policy.max_queue(1).build().unwrap();
@@ -145,7 +145,7 @@ fn a_wait_for_a_limiter_of_governor_is_429() {
     });
 }
 
-/// Whose fault it is that nobody knows by what to limit.
+/// The cause of an unknown key.
 #[tokio::test]
 async fn the_client_is_not_blamed_for_what_the_service_has_not_set_up() {
     fn keyed<X: ExtractKey<Key: std::hash::Hash + Eq + Clone + Send + Sync + 'static>>(keys: X) -> Router {
@@ -230,7 +230,7 @@ fn advertised<G: Gate>(layer: LimitLayer<G>) -> LimitLayer<G, tollgate::tower::S
 /// Given an outer rate that has nothing left for a minute, when an inner one refuses for some seconds, then `Retry-After` is
 /// a minute: no earlier than any window that is stated. And the other way round.
 #[tokio::test]
-async fn of_nested_layers_the_latest_instant_is_told() {
+async fn nested_layers_report_the_latest_instant() {
     for (inner, outer) in [(5, 60), (60, 5)] {
         let clock = ManualClock::new();
         // The outer one admits two, and has nothing left after the second.
@@ -261,7 +261,7 @@ async fn of_nested_layers_the_latest_instant_is_told() {
 
 /// The same where the outer one says nothing of itself.
 #[tokio::test]
-async fn what_a_silent_outer_layer_has_nothing_left_of_counts_as_well() {
+async fn an_exhausted_silent_outer_layer_counts_as_well() {
     let clock = ManualClock::new();
     let inner = Arc::new(bucket(&clock, 5 * SECOND));
     let outer = TokenBucket::new(Quota::new(1, 60 * SECOND).unwrap().burst(2)).on(&clock);
@@ -327,7 +327,7 @@ async fn of_nested_layers_the_legacy_fields_tell_the_strictest() {
 
 /// A `Retry-After` that the service itself has written as a date is left alone.
 #[tokio::test]
-async fn what_the_service_says_of_itself_stays() {
+async fn headers_of_the_service_stay() {
     const DATE: &str = "Fri, 31 Dec 2027 23:59:59 GMT";
     let clock = ManualClock::new();
     let busy = async || (http::StatusCode::SERVICE_UNAVAILABLE, [("retry-after", DATE)], "later");
@@ -339,7 +339,7 @@ async fn what_the_service_says_of_itself_stays() {
     assert_eq!((status(&response), header(&response, "retry-after")), (503, Some(DATE)));
 }
 
-/// Of a connection that is told, the field of a proxy that nobody trusts chooses nothing.
+/// On a known connection, the field of an untrusted proxy chooses nothing.
 #[tokio::test]
 async fn a_forged_field_from_elsewhere_does_not_choose_the_key() {
     let clock = ManualClock::new();
@@ -369,7 +369,7 @@ async fn a_forged_field_from_elsewhere_does_not_choose_the_key() {
 
 /// Legs that are no rates are advertised only when that is asked for, and those without numbers not at all.
 #[tokio::test]
-async fn what_has_no_quota_is_not_stated() {
+async fn a_limiter_without_a_quota_is_not_stated() {
     let budget = tollgate::shed::RetryBudget::new(0.1, 3).unwrap();
     budget.visit_status(&mut |status| assert!(matches!(status.state, State::Budget { limit: 3, .. })));
     assert!(budget.try_admit(Ask::one()).is_ok());

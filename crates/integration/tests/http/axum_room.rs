@@ -1,4 +1,4 @@
-//! What a client hears of its place, through all layers, and that nobody comes by that of another.
+//! A client receives its place through all layers, and no client gets that of another.
 
 use axum::Router;
 use axum::body::Body;
@@ -17,7 +17,7 @@ use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One permit, for which nobody waits but who has a place; a place each two seconds.
+/// One permit, for which only clients with a place wait; a place each two seconds.
 struct Rig {
     clock: ManualClock,
     core: Policy<Semaphore>,
@@ -58,9 +58,9 @@ fn told(response: &Response<Body>) -> (u16, Option<u64>) {
 }
 
 /// Given three who are refused, each is told its own instant, in whole seconds; and an outer rate that has nothing left until
-/// later makes it later, within the grace: the place is there then, although nobody else finds one.
+/// later makes it later, within the grace: the place is there then, although no other client finds one.
 #[test]
-fn each_is_told_its_instant_and_an_outer_rate_may_make_it_later() {
+fn each_client_gets_its_instant_and_an_outer_rate_may_delay_it() {
     let Rig { clock, core, room, app } = rig();
     let for_all = clock.clone();
     let clients = Keyed::new(100, move |_: &IpAddr| {
@@ -97,7 +97,7 @@ fn each_is_told_its_instant_and_an_outer_rate_may_make_it_later() {
     });
 }
 
-/// Whatever a client writes in front of what its proxy appends, it has one place; and whoever comes past the proxy has none
+/// Whatever a client writes in front of what its proxy appends, it has one place; and a client that comes past the proxy has none
 /// but its own, under whatever name.
 #[test]
 fn a_forged_address_has_no_place_and_takes_none() {

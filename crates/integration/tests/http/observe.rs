@@ -221,7 +221,7 @@ fn the_legs_that_have_gauges_are_bounded() {
     assert_eq!(legs, 64);
 }
 
-/// Given a limiter whose legs get ever new names, then only so many are labels.
+/// Given a limiter whose legs get ever new names, then the number of labels is bounded.
 #[test]
 fn the_names_that_are_labels_are_bounded() {
     struct Renamed(std::sync::atomic::AtomicU64);
@@ -350,7 +350,7 @@ impl tracing::Subscriber for Log {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
-/// What is told of one refusal, one end of work, and a circuit that opens and closes.
+/// The events of one refusal, one end of work, and a circuit that opens and closes.
 fn refuse_and_open() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(2).burst(1)).on(&clock);

@@ -1,4 +1,4 @@
-//! How a body ends, and what is learnt from it: by what the head said, and by whether anybody waited for the rest.
+//! How a body ends, and what is learnt from it: by what the head said, and by whether a client waited for the rest.
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
@@ -57,7 +57,7 @@ fn answers(
     })
 }
 
-/// What is told of a response of which so many frames are read before it is dropped.
+/// The outcome of a response that is dropped after a number of frames.
 async fn told<C>(classify: C, status: u16, declared: Option<u64>, frames: fn() -> Frames, read: usize) -> Vec<Outcome>
 where
     C: Classify<Infallible>,
@@ -96,7 +96,7 @@ async fn a_body_that_is_dropped_early_ends_as_its_head_said() {
 
 /// Given clients that all leave early, and one answer in four that is bad, then a breaker that opens at a half stays closed.
 #[tokio::test]
-async fn a_breaker_sees_the_good_answers_that_nobody_reads_to_their_end() {
+async fn a_breaker_counts_successes_whose_bodies_are_not_read() {
     let breaker = CircuitBreaker::builder().count_window(8).minimum_calls(8);
     let breaker = Arc::new(breaker.clock(&ManualClock::new()).build().unwrap());
     let layer = LimitLayer::new(Arc::clone(&breaker));
@@ -112,7 +112,7 @@ async fn a_breaker_sees_the_good_answers_that_nobody_reads_to_their_end() {
 }
 
 #[tokio::test]
-async fn a_classifier_may_leave_out_what_was_dropped() {
+async fn a_classifier_may_ignore_dropped_requests() {
     #[derive(Clone)]
     struct Whole;
     impl Classify<Infallible> for Whole {
@@ -144,10 +144,10 @@ async fn a_body_that_breaks_off_does_not_make_overload_a_failure() {
     assert_eq!(told(GrpcCodes, 200, None, broken, 2).await, [Outcome::Failure]);
 }
 
-/// Given a call whose trailers are to say how it went, when it is dropped before them, then nobody knows, also where as much
+/// Given a call whose trailers are to say how it went, when it is dropped before them, then the outcome is unknown, also where as much
 /// came as was declared. Without trailers it has failed.
 #[tokio::test]
-async fn what_trailers_would_have_said_is_not_guessed() {
+async fn missing_trailers_are_not_guessed() {
     fn good() -> Frames {
         let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
         vec![data("message"), Ok(Frame::trailers(trailers))]

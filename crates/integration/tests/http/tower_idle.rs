@@ -100,7 +100,7 @@ async fn a_thousand_idle_connections_hold_no_permit() {
     all_come_back(&gate).await;
 }
 
-/// The test above can fail: a layer that reserves in `poll_ready` has no permit left for anybody after so many connections.
+/// The test above can fail: a layer that reserves in `poll_ready` has no permit left for any client after as many connections as permits.
 #[tokio::test]
 async fn idle_connections_hold_the_permits_of_a_layer_that_reserves_ahead() {
     let gate = Arc::new(tokio::sync::Semaphore::new(LIMIT));

@@ -158,7 +158,7 @@ async fn the_end_of_a_body_says_how_the_work_ended() {
     drop(layer.layer(answers(404)).oneshot(get()).await.unwrap());
     assert_eq!(told(), [Outcome::Success]);
 
-    // A head that says failure has said all: whoever sees it may drop the body unread.
+    // A head that says failure has said all: a client that sees it may drop the body unread.
     let (_sender, service) = streams();
     let failing = service.map_response(|mut response| {
         *response.status_mut() = StatusCode::BAD_GATEWAY;
@@ -209,7 +209,7 @@ async fn the_end_of_a_body_says_how_the_work_ended() {
 }
 
 #[tokio::test]
-async fn errors_of_a_service_can_be_told_apart() {
+async fn errors_of_a_service_are_distinguishable() {
     #[derive(Clone)]
     struct TimeOuts;
     impl Classify<tower::BoxError> for TimeOuts {
@@ -234,7 +234,7 @@ async fn errors_of_a_service_can_be_told_apart() {
 }
 
 #[test]
-fn requests_wait_in_the_line_of_a_policy() {
+fn requests_wait_in_the_queue_of_a_policy() {
     let clock = ManualClock::new();
     let policy = Policy::builder()
         .limit(
@@ -260,10 +260,10 @@ fn requests_wait_in_the_line_of_a_policy() {
     });
 }
 
-/// Given a policy whose one permit is held, when a request that waits is dropped, then it leaves the line, and the next one is
+/// Given a policy whose one permit is held, when a request that waits is dropped, then it leaves the queue, and the next one is
 /// admitted by the permit that comes back.
 #[tokio::test]
-async fn a_dropped_request_leaves_the_line() {
+async fn a_dropped_request_leaves_the_queue() {
     let policy = Policy::new(Semaphore::new(1));
     let layer = LimitLayer::waiting(policy.clone());
     let held = layer.layer(answers(200)).oneshot(get()).await.unwrap();

@@ -55,7 +55,7 @@ impl Limiter for Diary {
 }
 
 /// Given a service that panics when it is called before it was ready, then each call makes it ready first, and a response
-/// that has come frees nobody's place but its own.
+/// that has come frees no place but its own.
 #[tokio::test]
 async fn each_call_makes_the_service_inside_ready_and_holds_a_permit_meanwhile() {
     let (inner, mut handle): (Mock, _) = mock::pair();
@@ -105,7 +105,7 @@ async fn an_open_circuit_refuses_although_the_service_is_busy() {
 
 /// Given a service with one place, and a request that waits in the line of its policy, then another user has the place.
 #[tokio::test]
-async fn who_waits_in_line_takes_up_no_place_inside() {
+async fn a_queued_request_takes_no_place_inside() {
     let inner = ConcurrencyLimit::new(
         service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))),
         1,

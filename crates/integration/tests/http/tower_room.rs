@@ -1,4 +1,4 @@
-//! The waiting room of a layer, in virtual time: whoever comes back when it was told is let in, whoever else presses.
+//! The waiting room of a layer, in virtual time: a client that comes back at its instant is admitted, whatever others press.
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -28,7 +28,7 @@ const WORK: Duration = Duration::from_millis(25);
 type Answer = Response<Empty<&'static [u8]>>;
 type Core = Policy<LiveLegs>;
 
-/// A core of so many permits behind a line, a waiting room, and how many are inside.
+/// A core of `permits` permits behind a queue, a waiting room, and how many are inside.
 struct Rig {
     clock: ManualClock,
     core: Core,
@@ -183,13 +183,13 @@ fn a_thousand_obey(room: WaitingRoom, late: Duration) -> Rig {
 }
 
 #[test]
-fn all_who_keep_to_retry_after_are_let_in_under_three_fold_overload() {
+fn clients_that_honour_retry_after_are_admitted_under_three_fold_overload() {
     let rig = a_thousand_obey(of_rate(10_000, 64), Duration::ZERO);
     assert!(rig.room.stats().redeemed >= 950);
 }
 
 #[test]
-fn all_who_come_late_are_let_in_as_well() {
+fn late_clients_are_admitted_as_well() {
     a_thousand_obey(of_rate(10_000, 40), 4 * SECOND - MS);
 }
 
@@ -235,7 +235,7 @@ fn a_lower_limit_breaks_no_promise() {
 /// A client that asks a hundred times has one place; one that comes early is a newcomer and keeps it; and two requests that
 /// come for one place are one that it is for, and a newcomer.
 #[test]
-fn nobody_collects_places() {
+fn no_client_collects_places() {
     let rig = rig(1, of_rate(10_000, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
@@ -267,9 +267,9 @@ fn nobody_collects_places() {
     });
 }
 
-/// Who has come back and leaves again has lost its place, and nobody else anything.
+/// A client that has come back and leaves again has lost its place, and no other client anything.
 #[test]
-fn whoever_leaves_loses_its_place_alone() {
+fn a_client_that_leaves_loses_only_its_own_place() {
     let rig = rig(1, of_rate(10_000, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();
@@ -293,7 +293,7 @@ fn whoever_leaves_loses_its_place_alone() {
     });
 }
 
-/// A promise that cannot be kept, since the core is stuck for longer than anybody waits, is counted, and there is another.
+/// A promise that cannot be kept, since the core is stuck for longer than any client waits, is counted, and there is another.
 #[test]
 fn a_broken_promise_is_counted_and_made_anew() {
     let rig = rig(1, of_rate(10_000, 1).grace(2 * SECOND).unwrap());
@@ -313,7 +313,7 @@ fn a_broken_promise_is_counted_and_made_anew() {
     });
 }
 
-/// While nobody is turned away nobody is asked for a key, and without a key there is no place.
+/// While no request is refused, no key is asked for, and without a key there is no place.
 #[test]
 fn a_service_that_is_never_full_looks_at_nothing() {
     let rig = rig(4, of_rate(10, 1));
@@ -329,7 +329,7 @@ fn a_service_that_is_never_full_looks_at_nothing() {
     });
 }
 
-/// Where there are no places, the refusal says when those who have one have come.
+/// Where there are no places, the refusal says when the clients with one have come.
 #[test]
 fn a_full_room_says_when_those_before_have_come() {
     let rig = rig(1, of_rate(2, 1));
@@ -342,10 +342,10 @@ fn a_full_room_says_when_those_before_have_come() {
     });
 }
 
-/// Given a client that comes a little too early and stands in line across its instant in vain: it has its place still, and is
+/// Given a client that comes a little too early and waits across its instant in vain: it has its place still, and is
 /// let in by it.
 #[test]
-fn who_waits_across_its_instant_keeps_its_place() {
+fn a_request_that_waits_across_its_instant_keeps_its_place() {
     let rig = rig(1, of_rate(10, 1));
     rig.clock.run(async {
         let busy = rig.core.try_admit(1).unwrap();

@@ -71,7 +71,7 @@ pub(crate) async fn read_to(socket: &mut TcpStream, end: &str) -> String {
     String::from_utf8(seen).unwrap()
 }
 
-/// All permits at once: none is held by anybody else, now or soon.
+/// All permits at once: none is held elsewhere, now or soon.
 pub(crate) async fn all_come_back(gate: &Semaphore) {
     let all = timeout(LONG, gate.acquire_many(LIMIT as u32)).await;
     drop(all.expect("permits come back").unwrap());

@@ -1,7 +1,7 @@
 //! A certificate authority of a test's own.
 
 use crate::rig::server::Store;
-use crate::speaker::{refused, serves_who_waits};
+use crate::speaker::{refused, serves_the_waiters};
 use crate::store::key;
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, Issuer, KeyPair};
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use tollgate::remote::{Backend, StoreError, Tls};
 
-/// Whoever it signs for is believed by those who have its root.
+/// A certificate that it signs is trusted by peers with its root.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     /// Its own certificate, in PEM.
@@ -20,7 +20,7 @@ pub(crate) struct Authority {
 }
 
 /// What a server shows that is spoken to encrypted, and at which port, beside the one where it speaks in the clear. It asks
-/// whoever comes for a certificate of the same authority.
+/// clients for a certificate of the same authority.
 #[derive(Clone)]
 pub(crate) struct Guard {
     port: Arc<AtomicU16>,
@@ -89,7 +89,7 @@ impl<S: Store> Store for Encrypted<S> {
 /// A limiter is reached by who is known; who shows nothing is not let in, and a server that another authority has signed is not
 /// believed.
 pub(crate) async fn known_to_each_other<B: Backend>(authority: &Authority, store: impl Fn(Tls) -> B) {
-    serves_who_waits(store(authority.known())).await;
+    serves_the_waiters(store(authority.known())).await;
     for tls in [authority.believed(), Authority::new().believed()] {
         let error = refused(store(tls), key()).await;
         assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
@@ -130,7 +130,7 @@ impl Authority {
         self.believed().client(certificate.into_bytes(), key.into_bytes())
     }
 
-    /// What one goes by who believes it, and is nobody.
+    /// The options of a client that trusts it and has no certificate.
     pub(crate) fn believed(&self) -> Tls {
         Tls::new().roots(self.root.as_bytes())
     }

@@ -16,24 +16,24 @@ fn spawn(builder: RemoteBuilder) -> Remote<Redis> {
 }
 
 #[tokio::test]
-async fn a_quota_is_changed_for_everybody() {
-    changes::a_quota_is_changed_for_everybody(&key(), spawn).await;
+async fn a_quota_is_changed_for_every_process() {
+    changes::a_quota_is_changed_for_every_process(&key(), spawn).await;
 }
 
 #[tokio::test]
-async fn a_faster_rate_is_for_who_waits_too() {
-    changes::a_faster_rate_is_for_who_waits_too(&key(), spawn).await;
+async fn a_faster_rate_serves_the_waiters_too() {
+    changes::a_faster_rate_serves_the_waiters_too(&key(), spawn).await;
 }
 
 #[tokio::test]
-async fn a_window_is_changed_for_everybody() {
-    changes::a_window_is_changed_for_everybody(&key(), spawn).await;
+async fn a_window_is_changed_for_every_process() {
+    changes::a_window_is_changed_for_every_process(&key(), spawn).await;
 }
 
 /// A window that is raised has room for who waits in another process, which asks again only each third of a long time to live:
 /// this ends a great deal sooner.
 #[tokio::test]
-async fn a_raised_window_is_for_who_waits_elsewhere() {
+async fn a_raised_window_serves_waiters_of_other_processes() {
     let key = key();
     let window = || spawn(Remote::window(key.clone(), 1, Duration::from_secs(3_600)));
     let (full, waits) = (window(), window());
@@ -66,13 +66,13 @@ async fn rules_that_differ_are_reported() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_changed_says_so() {
-    changes::what_cannot_be_changed_says_so(&key(), spawn).await;
+async fn an_impossible_change_is_an_error() {
+    changes::an_impossible_change_is_an_error(&key(), spawn).await;
 }
 
 /// Who knows the change brings it along.
 #[tokio::test]
-async fn a_server_that_was_started_anew_is_told_of_a_change() {
+async fn a_restarted_server_receives_a_change() {
     let (mut server, store, key) = own_unopened().await;
     let quota = |burst| Quota::per_hour(1).burst(burst);
     let rate = |store: Redis| Remote::rate(key.clone(), quota(3)).ttl(LONG).spawn(store).unwrap();

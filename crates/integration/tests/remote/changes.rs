@@ -24,7 +24,10 @@ fn quota(burst: u64) -> Quota {
 }
 
 /// What was taken stays taken; who was set up otherwise goes by it with its next request; a setting does not undo it.
-pub(crate) async fn a_quota_is_changed_for_everybody<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
+pub(crate) async fn a_quota_is_changed_for_every_process<B: Backend>(
+    key: &Key,
+    make: impl Fn(RemoteBuilder) -> Remote<B>,
+) {
     let rate = || make(Remote::rate(key.clone(), quota(10)));
     let (one, other) = (rate(), rate());
     drop(other.acquire(4).await.unwrap());
@@ -49,7 +52,7 @@ pub(crate) async fn a_quota_is_changed_for_everybody<B: Backend>(key: &Key, make
 }
 
 /// Another speed counts from the change on: who waits is not held to what was known before.
-pub(crate) async fn a_faster_rate_is_for_who_waits_too<B: Backend>(
+pub(crate) async fn a_faster_rate_serves_the_waiters_too<B: Backend>(
     key: &Key,
     make: impl Fn(RemoteBuilder) -> Remote<B>,
 ) {
@@ -61,7 +64,7 @@ pub(crate) async fn a_faster_rate_is_for_who_waits_too<B: Backend>(
     rate.close().await;
 }
 
-pub(crate) async fn a_window_is_changed_for_everybody<B: Backend>(
+pub(crate) async fn a_window_is_changed_for_every_process<B: Backend>(
     key: &Key,
     make: impl Fn(RemoteBuilder) -> Remote<B>,
 ) {
@@ -80,7 +83,7 @@ pub(crate) async fn a_window_is_changed_for_everybody<B: Backend>(
     }
 }
 
-pub(crate) async fn what_cannot_be_changed_says_so<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
+pub(crate) async fn an_impossible_change_is_an_error<B: Backend>(key: &Key, make: impl Fn(RemoteBuilder) -> Remote<B>) {
     let rate = make(Remote::rate(key.clone(), quota(10)));
     let refused = rate.set_limit(1).await.unwrap_err();
     assert!(matches!(

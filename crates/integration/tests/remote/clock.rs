@@ -26,7 +26,7 @@ fn shift(sign: i64) -> String {
     )
 }
 
-/// Its own clock stands still until the other has caught up: nobody loses a permit by it, and permits are granted on.
+/// Its own clock stands still until the other has caught up: no holder loses a permit by it, and permits are granted on.
 #[tokio::test]
 async fn a_clock_that_is_set_back_takes_nothing_from_holders() {
     let (server, store, key) = own(PERMITS).await;
@@ -83,7 +83,7 @@ async fn rates_go_on_when_the_clock_is_set_back() {
 
 /// Set back once more, and right again: what was taken within the hour that there was twice is not there twice.
 #[tokio::test]
-async fn what_was_taken_stays_taken_though_the_clock_is_set_back() {
+async fn tokens_stay_taken_when_the_clock_is_set_back() {
     let rule = Rule::Rate {
         quota: Quota::per_hour(1).burst(5),
     };

@@ -98,7 +98,7 @@ impl Cluster {
         replica
     }
 
-    /// A client that was told of one server.
+    /// A client that was given one server.
     pub(crate) fn client(&self) -> Redis {
         self.options().timeout(Duration::from_secs(60)).connect().unwrap()
     }
@@ -166,7 +166,7 @@ fn permits(key: &Key, store: &Redis, ttl: Duration) -> Arc<Remote<Redis>> {
     Arc::new(remote.spawn(store.clone()).unwrap())
 }
 
-/// Whoever waits at `other` for what is held at `one` is told when it comes free. The store is looked at only each third of a
+/// A waiter at `other` for permits held at `one` is notified when they come free. The store is looked at only each third of a
 /// long time to live: this ends a great deal sooner. `opener` makes the store know the key.
 pub(crate) async fn is_handed_on(key: &Key, opener: &Redis, one: &Redis, other: &Redis) {
     Speaker::new(opener, key, Rule::Permits { limit: 1 }, LONG).open().await;
@@ -183,7 +183,7 @@ pub(crate) async fn is_handed_on(key: &Key, opener: &Redis, one: &Redis, other: 
     waits.close().await;
 }
 
-/// Two clients that were told of one server, and limiters on all: a waiter hears of a grant wherever it is.
+/// Two clients that were given one server, and limiters on all: a waiter hears of a grant wherever it is.
 #[tokio::test]
 async fn limiters_lie_on_all_servers_and_are_handed_on_everywhere() {
     let cluster = Cluster::start().await;
@@ -256,7 +256,7 @@ async fn a_limiter_is_followed_when_its_slot_moves() {
 }
 
 #[tokio::test]
-async fn a_cluster_of_nobody_is_an_error() {
+async fn a_cluster_without_nodes_is_an_error() {
     let error = Redis::cluster([""; 0]).connect().unwrap_err();
     assert!(matches!(error, RemoteError::Address { .. }), "{error:?}");
 }

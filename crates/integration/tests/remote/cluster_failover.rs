@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use tollgate::remote::{Key, OwnedRemotePermit, Redis, Remote};
 
 const TTL: Duration = Duration::from_secs(1);
-/// Nobody is known to be gone before that, and what is to be found out takes far less.
+/// No process is known to be gone before that, and finding a replica takes far less.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a server goes.
@@ -19,14 +19,14 @@ enum Goes {
 }
 
 /// Given limiters in use on a server, and a client that waits at one of them: when it has gone and its replica has its slots, the
-/// waiter is served there, and whoever waits from then on is told by messages again.
+/// waiter is served there, and later waiters are notified by messages again.
 async fn goes(nth: usize, how: Goes) {
     let mut cluster = Cluster::start().await;
     let replica = cluster.replica(nth).await;
     let store = || {
         let timeout = match how {
             Goes::Dead => PATIENCE,
-            // It is to be found out that nobody answers.
+            // The silence has to be found out.
             Goes::Silent => Duration::from_millis(300),
         };
         cluster.options().timeout(timeout).connect().unwrap()
@@ -50,7 +50,7 @@ async fn goes(nth: usize, how: Goes) {
     drop(permit);
     let served = timeout(PATIENCE, waiting).await.expect("it is served there");
     drop(served.unwrap());
-    // One that was told of nobody who does not answer.
+    // A client that was given no silent server.
     let opener = Redis::cluster([format!("redis://{}/", replica.address())]);
     let opener = opener.timeout(PATIENCE).connect().unwrap();
     let heard = timeout(PATIENCE, is_handed_on(&other_key, &opener, &one, &other));

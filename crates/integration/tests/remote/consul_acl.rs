@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 use tollgate::remote::{Consul, Remote, RemoteError, StoreError};
 
-/// A server that allows nothing to those who say no token.
+/// A server that allows nothing without a token.
 #[derive(Clone)]
 struct Guarded;
 
@@ -49,7 +49,7 @@ fn token(address: SocketAddr, name: &str, rules: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_token_needs_what_the_documentation_says_and_no_more() {
+async fn a_token_needs_exactly_the_documented_rights() {
     let server = Server::start(Guarded).await.expect("a server");
     let address = server.address();
     let keys = "key_prefix \"tollgate/\" { policy = \"write\" }";

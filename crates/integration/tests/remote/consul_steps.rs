@@ -35,12 +35,12 @@ macro_rules! both {
 }
 
 both! {
-    an_uncontended_wish_is_granted_at_once
-    who_is_refused_leaves_nothing_behind
-    a_wish_said_again_is_the_same_wish
-    what_is_given_back_twice_comes_back_once
-    a_step_that_was_overtaken_does_nothing
-    a_grant_that_nobody_heard_of_is_told_again
+    an_uncontended_request_is_granted_at_once
+    a_refused_caller_leaves_nothing_behind
+    a_repeated_request_is_the_same_request
+    permits_returned_twice_come_back_once
+    an_overtaken_request_does_nothing
+    a_grant_whose_reply_was_lost_is_repeated
     two_wishes_of_one_session_are_two_permits
     weights_are_taken_whole_or_not_at_all
     tokens_rise_over_releases_sessions_and_new_beginnings
@@ -53,7 +53,7 @@ both! {
     a_session_hangs_on_no_check_and_has_no_lock_delay
 }
 
-async fn an_uncontended_wish_is_granted_at_once<B: Kind>() {
+async fn an_uncontended_request_is_granted_at_once<B: Kind>() {
     let (store, key) = store::<B>();
     let mut one = Speaker::new(&store, &key, permits(2), LONG);
     let reply = one.wish(2, true).await;
@@ -66,7 +66,7 @@ async fn an_uncontended_wish_is_granted_at_once<B: Kind>() {
     one.end().await;
 }
 
-async fn who_is_refused_leaves_nothing_behind<B: Kind>() {
+async fn a_refused_caller_leaves_nothing_behind<B: Kind>() {
     let (store, key) = store::<B>();
     let mut holder = Speaker::new(&store, &key, permits(1), LONG);
     let mut refused = Speaker::new(&store, &key, permits(1), LONG);
@@ -75,13 +75,13 @@ async fn who_is_refused_leaves_nothing_behind<B: Kind>() {
     let reply = refused.wish(1, false).await;
     assert_eq!((&reply.grants[..], reply.census.in_use), (&[][..], 1));
     holder.give(1).await;
-    // It stands in nobody's way, and is not served later.
+    // It blocks no waiter, and is not served later.
     assert_eq!(third.wish(1, false).await.grants.len(), 1);
     third.give(1).await;
     assert_eq!(refused.look().await.grants, []);
 }
 
-async fn a_wish_said_again_is_the_same_wish<B: Kind>() {
+async fn a_repeated_request_is_the_same_request<B: Kind>() {
     let (store, key) = store::<B>();
     let mut holder = Speaker::new(&store, &key, permits(3), LONG);
     let first = holder.wish(2, true).await;
@@ -94,7 +94,7 @@ async fn a_wish_said_again_is_the_same_wish<B: Kind>() {
     assert_eq!((again.grants, again.census.in_use), (first.grants, 2));
 }
 
-async fn what_is_given_back_twice_comes_back_once<B: Kind>() {
+async fn permits_returned_twice_come_back_once<B: Kind>() {
     let (store, key) = store::<B>();
     let mut one = Speaker::new(&store, &key, permits(4), LONG);
     let mut other = Speaker::new(&store, &key, permits(4), LONG);
@@ -107,7 +107,7 @@ async fn what_is_given_back_twice_comes_back_once<B: Kind>() {
     assert_eq!(one.look().await.census.in_use, 3);
 }
 
-async fn a_step_that_was_overtaken_does_nothing<B: Kind>() {
+async fn an_overtaken_request_does_nothing<B: Kind>() {
     let (store, key) = store::<B>();
     let mut one = Speaker::new(&store, &key, permits(4), LONG);
     one.wish(2, true).await;
@@ -117,7 +117,7 @@ async fn a_step_that_was_overtaken_does_nothing<B: Kind>() {
     assert_eq!(one.look().await.census.in_use, 0);
 }
 
-async fn a_grant_that_nobody_heard_of_is_told_again<B: Kind>() {
+async fn a_grant_whose_reply_was_lost_is_repeated<B: Kind>() {
     let (store, key) = store::<B>();
     let mut holder = Speaker::new(&store, &key, permits(1), LONG);
     let mut waits = Speaker::new(&store, &key, permits(1), LONG);
@@ -174,7 +174,7 @@ async fn tokens_rise_over_releases_sessions_and_new_beginnings<B: Kind>() {
     }
 }
 
-/// Renewals of the original were given up at the first error, and nobody was told.
+/// Renewals of the original were given up at the first error, without a word to the holder.
 async fn a_session_that_has_died_is_over_and_others_have_its_permits<B: Kind>() {
     let (store, key) = store::<B>();
     let mut late = Speaker::new(&store, &key, permits(1), SHORT);
@@ -198,7 +198,7 @@ async fn permits_of_the_dead_are_back_after_two_lives_at_the_latest<B: Kind>() {
     dead.wish(1, true).await;
     let begun = Instant::now();
     waits.wish(1, true).await;
-    // Never before the time to live: a holder that was told of its grant when it asked counts so long.
+    // Never before the time to live: a holder whose request was granted at once counts that long.
     while begun.elapsed() < SHORT * 9 / 10 {
         assert_eq!(waits.look().await.grants, []);
         sleep(SHORT / 20).await;
@@ -239,7 +239,7 @@ async fn nothing_is_left_when_the_last_session_ends<B: Kind>() {
     dies.wish(1, true).await;
     assert!(!keys(&key).is_empty());
     other.end().await;
-    // The other one only dies: whoever ends after it takes all.
+    // The other one only dies: the next end takes all.
     while one.look().await.census.sessions > 1 {
         sleep(SHORT / 20).await;
     }
@@ -266,7 +266,7 @@ async fn more_than_the_limit_is_not_granted<B: Kind>() {
     let mut one = Speaker::new(&store, &key, permits(2), LONG);
     let reply = one.wish(3, true).await;
     assert_eq!((reply.alive, reply.grants, reply.census.limit), (true, vec![], 2));
-    assert_eq!(one.wish(2, true).await.grants.len(), 1, "and is in nobody's way");
+    assert_eq!(one.wish(2, true).await.grants.len(), 1, "and blocks no waiter");
 }
 
 async fn a_session_hangs_on_no_check_and_has_no_lock_delay<B: Kind>() {
@@ -343,7 +343,7 @@ async fn changes_at_one_time_all_count() {
 }
 
 #[tokio::test]
-async fn the_line_is_served_in_order_and_the_dead_are_passed_over() {
+async fn the_queue_is_served_in_order_and_the_dead_are_passed_over() {
     let (store, key) = store::<Consul>();
     let mut holder = Speaker::new(&store, &key, permits(2), LONG);
     holder.wish(2, true).await;
@@ -397,7 +397,8 @@ async fn a_document_that_would_be_too_long_is_refused() {
     assert_eq!(one.say(|step| step.wishes.clear()).await.unwrap().census.waiting, 0);
 }
 
-/// Somebody has ended the session of a holder, who may not know: nobody else has its slots as long as it may act on them.
+/// An administrator has ended the session of a holder that may not know: its slots are not granted again as long as it may act on
+/// them.
 #[tokio::test]
 async fn slots_are_held_back_after_a_session_that_was_ended_by_others() {
     let (store, key) = store::<Consul>();

@@ -21,7 +21,7 @@ fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Comman
 }
 
 #[tokio::test]
-async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
+async fn peers_with_certificates_reach_a_limiter_encrypted() {
     let authority = Authority::new();
     let guard = Guard::new(&authority, "127.0.0.1");
     let program = Encrypted {

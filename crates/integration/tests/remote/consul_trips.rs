@@ -76,9 +76,9 @@ async fn an_uncontended_acquire_of_slots_takes_two_round_trips() {
     an_uncontended_acquire::<ConsulSlots>().await;
 }
 
-/// Who waits says nothing until it is its turn: it is woken once, and by the one who gives back.
+/// A waiter sends nothing until it is its turn: it is woken once, and by the releasing holder.
 #[tokio::test]
-async fn who_waits_for_a_document_is_woken_once_and_asks_once() {
+async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
     let wired = Wired::<Consul>::new(LONG).await;
     drop(wired.remote.acquire(1).await.unwrap());
     wired.all_is_back().await;
@@ -126,9 +126,9 @@ async fn a_waiter_is_served_though_its_connection_was_cut() {
     drop(waits.await.unwrap());
 }
 
-/// Who has waited for slots, and waits no more, is not told of what others take and give back.
+/// A former waiter for slots is not notified of what others take and return.
 #[tokio::test]
-async fn who_waits_for_slots_no_more_is_not_woken() {
+async fn a_waiter_that_left_the_slots_is_not_woken() {
     let wired = Wired::<ConsulSlots>::new(LONG).await;
     let mut holder = wired.other();
     holder.wish(LIMIT, true).await;
@@ -155,7 +155,7 @@ async fn who_waits_for_slots_no_more_is_not_woken() {
 }
 
 /// The end was not heard at first: what Consul knows of the session goes as well, when it is told again.
-async fn an_end_that_is_told_again_ends_the_session<B: Kind>() {
+async fn a_repeated_end_ends_the_session<B: Kind>() {
     let wired = Wired::<B>::new(LONG).await;
     drop(wired.remote.acquire(1).await.unwrap());
     wired.all_is_back().await;
@@ -182,13 +182,13 @@ async fn an_end_that_is_told_again_ends_the_session<B: Kind>() {
 }
 
 #[tokio::test]
-async fn an_end_of_a_document_s_session_that_is_told_again_ends_it() {
-    an_end_that_is_told_again_ends_the_session::<Consul>().await;
+async fn a_repeated_end_of_a_document_s_session_ends_it() {
+    a_repeated_end_ends_the_session::<Consul>().await;
 }
 
 #[tokio::test]
-async fn an_end_of_a_slots_session_that_is_told_again_ends_it() {
-    an_end_that_is_told_again_ends_the_session::<ConsulSlots>().await;
+async fn a_repeated_end_of_a_slots_session_ends_it() {
+    a_repeated_end_ends_the_session::<ConsulSlots>().await;
 }
 
 /// Renewals of the originals were given up at the first error, and their holders went on.
@@ -221,12 +221,12 @@ async fn a_holder_that_is_cut_off<B: Kind>() {
 }
 
 #[tokio::test]
-async fn a_holder_of_a_document_that_is_cut_off_is_told_before_others_have_its_permit() {
+async fn a_holder_of_a_document_that_is_cut_off_learns_it_before_its_permit_is_granted_again() {
     a_holder_that_is_cut_off::<Consul>().await;
 }
 
 #[tokio::test]
-async fn a_holder_of_slots_that_is_cut_off_is_told_before_others_have_its_permit() {
+async fn a_holder_of_slots_that_is_cut_off_learns_it_before_its_permit_is_granted_again() {
     a_holder_that_is_cut_off::<ConsulSlots>().await;
 }
 
@@ -281,9 +281,9 @@ async fn a_limit_that_slots_cannot_have_is_refused() {
     slots.all_is_back().await;
 }
 
-/// What a block holds idle goes back when others wait for it: at once where the one who waits says so to the holder, and with the
-/// holder's next renewal where nobody does.
-async fn a_block_is_spent_here_and_given_back_to_those_who_wait<B: Kind>() {
+/// The idle permits of a block go back when others wait for them: at once where the waiter notifies the holder, and with the
+/// holder's next renewal otherwise.
+async fn a_block_is_spent_locally_and_returned_to_waiters<B: Kind>() {
     let (store, key) = store::<B>();
     let proxy = Proxy::before(server()).await.expect("a proxy");
     let remote = Remote::permits(key.clone(), LIMIT).ttl(3 * SHORT);
@@ -308,11 +308,11 @@ async fn a_block_is_spent_here_and_given_back_to_those_who_wait<B: Kind>() {
 }
 
 #[tokio::test]
-async fn a_block_of_a_document_is_spent_here_and_given_back_to_those_who_wait() {
-    a_block_is_spent_here_and_given_back_to_those_who_wait::<Consul>().await;
+async fn a_block_of_a_document_is_spent_locally_and_returned_to_waiters() {
+    a_block_is_spent_locally_and_returned_to_waiters::<Consul>().await;
 }
 
 #[tokio::test]
-async fn a_block_of_slots_is_spent_here_and_given_back_to_those_who_wait() {
-    a_block_is_spent_here_and_given_back_to_those_who_wait::<ConsulSlots>().await;
+async fn a_block_of_slots_is_spent_locally_and_returned_to_waiters() {
+    a_block_is_spent_locally_and_returned_to_waiters::<ConsulSlots>().await;
 }

@@ -30,7 +30,7 @@ impl Address {
     }
 
     fn demote(&self) {
-        // In this order: whoever connects anew since the first says no finds the second.
+        // In this order: a client that reconnects since the first says no finds the second.
         self.proxy.lead_to(self.second.address());
         follow(&self.first, &self.second);
     }

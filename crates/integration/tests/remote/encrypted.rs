@@ -53,7 +53,7 @@ async fn refused(address: &str, tls: Tls) -> String {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_certificates_serves_who_has_one() {
+async fn a_server_that_asks_for_certificates_serves_clients_with_one() {
     let authority = Authority::new();
     let (_server, address) = start(&authority, "127.0.0.1").await;
     let options = Redis::options(address.as_str()).tls(authority.known());
@@ -67,9 +67,9 @@ async fn a_server_that_asks_for_certificates_serves_who_has_one() {
     drop(permit);
     remote.close().await;
 
-    // Without one nobody is let in.
+    // Without one no client is admitted.
     refused(&address, authority.believed()).await;
-    // Nor with one that somebody else has signed.
+    // Nor with one that another authority has signed.
     let stranger = Authority::new();
     let Identity { certificate, key } = stranger.sign("client.test");
     let stranger = authority.believed().client(certificate.into_bytes(), key.into_bytes());
@@ -77,7 +77,7 @@ async fn a_server_that_asks_for_certificates_serves_who_has_one() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_who_was_asked_for_is_told_nothing() {
+async fn an_unauthenticated_server_receives_nothing() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (_server, address) = start(&authority, "127.0.0.1").await;
     let why = refused(&address, stranger.believed()).await;

@@ -32,7 +32,7 @@ async fn limit(key: &Key) -> Option<(Value, u64)> {
     Some((pair["value"].clone(), life["grantedTTL"].as_str()?.parse().ok()?))
 }
 
-/// Whoever always has something to say has no step of its own for renewals.
+/// A client that always has something to send needs no request of its own for renewals.
 #[tokio::test]
 async fn a_busy_session_renews_its_lease() {
     let (store, key) = (store(), key());
@@ -48,7 +48,7 @@ async fn a_busy_session_renews_its_lease() {
 }
 
 #[tokio::test]
-async fn a_limit_can_be_set_before_anybody_has_used_the_key() {
+async fn a_limit_can_be_set_before_the_first_use_of_the_key() {
     let (store, key) = (store(), key());
     let mut one = Speaker::new(&store, &key, RULE, LONG);
     let reply = one.say(|step| step.limit = Some(5)).await.expect("it is set");
@@ -66,7 +66,7 @@ async fn a_limit_can_be_set_before_anybody_has_used_the_key() {
 }
 
 #[tokio::test]
-async fn a_limit_outlives_whoever_made_it() {
+async fn a_limit_outlives_its_creator() {
     let (store, key) = (store(), key());
     let mut short = Speaker::new(&store, &key, RULE, Duration::from_secs(2));
     short.look().await;
@@ -101,7 +101,7 @@ async fn a_limit_that_has_gone_comes_back_as_it_was() {
         assert_eq!(limit(&key).await.map(|(limit, _)| limit), Some(base64("2").into()));
         one.give(1).await;
     }
-    // Whoever waits hears nothing but the watch, and has it put back.
+    // A waiter receives nothing but the watch, and has it put back.
     let mut other = Speaker::new(&store, &key, RULE, LONG);
     one.wish(2, true).await;
     other.wish(1, true).await;
@@ -115,7 +115,7 @@ async fn a_limit_that_has_gone_comes_back_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_lies_under_an_earlier_lease_is_not_the_sessions() {
+async fn keys_under_an_earlier_lease_are_not_the_sessions() {
     let (store, key) = (store(), key());
     let mut one = Speaker::new(&store, &key, RULE, LONG);
     let session = one.last().session;
@@ -143,7 +143,7 @@ async fn an_end_that_is_said_again_is_an_end() {
 }
 
 #[tokio::test]
-async fn what_is_none_of_ours_outlives_an_end() {
+async fn foreign_keys_outlive_an_end() {
     let (store, key) = (store(), key());
     put(&format!("tollgate/{key}.permits/l"), "something", &0.into()).await;
     let mut one = Speaker::new(&store, &key, RULE, LONG);

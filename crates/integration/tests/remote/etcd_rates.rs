@@ -8,9 +8,9 @@ use tokio::time::sleep;
 use tollgate::Quota;
 use tollgate::remote::Rule;
 
-/// Nobody is left who would take it away: its lease ends.
+/// No process is left to remove it: its lease ends.
 #[tokio::test]
-async fn what_all_have_left_goes_by_itself() {
+async fn abandoned_state_expires_by_itself() {
     let key = key();
     let theirs = key.clone();
     let dies = std::thread::spawn(move || {
@@ -41,12 +41,12 @@ async fn clock(key: &tollgate::remote::Key) -> Option<(u64, u64)> {
     Some((clock[0].as_u64()?, clock[1].as_u64()?))
 }
 
-/// None of those who come lives as long as the lease by whose rest they count, which nobody renews.
+/// None of the processes lives as long as the lease whose remainder they use as a clock, and none renews it.
 #[tokio::test]
 async fn time_goes_on_when_the_lease_ends_that_tells_it() {
     let (key, quota) = (key(), Quota::per_second(10).burst(20));
     let (mut clocks, mut given) = (Vec::new(), 0);
-    // So many are more than there were at first: they came by the second clock, or the third.
+    // These are more than there were at first: they came by the second clock, or the third.
     let mut enough = u64::MAX;
     while given < enough {
         let store = store();

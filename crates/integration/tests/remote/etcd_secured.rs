@@ -1,5 +1,4 @@
-//! etcd where not everybody may do everything: encrypted connections, names and passwords, and what is said when a right is
-//! missing.
+//! etcd with access control: encrypted connections, names and passwords, and the errors of missing rights.
 
 use crate::etcd::{Etcd as Program, ask_as};
 use crate::etcd_steps::base64;
@@ -62,7 +61,7 @@ fn user(address: SocketAddr, name: &str, right: &str, under: &str) {
     say("/v3/auth/user/grant", json!({ "user": name, "role": name }));
 }
 
-/// A server that asks everybody who they are.
+/// A server that authenticates every client.
 async fn guarded() -> (Server<Guarded>, SocketAddr) {
     let server = Server::start(Guarded).await.expect("a server");
     let address = server.address();
@@ -85,7 +84,7 @@ async fn refused(options: EtcdOptions) -> StoreError {
 }
 
 #[tokio::test]
-async fn a_user_needs_what_the_documentation_says_and_no_more() {
+async fn a_user_needs_exactly_the_documented_rights() {
     let (server, address) = guarded().await;
     let gate = options(address).user("gate", "secret").connect().unwrap();
     let limiter = || Remote::permits(key(), 2).ttl(LONG);
@@ -106,7 +105,7 @@ async fn a_user_needs_what_the_documentation_says_and_no_more() {
             "{name}: {why}"
         );
     }
-    for (name, password) in [("gate", "wrong"), ("nobody", "secret")] {
+    for (name, password) in [("gate", "wrong"), ("unknown", "secret")] {
         let error = refused(options(address).user(name, password)).await;
         assert!(matches!(error, StoreError::Refused { .. }), "{name}: {error}");
         assert!(!error.to_string().contains(password), "{error}");
@@ -156,7 +155,7 @@ async fn a_token_that_the_server_has_forgotten_is_asked_for_anew() {
 }
 
 #[tokio::test]
-async fn a_policy_is_followed_by_whoever_may_read_its_key() {
+async fn a_policy_is_followed_with_read_access_to_its_key() {
     use tollgate::policy::source::PolicySource;
     let (_server, address) = guarded().await;
     let put = |limit| {
@@ -175,7 +174,7 @@ async fn a_policy_is_followed_by_whoever_may_read_its_key() {
 }
 
 #[tokio::test]
-async fn who_we_are_is_said_once_and_never_printed() {
+async fn credentials_are_sent_once_and_never_printed() {
     let options = || Etcd::options("http://127.0.0.1:1").user("gate", "word");
     let refused = options().token("token").connect().map(drop).unwrap_err();
     assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");
@@ -214,7 +213,7 @@ mod encrypted {
     }
 
     #[tokio::test]
-    async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
+    async fn peers_with_certificates_reach_a_limiter_encrypted() {
         let authority = Authority::new();
         let guard = Guard::new(&authority, "127.0.0.1");
         let program = Encrypted {

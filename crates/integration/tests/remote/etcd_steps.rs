@@ -142,7 +142,7 @@ async fn a_lease_that_is_gone_is_a_lost_session() {
         &format!(r#"{{"ID":{}}}"#, lease.expect("it is there")),
     )
     .await;
-    // Whoever waits is told by the server.
+    // The server notifies the waiter.
     store.news(&key, next.last().session).await;
     assert_eq!(next.look().await.grants.len(), 1);
     assert!(!late.look().await.alive);
@@ -170,7 +170,7 @@ async fn a_watch_that_was_compacted_away_looks_anew() {
 }
 
 #[tokio::test]
-async fn a_wait_is_told_of_every_change_and_asks_once() {
+async fn a_wait_sees_each_change_with_one_request() {
     let (proxy, waiting) = proxied().await;
     // The look, and beside it what renews the leases of the session and of the limit.
     assert!(asked_after_a_wait(&proxy, waiting, store()).await <= 3);
@@ -178,7 +178,7 @@ async fn a_wait_is_told_of_every_change_and_asks_once() {
 
 /// More wishes than a transaction takes changes.
 #[tokio::test]
-async fn many_wishes_at_once_are_all_in_line() {
+async fn many_requests_at_once_are_all_queued() {
     let (store, key) = (store(), key());
     let rule = Rule::Permits { limit: 150 };
     let mut one = Speaker::new(&store, &key, rule, LONG);
@@ -236,7 +236,7 @@ async fn names_that_begin_alike_are_not_mixed_up() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_said_when_it_is_built() {
+async fn missing_capabilities_are_reported_at_build_time() {
     for (address, prefix) in [("127.0.0.1:1", "a"), ("http://a:1", "")] {
         let built = Etcd::options(address).prefix(prefix).connect();
         assert!(matches!(built, Err(RemoteError::Address { .. })), "{address} {prefix}");
@@ -383,7 +383,7 @@ mod pushed {
     }
 
     #[tokio::test]
-    async fn each_new_value_is_a_version_and_what_is_wrong_is_said_once() {
+    async fn each_new_value_is_a_version_and_an_invalid_one_is_reported_once() {
         let (_proxy, key, mut source) = opened().await;
         put(&key, &text(2)).await;
         assert_eq!(version(&mut source).await, 2);
@@ -417,7 +417,7 @@ mod pushed {
     }
 
     #[tokio::test]
-    async fn a_version_that_nobody_waited_for_is_given_to_the_next_who_does() {
+    async fn an_unclaimed_version_is_given_to_the_next_waiter() {
         let (_proxy, key, mut source) = opened().await;
         for _ in 0..10 {
             assert!(futures::poll!(std::pin::pin!(source.next())).is_pending());

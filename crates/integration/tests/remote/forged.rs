@@ -43,7 +43,7 @@ fn lawful_histories_pass() {
 #[test]
 fn a_permit_that_was_held_longer_than_it_was_counted_is_found() {
     for report in forged(|events| {
-        // Whoever is granted something at 1 s says that it gave it back 400 ms later than it did.
+        // The holder of a grant of 1 s reports its release 400 ms late.
         let (_, ask) = grants_after(events, at(1_000)).next().unwrap();
         let place = released(events, ask);
         let Event::Released { at, .. } = &mut events[place] else {
@@ -139,7 +139,7 @@ fn a_recovery_that_took_too_long_is_found() {
 }
 
 #[test]
-fn a_stall_excuses_what_it_lasted_and_no_more() {
+fn a_stall_excuses_its_own_duration_only() {
     let took = |stall: u64| {
         forged(move |events| {
             for event in events.iter_mut() {
@@ -163,9 +163,9 @@ fn a_stall_excuses_what_it_lasted_and_no_more() {
     assert!(took(5_000_000).all(slow));
 }
 
-/// A fault that would have begun after it had recovered, had nobody been kept from running.
+/// A fault that would have begun after it had recovered, had no process been kept from running.
 #[test]
-fn a_fault_excuses_who_was_kept_from_running_until_it_began_and_nobody_else() {
+fn a_fault_excuses_only_processes_that_it_stopped() {
     let with = |stall: u64, begins: u64| {
         forged(move |events| {
             for event in events.iter_mut() {
@@ -195,7 +195,7 @@ fn a_fault_excuses_who_was_kept_from_running_until_it_began_and_nobody_else() {
     assert!(with(30_000_000, 910_000_000).all(|report| !slow(report)));
     assert!(with(30_000_000, 940_000_000).all(slow), "it began too late");
     assert!(with(30_000_000, 890_000_000).all(slow), "it began while there was time");
-    assert!(with(0, 910_000_000).all(slow), "nobody was kept from running");
+    assert!(with(0, 910_000_000).all(slow), "no process was kept from running");
 }
 
 #[test]

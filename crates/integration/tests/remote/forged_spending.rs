@@ -57,7 +57,7 @@ fn lawful_spending_passes() {
     assert_eq!(report.spent, [(Meter::Rate, 210), (Meter::Window, 100)]);
 }
 
-/// Each process may have had one that nobody took at first, and some come while they wait, and by clocks that run apart.
+/// Each process may have had one that was free at first, and some come while they wait, and by clocks that run apart.
 #[test]
 fn more_than_one_for_each_process_is_found() {
     for meter in METERS {
@@ -113,7 +113,7 @@ fn struck(at: Nanos, until: Nanos) -> [Event; 2] {
 
 /// A store that keeps nothing is full when it comes back, once.
 #[test]
-fn what_a_store_forgets_is_given_out_again_once() {
+fn permits_that_a_store_forgets_are_granted_again_once() {
     let forgets = Allowed {
         forgets: true,
         ..ALLOWED
@@ -149,7 +149,7 @@ fn silent(meter: Meter, from: Nanos, until: Nanos, of: impl Fn(u32) -> bool) -> 
 }
 
 #[test]
-fn nobody_being_given_anything_is_found() {
+fn a_lack_of_grants_is_found() {
     for meter in METERS {
         for (until, is_found) in [(9, false), (13, true), (100, true)] {
             // Since all was well again.
@@ -167,9 +167,9 @@ fn nobody_being_given_anything_is_found() {
     }
 }
 
-/// Of those who are left nobody is given anything: what the dead are given is no sign of life.
+/// The live processes are granted nothing: grants to the dead are no sign of life.
 #[test]
-fn those_who_died_being_in_the_way_is_found() {
+fn a_block_by_dead_processes_is_found() {
     for meter in METERS {
         let gone = Event::Gone {
             processes: vec![0],

@@ -33,7 +33,7 @@ impl Seen {
     async fn work<B: Backend>(self: Arc<Self>, limiter: Arc<Remote<B>>, nth: usize) {
         while !self.over.load(Ordering::Relaxed) {
             let Ok(permit) = limiter.acquire(1).await else {
-                // Nobody leads.
+                // There is no leader.
                 sleep(Duration::from_millis(20)).await;
                 continue;
             };
@@ -59,7 +59,7 @@ impl Seen {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(PATIENCE, all).await.expect("whoever waits is served");
+        timeout(PATIENCE, all).await.expect("every waiter is served");
     }
 }
 
@@ -149,7 +149,7 @@ mod etcd {
             let body = answer.split_once("\r\n\r\n").unwrap_or_default().1;
             let status: serde_json::Value = serde_json::from_str(body)?;
             let leader = status["leader"].as_str().filter(|leader| *leader != "0");
-            let leader = leader.ok_or_else(|| io::Error::other("nobody leads"))?;
+            let leader = leader.ok_or_else(|| io::Error::other("there is no leader"))?;
             Ok(status["header"]["member_id"] == leader)
         }
     }
@@ -240,9 +240,9 @@ mod consul {
         fn leads(&self, address: SocketAddr) -> io::Result<bool> {
             let about: serde_json::Value = serde_json::from_str(&ask(address, "GET", "/v1/agent/self", "")?)?;
             let state = about["Stats"]["raft"]["state"].as_str();
-            // Who follows nobody says so.
+            // A server without a leader says so.
             if ask(address, "GET", "/v1/status/leader", "")? == "\"\"" {
-                return Err(io::Error::other("nobody leads"));
+                return Err(io::Error::other("there is no leader"));
             }
             Ok(state == Some("Leader"))
         }

@@ -1,4 +1,4 @@
-//! Permits at stores that keep nodes in line, a step at a time: the same tests for each of them.
+//! Permits at stores that keep queues of nodes, a request at a time: the same tests for each of them.
 
 use crate::rig::proxy::Proxy;
 use crate::speaker::{LONG, Speaker};
@@ -37,7 +37,7 @@ impl<'a, B: Backend> At<'a, B> {
         Speaker::new(self.store, &self.key, permits(self.limit), ttl)
     }
 
-    /// Waits for news, and looks, until something has been granted: nobody looks who has not been told.
+    /// Waits for a notification, and looks, until something has been granted. It never looks without one.
     async fn told(&self, speaker: &mut Speaker<'_, B>) -> Grant {
         let session = speaker.last().session;
         loop {
@@ -53,7 +53,7 @@ fn in_use(reply: &Reply) -> (u64, u64) {
     (reply.census.in_use, reply.census.waiting)
 }
 
-pub(crate) async fn an_uncontended_wish_is_granted_at_once(store: impl Backend) {
+pub(crate) async fn an_uncontended_request_is_granted_at_once(store: impl Backend) {
     let at = At::new(&store, 2);
     let mut one = at.speaker();
     let reply = one.wish(2, true).await;
@@ -72,7 +72,7 @@ pub(crate) async fn an_uncontended_wish_is_granted_at_once(store: impl Backend) 
     one.end().await;
 }
 
-pub(crate) async fn who_is_refused_leaves_nothing_behind(store: impl Backend) {
+pub(crate) async fn a_refused_caller_leaves_nothing_behind(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut refused, mut third) = (at.speaker(), at.speaker(), at.speaker());
     assert_eq!(holder.wish(1, true).await.grants.len(), 1);
@@ -86,7 +86,7 @@ pub(crate) async fn who_is_refused_leaves_nothing_behind(store: impl Backend) {
     assert_eq!(refused.look().await.grants, []);
 }
 
-pub(crate) async fn a_wish_said_again_is_the_same_wish(store: impl Backend) {
+pub(crate) async fn a_repeated_request_is_the_same_request(store: impl Backend) {
     let at = At::new(&store, 3);
     let mut holder = at.speaker();
     let first = holder.wish(2, true).await;
@@ -98,8 +98,8 @@ pub(crate) async fn a_wish_said_again_is_the_same_wish(store: impl Backend) {
     assert_eq!((again.grants, again.census.in_use), (first.grants, 2));
 }
 
-/// And parts of a grant come back, to whoever waits for them.
-pub(crate) async fn what_is_given_back_twice_comes_back_once(store: impl Backend) {
+/// And parts of a grant come back, to their waiters.
+pub(crate) async fn permits_returned_twice_come_back_once(store: impl Backend) {
     let at = At::new(&store, 5);
     let (mut one, mut other) = (at.speaker(), at.speaker());
     one.wish(3, true).await;
@@ -116,7 +116,7 @@ pub(crate) async fn what_is_given_back_twice_comes_back_once(store: impl Backend
     assert_eq!(one.give(1).await.census.in_use, 4);
 }
 
-pub(crate) async fn a_step_that_was_overtaken_does_nothing(store: impl Backend) {
+pub(crate) async fn an_overtaken_request_does_nothing(store: impl Backend) {
     let at = At::new(&store, 4);
     let mut one = at.speaker();
     one.wish(2, true).await;
@@ -142,7 +142,7 @@ pub(crate) async fn a_session_that_went_silent_stays_lost(store: impl Backend) {
     assert_eq!((reply.grants, reply.census.in_use), (vec![grant], 1));
 }
 
-pub(crate) async fn a_grant_that_nobody_heard_of_is_told_again(store: impl Backend) {
+pub(crate) async fn a_grant_whose_reply_was_lost_is_repeated(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut waits) = (at.speaker(), at.speaker());
     holder.wish(1, true).await;
@@ -174,7 +174,7 @@ pub(crate) async fn waiters_that_died_are_passed_over(store: impl Backend) {
     at.told(&mut waits).await;
 }
 
-pub(crate) async fn who_only_tries_does_not_pass_the_line(store: impl Backend) {
+pub(crate) async fn a_try_does_not_pass_the_queue(store: impl Backend) {
     let at = At::new(&store, 2);
     let (mut holder, mut heavy, mut light) = (at.speaker(), at.speaker(), at.speaker());
     holder.wish(1, true).await;
@@ -184,7 +184,7 @@ pub(crate) async fn who_only_tries_does_not_pass_the_line(store: impl Backend) {
     at.told(&mut heavy).await;
 }
 
-pub(crate) async fn the_line_is_served_in_order_with_rising_tokens(store: impl Backend) {
+pub(crate) async fn the_queue_is_served_in_order_with_rising_tokens(store: impl Backend) {
     let at = At::new(&store, 3);
     let mut holder = at.speaker();
     let mut last = holder.wish(3, true).await.grants[0].token;
@@ -210,7 +210,7 @@ pub(crate) async fn the_line_is_served_in_order_with_rising_tokens(store: impl B
 }
 
 /// Wishes of one session, in one step: each has a token of its own.
-pub(crate) async fn wishes_of_one_step_are_in_line_as_well(store: impl Backend) {
+pub(crate) async fn requests_of_one_sync_are_queued_as_well(store: impl Backend) {
     let at = At::new(&store, 5);
     let mut one = at.speaker();
     let wishes = (1..=4).map(|id| Wish {
@@ -235,7 +235,7 @@ pub(crate) async fn wishes_of_one_step_are_in_line_as_well(store: impl Backend) 
     assert_eq!((granted, in_use(&reply)), (vec![3], (3, 1)));
 }
 
-pub(crate) async fn a_wish_that_is_withdrawn_frees_those_behind_it(store: impl Backend) {
+pub(crate) async fn a_withdrawn_request_frees_the_waiters_behind_it(store: impl Backend) {
     let at = At::new(&store, 2);
     let (mut holder, mut heavy, mut light) = (at.speaker(), at.speaker(), at.speaker());
     holder.wish(1, true).await;
@@ -246,7 +246,7 @@ pub(crate) async fn a_wish_that_is_withdrawn_frees_those_behind_it(store: impl B
 }
 
 /// It is granted by being looked at: withdrawn before that, it never was, or else it is told and given back.
-pub(crate) async fn a_wish_withdrawn_at_its_grant_leaves_nothing(store: impl Backend) {
+pub(crate) async fn a_request_withdrawn_at_its_grant_leaves_nothing(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut waits) = (at.speaker(), at.speaker());
     holder.wish(1, true).await;
@@ -279,7 +279,7 @@ pub(crate) async fn a_shrink_drains_and_takes_nothing_away(store: impl Backend) 
     assert_eq!((reply.census.limit, reply.census.in_use), (9, 2));
 }
 
-pub(crate) async fn a_raised_limit_is_told_to_whoever_waits(store: impl Backend) {
+pub(crate) async fn a_raised_limit_notifies_the_waiters(store: impl Backend) {
     let at = At::new(&store, 1);
     let (mut holder, mut waits) = (at.speaker(), at.speaker());
     holder.wish(1, true).await;
@@ -321,8 +321,8 @@ pub(crate) async fn asked_after_a_wait<B: Backend>(proxy: &Proxy, waiting: B, st
     asked
 }
 
-/// A block is what is free, or a share of it, and whoever keeps one is told when others wait.
-pub(crate) async fn what_is_wanted_beyond_the_need_is_what_others_leave(store: impl Backend) {
+/// A block is what is free, or a share of it, and its holder is notified when others wait.
+pub(crate) async fn prefetch_takes_only_the_permits_that_others_leave(store: impl Backend) {
     let at = At::new(&store, 8);
     let (mut one, mut other) = (at.speaker(), at.speaker());
     let block = |id, need, want, queue| vec![Wish { id, need, want, queue }];
@@ -332,7 +332,7 @@ pub(crate) async fn what_is_wanted_beyond_the_need_is_what_others_leave(store: i
         .say(|step| (step.keeps, step.wishes) = (true, block(1, 1, 6, true)))
         .await
         .unwrap();
-    assert_eq!(one.see(&reply), 6, "nobody else is there");
+    assert_eq!(one.see(&reply), 6, "there is no other process");
     other.look().await;
     let reply = other.say(|step| step.wishes = block(1, 1, 6, true)).await.unwrap();
     assert_eq!(other.see(&reply), 2, "half of an equal share");
@@ -360,22 +360,22 @@ macro_rules! lined {
     ($store:expr) => {
         $crate::lined::lined! {
             $store;
-            an_uncontended_wish_is_granted_at_once
-            who_is_refused_leaves_nothing_behind
-            a_wish_said_again_is_the_same_wish
-            what_is_given_back_twice_comes_back_once
-            a_step_that_was_overtaken_does_nothing
+            an_uncontended_request_is_granted_at_once
+            a_refused_caller_leaves_nothing_behind
+            a_repeated_request_is_the_same_request
+            permits_returned_twice_come_back_once
+            an_overtaken_request_does_nothing
             a_session_that_went_silent_stays_lost
-            a_grant_that_nobody_heard_of_is_told_again
+            a_grant_whose_reply_was_lost_is_repeated
             waiters_that_died_are_passed_over
-            who_only_tries_does_not_pass_the_line
-            the_line_is_served_in_order_with_rising_tokens
-            wishes_of_one_step_are_in_line_as_well
-            a_wish_that_is_withdrawn_frees_those_behind_it
-            a_wish_withdrawn_at_its_grant_leaves_nothing
+            a_try_does_not_pass_the_queue
+            the_queue_is_served_in_order_with_rising_tokens
+            requests_of_one_sync_are_queued_as_well
+            a_withdrawn_request_frees_the_waiters_behind_it
+            a_request_withdrawn_at_its_grant_leaves_nothing
             a_shrink_drains_and_takes_nothing_away
-            a_raised_limit_is_told_to_whoever_waits
-            what_is_wanted_beyond_the_need_is_what_others_leave
+            a_raised_limit_notifies_the_waiters
+            prefetch_takes_only_the_permits_that_others_leave
         }
     };
 }

@@ -50,13 +50,13 @@ pub(crate) async fn minute<B: Backend + Clone>(
     }
     // Rates and windows were given out, also while everything went wrong.
     assert!(report.spent.iter().all(|(_, count)| *count > 0), "{:?}", report.spent);
-    // Permits were lost, waits were given up, also at their grants, and whoever went held something.
+    // Permits were lost, waits were given up, also at their grants, and every departed process held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
     assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));
     report
 }
 
-/// The bar of the run is for clients that are heard late, or hear nothing themselves, as the first one is; whoever is not heard is
+/// The bar of the run is for clients that are heard late, or hear nothing themselves, as the first one is; an unheard client is
 /// missed sooner: after its life, a tenth, and as late as the store looks.
 pub(crate) fn recovers_soon(report: &Report, late: Duration) {
     let soon = nanos(LIFE + LIFE / 10 + late);

@@ -37,7 +37,7 @@ async fn ask(stream: &mut TcpStream, question: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Waits until the proxy has swallowed so many bytes.
+/// Waits until the proxy has swallowed a number of bytes.
 async fn swallowed(proxy: &Proxy, bytes: usize) {
     while proxy.swallowed() < bytes as u64 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -53,7 +53,7 @@ async fn nothing<T: std::fmt::Debug>(future: impl Future<Output = T>) {
 }
 
 #[tokio::test]
-async fn what_passes_is_counted_by_connection() {
+async fn bytes_are_counted_by_connection() {
     let (server, _heard) = echo().await;
     let proxy = Proxy::before(server).await.unwrap();
     let mut first = TcpStream::connect(proxy.address()).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_delay_lasts_both_ways_and_keeps_the_order() {
 }
 
 #[tokio::test]
-async fn a_black_hole_keeps_connections_and_what_it_swallowed_is_lost() {
+async fn a_black_hole_keeps_connections_and_loses_their_bytes() {
     let (server, mut heard) = echo().await;
     let proxy = Proxy::before(server).await.unwrap();
     let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
@@ -109,7 +109,7 @@ async fn a_black_hole_keeps_connections_and_what_it_swallowed_is_lost() {
 }
 
 #[tokio::test]
-async fn a_cut_resets_what_there_is_and_what_comes() {
+async fn a_cut_resets_present_and_new_connections() {
     let (server, _heard) = echo().await;
     let proxy = Proxy::before(server).await.unwrap();
     let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
@@ -130,7 +130,7 @@ async fn a_cut_resets_what_there_is_and_what_comes() {
 }
 
 #[tokio::test]
-async fn lost_replies_are_of_requests_that_were_heard() {
+async fn lost_replies_belong_to_requests_that_arrived() {
     let (server, mut heard) = echo().await;
     let proxy = Proxy::before(server).await.unwrap();
     let mut stream = TcpStream::connect(proxy.address()).await.unwrap();

@@ -27,7 +27,7 @@ pub(crate) struct Ports {
     pub(crate) other: u16,
 }
 
-/// Nine that nobody has. All are taken at once, so that none is there twice, and given up.
+/// Nine free ports. All are taken at once, so that none is there twice, and given up.
 fn free_ports() -> io::Result<Vec<u16>> {
     let taken = (0..9).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let taken: Vec<_> = taken.collect::<Result<_, _>>()?;
@@ -46,7 +46,7 @@ impl<M: Member> Quorum<M> {
     /// Starts the three, and waits until one leads and the others follow.
     pub(crate) async fn start(member: impl Fn() -> M) -> Self {
         let mut said = String::new();
-        // Somebody else may take a port before a server does: then others are tried.
+        // Another process may take a port before a server does: then others are tried.
         for _ in 0..4 {
             match Self::try_start(member()).await.expect("servers are started") {
                 Ok(quorum) => return quorum,
@@ -107,7 +107,7 @@ impl<M: Member> Quorum<M> {
         (Ipv4Addr::LOCALHOST, self.ports[nth].client).into()
     }
 
-    /// Who leads all who are left, if they agree.
+    /// The leader of all remaining servers, if they agree.
     pub(crate) fn leader(&self) -> Option<usize> {
         let left = (0..3).filter(|&nth| self.children[nth].is_some());
         let leads: io::Result<Vec<_>> = left

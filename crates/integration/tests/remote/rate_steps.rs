@@ -37,11 +37,11 @@ macro_rules! rated {
         $crate::rate_steps::rated! {
             $store;
             after_a_rest_there_is_the_burst_and_no_more
-            what_was_taken_by_another_quota_comes_back_by_that
-            more_than_the_burst_never_fits_and_is_not_told_to_wait
+            tokens_taken_under_another_quota_come_back_under_it
+            more_than_the_burst_never_fits_and_does_not_wait
             nothing_comes_of_asking_for_nothing
             a_bucket_of_one_serves_one_and_says_when_the_next_comes
-            tokens_of_a_wish_said_again_are_taken_once
+            tokens_of_a_repeated_request_are_taken_once
             in_the_long_run_there_is_the_rate_and_no_more
             a_window_gives_its_limit
         }
@@ -54,7 +54,7 @@ fn rate(quota: &str) -> Rule {
     Rule::Rate { quota }
 }
 
-/// A bucket that filled while nobody looked gave out its burst, and what had come in the meantime as well.
+/// A bucket that filled unobserved gave out its burst, and what had come in the meantime as well.
 pub(crate) async fn after_a_rest_there_is_the_burst_and_no_more(store: impl Backend) {
     let key = key();
     let mut one = Speaker::new(&store, &key, rate("1000/s burst 10"), LONG);
@@ -72,7 +72,7 @@ pub(crate) async fn after_a_rest_there_is_the_burst_and_no_more(store: impl Back
 
 /// Two versions of a program, with other quotas, run for a while: what the one took came back by the other's quota, in the
 /// one's parts of a token.
-pub(crate) async fn what_was_taken_by_another_quota_comes_back_by_that(store: impl Backend) {
+pub(crate) async fn tokens_taken_under_another_quota_come_back_under_it(store: impl Backend) {
     let key = key();
     let mut old = Speaker::new(&store, &key, rate("1000/1h burst 1000"), LONG);
     let mut new = Speaker::new(&store, &key, rate("1000003/1h burst 1000"), LONG);
@@ -83,7 +83,7 @@ pub(crate) async fn what_was_taken_by_another_quota_comes_back_by_that(store: im
     assert_eq!((reply.grants, reply.census.in_use), (vec![], 1000));
 }
 
-pub(crate) async fn more_than_the_burst_never_fits_and_is_not_told_to_wait(store: impl Backend) {
+pub(crate) async fn more_than_the_burst_never_fits_and_does_not_wait(store: impl Backend) {
     let key = key();
     let mut one = Speaker::new(&store, &key, rate("1000/s burst 10"), LONG);
     let reply = one.wish(15, false).await;
@@ -125,7 +125,7 @@ pub(crate) async fn a_bucket_of_one_serves_one_and_says_when_the_next_comes(stor
     }
 }
 
-pub(crate) async fn tokens_of_a_wish_said_again_are_taken_once(store: impl Backend) {
+pub(crate) async fn tokens_of_a_repeated_request_are_taken_once(store: impl Backend) {
     let key = key();
     let mut one = Speaker::new(&store, &key, rate("10/1h burst 10"), LONG);
     let first = one.wish(2, false).await;

@@ -103,15 +103,15 @@ macro_rules! shared {
             a_window_of_several_processes_has_its_limit
             a_block_is_spent_without_the_store
             a_step_whose_answer_was_lost_counts_once
-            what_is_closed_leaves_nothing_behind
-            what_died_leaves_nothing_behind
-            whoever_stays_takes_away_what_the_dead_have_left
+            a_closed_limiter_leaves_nothing_behind
+            a_dead_process_leaves_nothing_behind
+            a_live_process_removes_the_keys_of_the_dead
             a_window_of_another_length_under_the_same_name_is_refused
             limiters_of_one_name_and_different_kinds_are_independent
-            a_quota_is_changed_for_everybody
-            a_faster_rate_is_for_who_waits_too
-            a_window_is_changed_for_everybody
-            what_cannot_be_changed_says_so
+            a_quota_is_changed_for_every_process
+            a_faster_rate_serves_the_waiters_too
+            a_window_is_changed_for_every_process
+            an_impossible_change_is_an_error
             rules_that_differ_are_reported
             an_impossible_head_is_refused_when_the_limit_is_lowered
             an_impossible_waiter_holds_up_no_other_in_a_lowered_window
@@ -221,7 +221,7 @@ pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
         .retry(Duration::from_millis(10));
     let remote = remote.spawn(P::at(proxy.address())).unwrap();
     for _ in 0..3 {
-        // Nobody else is there, so that the next step is a write, without a look before it.
+        // There is no other process, so that the next request is a write, without a look before it.
         drop(remote.acquire(1).await.unwrap());
         let (failures, swallowed) = (remote.stats().failures, proxy.swallowed());
         proxy.set(Mode::LoseReplies);
@@ -238,7 +238,7 @@ pub(crate) async fn a_step_whose_answer_was_lost_counts_once<P: Place>() {
     assert_eq!(other.look().await.census.in_use, 6);
 }
 
-pub(crate) async fn what_is_closed_leaves_nothing_behind<P: Place>() {
+pub(crate) async fn a_closed_limiter_leaves_nothing_behind<P: Place>() {
     let key = key();
     let quota = Quota::per_second(100).burst(10);
     let remote = Remote::rate(key.clone(), quota).ttl(LONG).spawn(P::store()).unwrap();
@@ -250,7 +250,7 @@ pub(crate) async fn what_is_closed_leaves_nothing_behind<P: Place>() {
     nothing_left::<P>(&key).await;
 }
 
-pub(crate) async fn what_died_leaves_nothing_behind<P: Place>() {
+pub(crate) async fn a_dead_process_leaves_nothing_behind<P: Place>() {
     let (key, store) = (key(), P::store());
     let quota = Quota::per_second(100).burst(10);
     let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
@@ -260,7 +260,7 @@ pub(crate) async fn what_died_leaves_nothing_behind<P: Place>() {
 }
 
 /// The runtime of the other one ends, and with it all that it would have done.
-pub(crate) async fn whoever_stays_takes_away_what_the_dead_have_left<P: Place>() {
+pub(crate) async fn a_live_process_removes_the_keys_of_the_dead<P: Place>() {
     let (key, store) = (key(), P::store());
     let quota = Quota::per_second(100).burst(10);
     let mut one = Speaker::new(&store, &key, Rule::Rate { quota }, 5 * SHORT);
@@ -298,16 +298,16 @@ fn spawned<P: Place>(builder: tollgate::remote::RemoteBuilder) -> Remote<P::Stor
     builder.ttl(LONG).spawn(P::store()).expect("settings that can be")
 }
 
-pub(crate) async fn a_quota_is_changed_for_everybody<P: Place>() {
-    changes::a_quota_is_changed_for_everybody(&key(), spawned::<P>).await;
+pub(crate) async fn a_quota_is_changed_for_every_process<P: Place>() {
+    changes::a_quota_is_changed_for_every_process(&key(), spawned::<P>).await;
 }
 
-pub(crate) async fn a_faster_rate_is_for_who_waits_too<P: Place>() {
-    changes::a_faster_rate_is_for_who_waits_too(&key(), spawned::<P>).await;
+pub(crate) async fn a_faster_rate_serves_the_waiters_too<P: Place>() {
+    changes::a_faster_rate_serves_the_waiters_too(&key(), spawned::<P>).await;
 }
 
-pub(crate) async fn a_window_is_changed_for_everybody<P: Place>() {
-    changes::a_window_is_changed_for_everybody(&key(), spawned::<P>).await;
+pub(crate) async fn a_window_is_changed_for_every_process<P: Place>() {
+    changes::a_window_is_changed_for_every_process(&key(), spawned::<P>).await;
 }
 
 pub(crate) async fn an_impossible_head_is_refused_when_the_limit_is_lowered<P: Place>() {
@@ -324,6 +324,6 @@ pub(crate) async fn rules_that_differ_are_reported<P: Place>() {
     changes::rules_that_differ_are_reported(&key(), spawned::<P>).await;
 }
 
-pub(crate) async fn what_cannot_be_changed_says_so<P: Place>() {
-    changes::what_cannot_be_changed_says_so(&key(), spawned::<P>).await;
+pub(crate) async fn an_impossible_change_is_an_error<P: Place>() {
+    changes::an_impossible_change_is_an_error(&key(), spawned::<P>).await;
 }

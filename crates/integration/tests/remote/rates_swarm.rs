@@ -11,11 +11,11 @@ use tollgate::remote::Rule;
 
 const BURST: u64 = 30;
 const RATE: u64 = 10;
-/// So many come at most: if nothing came back, that would be for ever.
+/// The most that come: if nothing came back, that would be for ever.
 const MOST: u64 = 5_000;
 
 /// Each takes two, until as many again have come, and the dead are forgotten.
-async fn a_swarm_has_what_comes<P: Place>() {
+async fn a_swarm_gets_the_whole_rate<P: Place>() {
     let key = key();
     let quota = Quota::per_second(RATE).burst(BURST);
     let begun = Instant::now();
@@ -37,11 +37,11 @@ async fn a_swarm_has_what_comes<P: Place>() {
 }
 
 #[tokio::test]
-async fn a_swarm_has_what_comes_in_etcd() {
-    a_swarm_has_what_comes::<crate::rates_shared::etcd::Here>().await;
+async fn a_swarm_gets_the_whole_rate_in_etcd() {
+    a_swarm_gets_the_whole_rate::<crate::rates_shared::etcd::Here>().await;
 }
 
 #[tokio::test]
-async fn a_swarm_has_what_comes_in_zookeeper() {
-    a_swarm_has_what_comes::<crate::rates_shared::zookeeper::Here>().await;
+async fn a_swarm_gets_the_whole_rate_in_zookeeper() {
+    a_swarm_gets_the_whole_rate::<crate::rates_shared::zookeeper::Here>().await;
 }

@@ -47,7 +47,7 @@ async fn the_documented_rights_suffice() {
         other.wish(2, true).await;
         one.say(|step| step.withdrawn = vec![9]).await.unwrap();
         if rule == PERMITS {
-            // Whoever waits is told.
+            // The waiter is notified.
             let session = other.last().session;
             one.give(2).await;
             store.news(&key, session).await;

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// What it answers, within so many milliseconds.
+/// Its answer, within a number of milliseconds.
 fn ping(server: &Server<Redis>, within: u64) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_millis(within)))?;
@@ -67,7 +67,7 @@ fn a_process_that_waits() {
 }
 
 #[test]
-fn a_process_is_told_what_it_is_for_and_ends_when_it_is_closed() {
+fn a_process_receives_its_orders_and_ends_when_it_is_closed() {
     let folder = tempfile::tempdir().unwrap();
     let history = folder.path().join("history");
     let process = Process::start("served::a_process_that_waits", &(7, &history)).unwrap();

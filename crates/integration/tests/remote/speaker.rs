@@ -10,7 +10,7 @@ pub(crate) const LONG: Duration = Duration::from_secs(600);
 pub(crate) const SHORT: Duration = Duration::from_millis(200);
 
 /// A limiter at `store` grants what is free, and serves who waits: what is told over a connection that stays open arrives as well.
-pub(crate) async fn serves_who_waits(store: impl Backend) {
+pub(crate) async fn serves_the_waiters(store: impl Backend) {
     let remote = Remote::permits(crate::store::key(), 2).ttl(LONG).spawn(store);
     let remote = remote.expect("settings that can be");
     let held = remote.acquire(2).await.expect("it is free");
@@ -124,12 +124,12 @@ impl<'a, B: Backend> Speaker<'a, B> {
         self.store.step(self.key, &self.rule, step).await
     }
 
-    /// Wishes for so many, waits for them in line or not, and says what there is at once.
+    /// Requests `need` permits, waits for them in the queue or not, and returns the immediate reply.
     pub(crate) async fn wish(&mut self, need: u64, queue: bool) -> Reply {
         self.wishes(need, queue).await.expect("the store answers")
     }
 
-    /// The same, of one who does not wait; nothing, when others were quicker, or the machine slow.
+    /// The same, without waiting; nothing, when others were quicker, or the machine slow.
     pub(crate) async fn wish_if_not_busy(&mut self, need: u64) -> Reply {
         match self.wishes(need, false).await {
             Err(StoreError::Busy { .. }) => Reply::default(),
@@ -157,7 +157,7 @@ impl<'a, B: Backend> Speaker<'a, B> {
         reply.grants.iter().map(|grant| grant.units).sum()
     }
 
-    /// Gives so many back.
+    /// Returns a number of permits.
     pub(crate) async fn give(&mut self, units: u64) -> Reply {
         self.say(|step| step.returned += units)
             .await

@@ -11,7 +11,7 @@ fn permits(limit: u64) -> Rule {
 
 /// What the published script did: it called a function that servers of today do not have, so that no step was ever carried out.
 #[tokio::test]
-async fn an_uncontended_wish_is_granted_at_once() {
+async fn an_uncontended_request_is_granted_at_once() {
     let (store, key) = opened(permits(2)).await;
     let mut one = Speaker::new(&store, &key, permits(2), LONG);
     let reply = one.wish(2, true).await;
@@ -34,7 +34,7 @@ async fn an_uncontended_wish_is_granted_at_once() {
 }
 
 #[tokio::test]
-async fn who_is_refused_leaves_nothing_behind() {
+async fn a_refused_caller_leaves_nothing_behind() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut refused, mut third] = speakers(&store, &key, permits(1), [LONG; 3]);
     assert_eq!(holder.wish(1, true).await.grants.len(), 1);
@@ -44,13 +44,13 @@ async fn who_is_refused_leaves_nothing_behind() {
         (&[][..], 1, 0)
     );
     holder.give(1).await;
-    // It was not promoted meanwhile, and stands in nobody's way.
+    // It was not promoted meanwhile, and blocks no waiter.
     assert_eq!(third.wish(1, false).await.grants.len(), 1);
     assert_eq!(refused.look().await.grants, []);
 }
 
 #[tokio::test]
-async fn a_wish_said_again_is_the_same_wish() {
+async fn a_repeated_request_is_the_same_request() {
     let (store, key) = opened(permits(3)).await;
     let mut holder = Speaker::new(&store, &key, permits(3), LONG);
     let first = holder.wish(2, true).await;
@@ -65,7 +65,7 @@ async fn a_wish_said_again_is_the_same_wish() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_twice_comes_back_once() {
+async fn permits_returned_twice_come_back_once() {
     let (store, key) = opened(permits(4)).await;
     let [mut one, mut other] = speakers(&store, &key, permits(4), [LONG; 2]);
     one.wish(2, true).await;
@@ -78,7 +78,7 @@ async fn what_is_given_back_twice_comes_back_once() {
 }
 
 #[tokio::test]
-async fn a_step_that_was_overtaken_does_nothing() {
+async fn an_overtaken_request_does_nothing() {
     let (store, key) = opened(permits(4)).await;
     let mut one = Speaker::new(&store, &key, permits(4), LONG);
     one.wish(2, true).await;
@@ -106,7 +106,7 @@ async fn a_session_that_expired_stays_so_and_takes_nothing_from_others() {
     assert_eq!((reply.grants, reply.census.in_use), (vec![grant], 1));
 }
 
-/// Nobody tells a waiter that a holder has died: it has to be told when to look.
+/// A waiter is not notified of the death of a holder: it needs an instant at which to look.
 #[tokio::test]
 async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
     let (store, key) = opened(permits(1)).await;
@@ -121,7 +121,7 @@ async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
 
 /// A grant is state: a message only says that there is something to see, and may be lost.
 #[tokio::test]
-async fn a_grant_that_nobody_heard_of_is_told_again() {
+async fn a_grant_whose_reply_was_lost_is_repeated() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut waits] = speakers(&store, &key, permits(1), [LONG; 2]);
     holder.wish(1, true).await;
@@ -137,7 +137,7 @@ async fn a_grant_that_nobody_heard_of_is_told_again() {
 }
 
 #[tokio::test]
-async fn a_grant_to_one_who_died_goes_on() {
+async fn a_grant_to_a_dead_process_goes_on() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut dead, mut waits] = speakers(&store, &key, permits(1), [LONG, SHORT, LONG]);
     holder.wish(1, true).await;
@@ -156,7 +156,7 @@ async fn the_clock_is_the_servers() {
     assert!(before <= token && token <= micros(&server).unwrap(), "{token}");
 }
 
-/// A first in line that has died is not granted what others wait for, and then held for dead.
+/// A head of the queue that has died is not granted what others wait for, and then held for dead.
 #[tokio::test]
 async fn waiters_that_died_are_passed_over() {
     let (store, key) = opened(permits(1)).await;
@@ -178,7 +178,7 @@ async fn waiters_that_died_are_passed_over() {
 }
 
 #[tokio::test]
-async fn who_only_tries_does_not_pass_the_line() {
+async fn a_try_does_not_pass_the_queue() {
     let (store, key) = opened(permits(2)).await;
     let [mut holder, mut heavy, mut light] = speakers(&store, &key, permits(2), [LONG; 3]);
     holder.wish(1, true).await;
@@ -186,18 +186,18 @@ async fn who_only_tries_does_not_pass_the_line() {
     assert_eq!(
         light.wish(1, false).await.grants,
         [],
-        "one is free, and the first in line needs two"
+        "one is free, and the head of the queue needs two"
     );
     holder.give(1).await;
     assert_eq!(
         heavy.look().await.grants.len(),
         1,
-        "whoever gives back grants to the first in line"
+        "a release grants to the head of the queue"
     );
 }
 
 #[tokio::test]
-async fn the_line_is_served_in_order_with_rising_tokens() {
+async fn the_queue_is_served_in_order_with_rising_tokens() {
     let (store, key) = opened(permits(3)).await;
     let mut holder = Speaker::new(&store, &key, permits(3), LONG);
     let mut last = holder.wish(3, true).await.grants[0].token;
@@ -217,7 +217,7 @@ async fn the_line_is_served_in_order_with_rising_tokens() {
         };
         assert!(units == need && token > last, "{token} after {last}");
         last = token;
-        // Nobody behind it has been served, unless there was room for both: of 3, 2 and 1 there was.
+        // No waiter behind it has been served, unless there was room for both: of 3, 2 and 1 there was.
         for (_, behind) in &mut line[place + 1..] {
             let served = behind.look().await.grants;
             assert!(served.is_empty() || place == 2, "{served:?}");
@@ -227,7 +227,7 @@ async fn the_line_is_served_in_order_with_rising_tokens() {
 }
 
 #[tokio::test]
-async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
+async fn a_withdrawn_request_frees_the_waiters_behind_it() {
     let (store, key) = opened(permits(2)).await;
     let [mut holder, mut heavy, mut light] = speakers(&store, &key, permits(2), [LONG; 3]);
     holder.wish(1, true).await;
@@ -239,7 +239,7 @@ async fn a_wish_that_is_withdrawn_frees_those_behind_it() {
 
 /// Cancelled in the instant of the grant: the client says so before it has heard, and learns what it has to give back.
 #[tokio::test]
-async fn a_wish_that_was_granted_before_it_was_withdrawn_is_told_and_given_back() {
+async fn a_grant_before_a_withdrawal_is_reported_and_returned() {
     let (store, key) = opened(permits(1)).await;
     let [mut holder, mut waits] = speakers(&store, &key, permits(1), [LONG; 2]);
     holder.wish(1, true).await;
@@ -286,7 +286,7 @@ async fn keys_lie_in_one_slot_and_go_with_the_last_session() {
 }
 
 #[tokio::test]
-async fn a_store_that_forgot_its_scripts_is_told_them_again() {
+async fn a_store_that_forgot_its_scripts_receives_them_again() {
     let (server, store, key) = own(permits(1)).await;
     let mut one = Speaker::new(&store, &key, permits(1), LONG);
     one.wish(1, true).await;

@@ -68,9 +68,9 @@ impl Pair {
     }
 }
 
-/// What the replica has not heard of is held still by whoever was granted it, for a time to live at most.
+/// Grants that the replica has not received are held still by their holders, for a time to live at most.
 #[tokio::test]
-async fn who_takes_over_grants_nothing_until_what_it_does_not_know_has_run_out() {
+async fn a_successor_grants_nothing_until_unknown_leases_have_expired() {
     let pair = Pair::new().await;
     let (store, name) = (pair.store.clone(), pair.key.clone());
     let mut waits = Speaker::new(&store, &name, PERMITS, LONG);
@@ -91,7 +91,7 @@ async fn who_takes_over_grants_nothing_until_what_it_does_not_know_has_run_out()
 }
 
 #[tokio::test]
-async fn who_takes_over_grants_when_that_is_over() {
+async fn a_successor_grants_when_that_is_over() {
     let (pair, key) = (Pair::new().await, crate::store::key());
     Speaker::new(&pair.store, &key, PERMITS, BRIEF).look().await;
     pair.in_step().await;
@@ -116,9 +116,9 @@ async fn until_granted(store: &Redis, key: &Key, ttl: Duration) {
     }
 }
 
-/// The line was cut before anybody asked for it. The replica has been there for some time, but not as the one that grants.
+/// The connection was cut before any process asked for it. The replica has been there for some time, but not as the one that grants.
 #[tokio::test]
-async fn who_takes_over_waits_with_a_limiter_of_which_it_never_heard() {
+async fn a_successor_waits_with_an_unknown_limiter() {
     let pair = Pair::new().await;
     pair.in_step().await;
     for server in [&pair.first, &pair.second] {
@@ -149,7 +149,7 @@ async fn who_takes_over_waits_with_a_limiter_of_which_it_never_heard() {
 
 /// The one that asks has a short time to live, and what is forgotten a long one, of which the replica has heard.
 #[tokio::test]
-async fn who_takes_over_waits_for_the_longest_time_to_live() {
+async fn a_successor_waits_for_the_longest_time_to_live() {
     let pair = Pair::new().await;
     pair.in_step().await;
     let (_server, store, key) = pair.promote();
@@ -159,7 +159,7 @@ async fn who_takes_over_waits_for_the_longest_time_to_live() {
 
 /// It does so also when all have gone that it knew, by themselves or in order.
 #[tokio::test]
-async fn who_takes_over_waits_for_the_longest_time_to_live_also_when_those_have_gone() {
+async fn a_successor_waits_for_the_longest_time_to_live_even_of_departed_sessions() {
     let pair = Pair::new().await;
     let (store, name) = (pair.store.clone(), Key::new("gone").unwrap());
     let mut long = Speaker::new(&store, &name, PERMITS, LONG);
@@ -181,7 +181,7 @@ async fn who_takes_over_waits_for_the_longest_time_to_live_also_when_those_have_
 
 /// It has heard of none, and was told.
 #[tokio::test]
-async fn who_begins_anew_waits_for_the_longest_time_to_live_that_it_was_told() {
+async fn a_fresh_leader_waits_for_the_longest_time_to_live_that_it_received() {
     let server = Server::start(Program).await.unwrap();
     let address = format!("redis://{}/", server.address());
     let store = Redis::options(address).longest_ttl(LONG).connect().unwrap();
@@ -216,7 +216,7 @@ async fn a_session_of_which_something_was_forgotten_is_lost() {
     assert!(!reply.alive, "{reply:?}");
 }
 
-/// The same of one that was told of its grant by a message, and has taken no step since.
+/// The same of a holder that received its grant by a message, and has sent no request since.
 #[tokio::test]
 async fn a_session_whose_message_was_forgotten_is_lost() {
     let pair = Pair::new().await;
@@ -246,10 +246,10 @@ async fn a_session_whose_message_was_forgotten_is_lost() {
 /// The last session that it knows ends: of what it does not know it knows as little as before. It has been there for long, which
 /// says nothing of what it has heard.
 #[tokio::test]
-async fn who_takes_over_and_has_seen_all_go_grants_nothing_before_that_is_over() {
+async fn a_successor_that_saw_all_leave_grants_nothing_before_that_is_over() {
     const TTL: Duration = Duration::from_secs(3);
     let pair = Pair::new().await;
-    // One at which nobody stays.
+    // A limiter without a remaining process.
     let (store, name) = (pair.store.clone(), Key::new("left").unwrap());
     while eval(&pair.second, OLD).is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;

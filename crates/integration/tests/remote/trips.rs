@@ -71,7 +71,7 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
 }
 
 #[tokio::test]
-async fn whoever_waits_is_handed_its_permit_by_the_message_alone() {
+async fn a_waiter_receives_its_permit_by_the_message_alone() {
     let wired = Wired::new().await;
     let store = at(wired.server.address());
     let mut other = Speaker::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
@@ -154,7 +154,7 @@ async fn a_wait_that_is_dropped_at_its_grant_keeps_nothing() {
 }
 
 #[tokio::test]
-async fn a_permit_is_dropped_while_nobody_answers() {
+async fn a_permit_is_dropped_while_the_store_is_silent() {
     let wired = Wired::new().await;
     let store = at(wired.server.address());
     let mut other = Speaker::new(&store, &wired.key, Rule::Permits { limit: LIMIT }, LONG);
@@ -163,7 +163,7 @@ async fn a_permit_is_dropped_while_nobody_answers() {
     drop(permit);
     assert_eq!(other.wish(1, true).await.grants, []);
     wired.proxy.set(Mode::Pass);
-    // It is given back as soon as somebody answers.
+    // It is returned as soon as the store answers.
     while other.look().await.grants.is_empty() {
         sleep(Duration::from_millis(1)).await;
     }

@@ -31,10 +31,10 @@ macro_rules! lines {
     ($store:expr) => {
         $crate::window_steps::lines! {
             $store;
-            who_asks_later_is_given_what_those_in_line_leave
-            who_wants_more_leaves_what_others_wait_for
-            who_leaves_the_line_is_in_nobodys_way
-            who_died_in_line_is_in_the_way_for_a_time_to_live
+            a_later_request_gets_the_tokens_that_the_waiters_leave
+            a_larger_request_leaves_the_tokens_of_earlier_waiters
+            a_waiter_that_leaves_blocks_none
+            a_waiter_that_died_blocks_for_one_time_to_live
         }
     };
 }
@@ -48,7 +48,7 @@ fn window(limit: u64, length: Duration) -> Rule {
     Rule::Window { limit, length }
 }
 
-pub(crate) async fn who_asks_later_is_given_what_those_in_line_leave(store: impl Backend) {
+pub(crate) async fn a_later_request_gets_the_tokens_that_the_waiters_leave(store: impl Backend) {
     let key = key();
     let [mut full, mut waits, mut later, mut tries] = speakers(&store, &key, window(10, HOUR), [LONG; 4]);
     assert_eq!(full.wish(3, false).await.grants.len(), 1);
@@ -56,10 +56,10 @@ pub(crate) async fn who_asks_later_is_given_what_those_in_line_leave(store: impl
     assert_eq!((reply.grants.len(), reply.alive, reply.census.waiting), (0, true, 1));
     let again = reply.again.expect("room comes back");
     assert!(again > HOUR / 2 && again <= HOUR + HOUR / 64, "{again:?}");
-    // Seven are free, and eight are needed by somebody who came before.
+    // Seven are free, and an earlier waiter needs eight.
     assert_eq!(later.wish(1, true).await.grants.len(), 0);
     assert_eq!(later.wish(7, false).await.grants.len(), 0);
-    // Whoever stands in line may ask for less, and is before those behind.
+    // A waiter may ask for less, and keeps its position.
     assert_eq!(waits.wish(2, true).await.grants[0].units, 2);
     // Of five the one is before the rest.
     assert_eq!(tries.wish(5, false).await.grants.len(), 0);
@@ -67,8 +67,8 @@ pub(crate) async fn who_asks_later_is_given_what_those_in_line_leave(store: impl
     assert_eq!(later.wish(1, true).await.grants[0].units, 1);
 }
 
-/// It takes more than it needs as far as nobody else waits.
-pub(crate) async fn who_wants_more_leaves_what_others_wait_for(store: impl Backend) {
+/// It takes more than it needs as far as no other process waits.
+pub(crate) async fn a_larger_request_leaves_the_tokens_of_earlier_waiters(store: impl Backend) {
     let key = key();
     let [mut full, mut first, mut second] = speakers(&store, &key, window(10, HOUR), [LONG; 3]);
     assert_eq!(full.wish(6, false).await.grants.len(), 1);
@@ -81,7 +81,7 @@ pub(crate) async fn who_wants_more_leaves_what_others_wait_for(store: impl Backe
     assert_eq!(second.wish(2, true).await.grants[0].units, 2);
 }
 
-pub(crate) async fn who_leaves_the_line_is_in_nobodys_way(store: impl Backend) {
+pub(crate) async fn a_waiter_that_leaves_blocks_none(store: impl Backend) {
     let key = key();
     let [mut full, mut waits, mut ends, mut later] = speakers(&store, &key, window(4, HOUR), [LONG; 4]);
     assert_eq!(full.wish(1, false).await.grants.len(), 1);
@@ -98,7 +98,7 @@ pub(crate) async fn who_leaves_the_line_is_in_nobodys_way(store: impl Backend) {
 }
 
 /// Its place lasts as long as its session.
-pub(crate) async fn who_died_in_line_is_in_the_way_for_a_time_to_live(store: impl Backend) {
+pub(crate) async fn a_waiter_that_died_blocks_for_one_time_to_live(store: impl Backend) {
     let key = key();
     let [mut full, mut later] = speakers(&store, &key, window(4, HOUR), [LONG; 2]);
     let mut dies = Speaker::new(&store, &key, window(4, HOUR), BRIEF);
@@ -118,7 +118,7 @@ pub(crate) async fn who_died_in_line_is_in_the_way_for_a_time_to_live(store: imp
 
 /// A window of a moment goes with the last who waits; so do all keys.
 #[tokio::test]
-async fn a_line_goes_with_the_last_who_waits() {
+async fn a_queue_goes_with_its_last_waiter() {
     let (server, store, key) = own_unopened().await;
     let rule = window(1, SHORT);
     let [mut full, mut waits] = speakers(&store, &key, rule, [LONG; 2]);

@@ -12,7 +12,7 @@ const RULE: Rule = Rule::Permits { limit: 8 };
 
 /// Not even when the session that came upon it ends.
 #[tokio::test]
-async fn what_is_none_of_ours_is_neither_written_under_nor_taken_away() {
+async fn foreign_nodes_are_neither_written_under_nor_deleted() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
     let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -29,7 +29,7 @@ async fn what_is_none_of_ours_is_neither_written_under_nor_taken_away() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_session_made_is_not_taken_for_ones_own() {
+async fn nodes_of_an_earlier_session_are_not_adopted() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
     let mut other = Speaker::new(&store, &key, RULE, LONG);

@@ -1,5 +1,4 @@
-//! ZooKeeper where not everybody may do everything: encrypted connections, access control lists, and what is said when a right
-//! is missing.
+//! ZooKeeper with access control: encrypted connections, access control lists, and the errors of missing rights.
 
 use crate::rig::server::Server;
 use crate::speaker::{self, LONG};
@@ -43,7 +42,7 @@ async fn refused(options: ZookeeperOptions, key: Key) -> StoreError {
 }
 
 #[tokio::test]
-async fn a_user_needs_what_the_documentation_says_and_no_more() {
+async fn a_user_needs_exactly_the_documented_rights() {
     let (server, admin) = guarded(Permission::CREATE | Permission::DELETE).await;
     let name = key();
     let remote = Remote::permits(name.clone(), 2).ttl(LONG);
@@ -86,8 +85,8 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
     }
     // One whose prefix cannot be made, either.
     let (server, admin) = guarded(Permission::ALL).await;
-    let nobody = [Acl::new(Permission::ALL, AuthId::new("digest", ADMIN))];
-    admin.set_acl("/", &nobody, None).await.unwrap();
+    let admin_only = [Acl::new(Permission::ALL, AuthId::new("digest", ADMIN))];
+    admin.set_acl("/", &admin_only, None).await.unwrap();
     let elsewhere = options(&server, "gate").prefix("/elsewhere");
     let why = refused(elsewhere, key()).await.to_string();
     assert!(
@@ -139,7 +138,7 @@ mod encrypted {
     }
 
     #[tokio::test]
-    async fn a_limiter_is_reached_encrypted_by_those_who_know_each_other() {
+    async fn peers_with_certificates_reach_a_limiter_encrypted() {
         let authority = Authority::new();
         let guard = Guard::new(&authority, "127.0.0.1");
         let program = Encrypted {
@@ -155,7 +154,7 @@ mod encrypted {
     }
 
     #[tokio::test]
-    async fn certificates_are_never_for_one_who_speaks_in_the_clear() {
+    async fn certificates_require_an_encrypted_connection() {
         for servers in ["tcp://zoo", "zoo1,tcp://zoo2", "zoo..keeper:2281"] {
             let refused = Zookeeper::options(servers)
                 .tls(Authority::new().believed())

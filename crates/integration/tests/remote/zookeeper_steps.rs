@@ -70,9 +70,9 @@ async fn as_many_as_the_limit_are_admitted() {
     }
 }
 
-/// The original took the end of whoever was before it for its turn: that one may only have waited.
+/// The original took the end of its predecessor for its turn: that one may only have waited.
 #[tokio::test]
-async fn a_waiter_that_goes_admits_nobody() {
+async fn a_waiter_that_leaves_admits_none() {
     let (store, key) = (store(), key());
     let mut holder = Speaker::new(&store, &key, ONE, LONG);
     let mut gone = Speaker::new(&store, &key, ONE, LONG);
@@ -87,7 +87,7 @@ async fn a_waiter_that_goes_admits_nobody() {
 
 /// The original watched a path that never was, and took that for its turn.
 #[tokio::test]
-async fn what_lies_there_is_called_as_it_is_read() {
+async fn nodes_are_named_as_they_are_read() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
     let mut one = Speaker::new(&store, &key, Rule::Permits { limit: 3 }, LONG);
@@ -123,7 +123,7 @@ async fn what_lies_there_is_called_as_it_is_read() {
 
 /// With several permits it is not only the one before whose end lets the next in.
 #[tokio::test]
-async fn whoever_gives_back_the_first_in_line_is_told() {
+async fn a_release_notifies_the_first_waiter() {
     let (store, key) = (store(), key());
     let rule = Rule::Permits { limit: 3 };
     let mut first = Speaker::new(&store, &key, rule, LONG);
@@ -175,7 +175,7 @@ async fn a_session_that_expired_at_the_server_is_lost() {
     late.wish(1, true).await;
     assert_eq!(next.wish(1, true).await.grants, []);
     proxy.set(Mode::Blackhole);
-    // Its client keeps the session up no more, and nobody takes it down.
+    // Its client keeps the session up no more, and no process takes it down.
     store.news(&key, next.last().session).await;
     assert_eq!(next.look().await.grants.len(), 1);
     proxy.set(Mode::Pass);
@@ -190,7 +190,7 @@ async fn a_session_that_expired_at_the_server_is_lost() {
 
 /// A partition: the holder stops before the server gives its permit to another.
 #[tokio::test]
-async fn whoever_is_cut_off_loses_its_permit_before_another_has_it() {
+async fn a_holder_that_is_cut_off_loses_its_permit_before_it_is_granted_again() {
     let (proxy, cut) = proxied().await;
     let (client, key) = (raw(address()).await, key());
     let remote = Remote::permits(key.clone(), 1)
@@ -231,15 +231,15 @@ async fn an_uncontended_acquire_takes_one_round_trip() {
     assert!(seen.contains(&(1, 1)), "to acquire, and to give back: {seen:?}");
 }
 
-/// A permit costs a waiter one look, when it has been told; and what it is told of others costs no request.
+/// A permit costs a waiter one look, after its notification; notifications for others cost no request.
 #[tokio::test]
-async fn a_wait_is_told_of_every_change_and_asks_once() {
+async fn a_wait_sees_each_change_with_one_request() {
     let (proxy, waiting) = proxied().await;
     assert_eq!(asked_after_a_wait(&proxy, waiting, store()).await, 1);
 }
 
 #[tokio::test]
-async fn numbers_that_have_overflowed_are_still_in_line() {
+async fn overflowed_sequence_numbers_stay_in_order() {
     let (store, key) = (store(), key());
     let client = raw(address()).await;
     let rule = Rule::Permits { limit: 2 };
@@ -306,7 +306,7 @@ async fn the_key_goes_with_the_last_session_also_when_it_dies() {
 }
 
 #[tokio::test]
-async fn what_it_cannot_do_is_said_when_it_is_built() {
+async fn missing_capabilities_are_reported_at_build_time() {
     let nowhere = |servers: &str, prefix: &str| Zookeeper::options(servers).prefix(prefix).connect();
     for (servers, prefix) in [("", "/a"), ("a:1", "a"), ("a:1", "/a/"), ("a:1", "/../a")] {
         let built = nowhere(servers, prefix);
@@ -315,7 +315,7 @@ async fn what_it_cannot_do_is_said_when_it_is_built() {
 }
 
 #[tokio::test]
-async fn only_whoever_says_who_it_is_may_touch_what_it_made() {
+async fn only_authenticated_owners_may_touch_their_nodes() {
     let key = key();
     let known = || {
         let options = Zookeeper::options(address().to_string()).prefix("/tollgate-owned");
@@ -343,9 +343,9 @@ async fn more_than_the_limit_is_refused() {
     assert_eq!(remote.acquire(5).await.unwrap_err().reason(), Reason::Oversized);
 }
 
-/// What happens while there is no connection is not told: whoever waits looks when there is one again.
+/// What happens while there is no connection is not reported: a waiter looks when there is one again.
 #[tokio::test]
-async fn a_waiter_whose_connection_broke_is_told() {
+async fn a_waiter_learns_of_its_broken_connection() {
     let (proxy, waiting) = proxied().await;
     let (store, key) = (store(), key());
     let mut holder = Speaker::new(&store, &key, ONE, LONG);

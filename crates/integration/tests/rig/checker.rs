@@ -2,7 +2,7 @@
 //!
 //! A permit is *live* from the instant at which its holder was told until the holder gave it back, was told that it is lost,
 //! was killed, or passed the deadline that it knew of: whichever came first. While it is live the store must hold it, from the
-//! grant on. So whoever was granted last saw the others live, and all of them together were within the limit then:
+//! grant on. So the last grant saw the others live, and all of them together were within the limit then:
 //!
 //! - Over the limit: of the permits that are live at one instant, take any one and those with smaller tokens. Their weights
 //!   must not exceed the greatest limit that can have been in force when that one was granted.
@@ -61,7 +61,7 @@ pub(crate) enum Fault {
         took: Option<Nanos>,
         allowed: Nanos,
     },
-    /// Nobody was granted anything in time after the store was back.
+    /// Nothing was granted in time after the store was back.
     StillDown {
         fault: String,
         healed: Nanos,
@@ -76,7 +76,7 @@ pub(crate) enum Fault {
         count: u64,
         most: u64,
     },
-    /// Nobody was given anything of it in time.
+    /// Nothing of it was granted in time.
     Dry {
         meter: Meter,
         since: Nanos,
@@ -87,11 +87,11 @@ pub(crate) enum Fault {
     Stuck { ask: Ask },
     /// A permit was neither given back nor lost, and its holder lives.
     Kept { ask: Ask },
-    /// Keys were left in the store when everybody had gone.
+    /// Keys were left in the store when all processes had gone.
     KeysLeft { keys: u64 },
-    /// Nobody looked whether keys were left.
+    /// Left-over keys were not looked for.
     KeysUnseen,
-    /// The history itself cannot be: an answer to what nobody asked, or a second one.
+    /// The history itself cannot be: an answer without a request, or a second one.
     Impossible { ask: Ask, event: String },
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Report {
     pub(crate) lost: usize,
     /// The greatest weight that was live at once.
     pub(crate) most: u64,
-    /// How long it took until what was held by those who went away was back.
+    /// How long it took until the permits of departed processes were back.
     pub(crate) recoveries: Vec<Recovery>,
     /// How many were given out of each rate and window.
     pub(crate) spent: Vec<(Meter, usize)>,
@@ -305,7 +305,7 @@ fn over_limit(holds: &[Hold], limits: &Limits, report: &mut Report) {
         let at = start.received;
         live.retain(|&(_, place)| holds[place].live_at(at));
         if !start.live_at(at) {
-            continue; // told of it after its deadline: it never was its own
+            continue; // it learned of it after its deadline: it never was its own
         }
         live.insert((start.token, place[&start.ask]));
         let mut sum = 0;

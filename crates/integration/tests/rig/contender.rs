@@ -19,15 +19,15 @@ use tokio::time::{sleep, timeout};
 pub(crate) trait Gate: Send + Sync + 'static {
     type Permit: Held;
 
-    /// Waits for so many permits.
+    /// Waits for a number of permits.
     fn acquire(&self, weight: u64) -> impl Future<Output = Result<Self::Permit, String>> + Send;
 
-    /// Changes the limit, for everybody, and returns when it is changed.
+    /// Changes the limit, for every process, and returns when it is changed.
     fn set_limit(&self, limit: u64) -> impl Future<Output = Result<(), String>> + Send;
 
     type Tap: Tap;
 
-    /// A rate and a window beside it, of which nobody waits for any other of the two.
+    /// A rate and a window beside it, neither of which waits for the other.
     fn taps(&self) -> [Self::Tap; 2];
 
     /// Gives everything back, and returns when it is given back.
@@ -225,7 +225,7 @@ fn later(known: Nanos, permit: &impl Held) -> Nanos {
     })
 }
 
-/// Waits as one who is told that its turn has come, and leaves instead of looking what it got.
+/// Waits as a waiter that is notified of its turn, and leaves instead of looking what it got.
 async fn left_at_the_grant<P>(
     mut acquire: Pin<&mut impl Future<Output = Result<P, String>>>,
 ) -> Result<Answer<P>, String> {

@@ -22,7 +22,7 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum Event {
-    /// A caller wants so many permits.
+    /// A caller wants a number of permits.
     Asked { ask: Ask, weight: u64, at: Nanos },
     /// It has them: asked for no earlier than `sent`, known here from `received` on, and held until `deadline` unless
     /// renewed.
@@ -49,7 +49,7 @@ pub(crate) enum Event {
         /// It had been woken, and left without looking what it got.
         at_the_grant: bool,
     },
-    /// Somebody was given one of a rate or a window: asked for at `sent`, and known from `received` on.
+    /// A process was granted one of a rate or a window: asked for at `sent`, and known from `received` on.
     Spent {
         meter: Meter,
         process: u32,
@@ -64,11 +64,11 @@ pub(crate) enum Event {
     Gone { processes: Vec<u32>, at: Nanos },
     /// These processes were killed: what they held they held until now.
     Killed { processes: Vec<u32>, at: Nanos },
-    /// The store serves everybody again, after `fault`.
+    /// The store serves every process again, after `fault`.
     Healed { fault: String, at: Nanos },
     /// The run begins to do this.
     Fault { fault: String, at: Nanos },
-    /// When everybody had gone so many keys were left in the store.
+    /// The number of keys left in the store when all processes had gone.
     Left { keys: u64 },
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum Mode {
     Blackhole,
     /// Resets connections, and new ones as they come.
     Cut,
-    /// Passes requests on and swallows the replies: nobody knows what became of them.
+    /// Passes requests on and swallows the replies: their outcome stays unknown.
     LoseReplies,
 }
 

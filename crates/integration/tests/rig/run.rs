@@ -120,7 +120,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
         heaviest: HEAVIEST,
     };
     let mut report = check(&events, bars);
-    // Whoever died in the line of a window is in the way for a life; and then it may be full.
+    // A waiter that died in the queue of a window blocks it for a life; and then it may be full.
     let dry = nanos(life + life / 10 + LENGTH);
     check_spent(&events, Allowed { dry, forgets }, &mut report);
     Ok(report)
@@ -317,7 +317,7 @@ impl<S: Store> Run<S> {
     /// Makes these processes go.
     async fn gone(&mut self, processes: &[u32], strike: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         self.until_held(processes).await?;
-        // Whoever is gone from now on was there the instant before; the strike itself takes a while.
+        // A process that is gone from now on was there the instant before; the strike itself takes a while.
         let at = now();
         strike(self)?;
         let processes = processes.to_vec();
@@ -340,7 +340,7 @@ impl<S: Store> Run<S> {
         Ok(held.values().sum::<u64>() >= HEAVIEST)
     }
 
-    /// Takes every permit, so that none can be missing, lets everybody close, and looks what is left.
+    /// Takes every permit, so that none can be missing, lets every process close, and looks what is left.
     async fn end(&mut self, gate: &impl Gate) -> io::Result<()> {
         self.until(END).await;
         let ask = Ask {
@@ -374,7 +374,7 @@ impl<S: Store> Run<S> {
                 return Err(io::Error::other(format!("a process failed: {ended}")));
             }
         }
-        // What those have left who are dead, whoever stays takes away.
+        // The live processes remove what the dead have left.
         for tap in gate.taps() {
             tap.take().await.map_err(io::Error::other)?;
             tap.close().await;

@@ -65,7 +65,7 @@ impl<S: Store> Server<S> {
         let mut tries = 0;
         loop {
             let folder = tempfile::tempdir()?;
-            // Somebody else may take it before the server does: then another one is tried.
+            // Another process may take it before the server does: then another one is tried.
             let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
             let mut server = Self {
                 store: store.clone(),
@@ -95,7 +95,7 @@ impl<S: Store> Server<S> {
         self.store.forget_scripts(self.address())
     }
 
-    /// Stops it where it is: connections stay open, and nobody is answered.
+    /// Stops it where it is: connections stay open, and no request is answered.
     pub(crate) fn pause(&self) -> io::Result<()> {
         stop(&self.child)
     }
@@ -160,7 +160,7 @@ fn spawn(store: &impl Store, port: u16, folder: &Path) -> io::Result<Child> {
 /// Stops this child, and waits until it has stopped.
 pub(super) fn stop(child: &Child) -> io::Result<()> {
     kill_process(Pid::from_child(child), Signal::STOP)?;
-    // Does not take note of an end: that is for whoever waits for the child.
+    // Does not take note of an end: that is for the caller that waits for the child.
     let either = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     waitid(WaitId::Pid(Pid::from_child(child)), either)?;
     Ok(())

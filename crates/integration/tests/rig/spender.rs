@@ -19,10 +19,10 @@ pub(crate) enum Meter {
 
 pub(crate) const METERS: [Meter; 2] = [Meter::Rate, Meter::Window];
 
-/// So many a second, and at once.
+/// How many a second, and at once.
 pub(crate) const RATE: u64 = 10;
 pub(crate) const BURST: u64 = 10;
-/// So many within the length.
+/// How many within the length.
 pub(crate) const LIMIT: u64 = 10;
 pub(crate) const LENGTH: Duration = Duration::from_secs(2);
 
@@ -31,7 +31,7 @@ pub(crate) trait Tap: Send + Sync + 'static {
     /// Waits for one.
     fn take(&self) -> impl Future<Output = Result<(), String>> + Send;
 
-    /// Returns when the store has been told that nobody of this process takes any more.
+    /// Returns when the store knows that this process takes no more.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
@@ -42,7 +42,7 @@ pub(crate) async fn spend<T: Tap>(plan: &Plan, writer: &Arc<Writer>, taps: [T; 2
         tokio::spawn(async move {
             while now() < plan.end {
                 let sent = now();
-                // What is not given in so long is not missed: the checker looks whether anybody is given something.
+                // What is not given in so long is not missed: the checker looks whether any process is granted something.
                 match timeout(until(plan.end) + plan.ttl, tap.take()).await {
                     Ok(Ok(())) => writer.write(&Event::Spent {
                         meter,

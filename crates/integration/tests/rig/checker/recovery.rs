@@ -5,7 +5,7 @@ use super::{Bars, Fault, Hold, Report};
 use crate::rig::history::Event;
 use crate::rig::instant::Nanos;
 
-/// What was held by those who went away, and how long it took until others held it.
+/// The permits of departed processes, and how long it took until others held them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Recovery {
     pub(crate) gone: Nanos,
@@ -80,7 +80,7 @@ fn room(at: Nanos, limits: &Limits, heaviest: u64, holds: &[Hold]) -> Nanos {
 }
 
 /// The first instant after `at` at which processes other than these hold more than `full`: so much that one more of the
-/// heaviest does not fit, since who waits for one that heavy, and is first, lets no other pass. Where those who went held as
+/// heaviest does not fit, since who waits for one that heavy, and is first, lets no other pass. Where the departed held as
 /// much as the heaviest, that is more than they left free.
 fn others_hold_more_than(full: u64, at: Nanos, gone: &[u32], holds: &[Hold]) -> Option<Nanos> {
     let others: Vec<&Hold> = holds.iter().filter(|hold| !gone.contains(&hold.ask.process)).collect();
@@ -120,7 +120,7 @@ pub(super) fn stalled(events: &[Event], from: Nanos, until: Nanos, gone: &[u32])
     total
 }
 
-/// How long faults last that began between two instants: what was recovered by the first of them, had nobody been kept from
+/// How long faults last that began between two instants: what was recovered by the first of them, had no process been kept from
 /// running, is held up by the next fault when it was not recovered before the second.
 fn disturbed(events: &[Event], from: Nanos, mut until: Nanos) -> Nanos {
     let (mut total, mut begun) = (0, None);

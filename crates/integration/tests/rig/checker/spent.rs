@@ -1,7 +1,7 @@
 //! What was given out of a rate and a window, and when.
 //!
-//! Whoever was given something was given it between the instants at which it asked and at which it was told. So of those who asked
-//! and were told within a span of time all were given it within that span, and were as many as it allows, or fewer. A process may
+//! A grant falls between the instants of its request and of its reply. So requests that were sent and answered within a span of
+//! time were granted within that span, and were as many as it allows, or fewer. A process may
 //! have been given one before, for an ask that was refused in the end: that it gives to the next.
 
 use super::recovery::stalled;
@@ -14,13 +14,13 @@ use std::collections::BTreeSet;
 /// What is allowed beside the quota and the limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowed {
-    /// How long it may take at most until somebody is given something again.
+    /// How long it may take at most until a process is granted something again.
     pub(crate) dry: Nanos,
     /// The store forgets what was taken when it is killed.
     pub(crate) forgets: bool,
 }
 
-/// Somebody was given one.
+/// A process was granted one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Gift {
     process: u32,
@@ -32,7 +32,7 @@ const SECOND: Nanos = 1_000_000_000;
 /// Clocks of processes and servers run apart by a hundredth.
 const APART: Nanos = 100;
 
-/// Looks for what is against the quota and the limit, and for times in which nobody was given anything.
+/// Looks for what is against the quota and the limit, and for times in which nothing was granted.
 pub(crate) fn check_spent(events: &[Event], allowed: Allowed, report: &mut Report) {
     for meter in METERS {
         let mut gifts: Vec<Gift> = events.iter().filter_map(|event| gift(event, meter)).collect();
@@ -105,7 +105,7 @@ fn over_spent(meter: Meter, gifts: &[Gift], kept: u64, restarts: &[(Nanos, Nanos
     }
 }
 
-/// Somebody else is given something soon after some have gone, and anybody when all is well again.
+/// Another process is granted something soon after some have gone, and any process when all is well again.
 fn dry(meter: Meter, events: &[Event], gifts: &[Gift], allowed: Nanos, report: &mut Report) {
     let last = gifts.last().map_or(0, |gift| gift.received);
     for event in events {

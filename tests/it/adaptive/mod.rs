@@ -1,0 +1,4 @@
+//! Adaptive limits.
+
+mod corners;
+mod laws;

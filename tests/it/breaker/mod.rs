@@ -1,0 +1,6 @@
+//! Circuit breakers.
+
+mod corners;
+mod history;
+mod probes;
+mod published;

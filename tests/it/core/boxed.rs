@@ -1,0 +1,132 @@
+//! A limiter behind a box, alone or as a leg, receives each call that concerns it.
+
+use std::time::Duration;
+use tollgate::shed::{Partitions, Throttler};
+use tollgate::{
+    Ask, CircuitBreaker, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, TokenBucket,
+};
+
+/// Admits all that fits, twice, and gives it back in between; alone in a box, and as a leg beside another.
+fn comes_back<L: Limiter + 'static>(name: &str, capacity: usize, make: impl Fn() -> L) {
+    let boxed = make().boxed();
+    let legs = Policy::builder()
+        .limit(make())
+        .limit(Semaphore::new(1_000))
+        .build()
+        .unwrap();
+    let static_policy = Policy::new(make().and(Semaphore::new(1_000)));
+    for round in 0..3 {
+        let alone: Vec<_> = std::iter::from_fn(|| boxed.try_admit(1).ok()).collect();
+        let beside: Vec<_> = std::iter::from_fn(|| legs.try_admit(1).ok()).collect();
+        let typed: Vec<_> = std::iter::from_fn(|| static_policy.try_admit(1).ok()).collect();
+        let counts = (alone.len(), beside.len(), typed.len());
+        assert_eq!(counts, (capacity, capacity, capacity), "{name}, round {round}");
+    }
+}
+
+#[test]
+fn permits_held_through_a_box_come_back() {
+    comes_back("semaphore", 3, || Semaphore::new(3));
+    comes_back("named", 3, || Semaphore::new(3).named("in flight").per_call());
+    comes_back("both", 2, || Semaphore::new(3).and(Semaphore::new(2)));
+    comes_back("policy", 3, || Policy::new(Semaphore::new(3)));
+    comes_back("shared", 3, || std::sync::Arc::new(Semaphore::new(3)));
+    let twice = Semaphore::new(3).boxed().boxed();
+    for _ in 0..3 {
+        let held: Vec<_> = std::iter::from_fn(|| twice.try_admit(1).ok()).collect();
+        assert_eq!(held.len(), 3);
+    }
+    let shared = Partitions::guaranteed(10, &[0.3, 0.7]).unwrap();
+    let class = shared.class(0).clone();
+    let held: Vec<_> = std::iter::from_fn(|| class.try_admit(1).ok()).collect();
+    assert_eq!(held.len(), 3);
+    drop(held);
+    let boxed = class.boxed();
+    for _ in 0..3 {
+        let held: Vec<_> = std::iter::from_fn(|| boxed.try_admit(1).ok()).collect();
+        assert_eq!(held.len(), 3);
+    }
+    #[cfg(feature = "channel")]
+    comes_back("channel", 3, || tollgate::ChannelSemaphore::new(3).unwrap());
+}
+
+/// A breaker, a throttler and an adaptive limit learn how the work ended, and when it began.
+#[test]
+fn outcomes_pass_through_a_box() {
+    let clock = ManualClock::new();
+    let breaker = || {
+        let builder = CircuitBreaker::builder().minimum_calls(5).clock(&clock);
+        builder.build().unwrap()
+    };
+    let boxed = breaker().boxed();
+    let legs = Policy::builder()
+        .limit(breaker())
+        .limit(Semaphore::new(9))
+        .build()
+        .unwrap();
+    for _ in 0..5 {
+        boxed.try_admit(1).unwrap().finish(Outcome::Failure);
+        legs.try_admit(1).unwrap().finish(Outcome::Failure);
+    }
+    assert!(
+        boxed.try_admit(1).is_err() && legs.try_admit(1).is_err(),
+        "both are open"
+    );
+
+    let throttler = std::sync::Arc::new(
+        Throttler::new(0.5, 0.9, Duration::from_secs(120))
+            .unwrap()
+            .on(&clock)
+            .seed(7),
+    );
+    let boxed = throttler.clone().boxed();
+    for _ in 0..1_000 {
+        if let Ok(permit) = boxed.try_admit(1) {
+            permit.finish(Outcome::Overload);
+        }
+    }
+    assert!(throttler.rate() > 0.89);
+    clock.advance(Duration::from_secs(132));
+    for outcome in [Outcome::Success, Outcome::Overload] {
+        for _ in 0..100 {
+            boxed.try_admit(1).unwrap().finish(outcome);
+        }
+    }
+    assert_eq!(throttler.rate(), 0.0, "half of them succeeded");
+}
+
+/// What a settlement of a boxed rate gives back is there again, though its end is not told.
+#[test]
+fn a_rate_in_a_box_is_settled_and_cancelled() {
+    const TOKENS: Cost = Cost::new("tokens");
+    let clock = ManualClock::new();
+    let bucket = std::sync::Arc::new(TokenBucket::new(Quota::per_minute(60)).on(&clock));
+    let policy = Policy::builder()
+        .limit(bucket.clone().per(TOKENS))
+        .limit(Semaphore::new(1))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let mut permit = policy.try_admit(Ask::one().cost(TOKENS, 60)).unwrap();
+    assert_eq!(permit.settle(TOKENS, 20), Ok(1));
+    assert_eq!(bucket.available(), 40);
+    assert!(policy.try_admit(Ask::one().cost(TOKENS, 40)).is_err());
+    assert_eq!(bucket.available(), 40, "the semaphore refused");
+    drop(permit);
+    drop(policy.reserve(Ask::one().cost(TOKENS, 40)).unwrap());
+    assert_eq!(bucket.available(), 40);
+}
+
+/// A second settlement goes by what the first has charged: the ticket in the box has changed.
+#[test]
+fn a_rate_in_a_box_is_settled_twice() {
+    const TOKENS: Cost = Cost::new("tokens");
+    let clock = ManualClock::new();
+    let bucket = std::sync::Arc::new(TokenBucket::new(Quota::per_minute(60)).on(&clock));
+    let boxed = bucket.clone().per(TOKENS).boxed();
+    let mut permit = boxed.try_admit(Ask::one().cost(TOKENS, 10)).unwrap();
+    for (actual, left) in [(50, 10), (30, 30), (0, 60)] {
+        assert_eq!(permit.settle(TOKENS, actual), Ok(1));
+        assert_eq!(bucket.available(), left);
+    }
+}

@@ -1,0 +1,940 @@
+//! A conformance line for every limiter of the crate, and broken limiters that the suite must catch by the law.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+use tollgate::conformance::Suite;
+use tollgate::keyed::{FairBudget, FairShare, Shared};
+use tollgate::policy::{AtOnce, Lane, Named, Per, PerCall, WaitForRaise};
+use tollgate::sync::Notify;
+use tollgate::{
+    And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter,
+    LimiterExt, ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    SlidingWindow, TokenBucket, Wait,
+};
+use tollgate::{FixedWindow, LeakyBucket, Warmup};
+
+const TOKENS: Cost = Cost::new("tokens");
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn in_flight(clock: &ManualClock) -> Semaphore {
+    let _ = clock;
+    Semaphore::new(3)
+}
+
+#[test]
+fn semaphore_conforms() {
+    Suite::of_permits(3, in_flight)
+        .loosen(|semaphore| semaphore.set_limit(4))
+        .takes_turns()
+        .check();
+    Suite::of_permits(2, |_| Semaphore::new(7)).ask(3).takes_turns().check();
+    Suite::of_permits(1, |_| Semaphore::new(1)).takes_turns().check();
+}
+
+#[cfg(feature = "stats")]
+#[test]
+fn a_semaphore_that_counts_conforms() {
+    let counting = |permits, clock: &Clock| Semaphore::builder(permits).stats(clock).build().unwrap();
+    Suite::of_permits(3, move |clock| counting(3, clock))
+        .loosen(|semaphore| semaphore.set_limit(4))
+        .takes_turns()
+        .check();
+    Suite::of_permits(2, move |clock| counting(7, clock))
+        .ask(3)
+        .takes_turns()
+        .check();
+}
+
+#[test]
+fn semaphores_of_other_orders_conform() {
+    for order in [Order::Lifo, Order::RoundRobin { classes: 2 }, Order::Shares(vec![1, 3])] {
+        let build = move |_: &ManualClock| Semaphore::builder(3).order(order.clone()).build().unwrap();
+        Suite::of_permits(3, build)
+            .loosen(|semaphore| semaphore.set_limit(4))
+            .takes_turns()
+            .check();
+    }
+    Suite::of_permits(3, |_| Semaphore::builder(3).overtakes(8).build().unwrap())
+        .loosen(|semaphore| semaphore.set_limit(4))
+        .takes_turns()
+        .check();
+}
+
+#[cfg(feature = "channel")]
+#[test]
+fn channel_semaphore_conforms() {
+    use tollgate::ChannelSemaphore;
+    Suite::of_permits(3, |_| ChannelSemaphore::new(3).unwrap())
+        .loosen(|semaphore| semaphore.set_limit(4).unwrap())
+        .takes_turns()
+        .check();
+    Suite::of_permits(2, |_| ChannelSemaphore::new(7).unwrap())
+        .ask(3)
+        .takes_turns()
+        .check();
+    Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap())
+        .takes_turns()
+        .check();
+}
+
+#[cfg(any(feature = "metrics", feature = "tracing"))]
+#[test]
+fn an_observed_limiter_conforms() {
+    use tollgate::observe::Observed;
+    Suite::of_permits(3, |clock| Observed::new("suite", in_flight(clock)).on(clock))
+        .loosen(|observed| observed.inner().set_limit(4))
+        .takes_turns()
+        .check();
+    Suite::of_rate(5, Duration::from_millis(500), |clock| {
+        Observed::new("suite", TokenBucket::new(Quota::per_second(10).burst(5)).on(clock))
+    })
+    .loosen(|observed| {
+        observed
+            .inner()
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
+    })
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn token_bucket_conforms() {
+    let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+    Suite::of_rate(5, Duration::from_millis(500), bucket)
+        .loosen(|bucket| bucket.set_quota(Quota::per_second(10).burst(8), Inherit::Additive))
+        .takes_turns()
+        .never_fits(6)
+        .check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        TokenBucket::new(Quota::per_second(10).burst(40)).on(clock).per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .takes_turns()
+    .never_fits(Ask::one().cost(TOKENS, 41))
+    .check();
+}
+
+/// A load that is always the same.
+struct Always(f64);
+
+impl tollgate::policy::linked::Load for Always {
+    fn read(&self, _: Instant) -> f64 {
+        self.0
+    }
+}
+
+#[test]
+fn a_linked_limiter_conforms_while_it_applies() {
+    use tollgate::policy::linked::{Linked, Mark};
+    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Linked<TokenBucket> {
+        let bucket = TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+        bucket.linked(Mark::above(Arc::new(Always(1.0)), 0.5).on(clock))
+    })
+    .loosen(|linked| {
+        linked
+            .inner()
+            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
+    })
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn a_metered_limiter_conforms() {
+    use tollgate::policy::linked::{Meter, Metered};
+    Suite::of_permits(3, |clock| -> Metered<Semaphore> {
+        Meter::new(clock, Duration::from_secs(1)).watch(Semaphore::new(3))
+    })
+    .loosen(|metered| metered.inner().set_limit(4))
+    .takes_turns()
+    .check();
+}
+
+/// In shadow mode nothing is refused: the suite sees a limiter without a bound through one that has it.
+#[test]
+fn a_shadow_conforms_beside_a_limiter_that_is_obeyed() {
+    use tollgate::policy::Shadow;
+    Suite::of_permits(3, |_| -> And<Shadow<Semaphore>, Semaphore> {
+        Semaphore::new(1).shadow().and(Semaphore::new(3))
+    })
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn live_legs_conform() {
+    use tollgate::policy::LiveLegs;
+    use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+    let permits = |limit| PolicySpec::new([LegSpec::new("permits", Rule::semaphore(limit))]);
+    Suite::of_permits(3, move |clock| -> Policy<LiveLegs> { permits(3).build(clock).unwrap() })
+        .loosen(move |policy| drop(policy.apply(permits(4)).unwrap()))
+        .takes_turns()
+        .check();
+    let rate = |burst| {
+        let quota = Quota::per_second(10).burst(burst);
+        let leg = LegSpec::new("rate", Rule::token_bucket(quota)).inherit(Inherit::Additive);
+        PolicySpec::new([leg])
+    };
+    Suite::of_rate(5, Duration::from_millis(500), move |clock| {
+        rate(5).build(clock).unwrap()
+    })
+    .loosen(move |policy| drop(policy.apply(rate(8)).unwrap()))
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn a_token_bucket_by_interval_conforms() {
+    Suite::of_rate(5, Duration::from_secs(3), |clock| {
+        TokenBucket::new(Quota::per_second(2).burst(5).by_interval()).on(clock)
+    })
+    .loosen(|bucket| bucket.set_quota(Quota::per_second(2).burst(8).by_interval(), Inherit::Additive))
+    .takes_turns()
+    .never_fits(6)
+    .check();
+}
+
+#[test]
+fn sliding_window_conforms() {
+    // A segment late, at most: a 64th of the window.
+    Suite::of_rate(4, MINUTE + MINUTE / 64, |clock| {
+        SlidingWindow::new(4, MINUTE).unwrap().on(clock)
+    })
+    .loosen(|window| window.set_limit(6))
+    .takes_turns()
+    .never_fits(5)
+    .check();
+}
+
+/// A remote limiter that keeps all of its units at hand: only what is at hand can be tried.
+#[cfg(feature = "remote")]
+mod at_hand {
+    use super::*;
+    use tollgate::remote::{Blocks, Key, Memory, Remote, RemoteBuilder};
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn permits(clock: &ManualClock) -> RemoteBuilder {
+        let blocks = Blocks::up_to(4).keep(4).idle(DAY);
+        let permits = Remote::permits(Key::new("suite").unwrap(), 3);
+        permits.clock(clock).ttl(DAY).blocks(blocks)
+    }
+
+    #[test]
+    fn remote_permits_conform() {
+        // Law 1 takes the timers of the driver, which renews, for those of an attempt: so without it, first.
+        Suite::of_permits(3, |clock| -> Remote<Memory> {
+            let (remote, driver) = permits(clock).build(Memory::new(clock)).unwrap();
+            let mut driver = std::pin::pin!(driver);
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(driver.as_mut().poll(&mut cx).is_pending());
+            remote
+        })
+        .check();
+        Suite::of_permits(3, |clock| permits(clock).in_place(Memory::new(clock)).unwrap())
+            .loosen(|remote| Clock::real().run(remote.set_limit(4)).unwrap())
+            .excused(1)
+            .check();
+    }
+
+    #[test]
+    fn a_remote_rate_conforms() {
+        let rate = |clock: &ManualClock| {
+            let blocks = Blocks::up_to(5).keep(5).expiry(DAY);
+            let rate = Remote::rate(Key::new("suite").unwrap(), Quota::per_second(10).burst(5));
+            rate.clock(clock).blocks(blocks)
+        };
+        // Law 1 takes the timers of the driver, which fetches what comes back, for those of an attempt: so without it.
+        let alone = Suite::of_rate(5, Duration::from_millis(500), move |clock| {
+            let (remote, driver) = rate(clock).build(Memory::new(clock)).unwrap();
+            let mut driver = std::pin::pin!(driver);
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            assert!(driver.as_mut().poll(&mut cx).is_pending());
+            remote
+        });
+        (2..=8).fold(alone, Suite::excused).check();
+        Suite::of_rate(5, Duration::from_millis(500), move |clock| {
+            rate(clock).in_place(Memory::new(clock)).unwrap()
+        })
+        .in_turn()
+        .excused(1)
+        .check();
+    }
+}
+
+#[test]
+fn leaky_bucket_conforms() {
+    let bucket = |clock: &ManualClock| LeakyBucket::new(Quota::per_second(10)).on(clock);
+    Suite::of_rate(1, Duration::from_millis(100), bucket)
+        .loosen(|bucket| bucket.set_slack(1, Inherit::Additive).unwrap())
+        .takes_turns()
+        .never_fits(2)
+        .check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        let bucket = LeakyBucket::new(Quota::per_second(10)).on(clock);
+        bucket.slack(39).unwrap().per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn fixed_window_conforms() {
+    Suite::of_rate(4, MINUTE, |clock| FixedWindow::new(4, MINUTE).unwrap().on(clock))
+        .loosen(|window| window.set_quota(6, Inherit::Additive))
+        .takes_turns()
+        .never_fits(5)
+        .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        FixedWindow::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn sliding_log_conforms() {
+    Suite::of_rate(4, MINUTE, |clock| {
+        tollgate::SlidingLog::new(4, MINUTE).unwrap().on(clock)
+    })
+    .loosen(|log| log.set_quota(6, Inherit::Additive))
+    .takes_turns()
+    .never_fits(5)
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        tollgate::SlidingLog::new(30, MINUTE).unwrap().on(clock).per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn warmup_conforms() {
+    // From cold the first costs 1.375 s, and half a second of idle time makes up for it.
+    Suite::of_rate(1, Duration::from_millis(1_875), |clock| {
+        let quota = Quota::per_second(2).burst(1);
+        Warmup::new(quota, Duration::from_secs(4)).unwrap().on(clock)
+    })
+    .loosen(Warmup::reset)
+    .takes_turns()
+    .never_fits(2)
+    .check();
+    Suite::of_rate(1, Duration::from_secs(60), |clock| {
+        let quota = Quota::per_second(2).burst(5);
+        Warmup::new(quota, Duration::from_secs(4))
+            .unwrap()
+            .on(clock)
+            .per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 5))
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn adaptive_conforms() {
+    use tollgate::Adaptive;
+    Suite::of_permits(3, |clock| -> Adaptive {
+        let builder = Adaptive::builder(Semaphore::new(3)).bounds(3, 4);
+        builder.clock(clock).build().unwrap()
+    })
+    .loosen(|adaptive| adaptive.pin(4))
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn shedders_conform() {
+    use tollgate::shed::{Class, Partitions, RetryBudget, Throttler};
+    for shared in [
+        || Partitions::guaranteed(5, &[0.2, 0.4]).unwrap(),
+        || Partitions::lent(3, 1).unwrap(),
+        || Partitions::levels(10, &[0.3, 1.0]).unwrap(),
+    ] {
+        Suite::of_permits(3, move |_| -> Arc<Class> { Arc::clone(shared().class(0)) })
+            .takes_turns()
+            .check();
+    }
+    // What is only spent never comes back: beside something that does.
+    let budget = || -> RetryBudget { RetryBudget::new(0.1, 1_000_000).unwrap() };
+    Suite::of_permits(3, move |_| budget().and(Semaphore::new(3)))
+        .takes_turns()
+        .check();
+    // While a resource accepts, nothing is turned away.
+    let throttler = |clock: &ManualClock| -> Throttler { Throttler::new(0.01, 0.0, MINUTE).unwrap().on(clock) };
+    Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3)))
+        .takes_turns()
+        .check();
+}
+
+#[test]
+fn circuit_breaker_conforms() {
+    use tollgate::CircuitBreaker;
+    // Closed it admits everything: beside something that does not.
+    Suite::of_permits(3, |clock| {
+        let breaker = CircuitBreaker::builder().minimum_calls(1_000_000).time_window(MINUTE);
+        breaker.clock(clock).build().unwrap().and(Semaphore::new(3))
+    })
+    .check();
+    // Half-open, with probes that are never judged.
+    let half_open = |clock: &ManualClock| -> CircuitBreaker {
+        let builder = CircuitBreaker::builder().probes(3).classifier(|_, _| Outcome::Ignored);
+        // The laws of waiting hold for what is waited for.
+        let breaker = builder.wait_while_open().clock(clock).build().unwrap();
+        breaker.trip(Duration::from_nanos(1));
+        clock.advance(Duration::from_nanos(1));
+        breaker
+    };
+    // An ask of more than three is the whole trial, not too much. So the second law is checked beside a leg that refuses
+    // it, and gives the probes back.
+    Suite::of_permits(3, half_open)
+        .loosen(CircuitBreaker::reset)
+        .excused(2)
+        .check();
+    Suite::of_permits(3, move |clock| half_open(clock).and(Semaphore::new(3))).check();
+}
+
+#[test]
+fn a_reference_conforms() {
+    // `&L`, leaked so that it outlives the suite.
+    Suite::of_permits(3, |clock| -> &'static Semaphore {
+        Box::leak(Box::new(in_flight(clock)))
+    })
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn a_shared_handle_conforms() {
+    Suite::of_permits(3, |clock| -> Arc<Semaphore> { Arc::new(in_flight(clock)) })
+        .takes_turns()
+        .check();
+}
+
+#[test]
+fn a_lane_conforms() {
+    Suite::of_permits(3, |clock| -> Policy<Lane<Semaphore>> {
+        let policy = Policy::builder().clock(clock).over(in_flight(clock)).unwrap();
+        policy.lane(MINUTE)
+    })
+    .loosen(|lane| lane.limiter().policy().limiter().set_limit(4))
+    .check();
+    Suite::of_rate(5, Duration::from_millis(500), |clock| -> Policy<Lane<TokenBucket>> {
+        Policy::new(TokenBucket::new(Quota::per_second(10).burst(5)).on(clock)).lane(MINUTE)
+    })
+    .inexact_cancel()
+    .check();
+}
+
+#[test]
+fn a_key_and_a_shared_leg_conform() {
+    Suite::of_permits(3, |clock| -> Arc<Shared<Semaphore>> {
+        let budget = Shared::new(in_flight(clock));
+        Keyed::new(1, move |_: &u64| budget.clone()).get(&1).unwrap()
+    })
+    .loosen(|budget| budget.set_limit(4))
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn a_fair_share_conforms() {
+    let share =
+        |clock: &ManualClock| -> FairShare { FairBudget::new(Quota::per_second(10).burst(5)).on(clock).share() };
+    Suite::of_rate(5, Duration::from_millis(500), share)
+        .inexact_cancel()
+        .takes_turns()
+        .never_fits(6)
+        .check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        FairBudget::new(Quota::per_second(10).burst(40))
+            .on(clock)
+            .share()
+            .per(TOKENS)
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .inexact_cancel()
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn a_lease_conforms() {
+    Suite::of_rate(6, Duration::from_millis(600), |clock| -> Leased<TokenBucket> {
+        Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
+    })
+    .takes_turns()
+    .never_fits(7)
+    .check();
+}
+
+/// What governor has taken it cannot give back, and when it will have more it says only by refusing.
+#[cfg(feature = "governor")]
+#[test]
+fn governed_conforms_but_for_laws_3_and_8() {
+    use governor::{Quota, RateLimiter};
+    use std::num::NonZeroU32;
+    let number = |n| NonZeroU32::new(n).unwrap();
+    Suite::of_rate(5, Duration::from_millis(500), move |clock| -> tollgate::Governed {
+        let quota = Quota::per_second(number(10)).allow_burst(number(5));
+        tollgate::Governed::new(RateLimiter::direct_with_clock(quota, clock.clock().clone())).on(clock)
+    })
+    .excused(3)
+    .excused(8)
+    .check();
+}
+
+#[test]
+fn a_leg_that_is_not_waited_for_conforms() {
+    // The sixth law is for waiters, and it has none.
+    Suite::of_permits(3, |clock| -> AtOnce<Semaphore> { in_flight(clock).at_once() })
+        .excused(6)
+        .check();
+    let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+    Suite::of_rate(5, Duration::from_millis(500), move |clock| -> AtOnce<TokenBucket> {
+        bucket(clock).at_once()
+    })
+    .excused(6)
+    .never_fits(6)
+    .check();
+}
+
+#[test]
+fn a_leg_that_waits_for_a_raise_conforms() {
+    Suite::of_permits(3, |clock| -> WaitForRaise<Semaphore> {
+        in_flight(clock).wait_for_raise()
+    })
+    .takes_turns()
+    .check();
+    let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+    Suite::of_rate(
+        5,
+        Duration::from_millis(500),
+        move |clock| -> WaitForRaise<TokenBucket> { bucket(clock).wait_for_raise() },
+    )
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn the_adapters_conform() {
+    Suite::of_permits(3, |clock| -> PerCall<Semaphore> { in_flight(clock).per_call() })
+        .takes_turns()
+        .check();
+    Suite::of_permits(3, |_| -> Per<Semaphore> { Semaphore::new(30).per(TOKENS) })
+        .ask(Ask::one().cost(TOKENS, 10))
+        .takes_turns()
+        .check();
+    Suite::of_permits(3, |clock| -> Named<Semaphore> { in_flight(clock).named("in flight") })
+        .takes_turns()
+        .check();
+}
+
+#[test]
+fn boxed_limiters_conform() {
+    Suite::of_permits(3, |clock| -> BoxLimiter { in_flight(clock).boxed() }).check();
+    Suite::of_rate(4, MINUTE, |clock| SlidingLog::new(4, MINUTE, clock).boxed()).check();
+}
+
+#[test]
+fn both_of_two_conform() {
+    Suite::of_permits(2, |_| -> And<Semaphore, Semaphore> {
+        Semaphore::new(3).and(Semaphore::new(2))
+    })
+    .takes_turns()
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        SlidingLog::new(3, MINUTE, clock).and(Semaphore::new(5))
+    })
+    .holding()
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        SlidingLog::new(3, MINUTE, clock).and(SlidingLog::new(7, 2 * MINUTE, clock))
+    })
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        FixedWindow::new(3, MINUTE).unwrap().on(clock).and(Semaphore::new(5))
+    })
+    .holding()
+    .takes_turns()
+    .check();
+    Suite::of_rate(4, 2 * MINUTE, |clock| {
+        let window = FixedWindow::new(4, MINUTE).unwrap().on(clock);
+        window.and(FixedWindow::new(4, 2 * MINUTE).unwrap().on(clock))
+    })
+    .takes_turns()
+    .never_fits(5)
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| {
+        let log = tollgate::SlidingLog::new(3, MINUTE).unwrap().on(clock);
+        log.and(tollgate::SlidingLog::new(7, 2 * MINUTE).unwrap().on(clock))
+    })
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn policies_conform() {
+    Suite::of_permits(3, |clock| -> Policy<Semaphore> {
+        Policy::builder().clock(clock).over(in_flight(clock)).unwrap()
+    })
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| Policy::new(SlidingLog::new(3, MINUTE, clock))).check();
+    Suite::of_rate(3, MINUTE, |clock| -> Policy<Legs> {
+        Policy::builder()
+            .limit(SlidingLog::new(3, MINUTE, clock).named("calls"))
+            .limit(Semaphore::new(3).named("in flight"))
+            .build()
+            .unwrap()
+    })
+    .holding()
+    .check();
+}
+
+#[test]
+fn a_counter_and_a_log_of_ones_own_conform() {
+    Suite::of_permits(3, |_| Counter::new(3, Fault::None))
+        .loosen(|counter| counter.give(1))
+        .check();
+    Suite::of_permits(3, |_| Counter::new(12, Fault::None).per(TOKENS))
+        .ask(Ask::one().cost(TOKENS, 4))
+        .settle(TOKENS, 1)
+        .check();
+    Suite::of_rate(4, MINUTE, |clock| SlidingLog::new(4, MINUTE, clock)).check();
+}
+
+#[track_caller]
+fn caught<L: Limiter + 'static>(law: u8, suite: Suite<L>) {
+    let violation = suite.run().expect_err("the suite passes a broken limiter");
+    assert_eq!(violation.law(), Some(law), "{violation}");
+    assert!(violation.to_string().starts_with(&format!("law {law}: ")));
+}
+
+fn counter(fault: Fault) -> Suite<Counter> {
+    Suite::of_permits(3, move |_| Counter::new(3, fault))
+}
+
+#[test]
+fn an_attempt_that_blocks_breaks_law_1() {
+    caught(1, counter(Fault::Blocks).patience(Duration::from_millis(50)));
+}
+
+#[test]
+fn a_refusal_that_keeps_the_remainder_breaks_law_2() {
+    caught(2, counter(Fault::RefusalTakesTheRest));
+}
+
+#[test]
+fn a_cancel_that_loses_or_mints_breaks_law_3() {
+    caught(3, counter(Fault::CancelLoses));
+    caught(3, counter(Fault::CancelMints));
+    caught(
+        3,
+        Suite::of_rate(4, MINUTE, |clock| SlidingLog {
+            fault: Fault::CancelMints,
+            ..SlidingLog::new(4, MINUTE, clock)
+        }),
+    );
+}
+
+#[test]
+fn a_commit_that_fails_breaks_law_4() {
+    caught(4, counter(Fault::CommitPanics));
+}
+
+#[test]
+fn a_finish_that_gives_twice_or_a_forget_that_gives_breaks_law_5() {
+    caught(5, counter(Fault::FinishGivesTwice));
+    caught(5, counter(Fault::FinishKeeps));
+    caught(5, counter(Fault::ForgetGives));
+}
+
+#[test]
+fn a_release_without_a_wake_up_breaks_law_6() {
+    caught(6, counter(Fault::Silent));
+}
+
+#[test]
+fn a_look_that_keeps_a_place_breaks_law_7() {
+    caught(7, counter(Fault::LookTakes));
+}
+
+#[test]
+fn a_ready_at_that_is_off_by_a_nanosecond_breaks_law_8() {
+    for fault in [Fault::Early, Fault::Late, Fault::AheadIgnored] {
+        caught(
+            8,
+            Suite::of_rate(4, MINUTE, move |clock| SlidingLog {
+                fault,
+                ..SlidingLog::new(4, MINUTE, clock)
+            }),
+        );
+    }
+}
+
+/// Behind it nothing is known of the queues that wait.
+struct Mute(TokenBucket);
+
+impl Limiter for Mute {
+    type Ticket = tollgate::BucketTicket;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.0.try_reserve(demand)
+    }
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
+        self.0.cancel(ticket, now);
+    }
+    fn finish(&self, _: Self::Ticket, _: Outcome, _: &ClockReading) {}
+    fn forget(&self, _: Self::Ticket) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let ready = self.0.ready_at(demand);
+        ready.not_before().map_or(ReadyAt::NOW, |at| ReadyAt::at("mute", at))
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    fn clock(&self) -> Option<&Clock> {
+        self.0.clock()
+    }
+}
+
+#[test]
+fn a_rate_at_which_queues_do_not_take_turns_is_caught() {
+    let mute = |clock: &ManualClock| Mute(TokenBucket::new(Quota::per_second(10).burst(1)).on(clock));
+    let suite = || Suite::of_rate(1, Duration::from_millis(100), mute).excused(3);
+    assert_eq!(suite().check().turns(), 0);
+    let violation = suite().takes_turns().run().unwrap_err();
+    assert_eq!(violation.law(), None);
+    assert!(violation.to_string().starts_with("no turns: "), "{violation}");
+}
+
+#[test]
+fn a_wrong_description_is_distinguished_from_a_broken_law() {
+    let violation = Suite::of_permits(4, in_flight).run().unwrap_err();
+    assert_eq!(violation.law(), None);
+    assert_eq!(
+        violation.to_string(),
+        "not as described: a fresh one admits 3 asks at once, 4 were expected"
+    );
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    Blocks,
+    RefusalTakesTheRest,
+    CancelLoses,
+    CancelMints,
+    CommitPanics,
+    FinishGivesTwice,
+    FinishKeeps,
+    ForgetGives,
+    Silent,
+    LookTakes,
+    Early,
+    Late,
+    AheadIgnored,
+}
+
+/// A number behind a lock, and a `Notify`.
+struct Counter {
+    free: Mutex<u64>,
+    notify: Notify,
+    fault: Fault,
+}
+
+impl Counter {
+    fn new(free: u64, fault: Fault) -> Self {
+        Self {
+            free: Mutex::new(free),
+            notify: Notify::new(),
+            fault,
+        }
+    }
+
+    fn give(&self, units: u64) {
+        *self.free.lock().unwrap() += units;
+        if self.fault != Fault::Silent {
+            self.notify.notify_all();
+        }
+    }
+}
+
+impl Limiter for Counter {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        let units = demand.units();
+        let mut free = self.free.lock().unwrap();
+        if let Some(left) = free.checked_sub(units) {
+            *free = left;
+            return Ok(units);
+        }
+        match self.fault {
+            Fault::Blocks => loop {
+                thread::park();
+            },
+            Fault::RefusalTakesTheRest => *free = 0,
+            _ => {}
+        }
+        Err(Refusal::new(Reason::Saturated, "counter", units, Wait::Event))
+    }
+    fn cancel(&self, ticket: u64, _: &ClockReading) {
+        match self.fault {
+            Fault::CancelLoses => self.give(0),
+            Fault::CancelMints => self.give(ticket + 1),
+            _ => self.give(ticket),
+        }
+    }
+    fn commit(&self, _: &mut u64, _: &ClockReading) {
+        assert!(self.fault != Fault::CommitPanics, "this commit always fails");
+    }
+    fn settle(&self, ticket: &mut u64, actual: Settlement<'_>) -> u32 {
+        let Some(actual) = actual.actual() else { return 0 };
+        self.give(ticket.saturating_sub(actual));
+        *ticket = actual.min(*ticket);
+        1
+    }
+    fn finish(&self, ticket: u64, _: Outcome, _: &ClockReading) {
+        match self.fault {
+            Fault::FinishGivesTwice => self.give(2 * ticket),
+            Fault::FinishKeeps => {}
+            _ => self.give(ticket),
+        }
+    }
+    fn forget(&self, ticket: u64) {
+        if self.fault == Fault::ForgetGives {
+            self.give(ticket);
+        }
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.notify);
+        let mut free = self.free.lock().unwrap();
+        if *free < demand.units().saturating_add(demand.ahead()) {
+            return ReadyAt::on_event("counter");
+        }
+        if self.fault == Fault::LookTakes {
+            *free -= demand.units();
+        }
+        ReadyAt::NOW
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+}
+
+/// Remembers the instant of every admission of the last window.
+struct SlidingLog {
+    limit: usize,
+    window: Duration,
+    clock: Clock,
+    log: Mutex<VecDeque<Instant>>,
+    notify: Notify,
+    fault: Fault,
+}
+
+impl SlidingLog {
+    fn new(limit: usize, window: Duration, clock: &Clock) -> Self {
+        Self {
+            limit,
+            window,
+            clock: clock.clone(),
+            log: Mutex::default(),
+            notify: Notify::new(),
+            fault: Fault::None,
+        }
+    }
+
+    /// How many entries have left the window by `now`.
+    fn gone(&self, log: &VecDeque<Instant>, now: Instant) -> usize {
+        log.iter()
+            .take_while(|&&at| self.clock.after(at, self.window) <= now)
+            .count()
+    }
+
+    /// When `units` fit, if that is later than `now`.
+    fn due(&self, log: &VecDeque<Instant>, now: Instant, units: usize) -> Option<Instant> {
+        let gone = self.gone(log, now);
+        let over = (log.len() - gone + units)
+            .checked_sub(self.limit)
+            .filter(|&over| over > 0)?;
+        // Those ahead of us, who are not in the log yet, leave it later than all that are: a lower bound.
+        let last = log.get(gone + over - 1).or(log.back())?;
+        Some(self.clock.after(*last, self.window))
+    }
+}
+
+impl Limiter for SlidingLog {
+    type Ticket = (u64, u64);
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
+        let units = demand.units();
+        if units > self.limit as u64 {
+            return Err(Refusal::new(Reason::Oversized, "log", units, Wait::Never));
+        }
+        let now = demand.now(&self.clock);
+        let mut log = self.log.lock().unwrap();
+        if let Some(due) = self.due(&log, now, units as usize) {
+            let wait = Wait::Until(tollgate::Due::at(&self.clock, now, due));
+            return Err(Refusal::new(Reason::RateExceeded, "log", units, wait));
+        }
+        let index = log.partition_point(|&at| at <= now);
+        for _ in 0..units {
+            log.insert(index, now);
+        }
+        Ok((ticks(&self.clock, now), units))
+    }
+    fn cancel(&self, (at, units): (u64, u64), _: &ClockReading) {
+        {
+            let mut log = self.log.lock().unwrap();
+            for _ in 0..units {
+                if let Some(index) = log.iter().position(|&entry| ticks(&self.clock, entry) == at) {
+                    log.remove(index);
+                }
+            }
+            if self.fault == Fault::CancelMints {
+                log.pop_back();
+            }
+        }
+        self.notify.notify_all();
+    }
+    fn finish(&self, _: (u64, u64), _: Outcome, _: &ClockReading) {}
+    fn forget(&self, _: (u64, u64)) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.notify);
+        if demand.units() > self.limit as u64 {
+            return ReadyAt::never("log");
+        }
+        let ahead = if self.fault == Fault::AheadIgnored {
+            0
+        } else {
+            demand.ahead()
+        };
+        let now = demand.now(&self.clock);
+        let due = self.due(&self.log.lock().unwrap(), now, (demand.units() + ahead) as usize);
+        match due {
+            None => ReadyAt::NOW,
+            Some(due) => {
+                let nanos = ticks(&self.clock, due);
+                let off = match self.fault {
+                    Fault::Early => nanos - 1,
+                    Fault::Late => nanos + 1,
+                    _ => nanos,
+                };
+                ReadyAt::at("log", self.clock.after(Instant::ZERO, Duration::from_nanos(off)))
+            }
+        }
+    }
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+}
+
+/// A manual clock's ticks are nanoseconds since zero.
+fn ticks(clock: &Clock, at: Instant) -> u64 {
+    clock.between(Instant::ZERO, at).as_nanos() as u64
+}

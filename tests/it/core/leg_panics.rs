@@ -1,0 +1,491 @@
+//! A leg that panics leaves the other legs as if it had returned: static chains, built policies, policies as data.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
+use tollgate::policy::linked::{Mark, Meter};
+use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::{
+    Ask, BreakerState, CircuitBreaker, ClockReading, Cost, Demand, Limiter, LimiterExt, ManualClock, OpenTime, Outcome,
+    Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
+};
+
+/// Which calls a leg panics at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    Reserve,
+    Cancel,
+    Commit,
+    Settle,
+    Finish,
+    Forget,
+}
+
+/// A leg that panics, and counts its calls before it does.
+struct Panics {
+    at: At,
+    told: AtomicUsize,
+}
+
+impl Panics {
+    fn at(at: At) -> Arc<Self> {
+        Arc::new(Self {
+            at,
+            told: AtomicUsize::new(0),
+        })
+    }
+
+    fn told(&self, at: At) {
+        if at == self.at {
+            self.told.fetch_add(1, Ordering::Relaxed);
+            resume_unwind(Box::new(at));
+        }
+    }
+}
+
+impl Limiter for Panics {
+    type Ticket = u64;
+    fn try_reserve(&self, _: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        self.told(At::Reserve);
+        Ok(7)
+    }
+    fn cancel(&self, _: u64, _: &ClockReading) {
+        self.told(At::Cancel);
+    }
+    fn commit(&self, _: &mut u64, _: &ClockReading) {
+        self.told(At::Commit);
+    }
+    fn settle(&self, _: &mut u64, _: Settlement<'_>) -> u32 {
+        self.told(At::Settle);
+        1
+    }
+    fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {
+        self.told(At::Finish);
+    }
+    fn forget(&self, _: u64) {
+        self.told(At::Forget);
+    }
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::NOW
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+}
+
+const COST: Cost = Cost::new("tokens");
+
+/// Two legs that panic, between three that do not.
+fn composites(
+    at: At,
+    unwinding: bool,
+    work: impl Fn(&str, &dyn Fn() -> bool, [&Semaphore; 3], &TokenBucket, [&Panics; 2]),
+) {
+    let clock = ManualClock::new();
+    for kind in ["chain", "built", "boxed", "long"] {
+        let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(2)));
+        let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(100)).on(&clock));
+        let bad = [Panics::at(at), Panics::at(at)];
+        let chain = || {
+            Arc::clone(&semaphores[0])
+                .and(Arc::clone(&bad[0]))
+                .and(Arc::clone(&bucket).per(COST))
+                .and(Arc::clone(&semaphores[1]))
+                .and(Arc::clone(&bad[1]))
+                .and(Arc::clone(&semaphores[2]))
+        };
+        let builder = || {
+            Policy::builder()
+                .limit(Arc::clone(&semaphores[0]))
+                .limit(Arc::clone(&bad[0]))
+                .limit(Arc::clone(&bucket).per(COST))
+                .limit(Arc::clone(&semaphores[1]))
+                .limit(Arc::clone(&bad[1]))
+                .limit(Arc::clone(&semaphores[2]))
+        };
+        let attempt = |gate: &dyn Fn() -> bool| {
+            work(
+                kind,
+                gate,
+                [&semaphores[0], &semaphores[1], &semaphores[2]],
+                &bucket,
+                [&bad[0], &bad[1]],
+            );
+        };
+        match kind {
+            "chain" => attempt(&|| through(&chain(), at, unwinding)),
+            "built" => attempt(&|| through(&builder().build().unwrap(), at, unwinding)),
+            "boxed" => attempt(&|| through(&chain().boxed(), at, unwinding)),
+            _ => {
+                let spare = || TokenBucket::new(Quota::per_second(1).burst(100)).on(&clock);
+                let long = (0..9).fold(builder(), |builder, _| builder.limit(spare()));
+                let long = long.build().unwrap();
+                attempt(&|| through(&long, at, unwinding));
+            }
+        }
+    }
+}
+
+/// Admits and ends so that the legs are told `at`; where `unwinding`, in a destructor while a panic is under way. True when the
+/// panic that goes on is that of a leg, or the one under way.
+fn through(gate: &impl Limiter, at: At, unwinding: bool) -> bool {
+    struct Last<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for Last<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    let ask = Ask::one().cost(COST, 10);
+    if !unwinding || matches!(at, At::Reserve | At::Commit) {
+        let caught = catch_unwind(AssertUnwindSafe(|| match at {
+            At::Cancel => drop(gate.reserve(ask).unwrap()),
+            At::Forget => gate.try_admit(ask).unwrap().forget(),
+            At::Settle => {
+                let mut permit = gate.try_admit(ask).unwrap();
+                let _ = permit.settle(COST, 4);
+            }
+            _ => gate.try_admit(ask).unwrap().finish(Outcome::Success),
+        }));
+        return caught.is_err_and(|panic| panic.downcast_ref() == Some(&at));
+    }
+    let mut reservation = (at == At::Cancel).then(|| gate.reserve(ask).unwrap());
+    let mut permit = (at != At::Cancel).then(|| gate.try_admit(ask).unwrap());
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _last = Last(|| match (reservation.take(), permit.take()) {
+            (_, Some(permit)) if at == At::Forget => permit.forget(),
+            (_, Some(mut permit)) if at == At::Settle => _ = permit.settle(COST, 4),
+            (_, Some(permit)) => permit.finish(Outcome::Success),
+            (reservation, None) => drop(reservation),
+        });
+        resume_unwind(Box::new("the task"));
+    }));
+    caught.is_err_and(|panic| panic.downcast_ref() == Some(&"the task"))
+}
+
+/// Whichever call a leg panics at: the permits of the others that are left, the tokens, and how often each bad leg was called.
+#[test]
+fn a_leg_that_panics_leaves_the_others_as_if_it_had_returned() {
+    let table = [
+        (At::Reserve, 2, 100, [1, 0]),
+        (At::Cancel, 2, 100, [1, 1]),
+        (At::Commit, 2, 90, [1, 1]),
+        (At::Settle, 2, 96, [1, 1]),
+        (At::Finish, 2, 90, [1, 1]),
+        (At::Forget, 1, 90, [1, 1]),
+    ];
+    for (at, permits, tokens, told) in table {
+        for unwinding in [false, true] {
+            composites(at, unwinding, |kind, through, semaphores, bucket, bad| {
+                let case = format!("{kind} at {at:?}, unwinding: {unwinding}");
+                assert!(through(), "{case}");
+                assert_eq!(semaphores.map(Semaphore::available_permits), [permits; 3], "{case}");
+                assert_eq!(semaphores.map(Semaphore::in_use), [0; 3], "{case}");
+                assert_eq!(bucket.available(), tokens, "{case}");
+                assert_eq!(bad.map(|leg| leg.told.load(Ordering::Relaxed)), told, "{case}");
+            });
+        }
+    }
+}
+
+/// Wakes with a panic.
+struct BadWaker;
+
+impl Wake for BadWaker {
+    fn wake(self: Arc<Self>) {
+        panic_any("a waker panicked");
+    }
+}
+
+/// A wait at `semaphore` whose waker panics, while `work` runs. True when `work` has panicked.
+fn beside_a_bad_waker(semaphore: &Semaphore, work: impl FnOnce()) -> bool {
+    let mut wait = pin!(semaphore.acquire());
+    let waker = Waker::from(Arc::new(BadWaker));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    catch_unwind(AssertUnwindSafe(work)).is_err()
+}
+
+#[test]
+fn a_waker_that_panics_keeps_no_permit_of_the_other_leg() {
+    let (one, two) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
+    let policy = Policy::builder().limit(Arc::clone(&one)).limit(Arc::clone(&two));
+    let policy = policy.build().unwrap();
+    let permit = policy.try_admit(1).unwrap();
+    assert!(beside_a_bad_waker(&two, || drop(permit)));
+    assert_eq!((one.in_use(), two.in_use()), (0, 0));
+
+    let chain = Arc::clone(&one).and(Arc::clone(&two));
+    let reservation = chain.reserve(1).unwrap();
+    assert!(beside_a_bad_waker(&two, || drop(reservation)));
+    assert_eq!((one.in_use(), two.in_use()), (0, 0));
+}
+
+#[test]
+fn a_waker_that_panics_leaves_no_load() {
+    let clock = ManualClock::new();
+    let semaphore = Arc::new(Semaphore::new(1));
+    let meter = Meter::new(&clock, Duration::from_secs(1));
+    let gate = meter.watch(Arc::clone(&semaphore));
+    let permit = gate.try_admit(1).unwrap();
+    assert!(beside_a_bad_waker(&semaphore, || drop(permit)));
+    assert_eq!((meter.in_flight(), semaphore.in_use()), (0, 0));
+    let permit = gate.try_admit(1).unwrap();
+    assert!(
+        !beside_a_bad_waker(&semaphore, || permit.forget()),
+        "it wakes no waiter"
+    );
+    assert_eq!(meter.in_flight(), 0);
+}
+
+#[test]
+fn a_bell_that_panics_in_a_policy_as_data_keeps_no_permit() {
+    let clock = ManualClock::new();
+    let spec = PolicySpec::new([
+        LegSpec::new("one", Rule::semaphore(1)),
+        LegSpec::new("two", Rule::semaphore(1)),
+        LegSpec::new("load", Rule::semaphore(5)),
+    ]);
+    let policy = spec.build(&clock).unwrap();
+    let bad = Policy::builder().limit(policy.clone()).limit(Panics::at(At::Reserve));
+    let bad = bad.clock(&clock).build().unwrap();
+    let permit = policy.try_admit(1).unwrap();
+    let mut wait = Box::pin(bad.admit(1));
+    assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(permit)));
+    drop(wait);
+    assert!(policy.try_admit(1).is_ok(), "each leg has its permit back");
+}
+
+#[test]
+fn a_task_that_panics_with_a_permit_aborts_nothing_when_a_leg_panics_too() {
+    let semaphore = Arc::new(Semaphore::new(1));
+    let legs = Policy::builder()
+        .limit(Arc::clone(&semaphore))
+        .limit(Panics::at(At::Finish));
+    let legs = legs.build().unwrap();
+    let task = |permit: &mut dyn FnMut()| {
+        let caught = catch_unwind(AssertUnwindSafe(permit));
+        assert_eq!(
+            caught.unwrap_err().downcast_ref(),
+            Some(&"the task"),
+            "the first panic goes on"
+        );
+        assert_eq!(semaphore.in_use(), 0);
+    };
+    task(&mut || {
+        let _permit = legs.try_admit(1).unwrap();
+        resume_unwind(Box::new("the task"));
+    });
+    let chain = Arc::clone(&semaphore).and(Panics::at(At::Cancel));
+    task(&mut || {
+        let _reservation = chain.reserve(1).unwrap();
+        resume_unwind(Box::new("the task"));
+    });
+}
+
+/// A payload that panics when it is dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        resume_unwind(Box::new("a payload panicked"));
+    }
+}
+
+#[test]
+fn a_payload_that_panics_when_it_is_dropped_aborts_nothing() {
+    struct Bombs;
+    impl Limiter for Bombs {
+        type Ticket = ();
+        fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+            Ok(())
+        }
+        fn cancel(&self, (): (), _: &ClockReading) {}
+        fn finish(&self, (): (), _: Outcome, _: &ClockReading) {
+            resume_unwind(Box::new(Bomb));
+        }
+        fn forget(&self, (): ()) {}
+        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+            ReadyAt::NOW
+        }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+    }
+    let semaphore = Arc::new(Semaphore::new(1));
+    let gate = Arc::clone(&semaphore).and(Bombs).and(Panics::at(At::Finish));
+    let permit = gate.try_admit(1).unwrap();
+    let caught = catch_unwind(AssertUnwindSafe(|| drop(permit)));
+    assert_eq!(caught.unwrap_err().downcast_ref(), Some(&At::Finish));
+    assert_eq!(semaphore.in_use(), 0);
+}
+
+fn breaker(clock: &ManualClock, listener: impl Fn(BreakerState) + Send + Sync + 'static) -> CircuitBreaker {
+    CircuitBreaker::builder()
+        .count_window(4)
+        .minimum_calls(2)
+        .failure_rate(0.5)
+        .probes(1)
+        .open_for(OpenTime::fixed(Duration::from_millis(50)))
+        .probe_timeout(Duration::from_secs(3_600))
+        .on_event(move |event| listener(event.to))
+        .clock(clock)
+        .build()
+        .unwrap()
+}
+
+fn trip(breaker: &CircuitBreaker) {
+    for _ in 0..2 {
+        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    }
+}
+
+#[test]
+fn a_listener_that_panics_loses_no_probe() {
+    let clock = ManualClock::new();
+    let armed = Arc::new(AtomicBool::new(true));
+    let once = Arc::clone(&armed);
+    let breaker = breaker(&clock, move |to| {
+        if to == BreakerState::HalfOpen && once.swap(false, Ordering::Relaxed) {
+            resume_unwind(Box::new("a listener panicked"));
+        }
+    });
+    trip(&breaker);
+    clock.advance(Duration::from_millis(50));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(breaker.try_admit(1)))).is_err());
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    let probe = breaker.try_admit(1).expect("the probe came back");
+    probe.finish(Outcome::Success);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_listener_that_panics_at_every_change_changes_no_state() {
+    let clock = ManualClock::new();
+    let breaker = breaker(&clock, |_| resume_unwind(Box::new("a listener panicked")));
+    let panics = |work: &dyn Fn()| assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
+    panics(&|| trip(&breaker));
+    assert_eq!(breaker.state(), BreakerState::Open);
+    clock.advance(Duration::from_millis(50));
+    panics(&|| drop(breaker.try_admit(1)));
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    let probe = breaker.try_admit(1).unwrap();
+    panics(&|| breaker.trip(Duration::from_secs(1)));
+    assert_eq!(breaker.state(), BreakerState::Open);
+    probe.finish(Outcome::Success);
+    assert_eq!(breaker.state(), BreakerState::Open, "a result of an older trial");
+    clock.advance(Duration::from_secs(1));
+    panics(&|| drop(breaker.try_admit(1)));
+    let probe = breaker.try_admit(1).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_listener_is_notified_even_during_a_panic() {
+    let clock = ManualClock::new();
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let breaker = breaker(&clock, move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    struct Fails<'a>(&'a CircuitBreaker);
+    impl Drop for Fails<'_> {
+        fn drop(&mut self) {
+            trip(self.0);
+        }
+    }
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _fails = Fails(&breaker);
+        resume_unwind(Box::new("a task panicked"));
+    }));
+    assert!(caught.is_err());
+    assert_eq!((breaker.state(), told.load(Ordering::Relaxed)), (BreakerState::Open, 1));
+}
+
+#[test]
+fn a_classifier_that_panics_gives_its_probe_back() {
+    let clock = ManualClock::new();
+    let armed = Arc::new(AtomicBool::new(false));
+    let on = Arc::clone(&armed);
+    let breaker = CircuitBreaker::builder()
+        .count_window(4)
+        .minimum_calls(2)
+        .probes(1)
+        .open_for(OpenTime::fixed(Duration::from_secs(1)))
+        .classifier(move |outcome, _| match on.load(Ordering::Relaxed) {
+            true => resume_unwind(Box::new("a classifier panicked")),
+            false => outcome,
+        })
+        .clock(&clock)
+        .build()
+        .unwrap();
+    trip(&breaker);
+    clock.advance(Duration::from_secs(1));
+    let probe = breaker.try_admit(1).unwrap();
+    armed.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
+    armed.store(false, Ordering::Relaxed);
+    assert!(breaker.try_admit(1).is_ok(), "as if the outcome were ignored");
+}
+
+/// Looks at its limiter, and pins it, when it is asked; the first time it panics.
+struct Nosy {
+    limiter: Arc<OnceLock<Arc<Adaptive>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl LimitLaw for Nosy {
+    fn next(&mut self, limit: f64, _: &Sample) -> f64 {
+        let limiter = self.limiter.get().unwrap();
+        limiter.pin(limiter.limit());
+        limiter.unpin();
+        // The window that this ends is asked about afterwards, once.
+        limiter.try_admit(1).unwrap().finish(Outcome::Overload);
+        match self.asked.fetch_add(1, Ordering::Relaxed) {
+            0 => resume_unwind(Box::new("a law panicked")),
+            _ => limit + 1.0,
+        }
+    }
+}
+
+#[test]
+fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
+    let clock = ManualClock::new();
+    let (cell, asked) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
+    let law = Nosy {
+        limiter: Arc::clone(&cell),
+        asked: Arc::clone(&asked),
+    };
+    let limiter = Adaptive::builder(Semaphore::new(4))
+        .law(law)
+        .window(Duration::ZERO, 1)
+        .bounds(1, 9);
+    let limiter = Arc::new(limiter.clock(&clock).build().unwrap());
+    assert!(cell.set(Arc::clone(&limiter)).is_ok());
+    let permit = limiter.try_admit(1).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Success))).is_err());
+    assert_eq!(
+        (limiter.inner().in_use(), limiter.limit(), asked.load(Ordering::Relaxed)),
+        (0, 4, 1)
+    );
+    limiter.try_admit(1).unwrap().finish(Outcome::Success);
+    assert_eq!(
+        (limiter.inner().in_use(), limiter.limit(), asked.load(Ordering::Relaxed)),
+        (0, 6, 3)
+    );
+}
+
+#[test]
+fn a_load_that_panics_takes_nothing() {
+    struct Broken;
+    impl tollgate::policy::linked::Load for Broken {
+        fn read(&self, _: tollgate::Instant) -> f64 {
+            resume_unwind(Box::new("a load panicked"))
+        }
+    }
+    let semaphore = Arc::new(Semaphore::new(1));
+    let linked = Semaphore::new(1).linked(Mark::above(Arc::new(Broken), 0.5));
+    let gate = Arc::clone(&semaphore).and(linked);
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(gate.try_admit(1)))).is_err());
+    assert_eq!(semaphore.in_use(), 0);
+}

@@ -1,0 +1,16 @@
+//! What every limiter and every combinator keeps to.
+
+mod bad_input;
+mod blocking;
+mod boxed;
+mod cancel_sweep;
+mod compose;
+mod compose_waits;
+#[cfg(feature = "conformance")]
+mod conformance;
+mod hostile_wakers;
+mod leg_panics;
+mod panic_sweep;
+mod refusal_legs;
+mod status;
+mod turns;

@@ -1,0 +1,1996 @@
+//! Users' code panics at the k-th call into it, for every k, in every public operation that calls any. Afterwards our limiters
+//! are as after an outcome that is ignored, nothing is out, and the next caller is served.
+//!
+//! A situation builds everything anew around one [`Foreign`], which stands behind all that a user brings: wakers, listeners,
+//! limiters, keys. It takes its steps as separate callers would, each caught by itself, and then looks at what is left.
+//! [`sweep`] runs it for each k until a run makes no more calls, in three ways: the k-th call panics; all from the k-th on do;
+//! and these do while permits and futures are dropped by a thread that panics already, where one more panic that goes on would
+//! abort the process. A user's own drop never panics during a panic.
+//!
+//! With `SWEEP_TRACE` set each run and each panic is printed, with its backtrace: an abort prints nothing by itself.
+//!
+//! The table at the end names what is swept. `ci/user-code-calls` fails when a file of the sources calls users' code and no
+//! line of the table names it.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::ready;
+use std::hash::{Hash, Hasher};
+use std::mem::forget;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Poll, Waker};
+use std::thread::panicking;
+use std::time::Duration;
+use tollgate::adaptive::{LimitLaw, Resizable, Sample};
+use tollgate::keyed::{FairBudget, KeyedRate};
+use tollgate::lease::{Leased, Prepaid};
+use tollgate::policy::linked::{Load, Mark, Meter};
+use tollgate::policy::source::{PolicySource, SourceError, Versions};
+use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::shed::{Partitions, WaitingRoom};
+use tollgate::status::Status;
+use tollgate::sync::Notify;
+use tollgate::sync::{QueueId, QueueKey, WaitQueue};
+use tollgate::time::Sleep;
+use tollgate::{
+    Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Inherit, Instant, Keyed, Limiter, LimiterExt, ManualClock,
+    OpenTime, Order, Outcome, Overflow, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    TokenBucket, Wait,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Which calls panic, from the k-th.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Strike {
+    Once,
+    Onwards,
+    OnwardsInUnwinding,
+}
+
+/// All users' code of one run.
+struct Foreign {
+    k: usize,
+    strike: Strike,
+    armed: AtomicBool,
+    calls: AtomicUsize,
+    /// Units that the first leg of a policy has seen committed.
+    committed: AtomicU64,
+    /// Clones of wakers that have not been dropped.
+    wakers: AtomicIsize,
+    /// The calls that have panicked.
+    struck: Mutex<Vec<&'static str>>,
+}
+
+/// What users' code panics with. Dropping it is a call into users' code, too.
+struct Payload(&'static Foreign);
+
+impl Drop for Payload {
+    fn drop(&mut self) {
+        self.0.dropped("drop of a payload");
+    }
+}
+
+fn is_payload(payload: &(dyn Any + Send)) -> bool {
+    payload.is::<Payload>()
+}
+
+impl Foreign {
+    fn new(k: usize, strike: Strike) -> &'static Self {
+        Box::leak(Box::new(Self {
+            k,
+            strike,
+            armed: AtomicBool::new(false),
+            calls: AtomicUsize::new(0),
+            committed: AtomicU64::new(0),
+            wakers: AtomicIsize::new(0),
+            struck: Mutex::default(),
+        }))
+    }
+
+    /// Users' code is called.
+    fn call(&'static self, what: &'static str) {
+        if !self.armed.load(SeqCst) {
+            return;
+        }
+        let call = self.calls.fetch_add(1, SeqCst);
+        if call == self.k || call > self.k && self.strike != Strike::Once {
+            self.struck.lock().unwrap().push(what);
+            if std::env::var_os("SWEEP_TRACE").is_some() {
+                eprintln!("{what} panics: {}", std::backtrace::Backtrace::force_capture());
+            }
+            resume_unwind(Box::new(Payload(self)));
+        }
+    }
+
+    /// A user's destructor is called.
+    fn dropped(&'static self, what: &'static str) {
+        if !panicking() {
+            self.call(what);
+        }
+    }
+
+    fn arm(&self) {
+        self.armed.store(true, SeqCst);
+    }
+
+    fn disarm(&self) {
+        self.armed.store(false, SeqCst);
+    }
+
+    /// What one caller does. `None` when users' code has panicked in it; any other panic is a fault.
+    fn step<R>(&self, step: impl FnOnce() -> R) -> Option<R> {
+        match catch_unwind(AssertUnwindSafe(step)) {
+            Ok(result) => Some(result),
+            Err(payload) if is_payload(&*payload) => {
+                forget(payload);
+                None
+            }
+            Err(payload) => resume_unwind(payload),
+        }
+    }
+
+    /// Drops what a caller has: in a thread that panics, if that is the way of this run.
+    fn drop<T>(&self, value: T) {
+        if self.strike != Strike::OnwardsInUnwinding {
+            self.step(|| drop(value));
+            return;
+        }
+        let unwound = catch_unwind(AssertUnwindSafe(move || {
+            let _dropped = value;
+            resume_unwind(Box::new("a task panicked"));
+        }));
+        assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"a task panicked"));
+    }
+}
+
+/// Runs `situation` for each k until a run makes no k-th call.
+fn sweep(name: impl fmt::Debug, situation: impl Fn(&'static Foreign)) {
+    for strike in [Strike::Once, Strike::Onwards, Strike::OnwardsInUnwinding] {
+        for k in 0.. {
+            assert!(k < 2_000, "the calls have no end");
+            let foreign = Foreign::new(k, strike);
+            if std::env::var_os("SWEEP_TRACE").is_some() {
+                eprintln!("{name:?}, call {k}, {strike:?}");
+            }
+            let ran = catch_unwind(AssertUnwindSafe(|| situation(foreign)));
+            foreign.disarm();
+            let struck = foreign.struck.lock().unwrap();
+            if let Err(payload) = ran {
+                eprintln!("{name:?}, call {k}, {strike:?}: panicked in {struck:?}");
+                match is_payload(&*payload) {
+                    true => panic!("a step panicked outside of any caller"),
+                    false => resume_unwind(payload),
+                }
+            }
+            assert_eq!(
+                foreign.wakers.load(SeqCst),
+                0,
+                "{name:?}, call {k}, {strike:?} {struck:?}: a waker is kept"
+            );
+            if struck.is_empty() {
+                assert!(k > 0, "no users' code is called");
+                break;
+            }
+        }
+    }
+}
+
+/// Wakers all of whose calls are users' code: the clone as well, which a waker made of an `Arc` does not show.
+#[allow(unsafe_code, reason = "a waker with a clone of one's own takes a vtable")]
+mod source {
+    use super::*;
+    use std::task::{RawWaker, RawWakerVTable};
+
+    /// What one waker wakes.
+    pub(super) struct Source {
+        foreign: &'static Foreign,
+        pub(super) woken: AtomicBool,
+    }
+
+    impl Source {
+        pub(super) fn new(foreign: &'static Foreign) -> &'static Self {
+            Box::leak(Box::new(Self {
+                foreign,
+                woken: AtomicBool::new(false),
+            }))
+        }
+
+        /// A waker that its owner must forget: it does not count.
+        pub(super) fn waker(&'static self) -> Waker {
+            // SAFETY: the data is a `Source` that lives for ever and can be shared; the calls keep to the contract of a
+            // waker, which allows them to panic.
+            unsafe { Waker::from_raw(self.raw()) }
+        }
+
+        fn raw(&'static self) -> RawWaker {
+            RawWaker::new(std::ptr::from_ref(self).cast(), &CALLS)
+        }
+
+        fn of(data: *const ()) -> &'static Self {
+            // SAFETY: only `raw` makes such data.
+            unsafe { &*data.cast::<Self>() }
+        }
+
+        fn wake(&self, what: &'static str) {
+            self.woken.store(true, SeqCst);
+            self.foreign.call(what);
+        }
+    }
+
+    static CALLS: RawWakerVTable = RawWakerVTable::new(
+        |data| {
+            let source = Source::of(data);
+            source.foreign.call("clone of a waker");
+            source.foreign.wakers.fetch_add(1, SeqCst);
+            source.raw()
+        },
+        |data| {
+            let source = Source::of(data);
+            source.foreign.wakers.fetch_sub(1, SeqCst);
+            source.wake("wake");
+        },
+        |data| Source::of(data).wake("wake_by_ref"),
+        |data| {
+            let source = Source::of(data);
+            source.foreign.wakers.fetch_sub(1, SeqCst);
+            source.foreign.dropped("drop of a waker");
+        },
+    );
+}
+use source::Source;
+
+/// The tasks of a run, and the executor that polls those which are woken. A task whose poll panics ends.
+struct Tasks<'a> {
+    foreign: &'static Foreign,
+    list: Vec<Option<Task<'a>>>,
+}
+
+struct Task<'a> {
+    future: Pin<Box<dyn Future<Output = ()> + 'a>>,
+    source: &'static Source,
+}
+
+impl<'a> Tasks<'a> {
+    fn new(foreign: &'static Foreign) -> Self {
+        let list = Vec::new();
+        Self { foreign, list }
+    }
+
+    /// Adds a task and polls it once.
+    fn spawn<R>(&mut self, future: impl Future<Output = R> + 'a) {
+        let future = Box::pin(async move {
+            future.await;
+        });
+        let source = Source::new(self.foreign);
+        self.list.push(Some(Task { future, source }));
+        self.poll(self.list.len() - 1);
+    }
+
+    fn poll(&mut self, i: usize) {
+        let Some(task) = &mut self.list[i] else { return };
+        task.source.woken.store(false, SeqCst);
+        let waker = task.source.waker();
+        let mut context = Context::from_waker(&waker);
+        let polled = self.foreign.step(|| task.future.as_mut().poll(&mut context));
+        forget(waker);
+        if polled != Some(Poll::Pending) {
+            self.cancel(i);
+        }
+    }
+
+    /// Polls each task with another waker.
+    fn repoll(&mut self) {
+        for i in 0..self.list.len() {
+            if let Some(task) = &mut self.list[i] {
+                task.source = Source::new(self.foreign);
+            }
+            self.poll(i);
+        }
+    }
+
+    /// Drops a task.
+    fn cancel(&mut self, i: usize) {
+        if let Some(task) = self.list[i].take() {
+            self.foreign.drop(task);
+        }
+    }
+
+    /// Polls all that are woken, until none is.
+    fn run(&mut self) {
+        for round in 0.. {
+            assert!(round < 1_000, "a task spins");
+            let woken = |task: &Option<Task<'_>>| task.as_ref().is_some_and(|task| task.source.woken.load(SeqCst));
+            let Some(i) = self.list.iter().position(woken) else {
+                break;
+            };
+            self.poll(i);
+        }
+    }
+
+    /// Nothing panics any more, and all time passes: each task must end, having been woken.
+    #[track_caller]
+    fn end(&mut self, clock: &ManualClock) {
+        self.foreign.disarm();
+        loop {
+            self.run();
+            if !clock.advance_to_next_timer() {
+                break;
+            }
+        }
+        let left: Vec<_> = (0..self.list.len()).filter(|&i| self.list[i].is_some()).collect();
+        assert!(left.is_empty(), "tasks {left:?} are never woken");
+    }
+}
+
+/// A limiter of the user's, which admits everything.
+#[derive(Clone, Copy)]
+struct Own {
+    foreign: &'static Foreign,
+    /// Whether it counts what is committed.
+    counts: bool,
+}
+
+fn own(foreign: &'static Foreign) -> Own {
+    Own { foreign, counts: false }
+}
+
+impl Limiter for Own {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        self.foreign.call("try_reserve");
+        Ok(demand.ask().count())
+    }
+    fn cancel(&self, _: u64, _: &ClockReading) {
+        self.foreign.call("cancel");
+    }
+    fn commit(&self, units: &mut u64, _: &ClockReading) {
+        if self.counts {
+            self.foreign.committed.fetch_add(*units, SeqCst);
+        }
+        self.foreign.call("commit");
+    }
+    fn settle(&self, _: &mut u64, _: Settlement<'_>) -> u32 {
+        self.foreign.call("settle");
+        0
+    }
+    fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {
+        self.foreign.call("finish");
+    }
+    fn forget(&self, _: u64) {
+        self.foreign.call("forget");
+    }
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        self.foreign.call("ready_at");
+        ReadyAt::NOW
+    }
+    fn is_pristine(&self, _: &ClockReading) -> bool {
+        self.foreign.call("is_pristine");
+        true
+    }
+    fn visit_status(&self, _: &mut dyn FnMut(Status<'_>)) {
+        self.foreign.call("visit_status");
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+}
+
+/// A load of the user's, which never exceeds its mark.
+struct OwnLoad {
+    foreign: &'static Foreign,
+    notify: Notify,
+}
+
+impl Load for OwnLoad {
+    fn read(&self, _: Instant) -> f64 {
+        self.foreign.call("read of a load");
+        0.0
+    }
+    fn falls_to(&self, _: f64, _: Instant) -> Option<Instant> {
+        self.foreign.call("falls_to of a load");
+        None
+    }
+    fn notify(&self) -> Option<&Notify> {
+        self.foreign.call("notify of a load");
+        Some(&self.notify)
+    }
+}
+
+const PERMITS: usize = 2;
+
+/// Nothing is out, and all can be taken.
+#[track_caller]
+fn untouched(semaphore: &Semaphore, permits: usize) {
+    assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
+    assert_eq!((semaphore.available_permits(), semaphore.limit()), (permits, permits));
+    assert!(semaphore.try_acquire_many(permits as u32).is_ok());
+}
+
+fn semaphores() {
+    let order = |order| Semaphore::builder(PERMITS).order(order);
+    let kinds: [&dyn Fn() -> Semaphore; 7] = [
+        &|| Semaphore::new(PERMITS),
+        &|| Semaphore::builder(PERMITS).overtakes(2).build().unwrap(),
+        &|| order(Order::Lifo).build().unwrap(),
+        &|| order(Order::RoundRobin { classes: 3 }).build().unwrap(),
+        &|| order(Order::Shares(vec![2, 1])).build().unwrap(),
+        &|| {
+            let (classes, patience) = (2, 3);
+            order(Order::Priority { classes, patience }).build().unwrap()
+        },
+        &|| {
+            let bounded = Semaphore::builder(PERMITS).max_waiting(3);
+            bounded.overflow(Overflow::EvictOldest).build().unwrap()
+        },
+    ];
+    let endings = [
+        "release", "cancel", "resize", "pause", "add", "close", "time", "abandon",
+    ];
+    for (kind, ending) in (0..kinds.len()).flat_map(|kind| endings.map(|ending| (kind, ending))) {
+        sweep((kind, ending), |foreign| {
+            let (semaphore, clock) = (Arc::new(kinds[kind]()), ManualClock::new());
+            let deadline = clock.after(clock.now(), SECOND);
+            let mut held = Some(semaphore.try_acquire_many(PERMITS as u32).unwrap());
+            foreign.arm();
+            let mut tasks = Tasks::new(foreign);
+            tasks.spawn(semaphore.acquire_many(2));
+            tasks.spawn(semaphore.request(1).class(1).acquire());
+            tasks.spawn(Arc::clone(&semaphore).acquire_owned());
+            tasks.spawn(semaphore.acquire_many_until(1, &clock, deadline));
+            tasks.spawn(semaphore.until_idle());
+            tasks.repoll();
+            match ending {
+                "release" => foreign.drop(held.take()),
+                "cancel" => (0..2).for_each(|i| tasks.cancel(i)),
+                "resize" => drop(foreign.step(|| semaphore.set_limit(PERMITS + 2))),
+                "pause" => {
+                    foreign.step(|| semaphore.set_limit(0));
+                    tasks.spawn(semaphore.until_paid());
+                    foreign.drop(held.take());
+                    foreign.step(|| semaphore.set_limit(PERMITS));
+                }
+                "add" => drop(foreign.step(|| semaphore.add_permits(1))),
+                "close" => drop(foreign.step(|| semaphore.close())),
+                "time" => drop(foreign.step(|| clock.advance(2 * SECOND))),
+                _ => {
+                    foreign.drop(held.take());
+                    (0..5).for_each(|i| tasks.cancel(i));
+                }
+            }
+            tasks.run();
+            foreign.disarm();
+            drop(held);
+            semaphore.set_limit(PERMITS);
+            tasks.end(&clock);
+            match ending {
+                "close" => assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0)),
+                _ => untouched(&semaphore, PERMITS),
+            }
+        });
+    }
+}
+
+/// A blocked thread has no users' code; those that wait beside it do.
+fn blocking() {
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let policy = Policy::builder()
+            .clock(&clock)
+            .limit(own(foreign))
+            .limit(Arc::clone(&semaphore));
+        let policy = policy.limit(own(foreign)).build().unwrap();
+        let mut tasks = Tasks::new(foreign);
+        let held = semaphore.try_acquire_many(PERMITS as u32).unwrap();
+        foreign.arm();
+        tasks.spawn(semaphore.acquire());
+        foreign.drop(held);
+        tasks.run();
+        for permit in [
+            foreign.step(|| semaphore.blocking_acquire().unwrap()),
+            foreign.step(|| semaphore.blocking_acquire_timeout(SECOND).unwrap()),
+        ] {
+            foreign.drop(permit);
+        }
+        for permit in [
+            foreign.step(|| policy.admit_blocking(1).unwrap()),
+            foreign.step(|| policy.admit_blocking_timeout(1, SECOND).unwrap()),
+        ] {
+            foreign.drop(permit);
+        }
+        tasks.end(&clock);
+        untouched(&semaphore, PERMITS);
+    });
+}
+
+fn timers() {
+    for ending in ["advance", "next", "drop", "reset", "run"] {
+        sweep(ending, |foreign| {
+            let clock = ManualClock::new();
+            let at = |seconds| clock.after(clock.now(), seconds * SECOND);
+            foreign.arm();
+            let mut tasks = Tasks::new(foreign);
+            for seconds in [1, 1, 2] {
+                tasks.spawn(Sleep::until(&clock, at(seconds)));
+            }
+            tasks.repoll();
+            match ending {
+                "advance" => {
+                    foreign.step(|| clock.advance(3 * SECOND));
+                }
+                "next" => {
+                    foreign.step(|| clock.advance_to_next_timer());
+                }
+                "run" => {
+                    foreign.step(|| clock.run(Sleep::until(&clock, at(3))));
+                }
+                "reset" => {
+                    let mut sleep = Box::pin(Sleep::until(&clock, at(1)));
+                    let source = Source::new(foreign);
+                    let waker = source.waker();
+                    for seconds in [1, 2] {
+                        let until = at(seconds);
+                        foreign.step(|| {
+                            sleep.reset(until);
+                            let _ = sleep.as_mut().poll(&mut Context::from_waker(&waker));
+                        });
+                    }
+                    forget(waker);
+                    foreign.drop(sleep);
+                }
+                _ => (0..3).for_each(|i| tasks.cancel(i)),
+            }
+            tasks.run();
+            tasks.end(&clock);
+        });
+    }
+}
+
+/// Outside any runtime one thread serves all timers: it survives every waker.
+fn thread_timer() {
+    sweep((), |foreign| {
+        struct Tell(mpsc::Sender<()>);
+        impl std::task::Wake for Tell {
+            fn wake(self: Arc<Self>) {
+                let _ = self.0.send(());
+            }
+        }
+        let clock = Clock::real();
+        let soon = clock.after(clock.now(), Duration::from_micros(100));
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        tasks.spawn(Sleep::until(&clock, soon));
+        tasks.spawn(Sleep::until(&clock, clock.after(soon, 3_600 * SECOND)));
+        tasks.repoll();
+        tasks.cancel(1);
+        // Another waits for a later instant; the first has been woken by then.
+        let (tell, told) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Tell(tell)));
+        let mut told_once = false;
+        while !told_once {
+            let at = clock.after(clock.now(), Duration::from_micros(200));
+            let mut later = Box::pin(Sleep::until(&clock, at));
+            while later.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+                told.recv_timeout(20 * SECOND).expect("the timers have ended");
+                told_once = true;
+            }
+        }
+        tasks.end(&ManualClock::new());
+    });
+}
+
+const TOKENS: u64 = 4;
+
+fn quota(burst: u64) -> Quota {
+    Quota::per_second(1).burst(burst)
+}
+
+/// A policy over two permits and four tokens, among the user's legs.
+struct World<L: Limiter + 'static> {
+    policy: Policy<L>,
+    /// Where others wait for the permits directly.
+    direct: Option<Arc<Semaphore>>,
+    /// How many permits are held, and how many are free.
+    permits: Box<dyn Fn() -> (u64, u64)>,
+    tokens: Box<dyn Fn() -> u64>,
+    /// Sets how many permits and tokens there are at most.
+    resize: Box<dyn Fn(u64, u64)>,
+}
+
+/// The legs that most worlds have.
+struct Shared {
+    clock: ManualClock,
+    first: Own,
+    last: Own,
+    semaphore: Arc<Semaphore>,
+    bucket: Arc<TokenBucket>,
+}
+
+impl Shared {
+    fn new(foreign: &'static Foreign, clock: &ManualClock) -> Self {
+        Self {
+            clock: clock.clone(),
+            first: Own { foreign, counts: true },
+            last: own(foreign),
+            semaphore: Arc::new(Semaphore::new(PERMITS)),
+            bucket: Arc::new(TokenBucket::new(quota(TOKENS)).on(clock)),
+        }
+    }
+
+    fn permits(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.semaphore)
+    }
+
+    fn rate(&self) -> Arc<TokenBucket> {
+        Arc::clone(&self.bucket)
+    }
+
+    fn load(&self) -> Mark {
+        let (foreign, notify) = (self.first.foreign, Notify::new());
+        Mark::above(Arc::new(OwnLoad { foreign, notify }), 0.5).on(&self.clock)
+    }
+
+    fn world<L: Limiter + 'static>(&self, policy: Policy<L>) -> World<L> {
+        let (looked, resized, rate, bucket) = (self.permits(), self.permits(), self.rate(), self.rate());
+        World {
+            policy,
+            direct: Some(self.permits()),
+            permits: Box::new(move || (looked.in_use() as u64, looked.available_permits() as u64)),
+            tokens: Box::new(move || rate.available()),
+            resize: Box::new(move |permits, tokens| {
+                resized.set_limit(permits as usize);
+                bucket.set_quota(quota(tokens), Inherit::AsIs);
+            }),
+        }
+    }
+}
+
+/// Everything that can happen to the waiters of a policy.
+fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
+    let endings = [
+        "finish",
+        "drop",
+        "cancel",
+        "time",
+        "resize",
+        "reserve",
+        "newcomers",
+        "abandon",
+    ];
+    for ending in endings {
+        sweep(ending, |foreign| {
+            let clock = ManualClock::new();
+            let world = make(&Shared::new(foreign, &clock));
+            let (policy, lane) = (&world.policy, world.policy.lane(600 * SECOND));
+            let seen = Cell::new(0);
+            let admitted = |permit: Permit<_>| {
+                seen.set(seen.get() + 1);
+                drop::<Permit<&Policy<L>>>(permit);
+            };
+            foreign.arm();
+            let mut held = Vec::new();
+            while held.len() < PERMITS
+                && let Some(permit) = foreign.step(|| policy.try_admit(1).ok()).flatten()
+            {
+                seen.set(seen.get() + 1);
+                held.push(permit);
+            }
+            let mut tasks = Tasks::new(foreign);
+            tasks.spawn(async { policy.admit(1).await.map(admitted) });
+            tasks.spawn(async { policy.admit_timeout(1, 5 * SECOND).await.map(admitted) });
+            tasks.spawn(async { policy.admit_owned(1).await.map(|_| seen.set(seen.get() + 1)) });
+            tasks.spawn(async { lane.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
+            if let Some(semaphore) = &world.direct {
+                tasks.spawn(semaphore.acquire());
+            }
+            tasks.repoll();
+            let is_now = !matches!(ending, "time" | "resize");
+            match ending {
+                "finish" => {
+                    for permit in held.drain(..) {
+                        foreign.step(|| permit.finish(Outcome::Failure));
+                    }
+                }
+                "drop" => held.drain(..).for_each(|permit| foreign.drop(permit)),
+                "cancel" => {
+                    tasks.cancel(0);
+                    foreign.drop(held.pop());
+                    tasks.cancel(3);
+                }
+                "time" => {
+                    held.drain(..).for_each(|permit| foreign.drop(permit));
+                    foreign.step(|| clock.advance(10 * SECOND));
+                }
+                "resize" => {
+                    foreign.step(|| (world.resize)(PERMITS as u64 + 3, TOKENS * 2));
+                }
+                "reserve" => {
+                    held.drain(..).for_each(|permit| foreign.drop(permit));
+                    let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
+                    tasks.spawn(async { policy.admit(1).await.map(admitted) });
+                    foreign.drop(reserved);
+                    let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
+                    if let Some(Some(permit)) = foreign.step(|| reserved.map(|reserved| reserved.commit())) {
+                        seen.set(seen.get() + 1);
+                        foreign.drop(permit);
+                    }
+                }
+                "abandon" => {
+                    held.drain(..).for_each(|permit| foreign.drop(permit));
+                    (0..tasks.list.len()).for_each(|i| tasks.cancel(i));
+                }
+                _ => {
+                    for _ in 0..3 {
+                        tasks.spawn(async { policy.admit(1).await.map(admitted) });
+                    }
+                    held.drain(..).for_each(|permit| foreign.drop(permit));
+                }
+            }
+            tasks.run();
+            foreign.disarm();
+            drop(held);
+            tasks.run();
+            if is_now {
+                let tokens = (world.tokens)();
+                assert!(
+                    tokens + seen.get() <= TOKENS,
+                    "{tokens} tokens after {} of {TOKENS}",
+                    seen.get()
+                );
+                let committed = foreign.committed.load(SeqCst);
+                assert!(
+                    committed == 0 || tokens + committed >= TOKENS,
+                    "{tokens} tokens after {committed} of {TOKENS}"
+                );
+            }
+            (world.resize)(PERMITS as u64, TOKENS);
+            tasks.end(&clock);
+            assert_eq!((policy.waiting(), lane.waiting()), (0, 0));
+            assert_eq!((world.permits)(), (0, PERMITS as u64));
+            clock.advance(100 * SECOND);
+            assert_eq!((world.tokens)(), TOKENS);
+            drop(policy.try_admit(PERMITS as u64).expect("the next caller is served"));
+        });
+    }
+}
+
+fn policies_of_a_builder() {
+    policy(|shared| {
+        let legs = Policy::builder()
+            .clock(&shared.clock)
+            .limit(shared.first)
+            .limit(shared.rate());
+        let policy = legs.limit(shared.permits()).limit(shared.last).max_queue(3);
+        shared.world(policy.overflow(Overflow::EvictOldest).build().unwrap())
+    });
+}
+
+fn policies_of_a_chain() {
+    for newest_first in [false, true] {
+        policy(|shared| {
+            let legs = shared.first.and(shared.rate()).and(shared.permits()).and(shared.last);
+            let builder = Policy::builder().clock(&shared.clock);
+            let builder = if newest_first { builder.newest_first() } else { builder };
+            shared.world(builder.over(legs).unwrap())
+        });
+    }
+}
+
+fn policies_of_a_box() {
+    policy(|shared| {
+        let legs = shared.first.and(shared.rate()).and(shared.permits()).and(shared.last);
+        let boxed = legs.boxed().and(shared.last.boxed());
+        shared.world(Policy::builder().clock(&shared.clock).over(boxed).unwrap())
+    });
+}
+
+fn policies_of_adapters() {
+    policy(|shared| {
+        let meter = Meter::new(&shared.clock, SECOND);
+        let legs = shared.first.named("first");
+        let legs = legs.and(meter.watch(shared.rate().per_call()));
+        let legs = legs.and(shared.last.shadow()).and(shared.last.linked(shared.load()));
+        let legs = legs.and(Semaphore::new(0).linked(shared.load()));
+        let legs = legs.and(meter.watch(shared.permits())).and(shared.last);
+        shared.world(Policy::builder().clock(&shared.clock).over(legs).unwrap())
+    });
+}
+
+#[cfg(any(feature = "tracing", feature = "metrics"))]
+fn policies_that_are_observed() {
+    use tollgate::observe::Observed;
+    policy(|shared| {
+        let legs = Observed::new("own", shared.first).on(&shared.clock).and(shared.rate());
+        let legs = legs.and(Observed::new("permits", shared.permits()).on(&shared.clock));
+        let legs = legs.and(Observed::new("last", shared.last).on(&shared.clock));
+        shared.world(Policy::builder().clock(&shared.clock).over(legs).unwrap())
+    });
+}
+
+fn policies_of_a_specification() {
+    let spec = |permits: u64, tokens: u64| {
+        PolicySpec::new([
+            LegSpec::new("tokens", Rule::token_bucket(quota(tokens))),
+            LegSpec::new("permits", Rule::semaphore(permits as usize)),
+        ])
+    };
+    policy(|shared| {
+        let policy = spec(PERMITS as u64, TOKENS).build(&shared.clock).unwrap();
+        let (looked, held, resized) = (policy.clone(), policy.clone(), policy.clone());
+        let available = move |leg: &str| looked.limiter().leg(leg).unwrap().available.unwrap();
+        let free = available.clone();
+        World {
+            policy,
+            direct: None,
+            permits: Box::new(move || (held.limiter().in_use("permits").unwrap(), free("permits"))),
+            tokens: Box::new(move || available("tokens")),
+            resize: Box::new(move |permits, tokens| {
+                resized.apply(spec(permits, tokens)).unwrap();
+            }),
+        }
+    });
+    // Versions from a source of the user's, and from our own.
+    struct OwnSource(&'static Foreign, usize);
+    impl PolicySource for OwnSource {
+        fn next(&mut self) -> impl Future<Output = Option<Result<PolicySpec, SourceError>>> + Send {
+            self.0.call("next of a source");
+            self.1 += 1;
+            let version = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(self.1 + 1))]);
+            ready((self.1 < 3).then_some(Ok(version)))
+        }
+    }
+    sweep((), |foreign| {
+        let clock = ManualClock::new();
+        let policy = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(1))])
+            .build(&clock)
+            .unwrap();
+        let (sender, versions) = Versions::new();
+        let held = policy.try_admit(1).unwrap();
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        tasks.spawn(policy.admit(1));
+        tasks.spawn(policy.follow(OwnSource(foreign, 0), |_| foreign.call("a listener to a source")));
+        tasks.spawn(policy.follow(versions, |_| foreign.call("a listener to versions")));
+        tasks.repoll();
+        for permits in [3, 4] {
+            let version = PolicySpec::new([LegSpec::new("permits", Rule::semaphore(permits))]);
+            foreign.step(|| sender.push(version));
+            tasks.run();
+        }
+        foreign.drop(sender);
+        foreign.drop(held);
+        tasks.end(&clock);
+        assert_eq!((policy.waiting(), policy.limiter().in_use("permits")), (0, Some(0)));
+        policy
+            .apply(PolicySpec::new([LegSpec::new("permits", Rule::semaphore(5))]))
+            .unwrap();
+        assert!(policy.try_admit(5).is_ok());
+    });
+}
+
+/// Classes of one limit, for each of which a policy waits.
+fn partitions() {
+    let make: [fn() -> Partitions; 3] = [
+        || Partitions::guaranteed(PERMITS, &[0.5, 0.5]).unwrap(),
+        || Partitions::lent(PERMITS, 2).unwrap(),
+        || Partitions::levels(PERMITS, &[1.0, 0.5]).unwrap(),
+    ];
+    for make in make {
+        sweep((), |foreign| {
+            let (clock, shared) = (ManualClock::new(), make());
+            let policies = [0, 1].map(|class| {
+                let legs = own(foreign).and(Arc::clone(shared.class(class))).and(own(foreign));
+                Policy::builder().clock(&clock).over(legs).unwrap()
+            });
+            foreign.arm();
+            let held = policies
+                .each_ref()
+                .map(|policy| foreign.step(|| policy.try_admit(1).ok()).flatten());
+            let mut tasks = Tasks::new(foreign);
+            for policy in [&policies[0], &policies[1], &policies[0]] {
+                tasks.spawn(policy.admit(1));
+            }
+            tasks.repoll();
+            foreign.step(|| shared.set_limit(PERMITS + 1));
+            tasks.cancel(0);
+            held.into_iter().flatten().for_each(|permit| foreign.drop(permit));
+            tasks.run();
+            foreign.disarm();
+            shared.set_limit(PERMITS);
+            tasks.end(&clock);
+            assert_eq!(
+                (shared.in_use(), policies[0].waiting(), policies[1].waiting()),
+                (0, 0, 0)
+            );
+            assert!(policies.iter().all(|policy| policy.try_admit(1).is_ok()));
+        });
+    }
+}
+
+#[cfg(feature = "channel")]
+fn channel_semaphores() {
+    use tollgate::ChannelSemaphore;
+    for ending in ["release", "resize", "close"] {
+        sweep(ending, |foreign| {
+            let (clock, semaphore) = (ManualClock::new(), Arc::new(ChannelSemaphore::new(PERMITS).unwrap()));
+            let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
+            let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+            let mut held = vec![semaphore.try_acquire().unwrap(), semaphore.try_acquire().unwrap()];
+            foreign.arm();
+            let mut tasks = Tasks::new(foreign);
+            for _ in 0..3 {
+                tasks.spawn(policy.admit(1));
+            }
+            tasks.repoll();
+            match ending {
+                "release" => {
+                    tasks.cancel(0);
+                    held.drain(..).for_each(|permit| foreign.drop(permit));
+                }
+                "resize" => drop(foreign.step(|| semaphore.set_limit(PERMITS + 2))),
+                _ => drop(foreign.step(|| semaphore.close())),
+            }
+            tasks.run();
+            foreign.disarm();
+            drop(held);
+            if ending != "close" {
+                semaphore.set_limit(PERMITS).unwrap();
+            }
+            tasks.end(&clock);
+            assert_eq!((policy.waiting(), semaphore.in_use()), (0, 0));
+            if ending != "close" {
+                drop(policy.try_admit(PERMITS as u64).expect("the next caller is served"));
+            }
+        });
+    }
+}
+
+/// Each verb of a permit and a reservation, at legs of which several hold something, with others who wait for that.
+fn verbs() {
+    for verb in ["finish", "drop", "forget", "settle", "cancel", "commit", "ask"] {
+        for boxed in [false, true] {
+            sweep((verb, boxed), |foreign| {
+                let clock = ManualClock::new();
+                let [front, back] = [(); 2].map(|()| Arc::new(Semaphore::new(PERMITS)));
+                let bucket = Arc::new(TokenBucket::new(quota(TOKENS)).on(&clock));
+                let breaker = || {
+                    let breaker = CircuitBreaker::builder().consecutive_failures(100).clock(&clock);
+                    breaker.classifier(move |outcome, _| {
+                        foreign.call("classifier");
+                        outcome
+                    })
+                };
+                let legs = own(foreign).and(Arc::clone(&front)).and(breaker().build().unwrap());
+                let legs = legs.and(own(foreign)).and(Arc::clone(&bucket)).and(Arc::clone(&back));
+                let legs = legs.and(own(foreign));
+                let gate = Policy::builder().clock(&clock);
+                let gate = match boxed {
+                    true => gate.over(legs.boxed()).unwrap(),
+                    false => {
+                        let gate = Policy::builder()
+                            .clock(&clock)
+                            .limit(own(foreign))
+                            .limit(Arc::clone(&front));
+                        let gate = gate.limit(breaker().build().unwrap()).limit(own(foreign));
+                        let gate = gate
+                            .limit(Arc::clone(&bucket))
+                            .limit(Arc::clone(&back))
+                            .limit(own(foreign));
+                        Policy::builder()
+                            .clock(&clock)
+                            .over(gate.build().unwrap().boxed())
+                            .unwrap()
+                    }
+                };
+                foreign.arm();
+                let permit = foreign.step(|| gate.try_admit(2).ok()).flatten();
+                let mut tasks = Tasks::new(foreign);
+                tasks.spawn(front.acquire_many(2));
+                tasks.spawn(back.acquire_many(2));
+                let reserve = |verb_needs| match verb_needs {
+                    true => {
+                        foreign.drop(permit);
+                        (None, foreign.step(|| gate.reserve(1).ok()).flatten())
+                    }
+                    false => (permit, None),
+                };
+                let (permit, reserved) = reserve(matches!(verb, "cancel" | "commit"));
+                let mut lost = 0;
+                match (verb, permit, reserved) {
+                    ("finish", Some(permit), _) => drop(foreign.step(|| permit.finish(Outcome::Failure))),
+                    ("forget", Some(permit), _) => {
+                        lost = 2;
+                        foreign.step(|| permit.forget());
+                    }
+                    ("settle", Some(mut permit), _) => {
+                        foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 0));
+                        foreign.drop(permit);
+                    }
+                    ("commit", _, Some(reserved)) => {
+                        let permit = foreign.step(|| reserved.commit());
+                        foreign.drop(permit);
+                    }
+                    (_, permit, reserved) => {
+                        // Refused by one leg: those before it give back.
+                        foreign.step(|| gate.try_admit(1).map_err(|refusal| refusal.retry_after()).ok());
+                        foreign.step(|| gate.limiter().visit_status(&mut |_| {}));
+                        foreign.drop((permit, reserved));
+                    }
+                }
+                foreign.disarm();
+                if lost > 0 {
+                    // What is forgotten is gone for good, at each leg alike.
+                    assert_eq!((front.limit(), back.limit()), (PERMITS - lost, PERMITS - lost));
+                    [&front, &back]
+                        .into_iter()
+                        .for_each(|semaphore| semaphore.add_permits(lost));
+                }
+                tasks.end(&clock);
+                assert_eq!((front.in_use(), back.in_use()), (0, 0));
+                assert_eq!(
+                    (front.available_permits(), back.available_permits()),
+                    (PERMITS, PERMITS)
+                );
+                clock.advance(100 * SECOND);
+                assert_eq!(bucket.available(), TOKENS);
+                drop(gate.try_admit(PERMITS as u64).expect("the next caller is served"));
+            });
+        }
+    }
+}
+
+fn runs() {
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(1)), ManualClock::new());
+        let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
+        let policy = Policy::builder().clock(&clock).max_queue(1).over(legs).unwrap();
+        let work = || {
+            foreign.call("work");
+            async {
+                foreign.call("the future of work");
+                Err::<(), ()>(())
+            }
+        };
+        let fallback = |_: Refusal<'_>| {
+            foreign.call("fallback");
+            async {
+                foreign.call("the future of a fallback");
+                Ok(())
+            }
+        };
+        let classify = |_: &Result<(), ()>| {
+            foreign.call("the class of a result");
+            Outcome::Ignored
+        };
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        tasks.spawn(async { policy.run(1, work).await.map_err(|_| ()) });
+        tasks.spawn(async { policy.run_classified(1, work, classify).await.map_err(|_| ()) });
+        let held = foreign.step(|| policy.try_admit(1).ok()).flatten();
+        tasks.spawn(policy.admit(1));
+        for _ in 0..2 {
+            tasks.spawn(async { policy.run(1, work).or_else(fallback).await });
+        }
+        tasks.repoll();
+        foreign.drop(held);
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!(policy.waiting(), 0);
+        untouched(&semaphore, 1);
+    });
+}
+
+fn breakers() {
+    let verbs = [
+        "calls",
+        "waiters",
+        "trip",
+        "hold_off",
+        "force_open",
+        "disable",
+        "metrics_only",
+    ];
+    for verb in verbs {
+        sweep(verb, |foreign| {
+            let clock = ManualClock::new();
+            let breaker = CircuitBreaker::builder()
+                .count_window(4)
+                .minimum_calls(2)
+                .failure_rate(0.5);
+            let breaker = breaker.probes(1).probe_timeout(36_000 * SECOND).clock(&clock);
+            let breaker = breaker.open_for(OpenTime::computed(move |_| {
+                foreign.call("open time");
+                SECOND
+            }));
+            let breaker = breaker
+                .on_event(move |_| foreign.call("listener"))
+                .classifier(move |outcome, _| {
+                    foreign.call("classifier");
+                    outcome
+                });
+            let (breaker, semaphore) = (Arc::new(breaker.build().unwrap()), Arc::new(Semaphore::new(PERMITS)));
+            let legs = own(foreign).and(Arc::clone(&semaphore)).and(Arc::clone(&breaker));
+            let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+            foreign.arm();
+            let mut tasks = Tasks::new(foreign);
+            for _ in 0..3 {
+                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
+                if let Some(permit) = permit {
+                    foreign.step(|| permit.finish(Outcome::Failure));
+                }
+            }
+            if verb == "waiters" {
+                for _ in 0..3 {
+                    tasks.spawn(async {
+                        if let Ok(permit) = policy.admit(1).await {
+                            permit.finish(Outcome::Failure);
+                        }
+                    });
+                }
+            }
+            foreign.step(|| match verb {
+                "trip" => breaker.trip(SECOND),
+                "hold_off" => breaker.hold_off(SECOND),
+                "force_open" => breaker.force_open(),
+                "disable" => breaker.disable(),
+                "metrics_only" => breaker.metrics_only(),
+                _ => {}
+            });
+            foreign.step(|| clock.advance(2 * SECOND));
+            tasks.run();
+            for outcome in [Outcome::Success, Outcome::Failure] {
+                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
+                if let Some(permit) = permit {
+                    foreign.step(|| permit.finish(outcome));
+                }
+            }
+            if matches!(verb, "force_open" | "disable" | "metrics_only") {
+                foreign.step(|| breaker.reset());
+                foreign.disarm();
+                breaker.reset();
+            }
+            tasks.end(&clock);
+            // A probe that is lost would come back only after its time-out.
+            clock.advance(100 * SECOND);
+            for outcome in [Outcome::Ignored, Outcome::Success] {
+                policy.try_admit(1).expect("the next caller is served").finish(outcome);
+            }
+            assert_eq!(policy.waiting(), 0);
+            untouched(&semaphore, PERMITS);
+        });
+    }
+}
+
+fn adaptive_limits() {
+    struct OwnLaw(&'static Foreign);
+    impl LimitLaw for OwnLaw {
+        fn next(&mut self, limit: f64, _: &Sample) -> f64 {
+            self.0.call("law");
+            if limit > 2.0 { 2.0 } else { 3.0 }
+        }
+    }
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let limit = Adaptive::builder(Arc::clone(&semaphore))
+            .law(OwnLaw(foreign))
+            .bounds(2, 3);
+        let limit = Arc::new(limit.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
+        let legs = own(foreign).and(Arc::clone(&limit)).and(own(foreign));
+        let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+        foreign.arm();
+        let held: Vec<_> = (0..2)
+            .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
+            .collect();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..3 {
+            tasks.spawn(policy.admit(1));
+        }
+        tasks.spawn(semaphore.acquire());
+        tasks.repoll();
+        clock.advance(SECOND);
+        for permit in held {
+            foreign.step(|| permit.finish(Outcome::Success));
+        }
+        tasks.cancel(0);
+        foreign.step(|| limit.pin(3));
+        foreign.step(|| limit.unpin());
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
+        // The law is asked again.
+        let before = limit.limit();
+        let permit = policy.try_admit(1).expect("the next caller is served");
+        clock.advance(SECOND);
+        permit.finish(Outcome::Success);
+        assert_ne!(limit.limit(), before);
+    });
+}
+
+/// A key all of whose traits are users' code.
+#[derive(Debug)]
+struct OwnKey(u64, ForeignRef);
+
+#[derive(Clone, Copy)]
+struct ForeignRef(&'static Foreign);
+
+impl fmt::Debug for ForeignRef {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+impl Clone for OwnKey {
+    fn clone(&self) -> Self {
+        self.1.0.call("clone of a key");
+        Self(self.0, self.1)
+    }
+}
+impl PartialEq for OwnKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.1.0.call("eq of a key");
+        self.0 == other.0
+    }
+}
+impl Eq for OwnKey {}
+impl Hash for OwnKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.1.0.call("hash of a key");
+        self.0.hash(state);
+    }
+}
+impl Drop for OwnKey {
+    fn drop(&mut self) {
+        self.1.0.dropped("drop of a key");
+    }
+}
+
+/// Runs `uses` with keys that are not dropped in the run.
+fn keys(foreign: &'static Foreign) -> &'static [OwnKey; 6] {
+    Box::leak(Box::new([0, 1, 2, 3, 4, 5].map(|key| OwnKey(key, ForeignRef(foreign)))))
+}
+
+fn keyed_limiters() {
+    const MOST: usize = 4;
+    struct Made(u64, Own, Semaphore);
+    impl Drop for Made {
+        fn drop(&mut self) {
+            self.1.foreign.dropped("drop of a limiter");
+        }
+    }
+    impl Limiter for Made {
+        type Ticket = <Semaphore as Limiter>::Ticket;
+        fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+            self.2.try_reserve(demand)
+        }
+        fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
+            self.2.cancel(ticket, now);
+        }
+        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
+            self.2.finish(ticket, outcome, now);
+        }
+        fn forget(&self, ticket: Self::Ticket) {
+            self.2.forget(ticket);
+        }
+        fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+            self.2.ready_at(demand)
+        }
+        fn is_pristine(&self, now: &ClockReading) -> bool {
+            self.1.is_pristine(now) && self.2.is_pristine(now)
+        }
+        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+            self.2.queues(visit);
+        }
+    }
+    for siphash in [false, true] {
+        sweep(siphash, |foreign| {
+            let map = Keyed::new(MOST, move |key: &OwnKey| {
+                foreign.call("maker");
+                Made(key.0, own(foreign), Semaphore::new(1))
+            });
+            let map = if siphash { map.siphash() } else { map };
+            let keys = keys(foreign);
+            foreign.arm();
+            let first = foreign.step(|| map.get(&keys[0]).ok()).flatten();
+            let held = first
+                .as_ref()
+                .and_then(|first| foreign.step(|| first.try_admit_owned(1).ok()))
+                .flatten();
+            for key in keys {
+                let entry = foreign.step(|| map.get(key).ok()).flatten();
+                foreign.drop(entry);
+                let entry = foreign.step(|| map.entry(key).ok()).flatten();
+                foreign.drop(entry);
+                let entry = foreign.step(|| map.peek(key)).flatten();
+                foreign.drop(entry);
+            }
+            let gone = foreign.step(|| map.remove(&keys[5])).flatten();
+            foreign.drop(gone);
+            foreign.step(|| map.evict_pristine());
+            foreign.disarm();
+            assert!(map.len() <= MOST);
+            // A key whose permit is held has not got another limiter.
+            if let (Some(first), Some(_)) = (&first, &held) {
+                assert!(Arc::ptr_eq(first, &map.get(&keys[0]).unwrap()));
+            }
+            foreign.arm();
+            foreign.drop(held);
+            foreign.drop(first);
+            foreign.disarm();
+            map.evict_pristine();
+            assert_eq!(map.len(), 0, "an entry is kept");
+            let all: Vec<_> = keys[..MOST].iter().map(|key| map.get(key).unwrap()).collect();
+            for (limiter, key) in all.iter().zip(keys) {
+                assert_eq!(limiter.0, key.0, "the limiter of another key");
+                assert!(limiter.try_admit(1).is_ok());
+            }
+        });
+    }
+}
+
+fn keyed_rates() {
+    sweep((), |foreign| {
+        const MOST: usize = 4;
+        let clock = ManualClock::new();
+        let (rates, keys) = (KeyedRate::new(MOST, quota(TOKENS)).on(&clock), keys(foreign));
+        foreign.arm();
+        let mut taken = [0; 6];
+        for _ in 0..2 {
+            for (key, taken) in keys.iter().zip(&mut taken) {
+                *taken += u64::from(foreign.step(|| rates.try_acquire(key, 1).is_ok()).unwrap_or(false));
+                foreign.step(|| rates.available(key));
+            }
+        }
+        foreign.disarm();
+        assert!(rates.len() <= MOST);
+        for (key, taken) in keys.iter().zip(taken).filter(|(_, taken)| *taken > 0) {
+            assert!(rates.available(key) + taken <= TOKENS);
+        }
+        clock.advance(100 * SECOND);
+        assert!(keys[..MOST].iter().all(|key| rates.try_acquire(key, TOKENS).is_ok()));
+        forget(rates);
+    });
+}
+
+fn waiting_rooms() {
+    sweep((), |foreign| {
+        let clock = ManualClock::new();
+        let room = WaitingRoom::new(2, Quota::per_second(1)).unwrap().on(&clock);
+        let keys = keys(foreign);
+        foreign.arm();
+        for key in &keys[..3] {
+            foreign.step(|| room.book(key).is_ok());
+        }
+        foreign.step(|| room.cancel(&keys[0]));
+        clock.advance(5 * SECOND);
+        foreign.step(|| room.redeem(&keys[1]));
+        foreign.disarm();
+        for key in keys {
+            room.cancel(key);
+        }
+        assert!(room.is_empty());
+        assert!(keys[..2].iter().all(|key| room.book(key).is_ok()));
+    });
+}
+
+/// Units that are taken ahead of the callers.
+fn leases() {
+    sweep((), |foreign| {
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
+        let lease = Arc::new(Leased::new(bucket, 2));
+        let bucket = lease.limiter();
+        let legs = own(foreign).and(Arc::clone(&lease)).and(own(foreign));
+        let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+        let seen = Cell::new(0);
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..6 {
+            tasks.spawn(async { policy.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
+        }
+        tasks.repoll();
+        assert!(bucket.available() + seen.get() <= TOKENS);
+        tasks.cancel(5);
+        foreign.step(|| lease.release());
+        foreign.step(|| clock.advance(SECOND));
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!(policy.waiting(), 0);
+        clock.advance(100 * SECOND);
+        lease.release();
+        assert!(bucket.available() <= TOKENS);
+        drop(policy.try_admit(TOKENS).expect("the next caller is served"));
+    });
+}
+
+// ---- Limiters of which users write more than the admission
+
+/// Permits with a queue, both the user's. It loses no place and no permit when it panics: it panics before it joins and after
+/// it has left.
+struct OwnQueue {
+    foreign: &'static Foreign,
+    state: Mutex<OwnPlaces>,
+}
+
+struct OwnPlaces {
+    limit: u64,
+    in_use: u64,
+    places: u64,
+    waiting: VecDeque<(u64, u64, Waker)>,
+    granted: Vec<(u64, u64)>,
+}
+
+impl OwnQueue {
+    fn new(foreign: &'static Foreign, limit: u64) -> Self {
+        let state = OwnPlaces {
+            limit,
+            in_use: 0,
+            places: 0,
+            waiting: VecDeque::new(),
+            granted: Vec::new(),
+        };
+        let state = Mutex::new(state);
+        Self { foreign, state }
+    }
+
+    /// Changes the permits, and grants those that are free. Each waker is woken, whichever of them panics.
+    fn change(&self, change: impl FnOnce(&mut OwnPlaces)) {
+        let mut wakers = Vec::new();
+        {
+            let state = &mut *self.state.lock().unwrap();
+            change(state);
+            while let Some(&(place, units, _)) = state.waiting.front()
+                && state.in_use + units <= state.limit
+            {
+                state.in_use += units;
+                state.granted.push((place, units));
+                wakers.extend(state.waiting.pop_front().map(|(.., waker)| waker));
+            }
+        }
+        let panics = wakers
+            .into_iter()
+            .map(|waker| catch_unwind(AssertUnwindSafe(|| waker.wake())));
+        if let Some(Err(panic)) = panics.collect::<Vec<_>>().into_iter().find(Result::is_err) {
+            resume_unwind(panic);
+        }
+    }
+
+    fn permits(&self) -> (u64, u64) {
+        let state = self.state.lock().unwrap();
+        (state.in_use, state.limit - state.in_use)
+    }
+}
+
+impl WaitQueue for OwnQueue {
+    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
+        self.foreign.call("join of a queue");
+        let waker = waker.clone();
+        let mut place = 0;
+        self.change(|state| {
+            state.places += 1;
+            place = state.places;
+            state.waiting.push_back((place, units, waker));
+        });
+        QueueKey::new(QueueId::of(self), place)
+    }
+    fn leave(&self, claim: QueueKey) {
+        self.change(|state| {
+            state.waiting.retain(|(place, ..)| *place != claim.key());
+            if let Some(at) = state.granted.iter().position(|(place, _)| *place == claim.key()) {
+                state.in_use -= state.granted.swap_remove(at).1;
+            }
+        });
+        self.foreign.call("leave of a queue");
+    }
+}
+
+impl Limiter for OwnQueue {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        self.foreign.call("try_reserve of a queue");
+        let (units, claim) = (demand.units(), demand.queue_key(QueueId::of(self)));
+        let mut state = self.state.lock().unwrap();
+        let granted = claim.and_then(|claim| state.granted.iter().position(|(place, _)| *place == claim.key()));
+        if let Some(at) = granted {
+            state.granted.swap_remove(at);
+            return Ok(units);
+        }
+        if claim.is_none() && state.waiting.is_empty() && state.in_use + units <= state.limit {
+            state.in_use += units;
+            return Ok(units);
+        }
+        Err(Refusal::new(Reason::Saturated, "own", units, Wait::Turn(self)))
+    }
+    fn cancel(&self, units: u64, _: &ClockReading) {
+        self.change(|state| state.in_use -= units);
+        self.foreign.call("cancel of a queue");
+    }
+    fn finish(&self, units: u64, _: Outcome, now: &ClockReading) {
+        self.cancel(units, now);
+    }
+    fn forget(&self, _: u64) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.foreign.call("ready_at of a queue");
+        let (units, claim) = (demand.units(), demand.queue_key(QueueId::of(self)));
+        let state = self.state.lock().unwrap();
+        let is_ready = match claim {
+            Some(claim) => state.waiting.iter().all(|(place, ..)| *place != claim.key()),
+            None => state.waiting.is_empty() && state.in_use + units + demand.ahead() <= state.limit,
+        };
+        match is_ready {
+            true => ReadyAt::NOW,
+            false => ReadyAt::in_turn("own", self, units),
+        }
+    }
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+        visit(self);
+    }
+}
+
+fn own_queues() {
+    policy(|shared| {
+        let queue = Arc::new(OwnQueue::new(shared.first.foreign, PERMITS as u64));
+        let legs = shared.first.and(shared.rate()).and(Arc::clone(&queue)).and(shared.last);
+        let (resized, bucket) = (Arc::clone(&queue), shared.rate());
+        World {
+            direct: None,
+            permits: Box::new(move || queue.permits()),
+            resize: Box::new(move |permits, tokens| {
+                let change = || resized.change(|state| state.limit = permits);
+                let panic = catch_unwind(AssertUnwindSafe(change)).err();
+                bucket.set_quota(quota(tokens), Inherit::AsIs);
+                if let Some(panic) = panic {
+                    resume_unwind(panic);
+                }
+            }),
+            ..shared.world(Policy::builder().clock(&shared.clock).over(legs).unwrap())
+        }
+    });
+}
+
+/// A rate or permits of the user's, around ours. It panics before it takes and after it has given back.
+struct OwnAround<L>(&'static Foreign, L);
+
+impl<L: Limiter> Limiter for OwnAround<L> {
+    type Ticket = L::Ticket;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
+        self.0.call("try_reserve around");
+        self.1.try_reserve(demand)
+    }
+    fn cancel(&self, ticket: L::Ticket, now: &ClockReading) {
+        self.1.cancel(ticket, now);
+        self.0.call("cancel around");
+    }
+    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: &ClockReading) {
+        self.1.finish(ticket, outcome, now);
+        self.0.call("finish around");
+    }
+    fn forget(&self, ticket: L::Ticket) {
+        self.1.forget(ticket);
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.0.call("ready_at around");
+        self.1.ready_at(demand)
+    }
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+        self.1.queues(visit);
+    }
+}
+
+impl<L: Prepaid> Prepaid for OwnAround<L> {
+    fn give_back(&self, ticket: L::Ticket, unspent: u64, now: &ClockReading) {
+        self.1.give_back(ticket, unspent, now);
+        self.0.call("give_back");
+    }
+    fn charge(&self, units: u64, now: &ClockReading) -> L::Ticket {
+        self.0.call("charge");
+        self.1.charge(units, now)
+    }
+}
+
+impl<L: Resizable> Resizable for OwnAround<L> {
+    fn limit(&self) -> usize {
+        self.0.call("limit");
+        self.1.limit()
+    }
+    fn set_limit(&self, limit: usize) {
+        self.1.set_limit(limit);
+        self.0.call("set_limit");
+    }
+    fn in_use(&self) -> usize {
+        self.0.call("in_use");
+        self.1.in_use()
+    }
+    fn may_reach(&self, most: usize) {
+        self.1.may_reach(most);
+    }
+}
+
+/// Units that are taken ahead of the callers from a rate of the user's.
+fn leases_of_own_rates() {
+    sweep((), |foreign| {
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
+        let lease = Arc::new(Leased::new(OwnAround(foreign, bucket), 2));
+        let bucket = &lease.limiter().1;
+        let policy = Policy::builder().clock(&clock).over(Arc::clone(&lease)).unwrap();
+        let seen = Cell::new(0);
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..6 {
+            tasks.spawn(async { policy.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
+        }
+        let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
+        foreign.drop(reserved);
+        tasks.repoll();
+        assert!(bucket.available() + seen.get() <= TOKENS);
+        tasks.cancel(5);
+        let settled = foreign.step(|| policy.try_admit(1).ok()).flatten();
+        if let Some(mut permit) = settled {
+            foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 3));
+            foreign.drop(permit);
+        }
+        foreign.step(|| lease.release());
+        foreign.step(|| clock.advance(SECOND));
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!(policy.waiting(), 0);
+        clock.advance(100 * SECOND);
+        lease.release();
+        assert!(bucket.available() <= TOKENS);
+        drop(policy.try_admit(TOKENS).expect("the next caller is served"));
+    });
+}
+
+fn adaptive_limits_of_own_permits() {
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let limit = Adaptive::builder(OwnAround(foreign, Arc::clone(&semaphore))).bounds(2, 3);
+        let limit = Arc::new(limit.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
+        let policy = Policy::builder().clock(&clock).over(Arc::clone(&limit)).unwrap();
+        foreign.arm();
+        let held: Vec<_> = (0..2)
+            .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
+            .collect();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..3 {
+            tasks.spawn(policy.admit(1));
+        }
+        tasks.spawn(semaphore.acquire());
+        tasks.repoll();
+        clock.advance(SECOND);
+        for (permit, outcome) in held.into_iter().zip([Outcome::Success, Outcome::Overload]) {
+            foreign.step(|| permit.finish(outcome));
+        }
+        tasks.cancel(0);
+        for pinned in [3, 2] {
+            foreign.step(|| limit.pin(pinned));
+        }
+        foreign.step(|| limit.unpin());
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
+        // What is pinned is in force, whatever has panicked before.
+        for pinned in [3, 2] {
+            limit.pin(pinned);
+            assert_eq!(semaphore.limit(), pinned);
+        }
+        drop(policy.try_admit(2).expect("the next caller is served"));
+    });
+}
+
+/// Threads that are blocked at a policy while legs panic, beside tasks that wait there.
+fn blocked_threads() {
+    for ending in ["drop", "time-out"] {
+        sweep(ending, |foreign| {
+            let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+            let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
+            let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+            let mut tasks = Tasks::new(foreign);
+            let held = semaphore.try_acquire_many(PERMITS as u32).unwrap();
+            foreign.arm();
+            tasks.spawn(semaphore.acquire());
+            let (tell, told) = mpsc::channel();
+            let (blocked, waits) = (policy.clone(), SECOND);
+            let thread = std::thread::spawn(move || {
+                let block = || match ending {
+                    "drop" => blocked.admit_blocking(1).map(drop).is_ok(),
+                    _ => blocked.admit_blocking_timeout(1, waits).map(drop).is_ok(),
+                };
+                foreign.step(block);
+                tell.send(()).unwrap();
+            });
+            while policy.waiting() == 0 && !thread.is_finished() {
+                std::thread::yield_now();
+            }
+            tasks.spawn(policy.admit(1));
+            tasks.repoll();
+            if ending == "time-out" {
+                foreign.step(|| clock.advance(2 * SECOND));
+            }
+            foreign.drop(held);
+            told.recv_timeout(20 * SECOND).expect("the thread is blocked for good");
+            thread.join().unwrap();
+            tasks.run();
+            tasks.end(&clock);
+            assert_eq!(policy.waiting(), 0);
+            untouched(&semaphore, PERMITS);
+        });
+    }
+}
+
+/// A clock of the user's inside a limiter of governor.
+#[cfg(feature = "governor")]
+fn governed_limiters() {
+    use governor::{Quota, RateLimiter};
+    use std::num::NonZeroU32;
+    #[derive(Clone)]
+    struct OwnClock(&'static Foreign, Clock);
+    impl governor::clock::Clock for OwnClock {
+        type Instant = <Clock as governor::clock::Clock>::Instant;
+        fn now(&self) -> Self::Instant {
+            self.0.call("now of a clock");
+            governor::clock::Clock::now(&self.1)
+        }
+    }
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
+        let burst = NonZeroU32::new(PERMITS as u32).unwrap();
+        let limiter = RateLimiter::direct_with_clock(
+            Quota::per_second(burst).allow_burst(burst),
+            OwnClock(foreign, clock.clock().clone()),
+        );
+        let legs = own(foreign)
+            .and(Arc::clone(&semaphore))
+            .and(tollgate::Governed::new(limiter).on(&clock));
+        let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        for _ in 0..4 {
+            tasks.spawn(policy.admit(1));
+        }
+        tasks.spawn(policy.admit_timeout(1, 5 * SECOND));
+        tasks.repoll();
+        tasks.cancel(2);
+        foreign.step(|| clock.advance(SECOND));
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!(policy.waiting(), 0);
+        untouched(&semaphore, PERMITS);
+        clock.advance(100 * SECOND);
+        drop(policy.try_admit(1).expect("the next caller is served"));
+    });
+}
+
+/// Shares of one budget, for each of which a policy waits.
+fn fair_budgets() {
+    for ending in ["cancel", "settle", "leave", "time"] {
+        sweep(ending, |foreign| {
+            let clock = ManualClock::new();
+            let budget = FairBudget::new(quota(TOKENS)).on(&clock);
+            let shares = [(); 2].map(|()| Arc::new(budget.share()));
+            let policies = shares.each_ref().map(|share| {
+                let legs = own(foreign).and(Arc::clone(share)).and(own(foreign));
+                Policy::builder().clock(&clock).over(legs).unwrap()
+            });
+            let other = budget.share();
+            other.try_acquire(1).unwrap();
+            foreign.arm();
+            let held = foreign.step(|| policies[0].reserve(1).ok()).flatten();
+            let settled = foreign.step(|| policies[1].try_admit(2).ok()).flatten();
+            let mut tasks = Tasks::new(foreign);
+            for policy in [&policies[0], &policies[1], &policies[0]] {
+                tasks.spawn(policy.admit(2));
+            }
+            tasks.repoll();
+            match (ending, held, settled) {
+                ("settle", held, Some(mut permit)) => {
+                    foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 0));
+                    foreign.drop((held, permit));
+                }
+                ("cancel", held, permit) => {
+                    foreign.drop(held);
+                    tasks.cancel(0);
+                    foreign.drop(permit);
+                }
+                ("leave", held, permit) => {
+                    foreign.drop(other);
+                    foreign.drop((held, permit));
+                }
+                (_, held, permit) => {
+                    foreign.step(|| clock.advance(10 * SECOND));
+                    foreign.drop((held, permit));
+                }
+            }
+            tasks.run();
+            tasks.end(&clock);
+            assert_eq!(policies.each_ref().map(Policy::waiting), [0, 0]);
+            // Each share is full in the end, and holds no more than its burst.
+            clock.advance(100 * SECOND);
+            assert_eq!(shares.each_ref().map(|share| share.available()), [TOKENS; 2]);
+        });
+    }
+}
+
+/// Versions from a file, whose changes a thread reports.
+#[cfg(feature = "policy-file")]
+fn file_sources() {
+    use tollgate::policy::source::FileSource;
+    let folder = std::env::temp_dir().join(format!("tollgate-panic-sweep-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("policy.toml");
+    let write = |permits: u64| {
+        let legs = format!("[[leg]]\nname = \"permits\"\nkind = \"semaphore\"\nlimit = {permits}\n");
+        std::fs::write(&file, legs).unwrap();
+    };
+    sweep((), |foreign| {
+        write(1);
+        let (spec, source) = FileSource::open(&file).unwrap();
+        let clock = ManualClock::new();
+        let policy = spec.build(&clock).unwrap();
+        let source = source.settle_for(Duration::ZERO).look_every(3_600 * SECOND);
+        let held = policy.try_admit(1).unwrap();
+        write(2);
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        tasks.spawn(policy.admit(1));
+        tasks.spawn(policy.follow(source, |_| foreign.call("a listener to a file")));
+        // The version is in force, or a panic has ended the task that follows the file.
+        let in_force = || {
+            policy
+                .limiter()
+                .leg("permits")
+                .is_some_and(|leg| leg.capacity == Some(2))
+        };
+        while !in_force() && tasks.list[1].is_some() {
+            tasks.run();
+            std::thread::yield_now();
+        }
+        tasks.repoll();
+        tasks.cancel(1);
+        foreign.drop(held);
+        tasks.end(&clock);
+        assert_eq!((policy.waiting(), policy.limiter().in_use("permits")), (0, Some(0)));
+        assert!(policy.try_admit(1).is_ok());
+        // A look at the file that is under way ends, and lets go of its waker.
+        let begun = std::time::Instant::now();
+        while foreign.wakers.load(SeqCst) > 0 && begun.elapsed() < 20 * SECOND {
+            std::thread::yield_now();
+        }
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A recorder of the user's, and a limiter that shows its legs.
+#[cfg(feature = "metrics")]
+fn gauges() {
+    use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+    use std::collections::HashMap;
+    use tollgate::observe::Gauges;
+    use tollgate::status::State;
+    #[derive(Default)]
+    struct Values(Mutex<HashMap<Key, f64>>);
+    struct OwnGauge(&'static Foreign, Arc<Values>, Key);
+    impl GaugeFn for OwnGauge {
+        fn increment(&self, _: f64) {}
+        fn decrement(&self, _: f64) {}
+        fn set(&self, value: f64) {
+            self.0.call("set of a gauge");
+            self.1.0.lock().unwrap().insert(self.2.clone(), value);
+        }
+    }
+    struct OwnRecorder(&'static Foreign, Arc<Values>);
+    impl Recorder for OwnRecorder {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
+        }
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            self.0.call("register_gauge");
+            Gauge::from_arc(Arc::new(OwnGauge(self.0, Arc::clone(&self.1), key.clone())))
+        }
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+    /// As many legs as are held, all of which limit.
+    struct Shown(Own, AtomicUsize);
+    impl Limiter for Shown {
+        type Ticket = u64;
+        fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+            self.0.try_reserve(demand)
+        }
+        fn cancel(&self, _: u64, _: &ClockReading) {}
+        fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {}
+        fn forget(&self, _: u64) {}
+        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+            ReadyAt::NOW
+        }
+        fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+            for leg in &["one", "two", "three"][..self.1.load(SeqCst)] {
+                self.0.foreign.call("visit_status of a leg");
+                let (limit, in_use, waiting) = (7, 5, 3);
+                visit(Status::new(leg, "own", State::Permits { limit, in_use, waiting }));
+            }
+        }
+        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+    }
+    sweep((), |foreign| {
+        let values = Arc::<Values>::default();
+        let recorder = OwnRecorder(foreign, Arc::clone(&values));
+        let shown = Shown(own(foreign), AtomicUsize::new(3));
+        let mut gauges = Gauges::new("api");
+        metrics::with_local_recorder(&recorder, || {
+            foreign.arm();
+            for legs in [3, 2, 3] {
+                shown.1.store(legs, SeqCst);
+                foreign.step(|| gauges.record(&shown));
+            }
+            foreign.disarm();
+            // Each gauge is as the next visit_status says: those of a leg that is gone are zero.
+            shown.1.store(1, SeqCst);
+            gauges.record(&shown);
+        });
+        for (key, value) in &*values.0.lock().unwrap() {
+            let is_of = |leg| key.labels().any(|label| (label.key(), label.value()) == ("leg", leg));
+            match is_of("one") {
+                true => assert!(*value > 0.0, "{key}"),
+                false => assert_eq!(*value, 0.0, "{key}"),
+            }
+        }
+    });
+}
+
+/// Each line: a test, the situations that it sweeps, and the files of the sources that call users' code there.
+macro_rules! table {
+    ($($(#[$when:meta])* $test:ident: $situations:ident in [$($file:literal),*];)*) => {
+        $($(#[$when])* #[test] fn $test() { $situations(); })*
+    };
+}
+
+table! {
+    wakers_of_a_semaphore_may_panic: semaphores in [
+        "semaphore/acquire.rs", "semaphore/line.rs", "semaphore/special.rs", "semaphore/rest.rs", "semaphore/in_turn.rs",
+        "sync/wake.rs"
+    ];
+    blocked_threads_survive_the_panics_of_others: blocking in ["policy/admit.rs"];
+    wakers_of_timers_may_panic: timers in ["time/manual.rs", "time/sleep.rs"];
+    wakers_of_the_timer_thread_may_panic: thread_timer in ["time/thread_timer.rs"];
+    legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/pump.rs", "policy/legs.rs", "rate/in_turn.rs", "sync/turns.rs"];
+    legs_of_a_chain_may_panic: policies_of_a_chain in ["policy/and.rs", "semaphore/claim.rs"];
+    legs_in_a_box_may_panic: policies_of_a_box in ["policy/boxed.rs"];
+    legs_in_adapters_may_panic: policies_of_adapters in ["policy/linked/mark.rs"];
+    #[cfg(any(feature = "tracing", feature = "metrics"))]
+    observed_legs_may_panic: policies_that_are_observed in ["observe/observed.rs"];
+    wakers_and_sources_of_a_specification_may_panic: policies_of_a_specification in [
+        "policy/source/push.rs", "policy/source/follow.rs", "policy/live/apply.rs"
+    ];
+    legs_beside_partitions_may_panic: partitions in ["shed/partitions.rs"];
+    #[cfg(feature = "channel")]
+    legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
+    any_verb_of_a_permit_may_panic: verbs in ["permit.rs"];
+    work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
+    classifiers_and_listeners_may_panic: breakers in [
+        "breaker/builder.rs", "breaker/circuit.rs", "breaker/limiter.rs", "breaker/open_time.rs"
+    ];
+    laws_of_adaptive_limits_may_panic: adaptive_limits in ["adaptive/limiter.rs"];
+    keys_and_makers_may_panic: keyed_limiters in ["keyed/map.rs", "keyed/hashing.rs"];
+    keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
+    keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room.rs"];
+    legs_beside_a_lease_may_panic: leases in [];
+    queues_of_own_limiters_may_panic: own_queues in [];
+    rates_under_a_lease_may_panic: leases_of_own_rates in [];
+    permits_under_an_adaptive_limit_may_panic: adaptive_limits_of_own_permits in [];
+    legs_may_panic_while_threads_are_blocked: blocked_threads in [];
+    #[cfg(feature = "governor")]
+    clocks_of_governor_may_panic: governed_limiters in ["governed.rs"];
+    legs_beside_a_fair_share_may_panic: fair_budgets in [];
+    #[cfg(feature = "policy-file")]
+    wakers_and_listeners_of_a_file_may_panic: file_sources in ["policy/source/read.rs"];
+    #[cfg(feature = "metrics")]
+    recorders_and_surveys_may_panic: gauges in ["observe/gauges.rs"];
+}

@@ -1,0 +1,234 @@
+//! How limiters say that they stand.
+
+use std::time::Duration;
+use tollgate::keyed::{FairBudget, Shared};
+use tollgate::shed::{RetryBudget, Throttler};
+use tollgate::status::{State, Status};
+use tollgate::{
+    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
+    Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TOKENS: Cost = Cost::new("tokens");
+
+/// One line for each leg: its name, its kind, what it counts if not calls, and its numbers.
+fn visit_status(limiter: &impl Limiter) -> Vec<String> {
+    let mut lines = Vec::new();
+    limiter.visit_status(&mut |status: Status<'_>| {
+        let cost = status.cost.map_or(String::new(), |cost| format!(" of {}", cost.name()));
+        let numbers = match status.state {
+            State::Permits { limit, in_use, waiting } => format!("{in_use}/{limit} +{waiting}"),
+            State::Rate {
+                limit,
+                window,
+                available,
+                next,
+            } => format!("{available}/{limit} in {window:?}, next {next:?}"),
+            State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
+            State::Queue { waiting } => format!("+{waiting}"),
+            State::Opaque { next } => format!("opaque, next {next:?}"),
+            State::Budget { limit, available } => format!("{available}/{limit} kept"),
+            State::Shed { likelihood } => format!("{likelihood:.3} shed"),
+            other => panic!("{other:?}"),
+        };
+        lines.push(format!("{} ({}){cost}: {numbers}", status.leg, status.kind));
+    });
+    lines
+}
+
+#[test]
+fn rates_report_the_remainder_and_the_next_refill() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(4).burst(2)).on(&clock);
+    assert_eq!(
+        visit_status(&bucket),
+        ["token_bucket (token_bucket): 2/2 in 500ms, next Some(0ns)"]
+    );
+    bucket.try_acquire(2).unwrap();
+    clock.advance(Duration::from_millis(100));
+    assert_eq!(
+        visit_status(&bucket),
+        ["token_bucket (token_bucket): 0/2 in 500ms, next Some(150ms)"]
+    );
+    let zero = TokenBucket::new(Quota::zero()).on(&clock);
+    assert!(visit_status(&zero)[0].contains("0/0 in "), "{:?}", visit_status(&zero));
+    assert!(visit_status(&TokenBucket::new(Quota::unlimited()).on(&clock)).is_empty());
+
+    let window = SlidingWindow::new(3, SECOND).unwrap().on(&clock);
+    window.try_acquire(1).unwrap();
+    assert_eq!(
+        visit_status(&window),
+        ["sliding_window (sliding_window): 2/3 in 1s, next Some(0ns)"]
+    );
+    let log = SlidingLog::new(1, SECOND).unwrap().on(&clock);
+    log.try_acquire(1).unwrap();
+    assert_eq!(
+        visit_status(&log),
+        ["sliding_log (sliding_log): 0/1 in 1s, next Some(1s)"]
+    );
+    let fixed = FixedWindow::new(5, SECOND).unwrap().on(&clock);
+    assert_eq!(
+        visit_status(&fixed),
+        ["fixed_window (fixed_window): 5/5 in 1s, next Some(0ns)"]
+    );
+    let leaky = LeakyBucket::new(Quota::per_second(10)).on(&clock);
+    assert!(
+        visit_status(&leaky)[0].starts_with("leaky_bucket (leaky_bucket): 1/"),
+        "{:?}",
+        visit_status(&leaky)
+    );
+    let warm = Warmup::new(Quota::per_second(2), SECOND * 4).unwrap().on(&clock);
+    assert!(
+        visit_status(&warm)[0].starts_with("warmup (warmup): 2/"),
+        "{:?}",
+        visit_status(&warm)
+    );
+}
+
+#[test]
+fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
+    let clock = ManualClock::new();
+    let shared = Shared::new(Semaphore::new(7));
+    let found = Adaptive::builder(Semaphore::new(10))
+        .bounds(1, 20)
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let both = Semaphore::new(5).named("a").and(
+        TokenBucket::new(Quota::per_minute(60))
+            .on(&clock)
+            .per(TOKENS)
+            .named("b"),
+    );
+    let policy = Policy::builder()
+        .limit(both)
+        .limit(shared.clone().per_call())
+        .limit(found.named("found"))
+        .build()
+        .unwrap();
+    assert_eq!(visit_status(&shared.clone().boxed()), ["semaphore (semaphore): 0/7 +0"]);
+    let _permit = policy.try_admit(Ask::one().cost(TOKENS, 20)).unwrap();
+    assert_eq!(
+        visit_status(&policy),
+        [
+            "a (semaphore): 1/5 +0",
+            "b (token_bucket) of tokens: 40/60 in 60s, next Some(0ns)",
+            "semaphore (semaphore): 1/7 +0",
+            "found (adaptive): 1/10 +0",
+            "line (line): +0",
+        ]
+    );
+}
+
+/// Given one rate for two shares, then what a share gets in a time is by how many want theirs.
+#[test]
+fn a_fair_share_is_the_smaller_the_more_want_theirs() {
+    let clock = ManualClock::new();
+    let budget = FairBudget::new(Quota::per_second(10).burst(5)).on(&clock);
+    let (a, b) = (budget.share(), budget.share());
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 5/5 in 500ms, next Some(0ns)"]
+    );
+    a.try_acquire(5).unwrap();
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 0/5 in 500ms, next Some(100ms)"]
+    );
+    assert_eq!(
+        visit_status(&b),
+        ["fair_share (fair_share): 5/5 in 1s, next Some(0ns)"],
+        "if it took some"
+    );
+    b.try_acquire(5).unwrap();
+    assert_eq!(
+        visit_status(&a),
+        ["fair_share (fair_share): 0/5 in 1s, next Some(200ms)"]
+    );
+    clock.advance(Duration::from_millis(200));
+    assert!(a.try_acquire(1).is_ok() && b.try_acquire(1).is_ok(), "as they said");
+
+    let share = FairBudget::new(Quota::zero()).on(&clock).share();
+    assert!(
+        visit_status(&share)[0].ends_with("next None"),
+        "{:?}",
+        visit_status(&share)
+    );
+    assert!(visit_status(&FairBudget::new(Quota::unlimited()).on(&clock).share()).is_empty());
+}
+
+#[test]
+fn shedders_report_the_remainder_or_the_refusal_probability() {
+    let clock = ManualClock::new();
+    let budget = RetryBudget::new(0.5, 3).unwrap();
+    let _retry = budget.try_admit(2).unwrap();
+    assert_eq!(visit_status(&budget), ["retry_budget (retry_budget): 1/3 kept"]);
+
+    let throttler = Throttler::new(1.0, 0.9, 10 * SECOND).unwrap().on(&clock).seed(1);
+    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.000 shed"]);
+    throttler.try_admit(1).unwrap().finish(Outcome::Overload);
+    // One was asked, none accepted: 1 of 1 + 1.
+    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.500 shed"]);
+}
+
+#[cfg(feature = "governor")]
+#[test]
+fn a_governor_limiter_reports_its_latest_snapshot() {
+    let clock = ManualClock::new();
+    let quota = governor::Quota::with_period(SECOND).unwrap();
+    let limiter = governor::RateLimiter::direct_with_clock(quota, clock.clock().clone());
+    let gate = tollgate::Governed::new(limiter).on(&clock);
+    assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 0ns"]);
+    drop(gate.try_admit(1).unwrap());
+    assert!(gate.try_admit(1).is_err());
+    clock.advance(Duration::from_millis(400));
+    assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 600ms"]);
+    clock.advance(SECOND);
+    assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 0ns"]);
+}
+
+#[test]
+fn a_breaker_says_how_long_it_stays_open() {
+    let clock = ManualClock::new();
+    let breaker = CircuitBreaker::builder().count_window(1).minimum_calls(1).clock(&clock);
+    let breaker = breaker.open_for(tollgate::OpenTime::fixed(3 * SECOND)).build().unwrap();
+    assert_eq!(visit_status(&breaker), ["breaker (breaker): Closed None"]);
+    breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    clock.advance(SECOND);
+    assert_eq!(
+        (breaker.state(), visit_status(&breaker)),
+        (BreakerState::Open, vec!["breaker (breaker): Open Some(2s)".into()])
+    );
+}
+
+#[cfg(feature = "policy-file")]
+#[test]
+fn legs_from_a_file_show_the_settings_in_force() {
+    use tollgate::policy::file::Format;
+    use tollgate::policy::spec::PolicySpec;
+    let text = |limit: u64| {
+        format!(
+            "[[leg]]\nname = 'core'\nkind = 'semaphore'\nlimit = {limit}\n\
+             [[leg]]\nname = 'tokens'\nkind = 'token-bucket'\nquota = '60/min'\nper = 'tokens'\n\
+             [[leg]]\nname = 'tried'\nkind = 'semaphore'\nlimit = 1\nshadow = true\n"
+        )
+    };
+    let clock = ManualClock::new();
+    let policy = PolicySpec::parse(&text(4), Format::Toml)
+        .unwrap()
+        .build(&clock)
+        .unwrap();
+    let shown = |limit| {
+        vec![
+            format!("core (semaphore): 0/{limit} +0"),
+            "tokens (token_bucket) of tokens: 60/60 in 60s, next Some(0ns)".into(),
+            "line (line): +0".into(),
+        ]
+    };
+    assert_eq!(visit_status(&policy), shown(4));
+    policy
+        .apply(PolicySpec::parse(&text(9), Format::Toml).unwrap())
+        .unwrap();
+    assert_eq!(visit_status(&policy), shown(9));
+}

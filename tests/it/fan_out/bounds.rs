@@ -1,0 +1,211 @@
+//! Fan-out at its bounds: of room, of limits, of what it knows in advance; and what is left of it at its end.
+
+use futures::channel::mpsc;
+use futures::stream::StreamExt;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+use tollgate::breaker::BreakerState;
+use tollgate::fan_out::{fan_out, fan_out_stream};
+use tollgate::pool::TaskError;
+use tollgate::{CircuitBreaker, Policy, Semaphore};
+
+/// Lets all other tasks of a current-thread runtime run until they wait.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Numbers from zero, and how many of them have been taken.
+fn counted() -> (impl Iterator<Item = usize> + Send, Arc<AtomicUsize>) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    ((0..).inspect(move |_| _ = count.fetch_add(1, Ordering::SeqCst)), taken)
+}
+
+/// Given a limit of 2 and 4 results at hand, when some are taken and others are left, then as many items are taken, but for
+/// the last.
+#[tokio::test]
+async fn capacity_is_freed_while_results_are_ready() {
+    let (items, taken) = counted();
+    let mut results = fan_out(items, 2).map(|_| async {});
+    settle().await;
+    assert_eq!(taken.load(Ordering::SeqCst), 4);
+    for given in 1..=3 {
+        assert!(results.next().await.is_some());
+        settle().await;
+        assert_eq!(taken.load(Ordering::SeqCst), 4 + given - 1);
+    }
+}
+
+/// Given a limit of zero, with and without room for results beside it, when it is raised, then all run.
+#[tokio::test]
+async fn a_limit_of_zero_may_be_raised() {
+    for ahead in [None, Some(0), Some(5)] {
+        let slots = Arc::new(Semaphore::new(0));
+        let mut builder = fan_out(0..10, &slots);
+        if let Some(ahead) = ahead {
+            builder = builder.buffer(ahead);
+        }
+        let results = tokio::spawn(builder.map(|_| async {}).count());
+        settle().await;
+        assert!(!results.is_finished());
+        slots.set_limit(2);
+        assert_eq!(results.await.unwrap(), 10);
+    }
+}
+
+/// Given a limit that is made smaller while room for results is left, when items end, then nothing is started in their
+/// place until it holds.
+#[tokio::test]
+async fn a_limit_that_was_lowered_holds_with_room_to_spare() {
+    let slots = Arc::new(Semaphore::new(3));
+    let gates = Arc::new(Mutex::new(Vec::new()));
+    let opened = Arc::clone(&gates);
+    let results = fan_out(0..6, &slots).buffer(100).map(move |_| {
+        let (open, gate) = oneshot::channel::<()>();
+        opened.lock().unwrap().push(open);
+        gate
+    });
+    settle().await;
+    assert_eq!(slots.in_use(), 3);
+    slots.set_limit(1);
+    let open = || gates.lock().unwrap().remove(0).send(()).unwrap();
+    for left in [2, 1, 1] {
+        open();
+        settle().await;
+        assert_eq!(slots.in_use(), left);
+    }
+    drop(results);
+}
+
+/// More than a semaphore may have is as many as it may.
+#[tokio::test]
+async fn a_limit_beyond_all_bounds_is_none() {
+    assert_eq!(fan_out(0..100, usize::MAX).map(|_| async {}).count().await, 100);
+    let bounded = fan_out(0..100, usize::MAX).buffer(usize::MAX).ordered();
+    assert_eq!(bounded.map(|_| async {}).count().await, 100);
+}
+
+/// Given futures that are ready at once, and room for all of their results, then other tasks get their turns in between.
+#[tokio::test]
+async fn a_ready_source_yields_to_other_tasks() {
+    const ITEMS: usize = 100_000;
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let items = (0..ITEMS).inspect(move |_| _ = count.fetch_add(1, Ordering::SeqCst));
+    let results = fan_out(items, 1).buffer(ITEMS).map(|_| async {});
+    tokio::task::yield_now().await;
+    let taken = taken.load(Ordering::SeqCst);
+    assert!(taken > 0 && taken < ITEMS, "{taken}");
+    drop(results);
+}
+
+/// Given a source of which nothing is known in advance, or of which only a bound is, then no total is reported.
+#[tokio::test]
+async fn a_known_total_is_reported() {
+    let totals = Arc::new(Mutex::new(Vec::new()));
+    let told = || {
+        let totals = Arc::clone(&totals);
+        move |progress: tollgate::fan_out::Progress| totals.lock().unwrap().push(progress.total)
+    };
+    let known = fan_out(0..2, 1).progress(told());
+    assert_eq!(known.map(|_| async {}).count().await, 2);
+    let bounded = fan_out((0..2).filter(|n| n % 2 == 0), 1).progress(told());
+    assert_eq!(bounded.map(|_| async {}).count().await, 1);
+    let unknown = fan_out((0..).map_while(|n| (n < 1).then_some(n)), 1).progress(told());
+    assert_eq!(unknown.map(|_| async {}).count().await, 1);
+    assert_eq!(*totals.lock().unwrap(), [Some(2), Some(2), None, None]);
+}
+
+/// Given runners that idle, when the source ends, then they end, although the results have not been dropped.
+#[tokio::test]
+async fn no_waiter_is_left_when_the_source_has_ended() {
+    let (send, items) = mpsc::unbounded();
+    let mut results = fan_out_stream(items, 4).map(|_: u32| tokio::task::yield_now());
+    for n in 0..4 {
+        send.unbounded_send(n).unwrap();
+    }
+    settle().await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 4);
+    drop(send);
+    settle().await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+    for _ in 0..4 {
+        assert!(results.next().await.is_some());
+    }
+    assert!(results.next().await.is_none());
+}
+
+/// Given results in order, of which the first is still to come, when the runtime is shut down, then those behind it come,
+/// and why there are no more.
+#[test]
+fn in_order_a_runtime_that_is_shut_down_leaves_no_gap() {
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let mut results = runtime.block_on(async {
+        let results = fan_out(0..3, 3).ordered().map(|n| async move {
+            if n == 0 {
+                std::future::pending::<()>().await;
+            }
+            n
+        });
+        settle().await;
+        results
+    });
+    drop(runtime);
+    let mut next = || futures::executor::block_on(results.next());
+    assert!(matches!((next(), next()), (Some(Ok(1)), Some(Ok(2)))));
+    assert!(matches!(next(), Some(Err(TaskError::Aborted))));
+    assert!(next().is_none());
+}
+
+/// Given a breaker in front of the items, then it counts failures where futures may fail, and panics everywhere.
+#[tokio::test]
+async fn a_policy_receives_the_outcomes_of_its_items() {
+    let breaker = || {
+        Arc::new(
+            CircuitBreaker::builder()
+                .count_window(1)
+                .failure_rate(1.0)
+                .build()
+                .unwrap(),
+        )
+    };
+    let after = |breaker: &CircuitBreaker| breaker.state();
+    let policy = |breaker: &Arc<CircuitBreaker>| Policy::new(Arc::clone(breaker));
+
+    let fails = breaker();
+    let results = fan_out(0..1, 1)
+        .admit_by(policy(&fails))
+        .try_map(|_| async { Err::<(), _>(()) });
+    assert_eq!((results.count().await, after(&fails)), (1, BreakerState::Open));
+
+    let returns = breaker();
+    let results = fan_out(0..1, 1)
+        .admit_by(policy(&returns))
+        .map(|_| async { Err::<(), _>(()) });
+    assert_eq!((results.count().await, after(&returns)), (1, BreakerState::Closed));
+
+    let panics = breaker();
+    let results = fan_out(0..1, 1)
+        .admit_by(policy(&panics))
+        .map(|_| async { resume_unwind(Box::new("on purpose")) });
+    let results = results.map(|result: Result<(), _>| result.is_err());
+    assert_eq!(
+        (results.collect::<Vec<_>>().await, after(&panics)),
+        (vec![true], BreakerState::Open)
+    );
+
+    let dropped = breaker();
+    let mut results = fan_out(0..1, 1)
+        .admit_by(policy(&dropped))
+        .map(|_| std::future::pending::<()>());
+    assert!(futures::poll!(results.next()).is_pending());
+    settle().await;
+    drop(results);
+    settle().await;
+    assert_eq!(after(&dropped), BreakerState::Closed);
+}

@@ -1,0 +1,228 @@
+//! How a fan-out ends: by a failure, in order and as they come, and with its runtime.
+
+use futures::stream::StreamExt;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate::fan_out::{fan_out, fan_out_stream};
+use tollgate::pool::{Failed, TaskError};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Lets all other tasks of a current-thread runtime run until they wait.
+async fn settle() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Which items have run to their ends.
+#[derive(Clone, Default)]
+struct Ends(Arc<Mutex<BTreeSet<usize>>>);
+
+impl Ends {
+    fn note(&self, n: usize) {
+        self.0.lock().unwrap().insert(n);
+    }
+
+    fn all(&self) -> Vec<usize> {
+        self.0.lock().unwrap().iter().copied().collect()
+    }
+}
+
+/// Given a source that has ended, and a consumer that looks later, when an item fails, then what runs is dropped then and
+/// there, and the failure comes first: for as many items as there are runners, for fewer, and for the last of many.
+#[tokio::test(start_paused = true)]
+async fn a_failure_after_the_end_of_the_source_drops_the_running_items() {
+    for (items, fails) in [(8, 0), (3, 0), (1_000, 999)] {
+        let ends = Ends::default();
+        let inner = ends.clone();
+        let fan = fan_out(0..items, 8).buffer(items);
+        let mut results = fan.try_map(move |n| {
+            let ends = inner.clone();
+            async move {
+                if n == fails {
+                    sleep(millis(20)).await;
+                    return Err(n);
+                }
+                if n + 8 < items {
+                    return Ok(n);
+                }
+                sleep(millis(300)).await;
+                ends.note(n);
+                Ok(n)
+            }
+        });
+        sleep(LONG).await;
+        assert!(ends.all().is_empty());
+        assert!(matches!(results.next().await, Some(Err(Failed::Error(n))) if n == fails));
+        assert!(results.next().await.is_none());
+    }
+}
+
+/// Given a failure in order, then the items behind it are dropped at once. So is the source, even while a runner waits for
+/// its next item. The items in front of the failure run to their end.
+#[tokio::test(start_paused = true)]
+async fn in_order_items_that_run_behind_a_failure_are_dropped() {
+    let (send, receive) = futures::channel::mpsc::unbounded();
+    for n in 0..4 {
+        send.unbounded_send(n).unwrap();
+    }
+    let ends = Ends::default();
+    let inner = ends.clone();
+    let mut results = fan_out_stream(receive, 8).ordered().try_map(move |n: usize| {
+        let ends = inner.clone();
+        async move {
+            if n == 1 {
+                sleep(millis(50)).await;
+                return Err(n);
+            }
+            sleep(millis(if n == 0 { 1_000 } else { 300 })).await;
+            ends.note(n);
+            Ok(n)
+        }
+    });
+    settle().await;
+    assert!(!send.is_closed());
+    sleep(millis(60)).await;
+    assert!(send.is_closed());
+    let start = Instant::now();
+    assert!(matches!(results.next().await, Some(Ok(0))));
+    assert!(matches!(results.next().await, Some(Err(Failed::Error(1)))));
+    assert!(results.next().await.is_none());
+    assert_eq!(start.elapsed(), millis(940));
+    sleep(LONG).await;
+    assert_eq!(ends.all(), [0]);
+}
+
+/// A source that panics is a failure as well: what runs is dropped, and nothing goes before it.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_panics_is_the_first_failure() {
+    let ends = Ends::default();
+    let inner = ends.clone();
+    let source = (0..4).inspect(|n| {
+        if *n == 3 {
+            std::panic::resume_unwind(Box::new("source"));
+        }
+    });
+    let mut results = fan_out(source, 8).try_map(move |n: usize| {
+        let ends = inner.clone();
+        async move {
+            sleep(millis(20)).await;
+            ends.note(n);
+            Err::<(), _>(n)
+        }
+    });
+    sleep(LONG).await;
+    assert!(ends.all().is_empty());
+    assert!(matches!(
+        results.next().await,
+        Some(Err(Failed::Task(TaskError::Panicked(_))))
+    ));
+    assert!(results.next().await.is_none());
+}
+
+/// Given a second failure in front of the first, then the results end behind that one; behind the first it changes nothing.
+#[tokio::test(start_paused = true)]
+async fn in_order_the_failure_that_counts_is_the_one_in_front() {
+    let after = |times: [u64; 4]| {
+        fan_out(0..4, 4).ordered().try_map(move |n: usize| async move {
+            sleep(millis(times[n])).await;
+            if n == 0 { Ok(n) } else { Err(n) }
+        })
+    };
+    for times in [[400, 300, 100, 200], [10, 100, 100, 100], [10, 100, 200, 50]] {
+        let results: Vec<_> = timeout(LONG, after(times).collect()).await.unwrap();
+        assert!(matches!(results[..], [Ok(0), Err(Failed::Error(1))]), "{results:?}");
+    }
+}
+
+/// Given a failure in order, when the runtime is shut down while an item in front of it runs, then the consumer learns it
+/// in that place.
+#[test]
+fn a_runtime_shutdown_after_a_failure_leaves_no_waiter() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut results = runtime.block_on(async {
+        let results = fan_out(0..100, 6).ordered().try_map(|n| async move {
+            match n {
+                0 | 2 => Ok(n),
+                4 => Err(n),
+                _ => std::future::pending().await,
+            }
+        });
+        settle().await;
+        results
+    });
+    drop(runtime);
+    // Everything has happened: there is nothing to wait for.
+    let mut next = || futures::FutureExt::now_or_never(results.next()).expect("the consumer is left waiting");
+    assert!(matches!(next(), Some(Ok(0))));
+    assert!(matches!(next(), Some(Err(Failed::Task(TaskError::Aborted)))));
+    assert!(next().is_none());
+}
+
+#[derive(Default)]
+struct Note(AtomicBool);
+
+impl Wake for Note {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The same for a consumer that waits.
+#[test]
+fn a_consumer_that_waits_behind_a_failure_is_woken_by_the_end_of_the_runtime() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (fail, fails) = oneshot::channel::<()>();
+    let mut fails = Some(fails);
+    let mut results = runtime.block_on(async {
+        fan_out(0..2, 2).ordered().try_map(move |n| {
+            let fails = fails.take_if(|_| n == 1);
+            async move {
+                match fails {
+                    Some(fails) => Err::<(), _>(fails.await.is_ok()),
+                    None => std::future::pending().await,
+                }
+            }
+        })
+    });
+    let woken = Arc::new(Note::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let poll = |results: &mut _| {
+        let mut cx = Context::from_waker(&waker);
+        StreamExt::poll_next_unpin(results, &mut cx)
+    };
+    runtime.block_on(async {
+        settle().await;
+        fail.send(()).unwrap();
+        settle().await;
+    });
+    assert!(poll(&mut results).is_pending());
+    drop(runtime);
+    assert!(woken.0.load(Ordering::SeqCst));
+    let told = poll(&mut results);
+    assert!(matches!(told, Poll::Ready(Some(Err(Failed::Task(TaskError::Aborted))))));
+}
+
+/// Given a runtime that ends while the source has nothing, then the consumer learns it once.
+#[test]
+fn the_end_of_the_runtime_is_reported_once() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut results = runtime.block_on(async {
+        let results = fan_out_stream(futures::stream::pending::<u8>(), 1).map(|n| async move { n });
+        settle().await;
+        results
+    });
+    drop(runtime);
+    let ends: Vec<_> = futures::executor::block_on_stream(&mut results).collect();
+    assert!(matches!(ends[..], [Err(TaskError::Aborted)]), "{ends:?}");
+}

@@ -1,0 +1,6 @@
+//! Limits by key.
+
+mod fair;
+mod idle;
+mod map;
+mod rate;

@@ -1,0 +1,154 @@
+//! Limits that are lowered for a while: what asks for more waits, and holds up none that fit.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+#[cfg(feature = "channel")]
+use tollgate::ChannelSemaphore;
+use tollgate::shed::Partitions;
+use tollgate::{Limiter, LimiterExt, Order, Policy, Semaphore};
+
+/// A semaphore of either kind, whose limit is 5 at first.
+trait Dips: Limiter + 'static {
+    fn set(&self, limit: usize);
+}
+
+impl Dips for Semaphore {
+    fn set(&self, limit: usize) {
+        self.set_limit(limit);
+    }
+}
+
+#[cfg(feature = "channel")]
+impl Dips for ChannelSemaphore {
+    fn set(&self, limit: usize) {
+        self.set_limit(limit).unwrap();
+    }
+}
+
+fn poll<F: Future>(future: &mut Pin<Box<F>>) -> Poll<F::Output> {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn semaphores() -> [Arc<Semaphore>; 4] {
+    [
+        Semaphore::builder(5),
+        Semaphore::builder(5).overtakes(2),
+        Semaphore::builder(5).order(Order::Lifo),
+        Semaphore::builder(5).order(Order::RoundRobin { classes: 2 }),
+    ]
+    .map(|builder| Arc::new(builder.build().unwrap()))
+}
+
+#[cfg(feature = "channel")]
+fn channel() -> Arc<ChannelSemaphore> {
+    Arc::new(ChannelSemaphore::new(5).unwrap())
+}
+
+/// Given a limit that has dipped, when a policy asks for more than that, then it waits, and those that fit are admitted meanwhile,
+/// by the same policy and by another one. It is admitted when the limit is raised again.
+fn waits_beside_those_that_fit<L: Dips>(slots: Arc<L>) {
+    let [one, other] = [(); 2].map(|()| Policy::new(Arc::clone(&slots)));
+    slots.set(2);
+    let mut large = Box::pin(one.admit(4));
+    assert!(poll(&mut large).is_pending());
+    for policy in [&one, &other] {
+        assert!(matches!(poll(&mut Box::pin(policy.admit(2))), Poll::Ready(Ok(_))));
+        assert!(policy.try_admit(1).is_ok());
+        let held = slots.try_admit(2).unwrap();
+        let mut small = Box::pin(policy.admit(1));
+        assert!(poll(&mut small).is_pending());
+        drop(held);
+        assert!(matches!(poll(&mut small), Poll::Ready(Ok(_))));
+    }
+    assert!(poll(&mut large).is_pending());
+    slots.set(4);
+    assert!(matches!(poll(&mut large), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn an_ask_above_a_limit_that_has_dipped_holds_up_none_that_fit() {
+    semaphores().into_iter().for_each(waits_beside_those_that_fit);
+    #[cfg(feature = "channel")]
+    waits_beside_those_that_fit(channel());
+}
+
+/// Given a policy that has a place in the queue of a semaphore, when the limit dips below what it asks for, by a change or since a
+/// permit is forgotten, then it gives up the place: those behind it that fit are admitted. It is admitted when the limit is raised.
+fn gives_up_its_place<L: Dips>(slots: Arc<L>, forgets: bool) {
+    let [one, other] = [(); 2].map(|()| Policy::new(Arc::clone(&slots)));
+    let held = slots.try_admit(2).unwrap();
+    let mut rest: Vec<_> = (0..2).map(|_| slots.try_admit(1).unwrap()).collect();
+    let mut large = Box::pin(one.admit(5));
+    let mut small = Box::pin(other.admit(2));
+    assert!(poll(&mut large).is_pending());
+    assert!(poll(&mut small).is_pending());
+    match forgets {
+        true => held.forget(),
+        false => {
+            slots.set(3);
+            drop(held);
+        }
+    }
+    rest.pop();
+    let admitted = poll(&mut small);
+    assert!(matches!(admitted, Poll::Ready(Ok(_))));
+    assert!(poll(&mut large).is_pending());
+    drop((rest, admitted));
+    slots.set(5);
+    assert!(matches!(poll(&mut large), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_place_in_a_queue_is_given_up_when_the_limit_dips_below_it() {
+    for forgets in [false, true] {
+        for slots in semaphores() {
+            gives_up_its_place(slots, forgets);
+        }
+        #[cfg(feature = "channel")]
+        gives_up_its_place(channel(), forgets);
+    }
+}
+
+/// The place that is given up was the last: a semaphore without waiters is taken without its queue, as before.
+#[test]
+fn a_semaphore_is_as_before_when_the_last_place_is_given_up() {
+    for slots in semaphores() {
+        let policy = Policy::new(Arc::clone(&slots));
+        let held = slots.try_acquire_many(3).unwrap();
+        let mut large = Box::pin(policy.admit(4));
+        assert!(poll(&mut large).is_pending());
+        assert_eq!(slots.waiting(), 1);
+        slots.set_limit(3);
+        assert_eq!((slots.waiting(), slots.in_use()), (0, 3));
+        drop(held);
+        assert_eq!((slots.available_permits(), slots.in_use()), (3, 0));
+        drop(slots.try_acquire_many(3).unwrap());
+        drop(large);
+        assert_eq!((slots.waiting(), slots.available_permits()), (0, 3));
+    }
+}
+
+/// What has been handed over is kept, whatever the limit is then.
+#[test]
+fn a_grant_that_was_not_looked_at_outlasts_a_dip() {
+    let slots = Arc::new(Semaphore::new(5));
+    let policy = Policy::new(Arc::clone(&slots));
+    let held = slots.try_acquire_many(3).unwrap();
+    let mut large = Box::pin(policy.admit(4));
+    assert!(poll(&mut large).is_pending());
+    drop(held);
+    slots.set_limit(2);
+    assert!(matches!(poll(&mut large), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_demand_that_no_partition_can_hold_blocks_none_of_its_own_policy() {
+    let shared = Partitions::lent(2, 2).unwrap();
+    let policy = Policy::new(Arc::clone(shared.class(0)));
+    let mut large = Box::pin(policy.admit(3));
+    assert!(poll(&mut large).is_pending());
+    assert!(matches!(poll(&mut Box::pin(policy.admit(2))), Poll::Ready(Ok(_))));
+    shared.set_limit(3);
+    assert!(matches!(poll(&mut large), Poll::Ready(Ok(_))));
+}

@@ -1,0 +1,19 @@
+//! Policies: legs, the queue, reloading, files.
+
+mod attack;
+mod conditional;
+#[cfg(feature = "policy-file")]
+mod file;
+mod inherit;
+mod long;
+mod lowered_limits;
+mod notifications;
+mod peaks;
+mod queue;
+mod queue_order;
+mod queue_published;
+mod reload;
+#[cfg(feature = "policy-file")]
+mod run;
+#[cfg(feature = "policy-file")]
+mod source;

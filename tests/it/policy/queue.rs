@@ -1,0 +1,853 @@
+//! The queue of a policy: panics of users' code, its one timer, what can never be admitted, and legs that are not waited
+//! for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use tollgate::policy::linked::{Load, Mark};
+use tollgate::policy::spec::{LegSpec, PolicySpec, Rule};
+use tollgate::sync::Notify;
+use tollgate::time::{Clock, ClockReading};
+use tollgate::{Ask, BreakerState, CircuitBreaker, Cost, Demand, Inherit, Instant, Limiter, LimiterExt};
+use tollgate::{
+    ManualClock, OpenTime, Outcome, Overflow, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
+    TokenBucket, Wait,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Panics when it is woken.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        resume_unwind(Box::new("waker"));
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+impl Count {
+    fn new() -> Arc<Self> {
+        Arc::default()
+    }
+    fn get(&self) -> usize {
+        self.0.load(SeqCst)
+    }
+}
+
+fn panics() -> Waker {
+    Waker::from(Arc::new(Panics))
+}
+
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>, waker: Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&waker))
+}
+
+fn counted<F: Future + ?Sized>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
+    poll(future, Waker::from(Arc::clone(count)))
+}
+
+fn caught(call: impl FnOnce()) -> bool {
+    catch_unwind(AssertUnwindSafe(call)).is_err()
+}
+
+// ---- What several legs give back at once
+
+/// The permit comes back before the token. A waiter that was judged in between would find no token before its deadline.
+#[track_caller]
+fn cancels_as_a_whole<L: Limiter + 'static>(policy: &Policy<L>, slow: &TokenBucket) {
+    let reservation = policy.reserve(1).unwrap();
+    let mut waiter = pin!(policy.admit(1));
+    assert!(poll(waiter.as_mut(), Waker::noop().clone()).is_pending());
+    slow.try_acquire(1).unwrap();
+    drop(reservation);
+    assert!(matches!(poll(waiter, Waker::noop().clone()), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_waiter_is_judged_after_a_cancel_has_given_back_to_all_legs() {
+    let clock = ManualClock::new();
+    let slow = || Arc::new(TokenBucket::new(Quota::per_hour(1).burst(2)).on(&clock));
+    let builder = || Policy::builder().clock(&clock).max_wait(5 * SECOND);
+    let bucket = slow();
+    let built = builder().limit(Arc::clone(&bucket)).limit(Semaphore::new(1));
+    cancels_as_a_whole(&built.build().unwrap(), &bucket);
+    let bucket = slow();
+    let chain = Arc::clone(&bucket).and(Semaphore::new(1));
+    cancels_as_a_whole(&builder().over(chain).unwrap(), &bucket);
+    let bucket = slow();
+    let boxed = Arc::clone(&bucket).boxed().and(Semaphore::new(1).boxed());
+    cancels_as_a_whole(&builder().over(boxed).unwrap(), &bucket);
+}
+
+// ---- Panics of wakers
+
+/// A budget of ten tokens that nothing refills, all of them taken.
+fn spent(clock: &ManualClock) -> Arc<TokenBucket> {
+    let bucket = Arc::new(TokenBucket::new(Quota::zero().burst(10)).on(clock));
+    bucket.try_acquire(10).unwrap();
+    bucket
+}
+
+/// The second of two fits as well when the first one's waker panics: after a raise of a quota, and after a release.
+#[test]
+fn a_waker_that_panics_keeps_no_other_from_being_woken() {
+    let clock = ManualClock::new();
+    let bucket = spent(&clock);
+    let policy = Policy::new(Arc::clone(&bucket));
+    let (mut one, mut two) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
+    let count = Count::new();
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(caught(
+        || bucket.set_quota(Quota::per_second(10).burst(10), Inherit::Reset)
+    ));
+    assert_eq!(count.get(), 1);
+
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots));
+    let held = slots.try_acquire_many(2).unwrap();
+    let (mut one, mut two) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(caught(|| drop(held)));
+    assert_eq!(count.get(), 2);
+}
+
+#[test]
+fn an_event_reaches_each_policy_whichever_waker_panics() {
+    let clock = ManualClock::new();
+    let bucket = spent(&clock);
+    let policies = [(); 2].map(|()| Policy::new(Arc::clone(&bucket)));
+    let (mut one, mut two) = (pin!(policies[0].admit(1)), pin!(policies[1].admit(1)));
+    let count = Count::new();
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(caught(
+        || bucket.set_quota(Quota::per_second(10).burst(10), Inherit::Reset)
+    ));
+    assert_eq!(count.get(), 1);
+}
+
+/// The newcomer's poll panics, since it has evicted; its place has an owner all the same, and goes with it.
+#[test]
+fn a_newcomer_whose_eviction_panics_leaves_nothing() {
+    let slots = Arc::new(Semaphore::new(1));
+    let builder = Policy::builder().max_queue(1).overflow(Overflow::EvictOldest);
+    let policy = builder.over(Arc::clone(&slots)).unwrap();
+    let held = slots.try_acquire().unwrap();
+    let mut old = Box::pin(policy.admit(1));
+    assert!(poll(old.as_mut(), panics()).is_pending());
+    let mut new = Box::pin(policy.admit(1));
+    assert!(caught(|| drop(poll(new.as_mut(), Waker::noop().clone()))));
+    assert_eq!(policy.waiting(), 1);
+    drop((old, new, held));
+    assert_eq!((policy.waiting(), slots.in_use()), (0, 0));
+    assert!(policy.try_admit(1).is_ok());
+}
+
+/// A waker releases what another policy waits for, and panics; so does the waker of that policy. One pass, two panics.
+#[test]
+fn wakers_that_panic_one_within_the_other_end_no_process() {
+    struct Releases(Mutex<Option<OwnedSemaphorePermit>>);
+    impl Wake for Releases {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().unwrap().take());
+            resume_unwind(Box::new("releases"));
+        }
+    }
+    let slots = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
+    let [first, second] = slots.each_ref().map(|slots| Policy::new(Arc::clone(slots)));
+    let [held, other] = slots
+        .each_ref()
+        .map(|slots| Arc::clone(slots).try_acquire_owned().unwrap());
+    let (mut one, mut two) = (Box::pin(first.admit(1)), Box::pin(second.admit(1)));
+    let releases = Waker::from(Arc::new(Releases(Mutex::new(Some(other)))));
+    assert!(poll(one.as_mut(), releases).is_pending());
+    assert!(poll(two.as_mut(), panics()).is_pending());
+    assert!(caught(|| drop(held)));
+    // Both have been handed what they waited for, and give it back.
+    assert!(slots.iter().all(|slots| slots.available_permits() == 0));
+    drop((one, two));
+    assert!(slots.iter().all(|slots| slots.in_use() == 0));
+}
+
+/// What unwinds gives its permit back, and wakes a waker that panics: that would abort the process.
+#[test]
+fn a_permit_that_goes_in_a_panic_survives_the_wakers_that_it_wakes() {
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots));
+    let held = policy.try_admit(1).unwrap();
+    let more = slots.try_acquire().unwrap();
+    let mut direct = pin!(slots.acquire());
+    let mut queued = pin!(policy.admit(1));
+    assert!(poll(direct.as_mut(), panics()).is_pending());
+    assert!(poll(queued.as_mut(), panics()).is_pending());
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let _permits = (held, more);
+        resume_unwind(Box::new("outer"));
+    }));
+    assert_eq!(unwound.unwrap_err().downcast_ref(), Some(&"outer"));
+    assert!(poll(direct, Waker::noop().clone()).is_ready());
+    assert!(poll(queued, Waker::noop().clone()).is_ready());
+}
+
+/// A head that leaves, and whose waker panics as it is dropped, frees those behind it all the same.
+#[test]
+fn a_waker_whose_drop_panics_holds_up_no_waiter() {
+    struct PanicsOnDrop;
+    impl Wake for PanicsOnDrop {
+        fn wake(self: Arc<Self>) {}
+    }
+    impl Drop for PanicsOnDrop {
+        fn drop(&mut self) {
+            resume_unwind(Box::new("drop"));
+        }
+    }
+    let slots = Arc::new(Semaphore::new(2));
+    let _held = slots.try_acquire().unwrap();
+    let policy = Policy::new(Arc::clone(&slots));
+    let mut large = Box::pin(policy.admit(2));
+    let mut small = pin!(policy.admit(1));
+    let count = Count::new();
+    assert!(poll(large.as_mut(), Waker::from(Arc::new(PanicsOnDrop))).is_pending());
+    assert!(counted(small.as_mut(), &count).is_pending());
+    let _ = caught(|| drop(large));
+    assert_eq!(count.get(), 1);
+    drop(poll(small, Waker::noop().clone()));
+
+    let mut large = Box::pin(slots.acquire_many(2));
+    let mut small = pin!(slots.acquire());
+    assert!(poll(large.as_mut(), Waker::from(Arc::new(PanicsOnDrop))).is_pending());
+    assert!(counted(small.as_mut(), &count).is_pending());
+    let _ = caught(|| drop(large));
+    assert_eq!(count.get(), 2);
+    assert!(poll(small, Waker::noop().clone()).is_ready());
+}
+
+// ---- Panics of legs
+
+/// A count of free places. Asked for 13 it panics, a set number of times.
+#[derive(Default)]
+struct Fussy {
+    free: AtomicU64,
+    panics: AtomicU64,
+    notify: Notify,
+}
+
+impl Fussy {
+    fn give(&self, units: u64) {
+        self.free.fetch_add(units, SeqCst);
+        self.notify.notify_all();
+    }
+}
+
+impl Limiter for Fussy {
+    type Ticket = u64;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
+        let units = demand.units();
+        let free = |free: u64| free.checked_sub(units);
+        if self.free.fetch_update(SeqCst, SeqCst, free).is_err() {
+            return Err(Refusal::new(Reason::Saturated, "fussy", units, Wait::Event));
+        }
+        let panics = |left: u64| left.checked_sub(1);
+        if units == 13 && self.panics.fetch_update(SeqCst, SeqCst, panics).is_ok() {
+            self.free.fetch_add(units, SeqCst);
+            resume_unwind(Box::new("thirteen"));
+        }
+        Ok(units)
+    }
+    fn cancel(&self, ticket: u64, _: &ClockReading) {
+        self.give(ticket);
+    }
+    fn finish(&self, ticket: u64, _: Outcome, _: &ClockReading) {
+        self.give(ticket);
+    }
+    fn forget(&self, _: u64) {}
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.notify);
+        match self.free.load(SeqCst) >= demand.units() {
+            true => ReadyAt::NOW,
+            false => ReadyAt::on_event("fussy"),
+        }
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+}
+
+#[test]
+fn a_leg_that_panics_once_is_asked_once_more() {
+    let fussy = Arc::new(Fussy::default());
+    let policy = Policy::new(Arc::clone(&fussy));
+    let count = Count::new();
+    let mut wait = pin!(policy.admit(13));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    fussy.panics.store(1, SeqCst);
+    fussy.give(13);
+    assert_eq!(count.get(), 1);
+    assert!(matches!(counted(wait, &count), Poll::Ready(Ok(_))));
+}
+
+/// The panic reaches the waiter that it is about, and not the caller whose release drove the queue.
+#[test]
+fn a_leg_that_panics_for_one_waiter_ends_that_wait_and_no_other() {
+    let fussy = Arc::new(Fussy::default());
+    let policy = Policy::new(Arc::clone(&fussy));
+    let counts = [Count::new(), Count::new()];
+    let mut first = Box::pin(policy.admit(13));
+    let mut second = pin!(policy.admit(1));
+    assert!(counted(first.as_mut(), &counts[0]).is_pending());
+    assert!(counted(second.as_mut(), &counts[1]).is_pending());
+    fussy.panics.store(u64::MAX, SeqCst);
+    fussy.give(13);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 1]);
+    let ended = catch_unwind(AssertUnwindSafe(|| drop(counted(first.as_mut(), &counts[0]))));
+    assert_eq!(ended.unwrap_err().downcast_ref(), Some(&"thirteen"));
+    assert!(matches!(counted(second, &counts[1]), Poll::Ready(Ok(_))));
+    drop(first);
+    assert_eq!((policy.waiting(), fussy.free.load(SeqCst)), (0, 13));
+}
+
+/// The deadline of the first passes. Its poll ends its wait, and serves the next at once: no timer is due, and no permit comes
+/// back.
+#[test]
+fn a_waiter_behind_one_whose_deadline_passes_is_served_at_that_instant() {
+    let clock = ManualClock::new();
+    let semaphore = Arc::new(Semaphore::new(2));
+    let policy = Policy::builder().clock(&clock).over(Arc::clone(&semaphore)).unwrap();
+    let _held = semaphore.try_acquire().unwrap();
+    let counts = [Count::new(), Count::new()];
+    let mut first = pin!(policy.admit_timeout(2, 10 * MS));
+    let mut second = pin!(policy.admit(1));
+    assert!(counted(first.as_mut(), &counts[0]).is_pending());
+    assert!(counted(second.as_mut(), &counts[1]).is_pending());
+    clock.advance(10 * MS);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 0]);
+    assert!(matches!(counted(first, &counts[0]), Poll::Ready(Err(_))));
+    assert_eq!(counts[1].get(), 1);
+    assert!(matches!(counted(second, &counts[1]), Poll::Ready(Ok(_))));
+}
+
+// ---- The timer
+
+/// A bucket, and how often it is asked.
+struct Asked(TokenBucket, AtomicUsize);
+
+impl Limiter for Asked {
+    type Ticket = <TokenBucket as Limiter>::Ticket;
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.try_reserve(demand)
+    }
+    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
+        self.0.cancel(ticket, now);
+    }
+    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
+        self.0.finish(ticket, outcome, now);
+    }
+    fn forget(&self, ticket: Self::Ticket) {
+        self.0.forget(ticket);
+    }
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.1.fetch_add(1, SeqCst);
+        self.0.ready_at(demand)
+    }
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {
+        self.0.queues(visit);
+    }
+    fn clock(&self) -> Option<&Clock> {
+        self.0.clock()
+    }
+}
+
+fn ten_a_second(clock: &ManualClock) -> TokenBucket {
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(1)).on(clock);
+    bucket.try_acquire(1).unwrap();
+    bucket
+}
+
+#[test]
+fn a_timer_wakes_the_head_and_asks_no_leg() {
+    let clock = ManualClock::new();
+    let policy = Policy::new(Asked(ten_a_second(&clock), AtomicUsize::new(0)));
+    let asked = &policy.limiter().1;
+    let count = Count::new();
+    let mut wait = pin!(policy.admit(1));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    let before = asked.load(SeqCst);
+    clock.advance(200 * MS);
+    assert_eq!((count.get(), asked.load(SeqCst)), (1, before));
+    assert!(counted(wait, &count).is_ready());
+}
+
+/// Panics of the wakers that a timer wakes do not reach the thread that advances the clock.
+#[test]
+fn a_timer_survives_the_wakers_that_it_wakes() {
+    let clock = ManualClock::new();
+    let policy = Policy::new(ten_a_second(&clock));
+    let count = Count::new();
+    let (mut one, mut two) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
+    assert!(poll(one.as_mut(), panics()).is_pending());
+    assert!(counted(two.as_mut(), &count).is_pending());
+    clock.advance(105 * MS);
+    assert_eq!(
+        count.get(),
+        1,
+        "the head does not drive the queue, and the next is woken"
+    );
+    assert!(counted(two.as_mut(), &count).is_pending());
+    assert!(counted(one, &count).is_ready());
+    clock.advance(95 * MS);
+    assert!(counted(two, &count).is_ready());
+}
+
+/// Given four futures that are kept without being polled, and one behind them that is polled when it is woken.
+/// Then the wake-ups reach it 15 ms after the head's instant, and it drives the queue past the others.
+#[test]
+fn a_head_that_is_not_polled_is_followed_by_more_wake_ups() {
+    let clock = ManualClock::new();
+    let policy = Policy::new(ten_a_second(&clock));
+    let counts = [(); 5].map(|()| Count::new());
+    let woken = || counts.each_ref().map(|count| count.get());
+    let mut waits: Vec<_> = counts.iter().map(|_| Box::pin(policy.admit(1))).collect();
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(counted(wait.as_mut(), count).is_pending());
+    }
+    clock.advance(99 * MS);
+    assert_eq!(woken(), [0; 5]);
+    for (after, expected) in [
+        (1, [1, 0, 0, 0, 0]),
+        (5, [1, 1, 0, 0, 0]),
+        (5, [1, 1, 1, 1, 0]),
+        (5, [1; 5]),
+    ] {
+        clock.advance(after * MS);
+        assert_eq!(woken(), expected);
+    }
+    assert!(!clock.advance_to_next_timer(), "there is nothing left to wake");
+    assert!(counted(waits[4].as_mut(), &counts[4]).is_pending());
+    assert_eq!(policy.waiting(), 4);
+    assert!(counted(waits[0].as_mut(), &counts[0]).is_ready());
+    // Of the 15 ms, 10 are made up for.
+    clock.advance(89 * MS);
+    assert!(counted(waits[1].as_mut(), &counts[1]).is_pending());
+    clock.advance(MS);
+    assert_eq!(clock.elapsed(), 205 * MS);
+    assert!(counted(waits[1].as_mut(), &counts[1]).is_ready());
+}
+
+/// The head waits for a release. However long it does, those behind it sleep.
+#[test]
+fn waiters_behind_one_that_waits_for_an_event_sleep() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(1));
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock);
+    let policy = Policy::new(bucket.and(Arc::clone(&slots)));
+    let held = slots.try_acquire().unwrap();
+    let count = Count::new();
+    let mut waits: Vec<_> = (0..10).map(|_| Box::pin(policy.admit(1))).collect();
+    for wait in &mut waits {
+        assert!(counted(wait.as_mut(), &count).is_pending());
+    }
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(count.get(), 0);
+    assert!(!clock.advance_to_next_timer());
+    drop(held);
+    assert_eq!(count.get(), 1);
+}
+
+// ---- What can never be admitted
+
+#[test]
+fn more_than_the_largest_limit_is_refused_at_once_and_holds_up_no_waiter() {
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots).named("slots"));
+    let refused = |polled: Poll<Result<_, Refusal<'_>>>| match polled {
+        Poll::Ready(Err(refusal)) => (refusal.reason(), refusal.leg() == "slots", refusal.retry_after()),
+        _ => panic!("it waits"),
+    };
+    let oversized = (Reason::Oversized, true, None);
+    let waker = || Waker::noop().clone();
+    assert_eq!(refused(poll(pin!(policy.admit(3)), waker())), oversized);
+    let held = slots.try_acquire_many(2).unwrap();
+    let mut first = pin!(policy.admit(1));
+    assert!(poll(first.as_mut(), waker()).is_pending());
+    // Also while others wait: neither is it the queue that refuses, nor does it join.
+    assert_eq!(refused(poll(pin!(policy.admit(3)), waker())), oversized);
+    assert_eq!(policy.try_admit(3).unwrap_err().reason(), Reason::Oversized);
+    assert_eq!(policy.try_admit(2).unwrap_err().reason(), Reason::Saturated);
+    drop(held);
+    assert!(poll(first, waker()).is_ready());
+    // The semaphore's own verbs wait, as tokio's do.
+    let mut own = pin!(slots.acquire_many(3));
+    assert!(poll(own.as_mut(), waker()).is_pending());
+}
+
+#[test]
+fn a_dip_and_a_pause_are_waited_for() {
+    let slots = Arc::new(Semaphore::new(4));
+    let policy = Policy::new(Arc::clone(&slots));
+    let count = Count::new();
+    slots.set_limit(2);
+    let mut wait = pin!(policy.admit(4));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    slots.set_limit(4);
+    assert!(matches!(counted(wait, &count), Poll::Ready(Ok(_))));
+
+    let paused = Arc::new(Semaphore::new(0));
+    let policy = Policy::new(Arc::clone(&paused));
+    let (mut large, mut small) = (pin!(policy.admit(4)), pin!(policy.admit(1)));
+    let counts = [Count::new(), Count::new()];
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    assert!(counted(small.as_mut(), &counts[1]).is_pending());
+    // What the new limit can never admit does not hold up those behind it.
+    paused.set_limit(3);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 1]);
+    match counted(large, &counts[0]) {
+        Poll::Ready(Err(refusal)) => assert_eq!(refusal.reason(), Reason::Oversized),
+        _ => panic!("it waits, or is admitted"),
+    }
+    assert!(matches!(counted(small, &counts[1]), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_waiter_for_larger_limits_is_passed_over() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(2));
+    let leg = Arc::clone(&slots).wait_for_raise();
+    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let counts = [(); 3].map(|()| Count::new());
+    let mut large = pin!(policy.admit(5));
+    let mut gives_up = Box::pin(policy.admit(7));
+    let mut late = pin!(policy.admit_timeout(6, Duration::from_secs(1)));
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    assert!(counted(gives_up.as_mut(), &counts[0]).is_pending());
+    assert!(counted(late.as_mut(), &counts[1]).is_pending());
+    assert_eq!(policy.waiting(), 3);
+    // Nothing is ahead of those that fit, and they are served in order.
+    let held = policy.try_admit(2).unwrap();
+    let mut small = pin!(policy.admit(1));
+    assert!(counted(small.as_mut(), &counts[2]).is_pending());
+    drop(held);
+    assert!(matches!(counted(small, &counts[2]), Poll::Ready(Ok(_))));
+    // Its deadline ends its wait.
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(counts.each_ref().map(|count| count.get()), [0, 1, 1]);
+    match counted(late, &counts[1]) {
+        Poll::Ready(Err(refusal)) => assert_eq!(refusal.reason(), Reason::TimedOut),
+        _ => panic!("it waits"),
+    }
+    drop(gives_up);
+    // A raise that is too small changes nothing.
+    slots.set_limit(4);
+    assert_eq!((counts[0].get(), policy.waiting()), (0, 1));
+    slots.add_permits(1);
+    assert_eq!(counts[0].get(), 1);
+    assert!(matches!(counted(large, &counts[0]), Poll::Ready(Ok(_))));
+    assert_eq!((policy.waiting(), slots.in_use()), (0, 0));
+    assert!(!clock.advance_to_next_timer());
+}
+
+const TOKENS: Cost = Cost::new("tokens");
+const BYTES: Cost = Cost::new("bytes");
+
+/// Whether the first leg has room or not, and whether others wait: the leg that never admits refuses, by its own name and units.
+#[track_caller]
+fn refuses_for_good<L: Limiter + 'static>(policy: &Policy<L>) {
+    let asks = [
+        Ask::many(1).cost(TOKENS, 11),
+        Ask::many(1).cost(TOKENS, 11).cost(BYTES, 1),
+    ];
+    let check = |refused: Refusal<'_>| {
+        assert_eq!(
+            (refused.reason(), refused.leg(), refused.units()),
+            (Reason::Oversized, "tokens", 11)
+        );
+        assert!(matches!(refused.wait(), Wait::Never) && refused.retry_after().is_none());
+        assert_eq!(refused.to_rejection().reason, Reason::Oversized);
+        assert_eq!(refused.to_string(), "limiter `tokens` can never admit that many");
+    };
+    let refused = |times: usize| {
+        for ask in asks.iter().cycle().take(times) {
+            check(policy.try_admit(*ask).unwrap_err());
+            match poll(pin!(policy.admit(*ask)), Waker::noop().clone()) {
+                Poll::Ready(ended) => check(ended.unwrap_err()),
+                Poll::Pending => panic!("it waits"),
+            }
+        }
+    };
+    refused(2);
+    let held = policy.try_admit(Ask::many(2).cost(TOKENS, 1)).unwrap();
+    refused(2);
+    let mut first = pin!(policy.admit(Ask::one().cost(TOKENS, 1)));
+    assert!(poll(first.as_mut(), Waker::noop().clone()).is_pending());
+    refused(2);
+    drop(held);
+    assert!(poll(first, Waker::noop().clone()).is_ready());
+}
+
+#[test]
+fn a_demand_that_a_later_leg_can_never_admit_is_refused_for_good_by_each_composite() {
+    let clock = ManualClock::new();
+    let tokens = || {
+        let bucket = TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock);
+        bucket.per(TOKENS).named("tokens")
+    };
+    let slots = || Semaphore::new(2);
+    let builder = || Policy::builder().clock(&clock);
+    let built = || builder().limit(slots()).limit(tokens()).build().unwrap();
+    refuses_for_good(&built());
+    refuses_for_good(&builder().over(slots().and(tokens())).unwrap());
+    refuses_for_good(&builder().over(slots().and(tokens()).and(Semaphore::new(9))).unwrap());
+    refuses_for_good(&builder().over(slots().boxed().and(tokens().boxed()).boxed()).unwrap());
+    refuses_for_good(
+        &builder()
+            .limit(slots())
+            .limit(Semaphore::new(9).and(tokens()))
+            .build()
+            .unwrap(),
+    );
+    let spec = PolicySpec::new([
+        LegSpec::new("slots", Rule::semaphore(2)),
+        LegSpec::new("tokens", Rule::token_bucket(Quota::per_second(10).burst(10))).per("tokens"),
+    ]);
+    refuses_for_good(&spec.build(&clock).unwrap());
+}
+
+/// The same numbers as for an ask that a refusal carries: of one cost, and of none.
+#[test]
+fn a_refusal_of_an_ask_with_several_costs_names_the_leg_that_is_ready_last() {
+    let clock = ManualClock::new();
+    let bucket = |quota: Quota| TokenBucket::new(quota.burst(1)).on(&clock);
+    let policy = Policy::builder()
+        .limit(bucket(Quota::per_second(1)).named("second"))
+        .limit(bucket(Quota::per_minute(1)).per(TOKENS).named("minute"))
+        .build()
+        .unwrap();
+    policy.try_admit(Ask::one().cost(TOKENS, 1)).unwrap().forget();
+    for ask in [
+        Ask::one().cost(TOKENS, 1),
+        Ask::one().cost(BYTES, 4).cost(TOKENS, 1).cost(Cost::new("rows"), 1),
+    ] {
+        let refused = policy.try_admit(ask).unwrap_err();
+        assert_eq!(
+            (refused.reason(), refused.leg(), refused.units()),
+            (Reason::RateExceeded, "second", 1)
+        );
+        assert_eq!(
+            (refused.retry_leg(), refused.retry_after()),
+            ("minute", Some(60 * SECOND))
+        );
+        let refused = refused.to_rejection();
+        assert_eq!(
+            (&*refused.leg, refused.retry_leg.as_deref()),
+            ("second", Some("minute"))
+        );
+    }
+}
+
+/// Not only the head: one behind it that no instant can admit any more, and one whose turn comes too late now.
+#[test]
+fn all_waiters_are_judged_anew_after_a_change_of_settings() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock));
+    bucket.try_acquire(10).unwrap();
+    let policy = Policy::builder().clock(&clock).over(Arc::clone(&bucket)).unwrap();
+    let counts = [(); 5].map(|()| Count::new());
+    let asks = [(5, 9), (8, 9), (2, 1), (1, 9), (2, 7)];
+    let mut waits = asks.map(|(units, patience)| Box::pin(policy.admit_timeout(units, patience * SECOND)));
+    // The third is due after 1.5 s, which it does not wait for.
+    assert!(matches!(counted(waits[2].as_mut(), &counts[2]), Poll::Pending));
+    for n in [0, 1, 3, 4] {
+        assert!(counted(waits[n].as_mut(), &counts[n]).is_pending());
+    }
+    bucket.set_quota(Quota::per_second(1).burst(6), Inherit::AsIs);
+    assert_eq!(counts.each_ref().map(|count| count.get()), [0, 1, 1, 0, 1]);
+    let mut ended = |n: usize| match counted(waits[n].as_mut(), &counts[n]) {
+        Poll::Ready(ended) => Some(ended.map(|permit| permit.forget()).map_err(|refused| refused.reason())),
+        Poll::Pending => None,
+    };
+    assert_eq!(
+        [1, 2, 4].map(&mut ended),
+        [
+            Some(Err(Reason::Oversized)),
+            Some(Err(Reason::TimedOut)),
+            Some(Err(Reason::TimedOut))
+        ]
+    );
+    clock.advance(5 * SECOND);
+    assert_eq!([0, 3].map(&mut ended), [Some(Ok(())), None]);
+    clock.advance(SECOND);
+    assert_eq!(ended(3), Some(Ok(())));
+}
+
+/// Given a head that is due in time at the place which it holds, and one behind it, when the settings change, then the head's own
+/// place is not counted as one before it.
+#[test]
+fn a_head_is_judged_anew_at_its_own_place() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(5)).on(&clock));
+    bucket.try_acquire(5).unwrap();
+    let policy = Policy::builder().clock(&clock).over(Arc::clone(&bucket)).unwrap();
+    let counts = [(); 2].map(|()| Count::new());
+    let mut head = Box::pin(policy.admit_timeout(5, 9 * SECOND));
+    let mut next = Box::pin(policy.admit(1));
+    assert!(counted(head.as_mut(), &counts[0]).is_pending() && counted(next.as_mut(), &counts[1]).is_pending());
+    bucket.set_quota(Quota::per_second(1).burst(5), Inherit::AsIs);
+    assert!(counted(head.as_mut(), &counts[0]).is_pending());
+    clock.advance(5 * SECOND);
+    assert!(matches!(counted(head.as_mut(), &counts[0]), Poll::Ready(Ok(_))));
+}
+
+/// Given a waiter for a larger quota, and one behind it that fits, when the quota changes and is still too small for the first, then
+/// the second is not judged behind it.
+#[test]
+fn a_waiter_for_a_larger_quota_times_out_none_that_fit() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
+    bucket.try_acquire(10).unwrap();
+    let leg = Arc::clone(&bucket).wait_for_raise();
+    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let counts = [(); 3].map(|()| Count::new());
+    let mut large = Box::pin(policy.admit(100));
+    let mut small = [1, 2].map(|units| Box::pin(policy.admit_timeout(units, 5 * SECOND)));
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    for (wait, count) in small.iter_mut().zip(&counts[1..]) {
+        assert!(counted(wait.as_mut(), count).is_pending());
+    }
+    bucket.set_quota(Quota::per_second(2).burst(10), Inherit::AsIs);
+    clock.advance(2 * SECOND);
+    for (wait, count) in small.iter_mut().zip(&counts[1..]) {
+        assert!(matches!(counted(wait.as_mut(), count), Poll::Ready(Ok(_))));
+    }
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+}
+
+/// Given a waiter for a raise of a semaphore's limit, when that is closed, then it is woken.
+#[test]
+fn a_waiter_for_a_raise_is_notified_of_a_close() {
+    let slots = Arc::new(Semaphore::new(2));
+    let policy = Policy::new(Arc::clone(&slots).wait_for_raise());
+    let count = Count::new();
+    let mut large = Box::pin(policy.admit(5));
+    assert!(counted(large.as_mut(), &count).is_pending());
+    slots.close();
+    assert_eq!(count.get(), 1);
+    match counted(large.as_mut(), &count) {
+        Poll::Ready(Err(refused)) => assert_eq!(refused.reason(), Reason::Closed),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// It waits until the limit applies no more, at an instant that the load names, and holds up none that fit.
+#[test]
+fn a_demand_that_a_conditional_limit_never_admits_is_passed_over_until_the_load_falls() {
+    let clock = ManualClock::new();
+    struct Falls(Instant);
+    impl Load for Falls {
+        fn read(&self, now: Instant) -> f64 {
+            if now < self.0 { 1.0 } else { 0.0 }
+        }
+        fn falls_to(&self, _: f64, now: Instant) -> Option<Instant> {
+            (now < self.0).then_some(self.0)
+        }
+    }
+    let until = clock.after(clock.now(), 3 * SECOND);
+    let mark = Mark::above(Arc::new(Falls(until)), 0.5).on(&clock);
+    let leg = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock).linked(mark);
+    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let counts = [Count::new(), Count::new()];
+    let mut large = pin!(policy.admit(5));
+    assert!(counted(large.as_mut(), &counts[0]).is_pending());
+    policy.try_admit(2).unwrap().forget();
+    let mut small = pin!(policy.admit(1));
+    assert!(counted(small.as_mut(), &counts[1]).is_pending());
+    clock.advance(SECOND);
+    assert!(matches!(counted(small, &counts[1]), Poll::Ready(Ok(_))));
+    clock.advance(2 * SECOND);
+    assert_eq!(counts[0].get(), 1);
+    assert!(matches!(counted(large, &counts[0]), Poll::Ready(Ok(_))));
+}
+
+// ---- Legs that are not waited for
+
+fn breaker(clock: &ManualClock) -> CircuitBreaker {
+    CircuitBreaker::builder()
+        .count_window(2)
+        .minimum_calls(2)
+        .probes(1)
+        .open_for(OpenTime::fixed(Duration::from_secs(2)))
+        .clock(clock)
+        .build()
+        .unwrap()
+}
+
+fn open(breaker: &CircuitBreaker) {
+    for _ in 0..2 {
+        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    }
+    assert_eq!(breaker.state(), BreakerState::Open);
+}
+
+/// Whichever leg is asked first, and whether the circuit was open on arrival or opens while others wait.
+#[test]
+fn an_open_circuit_is_not_waited_for() {
+    let clock = ManualClock::new();
+    let breaker = Arc::new(breaker(&clock));
+    let slots = Arc::new(Semaphore::new(1));
+    let builder = Policy::builder().max_wait(Duration::from_secs(5)).clock(&clock);
+    let policy = builder.over(Arc::clone(&slots).and(Arc::clone(&breaker))).unwrap();
+    let held = slots.try_acquire().unwrap();
+    let counts = [Count::new(), Count::new()];
+    let mut waits = [Box::pin(policy.admit(1)), Box::pin(policy.admit(1))];
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(counted(wait.as_mut(), count).is_pending());
+    }
+    open(&breaker);
+    let mut newcomer = Box::pin(policy.admit(1));
+    for (wait, count) in waits
+        .iter_mut()
+        .chain([&mut newcomer])
+        .zip(counts.iter().chain([&Count::new()]))
+    {
+        let Poll::Ready(Err(refusal)) = counted(wait.as_mut(), count) else {
+            panic!("it waits for the circuit");
+        };
+        assert_eq!((refusal.reason(), refusal.leg()), (Reason::CircuitOpen, "breaker"));
+        assert_eq!(refusal.retry_after(), Some(Duration::from_secs(2)));
+    }
+    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 1]);
+    assert_eq!(policy.waiting(), 0);
+    drop(held);
+}
+
+/// Other legs of the same policy are waited for as ever.
+#[test]
+fn a_leg_that_is_not_waited_for_refuses_at_once() {
+    let clock = ManualClock::new();
+    let slots = Arc::new(Semaphore::new(1));
+    let leg = Arc::clone(&slots).at_once().named("slots");
+    let policy = Policy::new(ten_a_second(&clock).and(leg));
+    let held = slots.try_acquire().unwrap();
+    let count = Count::new();
+    let Poll::Ready(Err(refusal)) = counted(pin!(policy.admit(1)), &count) else {
+        panic!("it waits for a slot");
+    };
+    assert_eq!((refusal.reason(), refusal.leg()), (Reason::Saturated, "slots"));
+    drop(held);
+    let mut wait = pin!(policy.admit(1));
+    assert!(counted(wait.as_mut(), &count).is_pending());
+    clock.advance(100 * MS);
+    assert!(matches!(counted(wait, &count), Poll::Ready(Ok(_))));
+}

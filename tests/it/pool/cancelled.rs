@@ -1,0 +1,61 @@
+//! A task that was cancelled takes no room, also where a worker keeps it.
+
+use std::time::Duration;
+use tollgate::pool::PoolBuilder;
+use tollgate::{JoinHandle, WorkerPool};
+
+use crate::pool::threads::Busy;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn one() -> PoolBuilder {
+    WorkerPool::builder().workers(1)
+}
+
+/// Given a worker that has taken several tasks at once and is busy with the first, when one of the others is cancelled,
+/// then that one's place is free as well.
+#[test]
+fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next() {
+    let pool = one().queue(32).build().unwrap();
+    let first = Busy::on(&pool);
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let (start, started) = std::sync::mpsc::channel();
+    let second = pool.submit(move || {
+        start.send(()).unwrap();
+        let _ = released.recv();
+    });
+    let tasks: Vec<JoinHandle<()>> = (0..30).map(|_| pool.submit(|| ()).unwrap()).collect();
+    first.end();
+    started.recv_timeout(LONG).unwrap();
+    // The first of them lies with the worker.
+    assert!(tasks[0].cancel());
+    while let Ok(handle) = pool.try_submit(|| ()) {
+        drop(handle);
+        assert!(pool.stats().queued <= 32);
+    }
+    // All that waits is live.
+    assert_eq!(pool.stats().queued, 32);
+    drop(release);
+    second.unwrap().join().unwrap();
+    assert!(pool.shutdown(LONG).is_clean());
+    // The busy ones, those that were not cancelled, and what had room after that.
+    assert_eq!(pool.stats().finished, 2 + 29 + 3);
+}
+
+/// Cancelled tasks leave the queue when they are in the majority, or when their room is needed.
+#[test]
+fn cancelled_tasks_are_taken_out_in_time() {
+    let pool = one().queue(100).build().unwrap();
+    let busy = Busy::on(&pool);
+    let tasks: Vec<_> = (0..4).map(|_| pool.submit(|| ()).unwrap()).collect();
+    let queued = |n: usize| {
+        assert!(tasks[n].cancel());
+        pool.stats().queued
+    };
+    assert_eq!([queued(0), queued(1), queued(2)], [4, 4, 1]);
+    assert_eq!(pool.stats().unfinished, 2);
+    busy.end();
+    assert!(pool.shutdown(LONG).is_clean());
+    let stats = pool.stats();
+    assert_eq!((stats.submitted, stats.finished, stats.unfinished), (5, 2, 0));
+}

@@ -1,0 +1,301 @@
+//! The token bucket's verbs: bookings, debts, what there is and when there will be more, by interval and at the extremes.
+
+use proptest::prelude::*;
+use std::time::Duration;
+use tollgate::{Inherit, LimiterExt, ManualClock, Quota, Reason, TokenBucket};
+
+const TENTH: Duration = Duration::from_millis(100);
+const SECOND: Duration = Duration::from_secs(1);
+const NANO: Duration = Duration::from_nanos(1);
+
+#[test]
+fn a_settlement_after_a_reset_gives_nothing_back() {
+    const TOKENS: tollgate::Cost = tollgate::Cost::new("tokens");
+    let clock = ManualClock::new();
+    let bucket = std::sync::Arc::new(TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock));
+    let gate = std::sync::Arc::clone(&bucket).per(TOKENS);
+    let ask = tollgate::Ask::one().cost(TOKENS, 10);
+    let mut permit = gate.try_admit(ask).unwrap();
+    bucket.reset();
+    bucket.try_acquire(10).unwrap();
+    permit.settle(TOKENS, 0).unwrap();
+    assert_eq!(bucket.available(), 0);
+    permit.settle(TOKENS, 3).unwrap();
+    assert_eq!(bucket.debt(), 3, "more is charged all the same");
+}
+
+#[test]
+fn bookings_are_bounded_and_their_refusals_true() {
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(2)).on(&clock);
+    bucket.try_acquire(2).unwrap();
+    let late = bucket.book_within(2, TENTH).unwrap_err();
+    assert_eq!((late.reason(), late.retry_after()), (Reason::TimedOut, Some(TENTH)));
+    clock.advance(TENTH);
+    assert_eq!(bucket.book_within(2, TENTH).unwrap().wait(), TENTH);
+    for n in [3, u64::MAX] {
+        let never = bucket.book(n).unwrap_err();
+        assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
+    }
+    // As many as may be ahead, and one more.
+    let quota = Quota::per_second(1_000).burst(Quota::MAX_BURST);
+    let bucket = TokenBucket::new(quota).on(&clock);
+    let mut held = Vec::new();
+    let full = loop {
+        match bucket.book(Quota::MAX_BURST) {
+            Ok(booking) => held.push(booking),
+            Err(refused) => break refused,
+        }
+    };
+    assert!(held.len() >= 2, "what is there, and at least a burst ahead");
+    assert_eq!(full.reason(), Reason::QueueFull);
+    clock.advance(full.retry_after().unwrap() - NANO);
+    assert!(bucket.book(Quota::MAX_BURST).is_err());
+    clock.advance(NANO);
+    let last = bucket.book(Quota::MAX_BURST).unwrap();
+    // From the newest to the oldest all of it comes back.
+    drop(last);
+    while held.pop().is_some() {}
+    assert_eq!((bucket.available(), bucket.debt()), (Quota::MAX_BURST, 0));
+}
+
+#[test]
+fn debts_saturate() {
+    for quota in [
+        Quota::per_second(1).burst(1),
+        Quota::per_second(1_000_000_000).burst(1),
+        Quota::per_second(1_000).burst(Quota::MAX_BURST),
+        Quota::per_second(7).burst(3).by_interval(),
+    ] {
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota).on(&clock);
+        for _ in 0..3 {
+            bucket.force_acquire(u64::MAX);
+        }
+        let (debt, burst) = (u128::from(bucket.debt()), u128::from(quota.burst_size()));
+        let half_an_hour = u128::from(quota.count()) * 1_800 * SECOND.as_nanos() / quota.period().as_nanos();
+        assert!(debt >= 2 * burst && debt >= half_an_hour, "{quota}: {debt}");
+        if !quota.is_by_interval() {
+            // Whole tokens go so deep that the clock ends first.
+            clock.advance(bucket.time_until(1).unwrap() + TENTH);
+            assert!(bucket.try_acquire(1).is_ok(), "{quota}");
+        }
+    }
+}
+
+#[test]
+fn a_pause_keeps_tokens_and_debts() {
+    let clock = ManualClock::new();
+    let quota = Quota::per_second(10).burst(100);
+    let bucket = TokenBucket::new(quota).on(&clock);
+    for (taken, there, owed) in [(40, 60, 0), (90, 0, 30), (1_000_000, 0, 1_000_030)] {
+        bucket.force_acquire(taken);
+        bucket.set_quota(Quota::zero().burst(100), Inherit::AsIs);
+        clock.advance(SECOND * 3_600);
+        assert_eq!((bucket.available(), bucket.debt()), (there, owed));
+        bucket.set_quota(Quota::zero(), Inherit::AsIs);
+        assert_eq!((bucket.available(), bucket.debt()), (0, owed), "nothing is let through");
+        if owed == 0 {
+            bucket.set_quota(quota, Inherit::Reset);
+            bucket.force_acquire(40);
+        } else {
+            bucket.set_quota(Quota::zero().burst(100), Inherit::AsIs);
+        }
+    }
+    bucket.set_quota(Quota::per_second(1_000).burst(100), Inherit::AsIs);
+    assert_eq!(bucket.debt(), 1_000_030);
+}
+
+#[test]
+fn zero_and_unlimited_have_names() {
+    let clock = ManualClock::new();
+    let shut = TokenBucket::new(Quota::zero()).on(&clock);
+    shut.try_acquire(0).unwrap();
+    let refused = shut.try_acquire(1).unwrap_err();
+    assert_eq!((refused.reason(), refused.retry_after()), (Reason::Oversized, None));
+    shut.force_acquire(2);
+    assert_eq!((shut.available(), shut.debt(), shut.time_until_full()), (0, 2, None));
+    assert!(shut.book(1).is_err());
+    shut.set_quota(Quota::per_second(10).burst(4), Inherit::AsIs);
+    assert_eq!(shut.time_until(1), Some(TENTH * 3), "the debt stays");
+
+    let open = TokenBucket::new(Quota::unlimited()).on(&clock);
+    for n in [0, 1, u64::MAX] {
+        open.try_acquire(n).unwrap();
+        open.force_acquire(n);
+        assert_eq!(open.acquire_up_to(n), n);
+        assert_eq!(open.book(n).unwrap().wait(), Duration::ZERO);
+    }
+    let held = open.reserve(3).unwrap();
+    let mut permit = open.reserve(3).unwrap().commit();
+    assert_eq!(
+        (open.available(), open.debt(), open.time_until_full()),
+        (u64::MAX, 0, Some(Duration::ZERO))
+    );
+    open.set_quota(Quota::per_second(10).burst(4), Inherit::Proportional);
+    open.try_acquire(4).unwrap();
+    drop(held);
+    let _ = permit.settle(tollgate::Cost::new("calls"), 0);
+    assert_eq!(open.available(), 0, "what was not counted is not given back");
+    open.force_acquire(7);
+    open.set_quota(Quota::unlimited(), Inherit::AsIs);
+    open.try_acquire(9).unwrap();
+    open.set_quota(Quota::per_second(10).burst(4), Inherit::Additive);
+    assert_eq!(open.available(), 4, "nothing was counted meanwhile");
+}
+
+/// Rows of (tokens before of ten, rule, new burst, tokens after), from one refill to the other.
+#[test]
+fn rules_hold_from_one_refill_to_the_other() {
+    let quotas = |burst| {
+        [
+            Quota::per_second(10).burst(burst),
+            Quota::per_second(10).burst(burst).by_interval(),
+        ]
+    };
+    for (before, rule, burst, after) in [
+        (4, Inherit::AsIs, 20, 4),
+        (4, Inherit::AsIs, 3, 3),
+        (4, Inherit::Proportional, 20, 8),
+        (4, Inherit::Proportional, 5, 2),
+        (4, Inherit::Additive, 20, 14),
+        (4, Inherit::Additive, 5, 0),
+        (4, Inherit::Reset, 5, 5),
+    ] {
+        for old in quotas(10) {
+            for new in quotas(burst) {
+                let clock = ManualClock::new();
+                let bucket = TokenBucket::new(old).on(&clock);
+                bucket.try_acquire(10 - before).unwrap();
+                bucket.set_quota(new, rule);
+                assert_eq!(
+                    (bucket.available(), bucket.quota()),
+                    (after, new),
+                    "{before}, {rule:?}, {old} to {new}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn changes_at_every_phase_do_not_stop_the_intervals() {
+    let clock = ManualClock::new();
+    let quota = Quota::per_second(3).burst(100).by_interval();
+    let bucket = TokenBucket::new(quota).on(&clock);
+    bucket.try_acquire(100).unwrap();
+    for step in 1..=100u64 {
+        clock.advance(SECOND / 10);
+        bucket.set_quota(quota.with_burst(100 + step % 2).unwrap(), Inherit::AsIs);
+        assert_eq!(bucket.available(), step / 10 * 3);
+    }
+    // Another length goes on from the end of the latest interval.
+    clock.advance(SECOND / 2);
+    bucket.set_quota(
+        Quota::new(3, SECOND * 2).unwrap().burst(100).by_interval(),
+        Inherit::AsIs,
+    );
+    clock.advance(SECOND * 3 / 2 - NANO);
+    assert_eq!(bucket.available(), 30);
+    clock.advance(NANO);
+    assert_eq!(bucket.available(), 33);
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Advance(u64),
+    Take(u64),
+    UpTo(u64),
+    Force(u64),
+    Book(u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (0u64..300).prop_map(Op::Advance),
+        1 => (0u64..1 << 50).prop_map(Op::Advance),
+        3 => (0u64..9).prop_map(Op::Take),
+        1 => (0u64..9).prop_map(Op::UpTo),
+        1 => (0u64..4).prop_map(Op::Force),
+        2 => (0u64..9).prop_map(Op::Book),
+    ]
+}
+
+proptest! {
+    #![proptest_config(crate::cases(3_000))]
+
+    /// Given any of the verbs, continuous or by interval, then all of them say what whole numbers say.
+    #[test]
+    fn it_is_the_replay(
+        ops in prop::collection::vec(op(), 1..80), count in 1u64..60, nanos in 1u64..90, burst in 1u64..12, by in any::<bool>(),
+    ) {
+        // So slow that the bucket distinguishes every two instants: a unit is less than what comes in one.
+        let count = count.min(if by { nanos } else { 15.min(nanos) });
+        // A token takes whole nanoseconds: of others the waits are rounded, and what that is counts.
+        let nanos = if by { nanos } else { nanos * count };
+        let quota = Quota::new(count, Duration::from_nanos(nanos)).unwrap().burst(burst);
+        let quota = if by { quota.by_interval() } else { quota };
+        let clock = ManualClock::new();
+        let bucket = TokenBucket::new(quota).on(&clock);
+        // In `nanos`ths of a token.
+        let (full, unit) = (i128::from(burst * nanos), i128::from(nanos));
+        let (mut level, mut now) = (full, 0u64);
+        let came = |at: u64| i128::from(if by { at / nanos * nanos } else { at }) * i128::from(count);
+        for op in ops {
+            // When so much will be there.
+            let wait = |wanted: i128| {
+                let missing = wanted - level;
+                let at = if missing <= 0 {
+                    i128::from(now)
+                } else {
+                    let at = (came(now) + missing + i128::from(count) - 1) / i128::from(count);
+                    if by { (at + unit - 1) / unit * unit } else { at }
+                };
+                Duration::from_nanos((at - i128::from(now)) as u64)
+            };
+            prop_assert_eq!(i128::from(bucket.available()), level.max(0) / unit);
+            prop_assert_eq!(i128::from(bucket.debt()), ((-level).max(0) + unit - 1) / unit);
+            prop_assert_eq!(bucket.time_until_full(), Some(wait(full)));
+            match op {
+                Op::Advance(step) => {
+                    clock.advance(Duration::from_nanos(step));
+                    level = full.min(level + came(now + step) - came(now));
+                    now += step;
+                }
+                Op::Take(n) => {
+                    let (need, expected) = (i128::from(n) * unit, n <= burst);
+                    // Nothing is there at once, also in debt.
+                    let after = if n == 0 { Duration::ZERO } else { wait(need) };
+                    prop_assert_eq!(bucket.time_until(n), expected.then_some(after));
+                    match bucket.try_acquire(n) {
+                        Ok(()) => {
+                            prop_assert!(need <= level.max(0));
+                            level -= need;
+                        }
+                        Err(refused) => {
+                            prop_assert!(need > level);
+                            prop_assert_eq!(refused.retry_after(), expected.then(|| wait(need)));
+                        }
+                    }
+                }
+                Op::UpTo(n) => {
+                    let there = (level.max(0) / unit).min(n.into());
+                    prop_assert_eq!(i128::from(bucket.acquire_up_to(n)), there);
+                    level -= there * unit;
+                }
+                Op::Force(n) => {
+                    bucket.force_acquire(n);
+                    level -= i128::from(n) * unit;
+                }
+                Op::Book(n) => match bucket.book(n) {
+                    Ok(booking) => {
+                        prop_assert_eq!(booking.wait(), wait(i128::from(n) * unit));
+                        booking.commit().forget();
+                        level -= i128::from(n) * unit;
+                    }
+                    Err(refused) => prop_assert_eq!((n > burst, refused.retry_after()), (true, None)),
+                },
+            }
+        }
+    }
+}

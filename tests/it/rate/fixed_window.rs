@@ -1,0 +1,492 @@
+//! The fixed window: counts, boundaries, bookings and debts against plain lists.
+
+use crate::rate::alike::{INHERITED, starts};
+use proptest::prelude::*;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tollgate::time::ClockReading;
+use tollgate::{
+    Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Reason, Settlement, WindowError,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const TOKENS: Cost = Cost::new("tokens");
+const NANO: Duration = Duration::from_nanos(1);
+
+fn window(clock: &ManualClock, limit: u64) -> FixedWindow {
+    FixedWindow::new(limit, SECOND).unwrap().on(clock)
+}
+
+/// The documented edge: twice the limit within one length, across a boundary, and not one more.
+#[test]
+fn twice_the_limit_passes_across_a_boundary() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 10);
+    clock.advance(SECOND - NANO);
+    assert_eq!(window.acquire_up_to(u64::MAX), 10);
+    assert_eq!(window.try_acquire(1).unwrap_err().retry_after(), Some(NANO));
+    clock.advance(NANO);
+    assert_eq!(window.acquire_up_to(u64::MAX), 10);
+    clock.advance(SECOND - NANO);
+    assert_eq!(window.acquire_up_to(u64::MAX), 0);
+}
+
+#[test]
+fn boundaries_follow_the_wall_clock_where_asked() {
+    let minute = Duration::from_secs(60);
+    for (wall, first) in [
+        (UNIX_EPOCH + Duration::from_secs(1_000 * 60), minute),
+        (
+            UNIX_EPOCH + Duration::from_secs(1_000 * 60 + 42),
+            Duration::from_secs(18),
+        ),
+        (UNIX_EPOCH + minute - NANO, NANO),
+        (UNIX_EPOCH - NANO, NANO),
+        (UNIX_EPOCH - Duration::from_secs(59), Duration::from_secs(59)),
+        (UNIX_EPOCH - minute, minute),
+    ] {
+        // Also on a clock that has not run for as long as the window has.
+        for started in [Duration::ZERO, Duration::from_secs(7), minute * 3] {
+            let clock = ManualClock::new();
+            clock.advance(started);
+            let window = FixedWindow::new(1, minute).unwrap().on(&clock).aligned(wall);
+            for wait in [first, minute, minute] {
+                window.try_acquire(1).unwrap();
+                assert_eq!(window.try_acquire(1).unwrap_err().retry_after(), Some(wait), "{wall:?}");
+                clock.advance(wait);
+            }
+        }
+    }
+    let now = FixedWindow::new(1, Duration::from_secs(365 * 86_400)).unwrap();
+    assert!(now.aligned(SystemTime::now()).time_until_full().is_some());
+}
+
+#[test]
+fn the_verbs_take_the_stated_amounts() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 5);
+    clock.advance(SECOND / 4);
+    assert_eq!(window.acquire_up_to(3), 3);
+    assert_eq!((window.available(), window.debt()), (2, 0));
+    assert_eq!(
+        (window.time_until(2), window.time_until(3)),
+        (Some(Duration::ZERO), Some(SECOND * 3 / 4))
+    );
+    assert_eq!(
+        (window.time_until(6), window.time_until_full()),
+        (None, Some(SECOND * 3 / 4))
+    );
+    window.force_acquire(9);
+    assert_eq!((window.available(), window.debt()), (0, 7));
+    // Two of seven lie in the window after the next.
+    assert_eq!(window.time_until(3), Some(SECOND * 7 / 4));
+    assert_eq!(window.time_until(4), Some(SECOND * 11 / 4));
+    assert_eq!(window.time_until_full(), Some(SECOND * 11 / 4));
+    clock.advance(SECOND * 3 / 4);
+    assert_eq!((window.available(), window.debt()), (0, 2));
+    clock.advance(SECOND);
+    assert_eq!((window.available(), window.debt()), (3, 0));
+    let old = window.reserve(2).unwrap();
+    window.reset();
+    assert_eq!(window.available(), 5);
+    window.try_acquire(5).unwrap();
+    drop(old);
+    assert_eq!(
+        window.available(),
+        0,
+        "what was taken before a reset does not come back"
+    );
+}
+
+#[test]
+fn cancels_are_exact_in_any_order_while_their_window_runs() {
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let clock = ManualClock::new();
+        let window = window(&clock, 10);
+        let mut held: Vec<_> = (1..=3).map(|n| window.reserve(n)).map(Result::ok).collect();
+        clock.advance(SECOND - NANO);
+        let mut there = 4;
+        for index in order {
+            held[index] = None;
+            there += index as u64 + 1;
+            assert_eq!(window.available(), there);
+        }
+        let late = window.reserve(10).unwrap();
+        clock.advance(NANO);
+        window.try_acquire(10).unwrap();
+        drop(late);
+        assert_eq!(window.available(), 0, "its window has ended");
+    }
+}
+
+#[test]
+fn a_cancelled_booking_never_fills_a_window_twice() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 2);
+    let mut held: Vec<_> = (0..3).map(|_| window.book(2).unwrap()).collect();
+    assert_eq!(
+        held.iter().map(|booked| booked.wait().as_secs()).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
+    // The middle one leaves a place that stays free: the last window is full.
+    drop(held.remove(1));
+    assert_eq!(window.book(1).unwrap().wait(), SECOND * 3);
+    // The last one is given back, and so is one that leaves a place empty before it.
+    drop(held.pop());
+    let one = window.book(1).unwrap();
+    let two = window.book(2).unwrap();
+    assert_eq!((one.wait(), two.wait(), window.debt()), (SECOND * 2, SECOND * 3, 6));
+    drop(two);
+    assert_eq!(window.debt(), 3);
+    drop(one);
+    assert_eq!(window.debt(), 2);
+}
+
+#[test]
+fn bookings_are_bounded() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 2).max_ahead(3);
+    let never = window.book(3).unwrap_err();
+    assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
+    for n in [2, 2, 1] {
+        window.book(n).unwrap().commit().forget();
+    }
+    let refused = window.book(1).unwrap_err();
+    assert_eq!(
+        (refused.reason(), refused.retry_after()),
+        (Reason::QueueFull, Some(SECOND))
+    );
+    assert_eq!(window.book(2).unwrap_err().retry_after(), Some(SECOND * 2));
+    clock.advance(SECOND);
+    assert_eq!(window.book(1).unwrap().wait(), SECOND);
+    assert!(FixedWindow::new(0, SECOND).unwrap().on(&clock).book(1).is_err());
+}
+
+#[test]
+fn a_settlement_corrects_the_count() {
+    let clock = ManualClock::new();
+    let window = std::sync::Arc::new(window(&clock, 100));
+    let gate = std::sync::Arc::clone(&window).per(TOKENS);
+    let mut permit = gate.try_admit(Ask::one().cost(TOKENS, 60)).unwrap();
+    let mut other = gate.try_admit(Ask::one().cost(TOKENS, 10)).unwrap();
+    permit.settle(TOKENS, 20).unwrap();
+    assert_eq!(window.available(), 70);
+    permit.settle(TOKENS, 130).unwrap();
+    assert_eq!((window.available(), window.debt()), (0, 40));
+    clock.advance(SECOND);
+    assert_eq!(window.available(), 60);
+    other.settle(TOKENS, 0).unwrap();
+    assert_eq!(window.available(), 60, "its window has ended");
+    permit.settle(TOKENS, 0).unwrap();
+    assert_eq!(
+        window.available(),
+        100,
+        "what was charged to this window is back, and no more"
+    );
+}
+
+/// One that was settled upwards lies in two stretches, with another's between them: only its last one is given back.
+#[test]
+fn a_settlement_upwards_refunds_no_later_charge() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 4);
+    let gate = (&window).per(TOKENS);
+    let reading = ClockReading::at(&clock, clock.now());
+    let ask = Ask::one().cost(TOKENS, 2);
+    let mut first = gate.try_reserve(Demand::new(&ask, &reading)).unwrap();
+    window.force_acquire(6);
+    gate.settle(&mut first, Settlement::new(TOKENS, 5, &reading));
+    assert_eq!(window.debt(), 7);
+    gate.cancel(first, &reading);
+    assert_eq!(window.debt(), 4, "what lies between is another's");
+}
+
+/// Rows of (taken of ten, rule, new limit, room after).
+#[test]
+fn a_changed_limit_follows_its_inherit_rule() {
+    for (taken, rule, limit, after) in INHERITED.into_iter().chain([(10, Inherit::Additive, 0, 0)]) {
+        let clock = ManualClock::new();
+        let window = window(&clock, 10);
+        window.try_acquire(taken).unwrap();
+        window.set_quota(limit, rule);
+        assert_eq!(window.available(), after, "{taken} taken, {rule:?}, limit {limit}");
+        clock.advance(SECOND);
+        assert_eq!(
+            window.available(),
+            limit,
+            "what exceeded the new limit ends with its window"
+        );
+    }
+    let clock = ManualClock::new();
+    let window = window(&clock, 10);
+    window.force_acquire(13);
+    window.set_quota(20, Inherit::AsIs);
+    assert_eq!(window.debt(), 3, "a debt stays");
+}
+
+#[test]
+fn the_length_changes_from_the_start_of_the_window_that_runs() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 2);
+    clock.advance(SECOND / 4);
+    window.try_acquire(2).unwrap();
+    window.set_length(SECOND * 2).unwrap();
+    assert_eq!(window.time_until(1), Some(SECOND * 7 / 4));
+    window.set_length(SECOND / 8).unwrap();
+    assert_eq!(
+        (window.available(), window.length()),
+        (0, SECOND / 8),
+        "both were taken in it"
+    );
+    clock.advance(SECOND / 8);
+    assert_eq!(window.available(), 2);
+    for given in [Duration::ZERO, Duration::MAX] {
+        assert_eq!(window.set_length(given), Err(WindowError::Length { given }));
+        assert_eq!(FixedWindow::new(1, given).unwrap_err(), WindowError::Length { given });
+    }
+    assert_eq!(window.length(), SECOND / 8);
+}
+
+#[test]
+fn zero_and_unlimited_have_names() {
+    let clock = ManualClock::new();
+    let shut = window(&clock, 0);
+    assert!(shut.try_acquire(0).is_ok());
+    assert_eq!(shut.try_acquire(1).unwrap_err().retry_after(), None);
+    shut.force_acquire(3);
+    assert_eq!(shut.time_until_full(), None);
+    clock.advance(SECOND * 100);
+    assert_eq!(shut.debt(), 3, "no window has room for it");
+    shut.set_quota(2, Inherit::Reset);
+    assert!(shut.try_acquire(2).is_ok());
+
+    let open = window(&clock, FixedWindow::UNLIMITED);
+    for n in [0, 1, u64::MAX] {
+        open.try_acquire(n).unwrap();
+        open.book(n).unwrap().commit().forget();
+        open.force_acquire(n);
+    }
+    assert_eq!((open.available(), open.debt()), (u64::MAX, 0));
+    open.set_quota(2, Inherit::AsIs);
+    assert_eq!(open.available(), 2);
+    for n in [3, u64::MAX] {
+        assert!(open.try_acquire(n).is_err());
+    }
+    for _ in 0..3 {
+        open.force_acquire(u64::MAX);
+    }
+    clock.advance(SECOND);
+    assert!(open.debt() > 1 << 63);
+    let _ = (open.time_until(1), open.time_until_full(), open.book(1).err());
+}
+
+#[test]
+fn waiters_fill_one_window_after_the_other() {
+    let clock = ManualClock::new();
+    assert_eq!(
+        starts(&clock, window(&clock, 2), 6),
+        [0, 0, 1, 1, 2, 2].map(|turn| SECOND * turn)
+    );
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Advance(u64),
+    Take(u64),
+    UpTo(u64),
+    Reserve(u64),
+    Book(u64),
+    Cancel(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (0u64..150).prop_map(Op::Advance),
+        2 => (0u64..7).prop_map(Op::Take),
+        1 => (0u64..7).prop_map(Op::UpTo),
+        3 => (1u64..7).prop_map(Op::Reserve),
+        2 => (1u64..12).prop_map(Op::Book),
+        4 => (0usize..6).prop_map(Op::Cancel),
+    ]
+}
+
+proptest! {
+    #![proptest_config(crate::cases(2_000))]
+
+    /// Given anything but bookings, then it is a list of counts by window, and every cancel in time is exact.
+    #[test]
+    fn it_is_a_list_of_counts(ops in prop::collection::vec(op(), 1..80), limit in 0u64..12) {
+        const LENGTH: u64 = 100;
+        let clock = ManualClock::new();
+        let window = FixedWindow::new(limit, Duration::from_nanos(LENGTH)).unwrap().on(&clock);
+        let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+        let mut held = Vec::new();
+        let mut now = 0u64;
+        for op in ops {
+            let count = *counts.entry(now / LENGTH).or_default();
+            prop_assert_eq!(window.available(), limit - count);
+            match op {
+                Op::Advance(step) => {
+                    now += step;
+                    clock.advance(Duration::from_nanos(step));
+                }
+                Op::Take(n) | Op::Reserve(n) | Op::Book(n) => match window.reserve(n) {
+                    Ok(reserved) => {
+                        prop_assert!(count + n <= limit);
+                        *counts.entry(now / LENGTH).or_default() += n;
+                        held.push((reserved, now / LENGTH, n));
+                    }
+                    Err(refused) => {
+                        prop_assert!(count + n > limit);
+                        let wait = refused.retry_after().map(|wait| wait.as_nanos() as u64);
+                        prop_assert_eq!(wait, (n <= limit).then(|| LENGTH - now % LENGTH));
+                    }
+                },
+                Op::UpTo(n) => {
+                    prop_assert_eq!(window.acquire_up_to(n), n.min(limit - count));
+                    *counts.entry(now / LENGTH).or_default() += n.min(limit - count);
+                }
+                Op::Cancel(index) => if index < held.len() {
+                    let (reserved, at, n) = held.remove(index);
+                    drop(reserved);
+                    *counts.entry(at).or_default() -= n;
+                }
+            }
+        }
+    }
+
+    /// Given bookings as well, then no window ever holds more than its limit of what was not cancelled.
+    #[test]
+    fn no_window_is_filled_twice(ops in prop::collection::vec(op(), 1..80), limit in 1u64..6) {
+        const LENGTH: u64 = 100;
+        let clock = ManualClock::new();
+        let window = FixedWindow::new(limit, Duration::from_nanos(LENGTH)).unwrap().on(&clock);
+        let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+        let mut held = Vec::new();
+        let mut now = 0u64;
+        for op in ops {
+            match op {
+                Op::Advance(step) => {
+                    now += step;
+                    clock.advance(Duration::from_nanos(step));
+                }
+                Op::Take(n) | Op::UpTo(n) | Op::Reserve(n) => if window.try_acquire(n).is_ok() {
+                    *counts.entry(now / LENGTH).or_default() += n;
+                },
+                Op::Book(n) if n > limit => prop_assert_eq!(window.book(n).unwrap_err().reason(), Reason::Oversized),
+                Op::Book(n) => {
+                    // Behind all that is charged: where the debt ends, or in the window that runs. Or in the next.
+                    let (debt, free) = (window.debt(), window.available());
+                    let (at, room) = match debt.checked_sub(1) {
+                        None => (now / LENGTH, free),
+                        Some(last) => (now / LENGTH + 1 + last / limit, limit - 1 - last % limit),
+                    };
+                    let at = at + u64::from(n > room);
+                    let booked = window.book(n).unwrap();
+                    *counts.entry(at).or_default() += n;
+                    prop_assert_eq!((now + booked.wait().as_nanos() as u64) / LENGTH, at);
+                    held.push((booked, at, n));
+                }
+                Op::Cancel(index) => if index < held.len() {
+                    let (booked, at, n) = held.remove(index);
+                    drop(booked);
+                    *counts.entry(at).or_default() -= n;
+                }
+            }
+            for (at, count) in &counts {
+                prop_assert!(*count <= limit, "{count} in window {at}");
+            }
+        }
+    }
+
+    /// Given settlements both ways, then no window ever holds more than its limit of what is still charged.
+    #[test]
+    fn settlements_fill_no_window_twice(
+        ops in prop::collection::vec((op(), 0usize..6, 0u64..12), 1..80), limit in 1u64..6,
+    ) {
+        const LENGTH: u64 = 100;
+        let clock = ManualClock::new();
+        let window = FixedWindow::new(limit, Duration::from_nanos(LENGTH)).unwrap().on(&clock);
+        let gate = (&window).per(TOKENS);
+        let mut counts = std::collections::BTreeMap::<u64, u64>::new();
+        let mut held = Vec::new();
+        for (op, index, actual) in ops {
+            let reading = ClockReading::at(&clock, clock.now());
+            let now = clock.elapsed().as_nanos() as u64 / LENGTH;
+            // Where the next units come to lie: in the window that runs, or where the debt ends.
+            let (debt, free) = (window.debt(), window.available());
+            let place = move |n: u64| {
+                let (mut at, mut room) = match debt.checked_sub(1) {
+                    None => (now, free),
+                    Some(last) => (now + 1 + last / limit, limit - 1 - last % limit),
+                };
+                let mut places = Vec::new();
+                while places.len() < n as usize {
+                    if room == 0 {
+                        (at, room) = (at + 1, limit);
+                    }
+                    room -= 1;
+                    places.push(at);
+                }
+                places
+            };
+            match op {
+                Op::Advance(step) => clock.advance(Duration::from_nanos(step)),
+                Op::Take(n) | Op::UpTo(n) => {
+                    for _ in 0..window.acquire_up_to(n) {
+                        *counts.entry(now).or_default() += 1;
+                    }
+                }
+                Op::Reserve(n) => {
+                    let ask = Ask::one().cost(TOKENS, n);
+                    if let Ok(ticket) = gate.try_reserve(Demand::new(&ask, &reading)) {
+                        *counts.entry(now).or_default() += n;
+                        held.push((ticket, n, vec![now; n as usize]));
+                    }
+                }
+                Op::Book(_) if index < held.len() => {
+                    let (ticket, charged, places) = &mut held[index];
+                    gate.settle(ticket, Settlement::new(TOKENS, actual, &reading));
+                    for at in place(actual.saturating_sub(*charged)) {
+                        *counts.entry(at).or_default() += 1;
+                        places.push(at);
+                    }
+                    // Not more than this can have come back, and of the last of it.
+                    for _ in actual..*charged {
+                        if let Some(at) = places.pop() {
+                            *counts.entry(at).or_default() -= 1;
+                        }
+                    }
+                    *charged = actual;
+                }
+                Op::Cancel(_) if index < held.len() => {
+                    let (ticket, _, places) = held.remove(index);
+                    gate.cancel(ticket, &reading);
+                    for at in places {
+                        *counts.entry(at).or_default() -= 1;
+                    }
+                }
+                Op::Book(_) | Op::Cancel(_) => {}
+            }
+            for (at, count) in &counts {
+                prop_assert!(*count <= limit, "{count} in window {at}");
+            }
+        }
+    }
+}
+
+/// Given a window of ten with one taken, when ten and nine are booked, then each lies in one window with all of its weight, so that
+/// no window has more than ten; and what lies empty before a booking comes back with it.
+#[test]
+fn a_booking_starts_in_a_window_that_has_room_for_all_of_it() {
+    let clock = ManualClock::new();
+    let window = window(&clock, 10);
+    window.try_acquire(1).unwrap();
+    let [ten, nine, one] = [10, 9, 1].map(|n| window.book(n).unwrap());
+    assert_eq!([ten.wait(), nine.wait(), one.wait()], [SECOND, SECOND * 2, SECOND * 2]);
+    assert_eq!(window.available(), 0, "later bookings lie behind it");
+    drop((one, nine));
+    drop(ten);
+    assert_eq!((window.available(), window.debt()), (9, 0));
+    let never = window.book(11).unwrap_err();
+    assert_eq!((never.reason(), never.retry_after()), (Reason::Oversized, None));
+}

@@ -1,0 +1,345 @@
+//! Every limiter of a rate under numbers and clocks that no caller should use: nothing panics, nothing is minted.
+
+use proptest::prelude::*;
+use std::time::Duration;
+use tollgate::time::ClockReading;
+use tollgate::{Ask, BoxLimiter, Cost, Demand, Inherit, Instant, Limiter, LimiterExt, ManualClock, Quota, Settlement};
+use tollgate::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket, Warmup};
+
+const TOKENS: Cost = Cost::new("tokens");
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+const RULES: [Inherit; 4] = [Inherit::AsIs, Inherit::Proportional, Inherit::Additive, Inherit::Reset];
+
+fn clocks() -> impl Iterator<Item = ManualClock> {
+    [0, 1, u64::MAX / 2, u64::MAX - 1].into_iter().map(|nanos| {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_nanos(nanos));
+        clock
+    })
+}
+
+/// Extreme rates, each with its least and its largest burst.
+fn quotas() -> Vec<Quota> {
+    let rates = [
+        (1, YEAR),
+        (1, Duration::from_secs(86_400)),
+        (1_000_000_000, Duration::from_secs(1)),
+        (1, Duration::from_nanos(1)),
+        (YEAR.as_nanos() as u64, YEAR),
+    ];
+    let mut quotas = vec![Quota::zero(), Quota::zero().burst(Quota::MAX_BURST), Quota::unlimited()];
+    for (count, period) in rates {
+        let quota = Quota::new(count, period).unwrap();
+        quotas.push(quota.burst(1));
+        let largest = (0..=40).rev().find_map(|bits| quota.with_burst(1 << bits).ok());
+        quotas.push(largest.unwrap());
+        quotas.push(largest.unwrap().by_interval());
+    }
+    quotas
+}
+
+const WEIGHTS: [u64; 6] = [0, 1, 2, 1 << 40, u32::MAX as u64 + 1, u64::MAX];
+const STEPS: [u64; 4] = [0, 1, 1_000_000_007, u64::MAX / 3];
+
+/// Everything that can be asked of a limiter, with every weight, as time passes.
+macro_rules! every_verb {
+    ($limiter:expr, $clock:expr) => {{
+        let (limiter, clock) = (&$limiter, &$clock);
+        for step in STEPS {
+            for n in WEIGHTS {
+                let free = limiter.available();
+                let taken = limiter.try_acquire(n);
+                assert!(n == 0 || taken.is_ok() == (n <= free), "{n} of {free}: {taken:?}");
+                let _ = (limiter.time_until(n), limiter.time_until_full());
+                assert!(limiter.acquire_up_to(n) <= n);
+                let held = limiter.reserve(n);
+                limiter.force_acquire(n);
+                drop(held);
+                if let Ok(reserved) = limiter.reserve(Ask::many(n)) {
+                    let mut permit = reserved.commit();
+                    let _ = permit.settle(TOKENS, n / 2);
+                }
+                let _ = format!("{limiter:?}");
+            }
+            clock.advance(Duration::from_nanos(step));
+        }
+        limiter.reset();
+        clock.advance(Duration::from_nanos(1));
+        limiter.reset();
+    }};
+}
+
+#[test]
+fn buckets_bear_every_number() {
+    for clock in clocks() {
+        for quota in quotas() {
+            let bucket = TokenBucket::new(quota).on(&clock);
+            let leaky = LeakyBucket::new(quota).on(&clock);
+            for n in WEIGHTS {
+                drop(bucket.book(n));
+                drop(bucket.book_within(n, Duration::from_nanos(n)));
+                drop(leaky.book(n));
+            }
+            every_verb!(bucket, clock);
+            every_verb!(leaky, clock);
+            for other in quotas() {
+                for rule in RULES {
+                    bucket.set_quota(other, rule);
+                    let _ = (leaky.set_quota(other, rule), leaky.set_slack(other.burst_size(), rule));
+                    bucket.force_acquire(3);
+                    leaky.force_acquire(3);
+                    let _ = (bucket.available(), bucket.debt(), leaky.available(), leaky.debt());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_bear_every_number() {
+    for clock in clocks() {
+        for length in [Duration::from_nanos(1), Duration::from_nanos(63), YEAR] {
+            for limit in [0, 1, 7, u64::MAX - 1, u64::MAX] {
+                let fixed = FixedWindow::new(limit, length).unwrap().on(&clock);
+                let sliding = SlidingWindow::new(limit, length).unwrap().on(&clock);
+                let log = SlidingLog::new(limit, length)
+                    .unwrap()
+                    .max_entries(2)
+                    .unwrap()
+                    .on(&clock);
+                for n in WEIGHTS {
+                    drop(fixed.book(n));
+                }
+                every_verb!(fixed, clock);
+                every_verb!(sliding, clock);
+                every_verb!(log, clock);
+                for other in [0, 3, u64::MAX - 1, u64::MAX, 5] {
+                    for rule in RULES {
+                        fixed.set_quota(other, rule);
+                        sliding.set_quota(other, rule);
+                        log.set_quota(other, rule);
+                        fixed.force_acquire(u64::MAX);
+                        sliding.force_acquire(u64::MAX);
+                        log.force_acquire(u64::MAX);
+                    }
+                    for length in [Duration::from_nanos(1), YEAR] {
+                        fixed.set_length(length).unwrap();
+                        sliding.set_length(length).unwrap();
+                        log.set_length(length).unwrap();
+                    }
+                    let _ = (fixed.debt(), sliding.debt(), log.debt());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn warm_ups_bear_every_number() {
+    for clock in clocks() {
+        for quota in quotas() {
+            for period in [Duration::from_nanos(1), Duration::from_secs(2), YEAR] {
+                for cold in [1, 3, 100] {
+                    let Ok(warmup) = Warmup::new(quota, period) else {
+                        continue;
+                    };
+                    let warmup = warmup.cold_factor(cold).unwrap().on(&clock);
+                    every_verb!(warmup, clock);
+                    for other in quotas() {
+                        for rule in RULES {
+                            let _ = (warmup.set_quota(other, rule), warmup.interval(), warmup.available());
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One limiter of each kind that knows the latest instant. (A token bucket does not: by a stale instant it admits less.)
+fn four_a_second(clock: &ManualClock) -> Vec<(&'static str, BoxLimiter)> {
+    let second = Duration::from_secs(1);
+    let quota = Quota::per_second(4);
+    vec![
+        (
+            "leaky",
+            LeakyBucket::new(quota).on(clock).slack(3).unwrap().per(TOKENS).boxed(),
+        ),
+        (
+            "fixed",
+            FixedWindow::new(4, second).unwrap().on(clock).per(TOKENS).boxed(),
+        ),
+        (
+            "sliding",
+            SlidingWindow::new(4, second).unwrap().on(clock).per(TOKENS).boxed(),
+        ),
+        ("log", SlidingLog::new(4, second).unwrap().on(clock).per(TOKENS).boxed()),
+        (
+            "warm-up",
+            Warmup::new(quota, second).unwrap().on(clock).per(TOKENS).boxed(),
+        ),
+    ]
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Take(u64),
+    Reserve(u64),
+    Cancel(usize),
+    Settle(usize, u64),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        3 => (0u64..4).prop_map(Op::Take),
+        2 => (0u64..4).prop_map(Op::Reserve),
+        2 => (0usize..4).prop_map(Op::Cancel),
+        1 => (0usize..4, 0u64..4).prop_map(|(index, actual)| Op::Settle(index, actual)),
+    ]
+}
+
+/// Runs one operation as of an instant.
+fn run(
+    limiter: &BoxLimiter,
+    op: Op,
+    reading: &ClockReading,
+    held: &mut Vec<<BoxLimiter as Limiter>::Ticket>,
+) -> String {
+    let reserve = |n| {
+        let ask = Ask::one().cost(TOKENS, n);
+        limiter.try_reserve(Demand::new(&ask, reading)).ok()
+    };
+    let ready = || {
+        let ask = Ask::one().cost(TOKENS, 1);
+        limiter.ready_at(Demand::new(&ask, reading)).not_before()
+    };
+    // Whatever else is done, it has seen this instant.
+    ready();
+    let seen = match op {
+        Op::Take(n) => format!("{}", reserve(n).is_some()),
+        Op::Reserve(n) => {
+            let ticket = reserve(n);
+            held.extend(ticket);
+            format!("{}", ticket.is_some())
+        }
+        Op::Cancel(index) if index < held.len() => {
+            limiter.cancel(held.remove(index), reading);
+            String::new()
+        }
+        Op::Settle(index, actual) if index < held.len() => {
+            limiter.settle(&mut held[index], Settlement::new(TOKENS, actual, reading));
+            String::new()
+        }
+        _ => String::new(),
+    };
+    format!("{seen}, {:?}", ready())
+}
+
+proptest! {
+    #![proptest_config(crate::cases(400))]
+
+    /// Given stale instants on any mutator, then every limiter does what it would do at the latest instant so far.
+    #[test]
+    fn a_stale_instant_counts_as_the_latest(
+        steps in prop::collection::vec((op(), 0u64..400_000_000, 0u64..600_000_000), 1..60), start in 0u64..3,
+    ) {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_nanos([0, 1_000_000_007, u64::MAX / 2][start as usize]));
+        for ((name, stale), (_, fresh)) in four_a_second(&clock).into_iter().zip(four_a_second(&clock)) {
+            let (mut now, mut held, mut twins) = (clock.now(), Vec::new(), Vec::new());
+            for &(op, step, back) in &steps {
+                let ahead = clock.after(now, Duration::from_nanos(step));
+                // What reads the clock late brings an instant from before.
+                let behind = Duration::from_nanos(step.saturating_sub(back));
+                let (seen, latest) = if back > step {
+                    let earlier = clock.between(Instant::ZERO, now).saturating_sub(Duration::from_nanos(back - step));
+                    (clock.after(Instant::ZERO, earlier), now)
+                } else {
+                    let seen = clock.after(now, behind);
+                    (seen, seen.min(ahead))
+                };
+                now = latest;
+                let one = run(&stale, op, &ClockReading::at(&clock, seen), &mut held);
+                let two = run(&fresh, op, &ClockReading::at(&clock, latest), &mut twins);
+                prop_assert_eq!(one, two, "{} at {:?}, not {:?}", name, seen, latest);
+            }
+        }
+    }
+}
+
+/// Given a limiter that is empty again, and has seen a later instant, when one is admitted by a reading from before, then it
+/// counts from the later one.
+#[test]
+fn an_admission_by_an_earlier_reading_counts_from_the_latest() {
+    let clock = ManualClock::new();
+    for (name, limiter) in four_a_second(&clock) {
+        let mut held = Vec::new();
+        let after = |millis| clock.after(Instant::ZERO, Duration::from_millis(millis));
+        let [first, latest, before] = [0, 4_000, 2_500].map(|millis| ClockReading::at(&clock, after(millis)));
+        run(&limiter, Op::Take(1), &first, &mut held);
+        // A look is enough.
+        run(&limiter, Op::Cancel(0), &latest, &mut held);
+        let ask = Ask::one().cost(TOKENS, 1);
+        let taken = limiter.try_reserve(Demand::new(&ask, &before)).is_ok();
+        for _ in 0..4 {
+            let _ = limiter.try_reserve(Demand::new(&ask, &before));
+        }
+        let next = limiter.ready_at(Demand::new(&ask, &before)).not_before();
+        assert!(taken && next > Some(after(4_000)), "{name}: {next:?}");
+    }
+}
+
+/// Eight threads take, book, give back and force, beside one that changes the quota and one that moves the clock: what
+/// stays taken is never more than the burst and what time has brought.
+#[test]
+fn threads_take_no_more_than_the_available_tokens() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    for by in [false, true] {
+        let clock = ManualClock::new();
+        let quota = Quota::per_second(1_000).burst(50);
+        let quota = if by {
+            Quota::new(10, Duration::from_millis(10))
+                .unwrap()
+                .burst(50)
+                .by_interval()
+        } else {
+            quota
+        };
+        let bucket = TokenBucket::new(quota).on(&clock);
+        let log = SlidingLog::new(500, Duration::from_secs(10)).unwrap().on(&clock);
+        let taken = AtomicU64::new(0);
+        let logged = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let (bucket, log, taken, logged) = (&bucket, &log, &taken, &logged);
+                scope.spawn(move || {
+                    for turn in 0..5_000u64 {
+                        match (thread + turn) % 5 {
+                            0 => drop(bucket.book(3)),
+                            1 => drop(bucket.reserve(2)),
+                            2 => drop(log.reserve(2)),
+                            3 => {
+                                logged.fetch_add(log.acquire_up_to(2), Ordering::Relaxed);
+                            }
+                            _ => {
+                                taken.fetch_add(bucket.acquire_up_to(2), Ordering::Relaxed);
+                            }
+                        }
+                    }
+                });
+            }
+            for _ in 0..500 {
+                clock.advance(Duration::from_millis(1));
+                bucket.set_quota(quota, Inherit::AsIs);
+                log.set_quota(500, Inherit::Additive);
+            }
+        });
+        let (taken, logged) = (taken.into_inner(), logged.into_inner());
+        assert!(
+            taken + bucket.available() <= 550,
+            "{taken} taken and {} left",
+            bucket.available()
+        );
+        assert_eq!(logged + log.available(), 500);
+    }
+}

@@ -1,0 +1,32 @@
+//! Rates, and what they are charged.
+
+mod alike;
+mod any_window;
+mod any_window_rounds;
+mod booked_changes;
+mod booked_twice_changed;
+mod bookings;
+mod bookings_model;
+mod bucket_published;
+mod bucket_verbs;
+mod conservation;
+mod corners;
+mod epochs;
+mod fixed_window;
+mod forgiven;
+#[cfg(feature = "governor")]
+mod governed;
+mod governor_oracle;
+mod hostile;
+mod leaky_bucket;
+mod oversized;
+mod published;
+mod quota;
+mod replay;
+mod settled;
+mod token_bucket;
+mod trace;
+mod wakes;
+mod warmup;
+mod window;
+mod windows;

@@ -1,0 +1,86 @@
+//! What wakes another waiter: a share that goes, a unit that is given back by the short way, a window that is shortened.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+use tollgate::keyed::FairBudget;
+use tollgate::{FixedWindow, LeakyBucket, LimiterExt, ManualClock, Policy, Quota, SlidingLog};
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Alone a share gains twice as fast: the waiter is due sooner, and has to be woken.
+#[test]
+fn a_removed_share_wakes_the_waiters_that_refill_faster_without_it() {
+    let clock = ManualClock::new();
+    let budget = FairBudget::new(Quota::per_second(2).burst(2)).on(&clock);
+    let (stays, goes) = (Arc::new(budget.share()), budget.share());
+    stays.try_acquire(2).unwrap();
+    goes.try_acquire(2).unwrap();
+    let policy = Policy::new(Arc::clone(&stays));
+    let wakes = Arc::<Wakes>::default();
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut cx = Context::from_waker(&waker);
+    let mut waits = pin!(policy.admit(2));
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    drop(goes);
+    clock.advance(Duration::from_secs(1));
+    assert!(
+        wakes.0.load(Ordering::SeqCst) > 0,
+        "it is due now, instead of in a second"
+    );
+    assert!(waits.as_mut().poll(&mut cx).is_ready());
+}
+
+/// The waiter has looked at the bucket, which closes its word and opens it again: the cancel needs no lock, and still wakes.
+#[test]
+fn a_unit_given_back_without_the_lock_wakes_the_waiter() {
+    let clock = ManualClock::new();
+    let bucket = Arc::new(LeakyBucket::new(Quota::per_minute(1)).on(&clock));
+    let reservation = bucket.reserve(1).unwrap();
+    let policy = Policy::new(Arc::clone(&bucket));
+    let wakes = Arc::<Wakes>::default();
+    let waker = Waker::from(Arc::clone(&wakes));
+    let mut cx = Context::from_waker(&waker);
+    let mut waits = pin!(policy.admit(1));
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    drop(reservation);
+    assert!(wakes.0.load(Ordering::SeqCst) > 0, "there is room now");
+    assert!(waits.as_mut().poll(&mut cx).is_ready());
+}
+
+/// A window of a minute becomes one of a second: the waiter is due then, before the instant that it waits for.
+macro_rules! shortened_windows {
+    ($($name:ident: $window:ident,)*) => {$(
+        #[test]
+        fn $name() {
+            let clock = ManualClock::new();
+            let window = Arc::new($window::new(1, Duration::from_secs(60)).unwrap().on(&clock));
+            let policy = Policy::new(Arc::clone(&window));
+            policy.try_admit(1).unwrap().forget();
+            let wakes = Arc::<Wakes>::default();
+            let waker = Waker::from(Arc::clone(&wakes));
+            let mut cx = Context::from_waker(&waker);
+            let mut waits = pin!(policy.admit(1));
+            assert!(waits.as_mut().poll(&mut cx).is_pending());
+            window.set_length(Duration::from_secs(1)).unwrap();
+            clock.advance(Duration::from_secs(1));
+            assert!(wakes.0.load(Ordering::SeqCst) > 0, "the window has ended");
+            assert!(waits.as_mut().poll(&mut cx).is_ready());
+        }
+    )*};
+}
+
+shortened_windows! {
+    a_shortened_fixed_window_wakes_the_waiter_at_its_new_end: FixedWindow,
+    a_shortened_log_wakes_the_waiter_at_its_new_end: SlidingLog,
+}

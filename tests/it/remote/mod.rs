@@ -1,0 +1,14 @@
+//! Permits that several machines share, over the store in memory.
+
+mod age;
+mod change;
+mod charges;
+mod faults;
+mod fence;
+mod kinds;
+mod leave;
+mod outages;
+mod permits;
+mod refunds;
+mod window;
+mod world;

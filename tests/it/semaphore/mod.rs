@@ -1,0 +1,13 @@
+//! Semaphores.
+
+mod basics;
+#[cfg(feature = "channel")]
+mod channel;
+mod corners;
+mod drained;
+mod orders;
+mod reference;
+mod resize;
+#[cfg(feature = "stats")]
+mod stats;
+mod tokio_twin;

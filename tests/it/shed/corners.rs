@@ -1,0 +1,125 @@
+//! Shedding at the edges: settings, wake-ups and metrics.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+use tollgate::shed::{Partitions, RetryBudget, Throttler};
+use tollgate::{Limiter, LimiterExt, ManualClock, Outcome, Policy};
+
+#[test]
+fn settings_on_the_edge() {
+    assert!(Partitions::guaranteed(10, &[0.4, 0.6]).is_ok());
+    assert!(Partitions::guaranteed(10, &[1.0]).is_ok());
+    assert!(Partitions::guaranteed(10, &[0.4, 0.600001]).is_err());
+    for (classes, is_allowed) in [(0, false), (1, true), (256, true), (257, false)] {
+        assert_eq!(Partitions::lent(10, classes).is_ok(), is_allowed, "{classes}");
+        assert_eq!(
+            Partitions::levels(10, &vec![0.5; classes]).is_ok(),
+            is_allowed,
+            "{classes}"
+        );
+    }
+    assert_eq!(
+        Partitions::lent(10, usize::MAX).map(drop).unwrap_err(),
+        Partitions::lent(10, 257).map(drop).unwrap_err()
+    );
+}
+
+/// A class reports its part and its use of it; all together report the limit.
+#[test]
+fn classes_say_how_they_stand() {
+    let shared = Partitions::guaranteed(10, &[0.3, 0.5]).unwrap();
+    let held = shared.class(1).try_admit(4).unwrap();
+    let in_use = [0, 1].map(|class| (shared.class(class).part(), shared.class(class).in_use()));
+    assert_eq!(in_use, [(3, 0), (5, 4)]);
+    let mut standings = Vec::new();
+    for class in [0, 1] {
+        shared
+            .class(class)
+            .visit_status(&mut |status| standings.push(format!("{:?}", status.state)));
+    }
+    assert!(standings[0].contains("limit: 3, in_use: 0"), "{standings:?}");
+    assert!(standings[1].contains("limit: 5, in_use: 4"), "{standings:?}");
+    let shown = format!("{shared:?}");
+    assert!(
+        shown.contains("limit: 10") && shown.contains("class: 1, in_use: 4, part: 5"),
+        "{shown}"
+    );
+    drop(held);
+    assert_eq!((shared.class(1).in_use(), shared.in_use()), (0, 0));
+}
+
+/// Given a policy that waits for a whole retry, then deposits wake it when there is one, and not before.
+#[test]
+fn a_waiter_for_a_retry_wakes_when_a_whole_one_is_there() {
+    let clock = ManualClock::new();
+    let budget = Arc::new(RetryBudget::new(0.4, 3).unwrap());
+    budget.try_admit(3).unwrap().finish(Outcome::Success);
+    assert_eq!(budget.available(), 0);
+    let policy = Policy::builder().clock(&clock).over(Arc::clone(&budget)).unwrap();
+    clock.run(async {
+        let mut waits = pin!(policy.admit(1));
+        let mut pending = async |n: usize| {
+            for _ in 0..n {
+                budget.deposit();
+                let is_pending = poll_fn(|context| Poll::Ready(waits.as_mut().poll(context).is_pending())).await;
+                assert!(is_pending);
+            }
+        };
+        pending(2).await;
+        budget.deposit();
+        drop(waits.await.unwrap());
+    });
+    assert_eq!(budget.available(), 0, "1.2 have been there");
+    // Two fifths a time: after a fifth, and three times that, and four.
+    let whole = [1, 1, 1, 1, 1].map(|_| {
+        budget.deposit();
+        budget.available()
+    });
+    assert_eq!(whole, [0, 1, 1, 1, 2]);
+    // What is cancelled is back, as many as they were, and no more than is kept.
+    drop(budget.reserve(2).unwrap());
+    assert_eq!(budget.available(), 2);
+    assert!(budget.try_admit(3).is_err());
+    assert!(format!("{budget:?}").contains("available: 2"));
+}
+
+/// Given a thread that waits for a retry, when deposits make one whole, then it is served: the `Notify` has fired.
+#[test]
+fn a_blocked_thread_wakes_for_a_whole_retry() {
+    let budget = Arc::new(RetryBudget::new(0.5, 1).unwrap());
+    drop(budget.try_admit(1).unwrap());
+    let policy = Policy::new(Arc::clone(&budget));
+    let other = policy.clone();
+    let thread = std::thread::spawn(move || other.admit_blocking(1).map(drop).is_ok());
+    while policy.waiting() == 0 {
+        std::thread::yield_now();
+    }
+    budget.deposit();
+    budget.deposit();
+    assert!(thread.join().unwrap());
+}
+
+/// What was asked and accepted counts for the window, and is gone after it.
+#[test]
+fn a_throttler_looks_at_its_window_alone() {
+    let clock = ManualClock::new();
+    let throttler = Throttler::new(0.5, 0.9, Duration::from_secs(10)).unwrap().on(&clock);
+    assert!(throttler.clock().is_some_and(|seen| seen.is_same(&clock)));
+    for _ in 0..4 {
+        throttler.try_admit(5).unwrap().finish(Outcome::Success);
+        clock.advance(Duration::from_secs(1));
+    }
+    assert_eq!(throttler.rate(), 0.0);
+    // 20 were accepted, which allows 40; of 100 that are not, the part above that is turned away.
+    for _ in 0..100 {
+        let _ = throttler.try_admit(1).map(|permit| permit.finish(Outcome::Overload));
+    }
+    let rate = throttler.rate();
+    assert!((rate - 80.0 / 121.0).abs() < 1e-9, "{rate}");
+    assert!(format!("{throttler:?}").contains("rate: 0.66"), "{throttler:?}");
+    clock.advance(Duration::from_secs(20));
+    assert_eq!(throttler.rate(), 0.0);
+}

@@ -1,0 +1,5 @@
+//! Load shedding: partitions, the throttler, retry budgets, the waiting room.
+
+mod basics;
+mod corners;
+mod waiting_room;

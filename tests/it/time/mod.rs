@@ -1,0 +1,4 @@
+//! The clock and its timers.
+
+mod clock;
+mod coarse_clock;
