@@ -158,7 +158,7 @@ mod tests {
         /// rounded down to a grain, where a tick is a nanosecond. On other clocks it is that, less at most one part in
         /// 2^28. And it is reached at the predicted tick, not before.
         #[test]
-        fn what_flows_out_is_exact_or_a_little_less(
+        fn the_outflow_is_exact_or_slightly_less(
             count in 1u64..=1_000_000_000,
             nanos in 1u64..=1 << 54,
             scale in prop_oneof![Just(1u64 << 40), 1u64 << 37..1 << 43],

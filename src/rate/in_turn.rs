@@ -46,12 +46,12 @@ impl Turns {
                 continue;
             };
             let until = late.as_ref().map(|late| late.until);
-            if let Some(late) = late.filter(|_| demand.is_in_line()) {
+            if let Some(late) = late.filter(|_| demand.is_queued()) {
                 // Its queue may not know that its turn has come. A panic of its waker is not this demand's.
                 quietly(|| late.waker.wake_by_ref());
             }
             // By a reading that is in the past it can be due by now.
-            if demand.is_in_line() && at <= clock.now() {
+            if demand.is_queued() && at <= clock.now() {
                 let ready = ReadyAt::due_in_turn(leg, at, self, units);
                 return until.map_or(ready, |until| ready.by(until));
             }
