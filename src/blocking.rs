@@ -1,10 +1,10 @@
 //! A blocking call on a thread that drives async tasks stops all of them: it panics, as tokio's own do.
 
-/// Panics where tokio forbids to block the thread. Legal are threads outside any runtime, those of `spawn_blocking`, those in
-/// `block_in_place`, and those that only have a handle of a runtime.
+/// Panics where tokio forbids to block the thread. Blocking is legal on threads outside any runtime, those of `spawn_blocking`,
+/// those in `block_in_place`, and those that only have a handle of a runtime.
 ///
-/// Which of these it is only tokio knows. It says so by a lock of its own that is always free; a thread without a runtime is told
-/// apart before that.
+/// Only tokio knows which of these it is: it says so when a lock of its own is taken, which is always free. A thread without a
+/// runtime is recognised before that.
 #[cfg(all(feature = "tokio", not(any(tollgate_loom, tollgate_shuttle))))]
 #[inline]
 #[track_caller]

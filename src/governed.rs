@@ -1,9 +1,9 @@
 //! A governor rate limiter as a leg.
 
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::status::{State, Status};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{State, Status};
 use crate::time::{Clock, ClockReading, Instant};
 use governor::clock::Reference;
 use governor::middleware::RateLimitingMiddleware;
@@ -20,17 +20,17 @@ const LEG: &str = "governor";
 
 /// A direct rate limiter of governor, of any clock and store, as the *last* leg of a policy.
 ///
-/// Last, since governor cannot give back: what it has admitted is spent, also when a leg behind it refuses, or when the
-/// caller goes away between being admitted and being told. So law 3 is not kept: a cancel restores nothing. Nor are charges
-/// corrected: [`settle`](crate::Permit::settle) does not count it. Whoever can, uses a
-/// [`TokenBucket`](crate::TokenBucket), which admits the same and gives back.
+/// Last, since governor cannot give back: its admissions are spent, also when a leg behind it refuses, or when the caller goes
+/// away before it sees its permit. So law 3 is not kept: a cancel restores nothing. Nor are charges corrected:
+/// [`settle`](crate::Permit::settle) does not count it. Prefer a [`TokenBucket`](crate::TokenBucket), which admits the same and
+/// gives back.
 ///
-/// Governor decides by its own clock, and says when it will have more only by refusing. A policy asks it, is refused, and
+/// Governor decides by its own clock, and names the instant of its next cell only by refusing. A policy asks it, is refused, and
 /// waits until the instant of that refusal; [`ready_at`](Limiter::ready_at) knows nothing beforehand, so law 8 holds as a
 /// bound, and is not tight.
 ///
-/// It never says that it is [fresh](Limiter::is_pristine): governor does not tell what is left without taking some of it. So
-/// a [`Keyed`](crate::Keyed) does not drop one.
+/// It never says that it is [pristine](Limiter::is_pristine): governor does not show its state without taking a cell. So a
+/// [`Keyed`](crate::Keyed) does not drop one.
 ///
 /// A request for more than the burst, or than `u32::MAX`, is `Oversized`; any other refusal is `RateExceeded`, with
 /// governor's own time to wait as `retry_after`.
@@ -107,7 +107,7 @@ impl Limiter for Governed {
         match (self.check)(n) {
             Verdict::Admitted => Ok(()),
             Verdict::NotBefore(wait) => {
-                // From now on, whatever instant the pass is of: governor has looked at its own clock.
+                // From now on, whatever the shared reading is: governor has looked at its own clock.
                 let now = self.clock.now();
                 let at = self.clock.after(now, wait);
                 // Relaxed: a number that is only shown.
@@ -140,7 +140,7 @@ impl Limiter for Governed {
         Some(&self.clock)
     }
 
-    /// A rate of which no more is known than when it has refused.
+    /// A rate of which only the time of its last refusal is known.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let due = Instant::from_ticks(self.due.load(Ordering::Relaxed));
         let next = self.clock.between(self.clock.now(), due);
@@ -164,7 +164,7 @@ impl governor::clock::Clock for Clock {
     }
 }
 
-// What the implementation above relies on.
+// The implementation above relies on this.
 const _: fn() = || {
     fn is_reference<T: Reference>() {}
     is_reference::<Nanos>();

@@ -3,9 +3,9 @@
 //!
 //! | you want to | use | feature |
 //! |---|---|---|
-//! | let so many run at once | [`Semaphore`] | |
+//! | limit how many operations run at once | [`Semaphore`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
-//! | let so many start per time, with bursts | [`TokenBucket`] and a [`Quota`] | |
+//! | limit the start rate, with bursts | [`TokenBucket`] and a [`Quota`] | |
 //! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
 //! | space work evenly, one after the other | [`LeakyBucket`] | |
 //! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
@@ -15,26 +15,26 @@
 //! | limit millions of keys by one quota | [`keyed::KeyedRate`] | |
 //! | share one rate fairly among keys | [`keyed::FairBudget`] | |
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
-//! | stop asking what fails | [`CircuitBreaker`] | |
+//! | stop calling a service that fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
 //! | throttle one thing while another is under load | [`LimiterExt::linked`], [`policy::linked`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
-//! | know why, and what would have sufficed | [`Policy::explain`] | |
-//! | fall back on something when refused | [`Policy::run`] | |
+//! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
+//! | run a fallback when refused | [`Policy::run`] | |
 //! | share a limit by classes, by importance | [`shed::Partitions`] | |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
-//! | see how long was waited, and who holds on | [`SemaphoreBuilder`]`::stats` | `stats` |
+//! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
-//! | run an async function over many items, so many at once | `fan_out` | `fan-out` |
-//! | tell who finds no room when to come back, and let it in then | [`shed::WaitingRoom`], [`Policy::lane`] | |
+//! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
+//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::lane`] | |
 //! | limit a service of tower, axum, hyper or tonic | `tower::LimitLayer` | `tower` |
 //! | tell clients: `Retry-After`, `RateLimit`, keys behind proxies | `axum::HttpRefusals`, `axum::ClientIp` | `axum` |
-//! | see how every leg stands | [`Limiter::visit_status`], [`status`] | |
-//! | tell metrics and tracing what happens | `observe::Observed` | `metrics`, `tracing` |
+//! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
+//! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis`, `consul`, `zookeeper`, `etcd` |
@@ -99,7 +99,6 @@ mod seeded;
 mod rng;
 
 pub mod adaptive;
-mod ask;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
@@ -108,6 +107,7 @@ pub mod breaker;
 #[cfg(feature = "conformance")]
 #[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
 pub mod conformance;
+mod core;
 #[cfg(feature = "fan-out")]
 #[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
 pub mod fan_out;
@@ -116,18 +116,14 @@ mod governed;
 pub mod guide;
 pub mod keyed;
 pub mod lease;
-pub mod limiter;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
 pub mod observe;
-mod permit;
 pub mod policy;
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
-mod ready;
-mod refusal;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
@@ -136,16 +132,21 @@ pub mod shed;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
-pub mod status;
 pub mod sync;
-mod ticket;
 pub mod time;
 #[cfg(feature = "tower")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tower")))]
 pub mod tower;
 
+pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
+#[doc(hidden)]
+pub use crate::core::limiter::Callbacks;
+pub use crate::core::limiter::{Limiter, LimiterExt, Outcome, Settlement};
+pub use crate::core::permit::{Permit, Reservation, UnknownCost};
+pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
+pub use crate::core::ticket::{BoxTicket, Ticket};
+pub use crate::core::{limiter, status};
 pub use adaptive::Adaptive;
-pub use ask::{Ask, Cost, Demand, MAX_COSTS};
 pub use breaker::{
     BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
     Trip,
@@ -155,17 +156,12 @@ pub use breaker::{
 pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
-#[doc(hidden)]
-pub use limiter::Callbacks;
-pub use limiter::{Limiter, LimiterExt, Outcome, Settlement};
-pub use permit::{Permit, Reservation, UnknownCost};
 pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{JoinHandle, WorkerPool};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
 pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
-pub use refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
     SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
@@ -176,7 +172,6 @@ pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelT
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::{Durations, SemaphoreStats};
-pub use ticket::{BoxTicket, Ticket};
 pub use time::{Clock, ClockError, ClockReading, Instant, ManualClock};
 
 /// The examples of the README compile and run.

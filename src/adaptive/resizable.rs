@@ -1,6 +1,6 @@
 //! Limiters that a law can drive.
 
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
 use crate::semaphore::Semaphore;
 use std::sync::Arc;
 

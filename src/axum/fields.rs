@@ -1,7 +1,7 @@
 //! The header fields `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers-11 (23 May 2026), as
 //! structured fields.
 
-use crate::status::{State, Status, scaled};
+use crate::core::status::{State, Status, scaled};
 use http::{HeaderName, HeaderValue};
 use sfv::{Integer, KeyRef, ListSerializer, StringRef};
 use std::time::Duration;

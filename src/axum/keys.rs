@@ -1,6 +1,6 @@
 //! By what a request is limited: its address, a header field, or what an outer layer has found out.
 
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::tower::{ExtractKey, Head};
 use axum::extract::ConnectInfo;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};

@@ -2,9 +2,9 @@
 
 use super::fields::{QuotaPolicy, RATELIMIT, RATELIMIT_POLICY, ServiceLimit, seconds};
 use super::legacy::Legacy;
-use crate::limiter::Limiter;
-use crate::refusal::{Reason, Rejection};
-use crate::status::{State, Status};
+use crate::core::limiter::Limiter;
+use crate::core::refusal::{Reason, Rejection};
+use crate::core::status::{State, Status};
 use crate::tower::{Refused, Respond};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};

@@ -9,7 +9,7 @@ use super::open_time::OpenTime;
 use super::thresholds::Thresholds;
 use super::time_window::TimeWindow;
 use super::window::Window;
-use crate::limiter::Outcome;
+use crate::core::limiter::Outcome;
 use crate::time::Clock;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

@@ -3,9 +3,9 @@
 
 use super::recorder::Recorder;
 use super::suite::{Suite, Tally, Violation};
-use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, LimiterExt, Outcome};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::ask::{Ask, Demand};
+use crate::core::limiter::{Limiter, LimiterExt, Outcome};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::time::ClockReading;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 
 use super::suite::{Suite, Tally, Violation, message};
 use super::world::times;
-use crate::ask::{Ask, Demand, Place};
-use crate::limiter::{Limiter, LimiterExt};
-use crate::refusal::{Reason, Wait};
+use crate::core::ask::{Ask, Demand, Place};
+use crate::core::limiter::{Limiter, LimiterExt};
+use crate::core::refusal::{Reason, Wait};
 use crate::sync::notify::{Listener, Notified};
 use crate::time::ClockReading;
 use std::cell::Cell;

@@ -1,8 +1,8 @@
 //! A limiter that notes what becomes of each of its tickets.
 
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
 use crate::sync::shim::Mutex;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};

@@ -2,8 +2,8 @@
 
 use super::world::World;
 use super::{guards, laws, turns, waits};
-use crate::ask::{Ask, Cost};
-use crate::limiter::Limiter;
+use crate::core::ask::{Ask, Cost};
+use crate::core::limiter::Limiter;
 use crate::time::ManualClock;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

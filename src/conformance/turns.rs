@@ -3,8 +3,8 @@
 
 use super::suite::{Suite, Tally, Violation};
 use super::waits::policy_of;
-use crate::ask::Ask;
-use crate::limiter::Limiter;
+use crate::core::ask::Ask;
+use crate::core::limiter::Limiter;
 use crate::policy::Policy;
 use crate::time::{Clock, Instant, Sleep};
 use std::cell::Cell;

@@ -3,11 +3,11 @@
 
 use super::suite::{Suite, Tally, Violation};
 use super::world::{Held, World, times};
-use crate::ask::Demand;
-use crate::limiter::{Limiter, LimiterExt, Outcome};
-use crate::permit::Reservation;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, LimiterExt, Outcome};
+use crate::core::permit::Reservation;
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::policy::Policy;
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::time::ClockReading;
 use std::pin::{Pin, pin};
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! Nothing needs to be undone for that, so no law is presumed by the check of another.
 
 use super::suite::Suite;
-use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, LimiterExt};
-use crate::permit::{Permit, Reservation};
+use crate::core::ask::{Ask, Demand};
+use crate::core::limiter::{Limiter, LimiterExt};
+use crate::core::permit::{Permit, Reservation};
 use crate::time::{ClockReading, Instant, ManualClock};
 use std::sync::Arc;
 use std::time::Duration;

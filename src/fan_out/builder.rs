@@ -4,7 +4,7 @@ use super::progress::{Hook, Progress};
 use super::results::{Results, TryResults};
 use super::shared::{Settings, Shared};
 use super::state::{Outcome, State, Work};
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
 use crate::policy::Policy;
 use crate::pool::{Admission, Caller, Gate, Runtime};
 use crate::semaphore::Semaphore;

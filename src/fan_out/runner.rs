@@ -2,8 +2,8 @@
 
 use super::shared::Shared;
 use super::state::Work;
-use crate::ask::Ask;
-use crate::limiter::Outcome as Ended;
+use crate::core::ask::Ask;
+use crate::core::limiter::Outcome as Ended;
 use crate::pool::{Refused, TaskError, Ticket, drop_quietly};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -6,8 +6,8 @@ use super::progress::Hook;
 use super::runner;
 use super::state::{Act, Acts, Outcome, Source, State, Work};
 use crate::pool::{Admission, Caller, Runtime, TaskError, drop_quietly, wake};
+use crate::sync::queue::Condition;
 use crate::sync::shim::Mutex;
-use crate::sync::watchers::Condition;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl<Fut: Work> Shared<Fut> {
 
     fn end_watch(&self, state: &mut State<Fut>) {
         if let (Some(slots), Some((number, _))) = (&self.settings.admission.slots, state.watch.take()) {
-            slots.watch_no_more(&mut Some(number));
+            slots.unwatch(&mut Some(number));
         }
     }
 

@@ -1,17 +1,17 @@
 //! One rate for many keys, shared fairly.
 
 use super::max_min::{GRAIN, MaxMin, Share, ShareMark};
-use crate::ask::{Demand, Place};
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::ask::{Demand, Place};
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{State, Status};
+use crate::core::ticket::Ticket;
 use crate::rate::Quota;
 use crate::rate::in_turn::Forecast;
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::status::{State, Status};
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::turns::Turns;
 use crate::sync::wait_queue::WaitQueue;
-use crate::ticket::Ticket;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;

@@ -3,9 +3,9 @@
 use super::hashing::Hashing;
 use super::shards::{self, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
+use crate::core::refusal::{Reason, Refusal, Rejection, Wait};
 use crate::rate::{Inherit, Quota, TokenBucket};
-use crate::refusal::{Reason, Refusal, Rejection, Wait};
 use crate::time::ClockReading;
 use std::borrow::Borrow;
 use std::fmt;

@@ -3,9 +3,9 @@
 use super::hashing::Hashing;
 use super::shards::{Shard, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
+use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::rate::Quota;
 use crate::rate::SharedAxis;
-use crate::refusal::{Reason, Refusal, Wait};
 use crate::time::{Clock, Instant};
 use std::borrow::Borrow;
 use std::fmt;

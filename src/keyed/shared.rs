@@ -1,8 +1,8 @@
 //! A leg that several limiters share.
 
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
@@ -101,7 +101,7 @@ impl<L: Limiter> Limiter for Shared<L> {
     fn clock(&self) -> Option<&Clock> {
         self.0.clock()
     }
-    fn visit_status(&self, visit: &mut dyn FnMut(crate::status::Status<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(crate::core::status::Status<'_>)) {
         self.0.visit_status(visit);
     }
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {

@@ -7,14 +7,14 @@
 
 mod parked;
 
-use crate::ask::{Ask, Cost, Demand};
+use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::ticket::Ticket;
 use crate::keyed::Shared;
-use crate::limiter::{Limiter, Outcome, Settlement};
 use crate::rate::{BucketTicket, SlidingWindow, TokenBucket};
-use crate::refusal::{ReadyAt, Refusal};
 use crate::sync::notify::Notify;
 use crate::sync::wait_queue::WaitQueue;
-use crate::ticket::Ticket;
 use crate::time::{Clock, ClockReading, Instant};
 use parked::{Origin, Parked};
 use std::fmt;
@@ -356,7 +356,7 @@ impl<L: Prepaid> Limiter for Leased<L> {
     }
 
     /// The status of the limiter inside: parked units count as taken.
-    fn visit_status(&self, visit: &mut dyn FnMut(crate::status::Status<'_>)) {
+    fn visit_status(&self, visit: &mut dyn FnMut(crate::core::status::Status<'_>)) {
         self.core.limiter.visit_status(visit);
     }
 

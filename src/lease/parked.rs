@@ -6,9 +6,9 @@
 //! list is gone.
 
 use super::Core;
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
+use crate::core::ticket::Ticket;
 use crate::sync::shim::thread_local;
-use crate::ticket::Ticket;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};

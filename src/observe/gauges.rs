@@ -1,8 +1,8 @@
 //! What changes all the time, set when somebody asks for it.
 
 use crate::breaker::BreakerState;
-use crate::limiter::Limiter;
-use crate::status::{State, Status};
+use crate::core::limiter::Limiter;
+use crate::core::status::{State, Status};
 use metrics::{Gauge, Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! A gate of a tower layer that is watched.
 
 use super::observed::{Observed, Watch};
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
 use crate::tower::{Admission, Gate, Head, KEY, LimitLayer, Refused};
 use std::fmt;
 

@@ -2,10 +2,10 @@
 
 #[cfg(feature = "metrics")]
 use super::labels::Labels;
-use crate::limiter::Outcome;
+use crate::core::limiter::Outcome;
 #[cfg(feature = "metrics")]
-use crate::refusal::Reason;
-use crate::refusal::Rejection;
+use crate::core::refusal::Reason;
+use crate::core::refusal::Rejection;
 use std::time::Duration;
 
 /// Where one observed limiter tells what it does. Handles are looked up once, when it is made.

@@ -1,12 +1,12 @@
 //! A limiter that is watched.
 
 use super::meter::Meter;
-use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::permit::Permit;
+use crate::core::ask::{Ask, Demand};
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::permit::Permit;
+use crate::core::refusal::{ReadyAt, Refusal, Rejection};
+use crate::core::status::Status;
 use crate::policy::Policy;
-use crate::refusal::{ReadyAt, Refusal, Rejection};
-use crate::status::Status;
 use crate::sync::unwind::both;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};

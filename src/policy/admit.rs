@@ -3,9 +3,9 @@
 use super::LINE;
 use super::line::{Ended, Key};
 use super::pump::Core;
-use crate::ask::{Ask, Demand};
-use crate::limiter::{Limiter, admit_in};
-use crate::refusal::{Due, Reason, Refusal, Wait};
+use crate::core::ask::{Ask, Demand};
+use crate::core::limiter::{Limiter, admit_in};
+use crate::core::refusal::{Due, Reason, Refusal, Wait};
 use crate::time::ClockReading;
 use std::panic::resume_unwind;
 use std::sync::Arc;

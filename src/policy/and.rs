@@ -1,9 +1,9 @@
 //! Two limiters as one, all-or-nothing.
 
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
 use crate::sync::notify::{EndOfSteps, together};
 use crate::sync::unwind::{self, Rest, in_panic};
 use crate::sync::wait_queue::WaitQueue;

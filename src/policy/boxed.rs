@@ -1,12 +1,12 @@
 //! Any limiter behind one type, without an allocation per admission: its ticket's words travel in a fixed buffer.
 
 use super::whole::LongTickets;
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::core::ticket::{BoxTicket, Ticket};
 use crate::sync::wait_queue::WaitQueue;
-use crate::ticket::{BoxTicket, Ticket};
 use crate::time::{Clock, ClockReading};
 use std::fmt;
 

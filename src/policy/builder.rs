@@ -3,7 +3,7 @@
 use super::bounds::{Manner, Settings};
 use super::legs::Legs;
 use super::policy::Policy;
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
 use crate::semaphore::Overflow;
 use crate::sync::wait_queue::QueueId;
 use crate::time::Clock;

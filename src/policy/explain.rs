@@ -4,8 +4,8 @@ use super::boxed::Erased;
 use super::legs::Legs;
 use super::live::{Decision, LegDecision, Verdict};
 use super::policy::Policy;
-use crate::ask::{Ask, Demand};
-use crate::status::{State, Status};
+use crate::core::ask::{Ask, Demand};
+use crate::core::status::{State, Status};
 use crate::time::ClockReading;
 
 impl Policy<Legs> {

@@ -2,10 +2,10 @@
 
 use super::bounds::{Manner, Settings};
 use super::policy::Policy;
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 use std::time::Duration;

@@ -1,9 +1,9 @@
 //! What a leg counts, and what it is called.
 
-use crate::ask::{Cost, Demand};
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::status::Status;
+use crate::core::ask::{Cost, Demand};
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::Status;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 

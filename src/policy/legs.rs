@@ -2,13 +2,13 @@
 
 use super::boxed::Erased;
 use super::whole::{LongTickets, Whole};
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::core::ticket::{BoxTicket, Ticket};
 use crate::sync::notify::together_quietly;
 use crate::sync::wait_queue::{QueueId, WaitQueue};
-use crate::ticket::{BoxTicket, Ticket};
 use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::ops::Range;

@@ -5,7 +5,7 @@
 //! claims that leave the queue are returned to the caller, which wakes, drops and gives back outside.
 
 use super::bounds::Manner;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::semaphore::Overflow;
 use crate::sync::wait_queue::QueueKey;
 use crate::time::Instant;

@@ -2,9 +2,9 @@
 
 use super::bounds::{Bounds, Settings};
 use super::line::{Behind, Ended, Found, Head, Key, Next, Queue, Timing, Waited, Waits};
-use crate::ask::{Ask, Demand, Place};
-use crate::limiter::{Limiter, admit_in};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::ask::{Ask, Demand, Place};
+use crate::core::limiter::{Limiter, admit_in};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::nth_fraction;
 use crate::shed::early_rejection_probability;
 use crate::sync::notify::{self, Listener, Notified, Notify};

@@ -1,9 +1,9 @@
 //! Work behind a policy in one call, with something to fall back on.
 
 use super::policy::Policy;
-use crate::ask::Ask;
-use crate::limiter::{Limiter, Outcome};
-use crate::refusal::Refusal;
+use crate::core::ask::Ask;
+use crate::core::limiter::{Limiter, Outcome};
+use crate::core::refusal::Refusal;
 use std::error::Error;
 use std::fmt;
 

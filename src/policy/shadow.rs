@@ -1,8 +1,8 @@
 //! A limiter on trial: it decides, and its decision is counted but not obeyed.
 
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Reason, Refusal};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Reason, Refusal};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};

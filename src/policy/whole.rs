@@ -2,9 +2,9 @@
 //!
 //! Each leg is called whichever of the others panic: see [`unwind`](crate::sync::unwind).
 
-use crate::ask::Demand;
-use crate::limiter::{Outcome, Settlement};
-use crate::refusal::Refusal;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Outcome, Settlement};
+use crate::core::refusal::Refusal;
 use crate::sync::notify::together;
 use crate::sync::shim::Mutex;
 use crate::sync::unwind::each;

@@ -3,9 +3,9 @@
 use super::error::TaskError;
 use super::gate::{Admitted, Gate, poll_admitting};
 use super::hooks::drop_quietly;
-use crate::ask::Ask;
-use crate::limiter::Outcome;
-use crate::semaphore::{InTurn, OwnedSemaphorePermit, Semaphore};
+use crate::core::ask::Ask;
+use crate::core::limiter::Outcome;
+use crate::semaphore::{OwnedSemaphorePermit, PassiveAcquire, Semaphore};
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::wait_queue::QueueId;
 use std::future::poll_fn;
@@ -149,7 +149,7 @@ impl Admission {
         loop {
             let mut slot = match &self.slots {
                 Some(_) if kept.is_some() => kept.take(),
-                Some(slots) => Some(InTurn::at(Arc::clone(slots)).await.ok_or(Refused::Closed)?),
+                Some(slots) => Some(PassiveAcquire::at(Arc::clone(slots)).await.ok_or(Refused::Closed)?),
                 None => None,
             };
             let Some(gate) = &self.gate else {

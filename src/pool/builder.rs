@@ -5,7 +5,7 @@ use super::gate::Gate;
 use super::hooks::PanicHook;
 use super::overflow::Overflow;
 use super::room::Room;
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
 use crate::policy::Policy;
 use crate::semaphore::Semaphore;
 use crate::time::Clock;

@@ -22,7 +22,7 @@ use super::cell::Ran;
 use super::engine::core::Entry as _;
 use super::engine::core::{Engine, Kind};
 use super::engine::group_limit::Membership;
-use super::engine::queue::Key as GroupKey;
+use super::engine::queue::{Key as GroupKey, is_back};
 use super::engine::seat::Seat;
 use super::engine::state::{Acts, Counts, Next, Phase, State, TaskQueue};
 use super::engine::waits::{Held, Home, Lends};
@@ -125,8 +125,8 @@ pub(super) struct Entries<'j> {
     /// What starts tasks that are awaited by others, which stand in the lanes or on shelves as well.
     awaited: BTreeMap<u64, Entry<'j>>,
     next_awaited: u64,
-    /// Those whose group is full, which stand nowhere else.
-    aside: BTreeMap<u64, Entry<'j>>,
+    /// Those whose group is full, by priority, which stand nowhere else.
+    aside: [BTreeMap<u64, Entry<'j>>; 3],
     next_aside: u64,
     /// Entries whose task is known to have started or ended elsewhere.
     dead: usize,
@@ -146,7 +146,7 @@ impl Default for Entries<'_> {
             lanes: Lanes::new(),
             awaited: BTreeMap::new(),
             next_awaited: 0,
-            aside: BTreeMap::new(),
+            aside: Default::default(),
             next_aside: 0,
             dead: 0,
             taken: 0,
@@ -200,7 +200,7 @@ impl<'j> TaskQueue for Entries<'j> {
     }
 
     fn aside_len(&self) -> usize {
-        self.aside.len()
+        self.aside.iter().map(BTreeMap::len).sum()
     }
 
     #[inline]
@@ -244,14 +244,16 @@ impl<'j> TaskQueue for Entries<'j> {
         let entry = self.remove(key)?;
         let number = self.next_aside;
         self.next_aside += 1;
-        self.aside.insert(number, entry);
-        Some(GroupKey::of(number))
+        let priority = entry.priority() as usize;
+        self.aside[priority].insert(number, entry);
+        Some(GroupKey::of(priority, number))
     }
 
     fn restore(&mut self, key: GroupKey) -> Option<Arc<Membership>> {
-        let entry = self.aside.remove(&key.number())?;
+        let (priority, number) = key.parts();
+        let entry = self.aside[priority].remove(&number)?;
         let member = entry.member().cloned();
-        self.lanes.push_front(entry);
+        self.lanes.put_back(entry, is_back);
         member
     }
 }
@@ -293,26 +295,22 @@ impl<'j> Kind for Threads<'j> {
             .iter()
             .flat_map(|seat| seat.own.shelf.lock().drain().collect::<Vec<_>>());
         let mut entries: Vec<_> = shelved.collect();
-        let aside = std::mem::take(&mut state.queue.aside).into_values();
+        let aside = std::mem::take(&mut state.queue.aside)
+            .into_iter()
+            .flat_map(BTreeMap::into_values);
         entries.extend(state.queue.lanes.drain(aside, is_back));
         entries.extend(std::mem::take(&mut state.queue.awaited).into_values());
         entries
     }
 
     fn evict(&self, state: &mut Guarded<'j>) -> Option<Entry<'j>> {
-        let aside = state
-            .queue
-            .aside
-            .iter()
-            .map(|(number, entry)| (entry.priority(), *number));
-        if let Some((priority, number)) = aside.min()
-            && state
-                .queue
-                .lanes
-                .lowest()
-                .is_none_or(|lowest| (priority, is_back(lowest)) <= (lowest.priority(), false))
+        let Entries { aside, lanes, .. } = &mut state.queue;
+        let lowest = lanes.lowest().map(|entry| (entry.priority() as usize, is_back(entry)));
+        let aside = aside.iter_mut().enumerate().find(|(_, aside)| !aside.is_empty());
+        if let Some((priority, aside)) = aside
+            && lowest.is_none_or(|(lowest, is_back)| (priority, is_back) <= (lowest, false))
         {
-            return state.queue.aside.remove(&number);
+            return aside.pop_first().map(|(_, entry)| entry);
         }
         let queued = state.queue.lanes.evict();
         queued.or_else(|| state.workers().iter().find_map(|seat| seat.own.shelf.lock().take()))
@@ -456,15 +454,16 @@ impl<'j> Core<'j> {
     }
 
     /// A queued task has started or ended without being taken out. Such are taken out when they are in the majority, or room is short.
-    pub(super) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut PoolStats)) {
+    pub(super) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut Guarded<'j>)) {
         let dead = self.transition(|state, acts| {
             state.queue.dead += 1;
-            note(&mut state.stats);
-            let dead = state.queue.dead;
-            let many = dead * 2 > state.queue.lanes.len() || self.room.is_short() && self.room.is_helped_by(dead);
+            note(state);
+            let (dead, all) = (state.queue.dead, state.queue.lanes.len() + state.queue.aside_len());
+            let many = dead * 2 > all || self.room.is_short() && self.room.is_helped_by(dead);
             let dead = take_dead(state, acts, many);
-            // Another is first, where it was.
+            // Another is first, where it was, or has its place in its group.
             state.call_asker(acts);
+            state.call(acts);
             dead
         });
         self.bury(dead);
@@ -473,9 +472,9 @@ impl<'j> Core<'j> {
     /// A task was run inside of one that waited for it.
     pub(super) fn note_inlined(self: &Arc<Self>, ran: Ran) {
         if ran != Ran::Gone {
-            self.note_dead(|stats| {
-                stats.finished += 1;
-                stats.panicked += u64::from(ran == Ran::Panicked);
+            self.note_dead(|state| {
+                state.stats.finished += 1;
+                state.stats.panicked += u64::from(ran == Ran::Panicked);
             });
         }
     }
@@ -484,7 +483,9 @@ impl<'j> Core<'j> {
     pub(super) fn sweep(self: &Arc<Self>) {
         let dead = self.transition(|state, acts| {
             let any = self.room.is_helped_by(state.queue.dead) && !seeded!("pool_full_of_dead");
-            take_dead(state, acts, any)
+            let dead = take_dead(state, acts, any);
+            state.call(acts);
+            dead
         });
         self.bury(dead);
     }
@@ -697,11 +698,6 @@ impl Wake for Regrow {
     }
 }
 
-/// True of a task that was set aside, and has its place in its group now.
-fn is_back(entry: &Entry<'_>) -> bool {
-    entry.member().is_some_and(|member| member.is_reserved())
-}
-
 fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Vec<Entry<'j>> {
     if !all {
         return Vec::new();
@@ -711,8 +707,11 @@ fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Ve
     for seat in state.workers() {
         seat.own.shelf.lock().purge(&mut dead);
     }
-    let aside = state.queue.aside.extract_if(.., |_, entry| !entry.is_live());
-    dead.extend(aside.map(|(_, entry)| entry));
+    for aside in &mut state.queue.aside {
+        let gone = aside.iter().filter(|(_, entry)| !entry.is_live());
+        let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
+        dead.extend(gone.iter().filter_map(|number| aside.remove(number)));
+    }
     dead.iter().for_each(|entry| state.entry_left(entry));
     state.finished(dead.len(), acts);
     dead

@@ -10,7 +10,7 @@ use super::hooks::{Payload, drop_quietly};
 use super::lanes::Ranked;
 use super::small::Small;
 use super::wishes::Spec;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::time::Instant;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -88,6 +88,8 @@ struct Special<'j> {
     /// What it took of the queue's room.
     weight: u32,
     wishes: Wishes,
+    /// What stands for a task that is awaited has put that out of reach of others.
+    claimed: bool,
 }
 
 /// One allocation for each task at most: none for a small closure without a handle, that of a larger one, or the cell
@@ -145,6 +147,7 @@ impl<'j> Entry<'j> {
             priority: Priority::Normal,
             weight: 0,
             wishes,
+            claimed: false,
         }))))
     }
 
@@ -162,15 +165,6 @@ impl<'j> Entry<'j> {
         matches!(self.0, Kind::Apart(Apart::Awaited(_)))
     }
 
-    /// Under the lock of the pool: whatever takes what is queued has it before, or not at all. Then there is nothing left to run.
-    pub(super) fn claim(&mut self) {
-        if let Kind::Apart(Apart::Awaited(awaited)) = &mut self.0
-            && !awaited.entry.set_aside()
-        {
-            awaited.entry = Self(Kind::Apart(Apart::Own(Box::new(Plain::<fn()>(None)))));
-        }
-    }
-
     #[inline]
     fn with(self, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
         if spec.is_common() {
@@ -186,6 +180,7 @@ impl<'j> Entry<'j> {
             priority: spec.priority,
             weight: spec.weight,
             wishes: Wishes::of(spec, member),
+            claimed: false,
         }))))
     }
 
@@ -288,8 +283,22 @@ impl core::Entry for Entry<'_> {
         self.special().and_then(|special| special.wishes.member.as_ref())
     }
 
+    fn claim(&mut self) {
+        if let Kind::Apart(Apart::Awaited(awaited)) = &mut self.0
+            && !awaited.claimed
+        {
+            awaited.claimed = awaited.entry.set_aside();
+            if !awaited.claimed {
+                awaited.entry = Self(Kind::Apart(Apart::Own(Box::new(Plain::<fn()>(None)))));
+            }
+        }
+    }
+
     fn refuse(self, why: TaskError) -> bool {
-        self.end(|cell| cell.refuse(why))
+        match &self.0 {
+            Kind::Apart(Apart::Awaited(awaited)) if awaited.claimed => self.refuse_aside(why),
+            _ => self.end(|cell| cell.refuse(why)),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong: with a pool, with a submission, with a task.
 
-use crate::refusal::Rejection;
+use crate::core::refusal::Rejection;
 use std::any::Any;
 use std::fmt;
 use std::io;

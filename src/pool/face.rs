@@ -114,7 +114,7 @@ impl<'j> Pool<'j> {
     }
 
     /// Tasks that the policy of [`admit_by`](super::Builder::admit_by) is asked this for.
-    pub fn ask(&self, ask: impl Into<crate::ask::Ask>) -> Submit<'_, Self> {
+    pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> Submit<'_, Self> {
         self.plain().ask(ask)
     }
 

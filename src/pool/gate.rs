@@ -3,11 +3,11 @@
 use super::cell::Ran;
 use super::error::TaskError;
 use super::hooks::quietly;
-use crate::ask::Ask;
-use crate::limiter::{Limiter, Outcome};
-use crate::permit::Permit;
+use crate::core::ask::Ask;
+use crate::core::limiter::{Limiter, Outcome};
+use crate::core::permit::Permit;
+use crate::core::refusal::Rejection;
 use crate::policy::Policy;
-use crate::refusal::Rejection;
 use crate::sync::wait_queue::{Permits, QueueId};
 use crate::time::ClockReading;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -94,7 +94,8 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     }
 
     /// Runs at most `limit` tasks of the group at once, of those that are submitted from now on. The others wait in the queue, and let the
-    /// tasks behind them pass. A task keeps its place in the group until it ends, also while it waits for another task.
+    /// tasks behind them pass. A task keeps its place in the group until it ends, also while it waits for another task. The limit does not
+    /// bind a task that the pool has handed back, as [`Unstarted`](super::Unstarted).
     ///
     /// **Deadlock**: a task of the group that waits for another task of the group may wait for its own place.
     ///

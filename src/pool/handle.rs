@@ -19,7 +19,7 @@ use std::time::Duration;
 /// # Tasks that wait for tasks
 /// A task of a pool that waits for another lends its slot meanwhile: tasks that are awaited may start on it, on one of at most 256
 /// threads beyond the limit. [`join`](Self::join) runs a task of the same pool that is still queued on the thread of its waiter, at
-/// most 16 within each other. So tasks may submit tasks and wait for them, across pools, in pools of one.
+/// most 16 within each other, unless its group has a limit. So tasks may submit tasks and wait for them, across pools, in pools of one.
 ///
 /// Permits are not lent: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was given. A
 /// task that waits for one which needs a permit that it holds itself, or that the task holds which waits for it, is told
@@ -76,7 +76,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         let deadline = self.wishes.as_ref().and_then(|wishes| wishes.deadline);
         if deadline.is_some_and(|deadline| self.core.settings.clock.now() > deadline) {
             if self.cell.refuse(TaskError::Expired) {
-                self.core.note_dead(|stats| stats.expired += 1);
+                self.core.note_dead(|state| state.stats.expired += 1);
             }
             return true;
         }
@@ -178,7 +178,9 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     pub fn cancel(&self) -> bool {
         let ended = self.cell.refuse_aside(TaskError::Cancelled);
         if ended {
-            self.core.note_dead(|_| ());
+            let member = self.wishes.as_ref().and_then(|wishes| wishes.member.as_deref());
+            self.core
+                .note_dead(|state| member.into_iter().for_each(|member| state.member_left(member)));
         }
         ended
     }

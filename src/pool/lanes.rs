@@ -24,7 +24,7 @@ pub(super) struct Place {
 pub(super) struct Lanes<E> {
     /// By priority, the lowest first.
     lanes: [VecDeque<E>; 3],
-    /// How many entries have left each lane at its front.
+    /// How many times each lane has had another front, or more.
     gone: [u64; 3],
     len: usize,
     /// How many of them are not common.
@@ -102,8 +102,21 @@ impl<E: Ranked> Lanes<E> {
             self.came();
         }
         let lane = entry.priority() as usize;
-        self.gone[lane] = self.gone[lane].wrapping_sub(1);
+        self.gone[lane] = self.gone[lane].wrapping_add(1);
         self.lanes[lane].push_front(entry);
+    }
+
+    /// The same, but behind those in front that are `back` already.
+    pub(super) fn put_back(&mut self, entry: E, is_back: impl Fn(&E) -> bool) {
+        let lane = entry.priority() as usize;
+        match self.lanes[lane].iter().take_while(|entry| is_back(entry)).count() {
+            0 => self.push_front(entry),
+            at => {
+                self.len += 1;
+                self.special += usize::from(!entry.is_common());
+                self.lanes[lane].insert(at, entry);
+            }
+        }
     }
 
     /// The entry that is next by priority, age and arrival.

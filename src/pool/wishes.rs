@@ -2,7 +2,7 @@
 
 use super::engine::group_limit::{GroupLimit, Membership};
 use super::entry::Priority;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::time::{Clock, Instant};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(super) struct Spec {
     pub(super) weight: u32,
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
-    /// True while there is neither a deadline nor an ask of its own: then an entry need not keep them.
+    /// True while there is no deadline, no ask of its own, and no limit of a group: then an entry need not keep them.
     pub(super) plain: bool,
 }
 

@@ -9,8 +9,8 @@
 //! So no span ever has more than its bound of the reservations that are kept, by the instants at which they start. And
 //! a bucket is left as those alone would have left one that is never more than full.
 
-use crate::limiter::Limiter;
-use crate::permit::{Permit, Reservation};
+use crate::core::limiter::Limiter;
+use crate::core::permit::{Permit, Reservation};
 use crate::time::{Clock, Instant};
 use std::fmt;
 use std::iter::once;

@@ -1,7 +1,7 @@
 //! How a rate answers where queues take [turns](crate::sync::turns). All rates share it, and add a forecast only.
 
-use crate::ask::{Demand, Place};
-use crate::refusal::{ReadyAt, Reason};
+use crate::core::ask::{Demand, Place};
+use crate::core::refusal::{ReadyAt, Reason};
 use crate::sync::turns::{Before, Late, Turns};
 use crate::sync::wait_queue::QueueId;
 use crate::sync::wake::quietly;

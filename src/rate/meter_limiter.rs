@@ -4,15 +4,15 @@ use super::in_turn::Forecast;
 use super::inherit::{Inherit, Withheld};
 use super::meter::Meter;
 use super::single_unit::{Attempt, MeterGuard, MeterLock, until_of};
-use crate::ask::{Demand, Place};
-use crate::limiter::Settlement;
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::ask::{Demand, Place};
+use crate::core::limiter::Settlement;
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::ticket::Ticket;
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::turns::Turns;
 use crate::sync::wait_queue::WaitQueue;
-use crate::ticket::Ticket;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
@@ -393,8 +393,8 @@ macro_rules! meter_limiter {
             fn forget(&self, _: Self::Ticket) {}
 
             #[inline]
-            fn callbacks(&self) -> $crate::limiter::Callbacks {
-                $crate::limiter::Callbacks::NONE
+            fn callbacks(&self) -> $crate::core::limiter::Callbacks {
+                $crate::core::limiter::Callbacks::NONE
             }
 
             fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -406,9 +406,9 @@ macro_rules! meter_limiter {
             }
 
             $(
-                fn visit_status(&self, visit: &mut dyn FnMut($crate::status::Status<'_>)) {
+                fn visit_status(&self, visit: &mut dyn FnMut($crate::core::status::Status<'_>)) {
                     if let Some(state) = self.$status() {
-                        visit($crate::status::Status::new(LEG, LEG, state));
+                        visit($crate::core::status::Status::new(LEG, LEG, state));
                     }
                 }
             )?

@@ -1,8 +1,8 @@
 //! The verbs of all rates as a trait.
 
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
+use crate::core::refusal::Refusal;
 use crate::rate::TokenBucket;
-use crate::refusal::Refusal;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ macro_rules! rate_limiter {
         impl $crate::rate::rate_limiter::sealed::Sealed for $ty {}
         impl $crate::rate::RateLimiter for $ty {
             #[inline]
-            fn try_acquire(&self, n: u64) -> Result<(), $crate::refusal::Refusal<'_>> {
+            fn try_acquire(&self, n: u64) -> Result<(), $crate::core::refusal::Refusal<'_>> {
                 $ty::try_acquire(self, n)
             }
             fn acquire_up_to(&self, n: u64) -> u64 {

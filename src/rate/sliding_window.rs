@@ -8,10 +8,10 @@
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
 use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::State;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;

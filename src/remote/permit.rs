@@ -4,7 +4,7 @@ use super::backend::Backend;
 use super::fence::Fence;
 use super::limiter::Remote;
 use super::lost::Lost;
-use crate::permit::Permit;
+use crate::core::permit::Permit;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
-//! A semaphore that is more than its number of permits: another order, a bounded queue, a name.
+//! Builds semaphores with another order, a bounded queue, a name, or statistics.
 
-use super::atomic::{QUEUED, Semaphore};
+use super::atomic::Semaphore;
 use crate::sync::counters::Counters;
 use crate::sync::queue::Queue;
 use crate::sync::scheduling::{Order, Overflow};
-use crate::sync::shim::Mutex;
-use crate::sync::shim::atomic::AtomicI64;
 use std::fmt;
 
 /// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].
@@ -52,55 +50,55 @@ impl Semaphore {
 }
 
 impl SemaphoreBuilder {
-    /// In which order those who wait are granted: first come, first served, unless set otherwise.
+    /// Sets the order in which waiters are granted: first come, first served, unless set otherwise.
     pub fn order(mut self, order: Order) -> Self {
         self.order = order;
         self
     }
 
-    /// How many may wait. Whoever comes then is treated as [`overflow`](Self::overflow) says. (A policy that waits for
-    /// this semaphore counts as one, and is never turned away; nor is the worker of a pool.)
+    /// Sets the most waiters in the queue. What happens beyond is set by [`overflow`](Self::overflow). A policy that waits for
+    /// this semaphore counts as one waiter and is never refused or evicted; nor is the worker of a pool.
     pub fn max_waiting(mut self, waiters: usize) -> Self {
         self.max_waiting = Some(waiters);
         self
     }
 
-    /// How many permits all who wait may want together.
+    /// Sets the most permits that all waiters may want together.
     pub fn max_waiting_permits(mut self, permits: u64) -> Self {
         self.max_wanted = Some(permits);
         self
     }
 
-    /// Who has to go when the queue is full.
+    /// Sets which waiter is refused or evicted when the queue is full.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.overflow = overflow;
         self
     }
 
-    /// Throughput before order: permits that come back are put up for grabs, and the first in line is woken to take them,
-    /// instead of being handed them. So a task that runs goes on at once, and need not be woken first. The first in line
-    /// is overtaken at most `times` times; then it is handed its permits as in strict order.
+    /// Puts throughput before order: any caller may take permits that come back, and the head of the queue is woken to take
+    /// them instead of being handed them. So a running task goes on at once, and need not be woken first. The head is overtaken
+    /// at most `times` times; then it is handed its permits as in strict order. Zero is strict order.
     ///
-    /// It pays between threads, where a hand-over is a switch of threads: four threads that take turns at one permit, each
-    /// for a moment, got it 1.6 times as often with 4 overtakes as in strict order, and 4 times as often with 256, while the
-    /// longest wait grew from 3 turns of others to 15, and to 6,168. It does not pay between the tasks of one thread, where
-    /// a hand-over is cheap: 64 of them at 4 permits were no faster. (Two processors; `cargo bench -p tollgate-compare --bench fairness`, whose
-    /// table is in `benches/RESULTS.md`.) Zero is strict order.
+    /// It pays between threads, where a hand-over is a switch of threads. Four threads that took turns at one permit, each
+    /// for a moment, got it 1.6 times as often with 4 overtakes as in strict order, and 4 times as often with 256. The longest
+    /// wait grew from 3 turns of others to 15, and to 6,168. It does not pay between the tasks of one thread, where a hand-over
+    /// is cheap: 64 of them at 4 permits were no faster. (Two processors; `cargo bench -p tollgate-compare --bench fairness`,
+    /// whose table is in `benches/RESULTS.md`.)
     pub fn overtakes(mut self, times: u32) -> Self {
         self.overtakes = times;
         self
     }
 
-    /// A name, for logs and refusals.
+    /// Sets a name, for logs and refusals.
     pub fn name(mut self, name: impl Into<Box<str>>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Counts what it does, for [`Semaphore::stats`], and measures waits on `clock`.
+    /// Counts admissions and waits, for [`Semaphore::stats`], and measures waits on `clock`.
     ///
-    /// Every admission and release goes by the queue's lock then, so that the counts are exact: that makes them about as
-    /// fast as those of other semaphores. One that is built without has no part of it.
+    /// Every admission and release then goes by the queue's lock, so that the counts are exact. That makes them about as fast as
+    /// those of other semaphores. A semaphore that is built without counters does not pay for them.
     ///
     /// ```
     /// # use tollgate::{ManualClock, Semaphore};
@@ -127,11 +125,11 @@ impl SemaphoreBuilder {
         self
     }
 
-    /// Builds it.
+    /// Builds the semaphore.
     ///
     /// # Errors
-    /// When there are too many permits; when an order has no class, too many, or a weight or patience of zero; when it may
-    /// be overtaken and has another order than FIFO.
+    /// When there are too many permits, when an order has no class, too many classes, or a weight or patience of zero, or when
+    /// overtaking is allowed in another order than FIFO.
     pub fn build(self) -> Result<Semaphore, SemaphoreError> {
         if self.permits > Semaphore::MAX_PERMITS {
             return Err(SemaphoreError::Permits { given: self.permits });
@@ -146,23 +144,14 @@ impl SemaphoreBuilder {
             order if *order != Order::Fifo && self.overtakes > 0 => return Err(SemaphoreError::Overtaking),
             _ => {}
         }
-        let mut semaphore = Semaphore::new(self.permits);
         let counts = self.counters.is_on();
-        if self.order != Order::Fifo || self.max_waiting.is_some() || self.max_wanted.is_some() || counts {
+        let is_special = self.order != Order::Fifo || self.max_waiting.is_some() || self.max_wanted.is_some() || counts;
+        let queue = is_special.then(|| {
             let max_waiting = self.max_waiting.unwrap_or(usize::MAX);
             let max_wanted = self.max_wanted.unwrap_or(u64::MAX);
-            semaphore.plain = false;
-            let queue = Queue::with_rules(self.order, max_waiting, max_wanted, self.overflow, self.counters);
-            semaphore.queue = Mutex::new(queue);
-        }
-        if counts {
-            // The flag stays: everybody comes by the lock.
-            semaphore.word = AtomicI64::new(self.permits as i64 - QUEUED);
-        }
-        semaphore.plain &= self.overtakes == 0;
-        semaphore.overtakes = self.overtakes;
-        semaphore.name = self.name;
-        Ok(semaphore)
+            Queue::scheduled(self.order, max_waiting, max_wanted, self.overflow, self.counters)
+        });
+        Ok(Semaphore::built(self.permits, queue, self.overtakes, self.name))
     }
 }
 
@@ -172,12 +161,12 @@ impl SemaphoreBuilder {
 pub enum SemaphoreError {
     /// At most [`Semaphore::MAX_PERMITS`].
     Permits {
-        /// What was given.
+        /// The number given.
         given: usize,
     },
     /// 1 to [`Order::MAX_CLASSES`].
     Classes {
-        /// What was given.
+        /// The number given.
         given: usize,
     },
     /// The patience of a priority order is at least 1.

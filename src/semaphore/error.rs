@@ -3,8 +3,8 @@
 use crate::sync::queue::Key;
 use std::fmt;
 
-/// Why a wait for permits ended without them: the semaphore has been closed, or it was built with a bounded queue and
-/// that was full.
+/// Why a wait for permits ended without them: the semaphore has been closed, its bounded queue was full, or the waiter was
+/// evicted from it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AcquireError(Why);
 
@@ -16,7 +16,7 @@ enum Why {
 }
 
 impl AcquireError {
-    /// What a wait that was not granted ended in.
+    /// The error of a wait that ended with this key.
     #[cold]
     pub(super) fn of(ended: Key) -> Self {
         Self(match ended {
@@ -31,12 +31,12 @@ impl AcquireError {
         self.0 == Why::Closed
     }
 
-    /// True when the queue was as long as it may be.
+    /// True when the bounded queue was full.
     pub fn is_queue_full(&self) -> bool {
         self.0 == Why::QueueFull
     }
 
-    /// True when the waiter was sent away to make room for a newer one.
+    /// True when the waiter was evicted for a newer one.
     pub fn is_evicted(&self) -> bool {
         self.0 == Why::Evicted
     }
@@ -45,7 +45,7 @@ impl AcquireError {
 impl fmt::Debug for AcquireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            // As tokio's, which has nothing else to say.
+            // As tokio's.
             Why::Closed => f.write_str("AcquireError(())"),
             why => write!(f, "AcquireError({why:?})"),
         }
@@ -57,7 +57,7 @@ impl fmt::Display for AcquireError {
         f.write_str(match self.0 {
             Why::Closed => "semaphore closed",
             Why::QueueFull => "the semaphore's queue is full",
-            Why::Evicted => "sent away from the semaphore's queue to make room for a newer waiter",
+            Why::Evicted => "evicted from the semaphore's queue for a newer waiter",
         })
     }
 }
@@ -69,7 +69,7 @@ impl std::error::Error for AcquireError {}
 pub enum TryAcquireError {
     /// The semaphore has been closed.
     Closed,
-    /// Not enough permits are free, or somebody is waiting for them.
+    /// Not enough permits are free, or there are waiters for them.
     NoPermits,
 }
 
@@ -90,16 +90,16 @@ impl std::error::Error for TryAcquireError {}
 pub enum AcquireTimeoutError {
     /// The semaphore has been closed.
     Closed,
-    /// The time was over before the turn came.
+    /// The time was over before the permits were granted.
     TimedOut,
-    /// The queue was as long as it may be.
+    /// The bounded queue was full.
     QueueFull,
-    /// Sent away to make room for a newer waiter.
+    /// The waiter was evicted for a newer one.
     Evicted,
 }
 
 impl AcquireTimeoutError {
-    /// True when the time was over before the turn came.
+    /// True when the time was over before the permits were granted.
     pub fn is_timed_out(&self) -> bool {
         *self == Self::TimedOut
     }
@@ -109,12 +109,12 @@ impl AcquireTimeoutError {
         *self == Self::Closed
     }
 
-    /// True when the queue was as long as it may be.
+    /// True when the bounded queue was full.
     pub fn is_queue_full(&self) -> bool {
         *self == Self::QueueFull
     }
 
-    /// True when the waiter was sent away to make room for a newer one.
+    /// True when the waiter was evicted for a newer one.
     pub fn is_evicted(&self) -> bool {
         *self == Self::Evicted
     }
@@ -126,7 +126,7 @@ impl fmt::Display for AcquireTimeoutError {
             Self::Closed => "semaphore closed",
             Self::TimedOut => "no permits in time",
             Self::QueueFull => "the semaphore's queue is full",
-            Self::Evicted => "sent away from the semaphore's queue to make room for a newer waiter",
+            Self::Evicted => "evicted from the semaphore's queue for a newer waiter",
         })
     }
 }

@@ -1,20 +1,19 @@
-//! The semaphore as a leg of a policy, and the turn that a policy waits for.
+//! The semaphore as a leg of a policy, and as a queue that a policy waits in.
 
 use super::atomic::Semaphore;
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::status::{self, Status};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{self, Status};
+use crate::core::ticket::Ticket;
 use crate::sync::queue::State;
-use crate::sync::shim::atomic::Ordering;
 use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
-use crate::ticket::Ticket;
 use crate::time::ClockReading;
 use std::task::Waker;
 
 const LEG: &str = "semaphore";
 
-/// How many permits an admission holds.
+/// The number of permits that an admission holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SemaphoreTicket(u64);
 
@@ -48,18 +47,9 @@ impl Ticket for SemaphoreTicket {
 }
 
 impl Semaphore {
-    /// What it is called where it refuses.
+    /// Its name in refusals.
     fn leg(&self) -> &str {
         self.name().unwrap_or(LEG)
-    }
-
-    /// True for more than any limit that was ever set, where one above zero was. Waiting for permits takes no notice of it.
-    fn is_oversized(&self, units: u64) -> bool {
-        // Relaxed: see `note_largest`.
-        match self.largest.load(Ordering::Relaxed) {
-            0 => units > Self::MAX_PERMITS as u64,
-            largest => units > largest as u64,
-        }
     }
 
     #[cold]
@@ -69,9 +59,9 @@ impl Semaphore {
             return Err(Refusal::new(Reason::Oversized, leg, units, Wait::Never));
         }
         let id = QueueId::of(self);
-        if let Some(claim) = demand.queue_key(id) {
-            match self.look_at_claim(claim.key(), units) {
-                State::Waiting | State::WaitingKept | State::WaitingClaim => {
+        if let Some(position) = demand.queue_key(id) {
+            match self.look_for_policy(position.key(), units) {
+                State::Waiting | State::WaitingKept | State::WaitingPassive => {
                     return Err(Refusal::new(Reason::Saturated, leg, units, Wait::Turn(self)));
                 }
                 State::Granted => {
@@ -131,7 +121,7 @@ impl Limiter for Semaphore {
         let may_never_fit = self.is_oversized(units) && !seeded!("semaphore_listens_by_the_limit");
         let waits_for_raise = may_never_fit || units > self.limit() as u64;
         if waits_for_raise {
-            demand.listen(self.raised.get_or_init(Box::default));
+            demand.listen(self.raised());
         }
         if self.is_closed() {
             return ReadyAt::never_for(Reason::Closed, self.leg(), units);
@@ -139,14 +129,14 @@ impl Limiter for Semaphore {
         if self.is_oversized(units) {
             return ReadyAt::never_for(Reason::Oversized, self.leg(), units);
         }
-        let claim = demand.queue_key(QueueId::of(self));
-        let claim = claim.map(|claim| self.state_of_claim(claim.key()));
-        // What was granted before the limit was lowered is good.
-        if waits_for_raise && self.is_beyond_limit(units) && claim != Some(State::Granted) {
+        let position = demand.queue_key(QueueId::of(self));
+        let position = position.map(|position| self.state_for_policy(position.key()));
+        // A grant before the limit was lowered is good.
+        if waits_for_raise && self.is_beyond_limit(units) && position != Some(State::Granted) {
             return ReadyAt::on_raise(self.leg());
         }
-        let free = match claim {
-            // Once it does not wait, the next attempt finds out what it has come to.
+        let free = match position {
+            // Once it does not wait, the next attempt finds out how the wait has ended.
             Some(state) => !state.waits(),
             None if units == 0 => true,
             None => self.has_free(units.saturating_add(demand.ahead())),
@@ -183,12 +173,12 @@ impl Limiter for Semaphore {
 
 impl WaitQueue for Semaphore {
     fn join(&self, units: u64, waker: &Waker) -> QueueKey {
-        // As for `acquire`: a number that no semaphore can hold waits for ever.
+        // As for `acquire`: a number above MAX_PERMITS waits for ever.
         let units = units.min(Self::MAX_PERMITS as u64 + 1);
-        QueueKey::new(QueueId::of(self), self.join_as_claim(units as i64, waker))
+        QueueKey::new(QueueId::of(self), self.join_for_policy(units as i64, waker))
     }
 
-    fn leave(&self, claim: QueueKey) {
-        self.leave_claim(claim.key());
+    fn leave(&self, key: QueueKey) {
+        self.leave_for_policy(key.key());
     }
 }

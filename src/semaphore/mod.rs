@@ -1,4 +1,4 @@
-//! Semaphores: how many may run at once.
+//! Semaphores: they limit how many operations run at once.
 //!
 //! | type | what it is |
 //! |---|---|
@@ -7,37 +7,27 @@
 //! | `ChannelSemaphore` | permits as messages of a crossbeam channel, for `select!` beside other channels; blocking; feature `channel` |
 
 mod acquire;
+mod api;
 mod atomic;
 mod builder;
 #[cfg(feature = "channel")]
 mod channel;
-mod claim;
-mod drained;
 mod error;
-#[cfg(feature = "pool")]
-mod in_turn;
 mod limiter;
-mod line;
-mod permit;
-mod request;
-mod resize;
-mod special;
 #[cfg(feature = "stats")]
 mod stats;
-mod tokio_api;
 
 pub use crate::sync::scheduling::{Order, Overflow};
+#[cfg(feature = "pool")]
+pub(crate) use acquire::PassiveAcquire;
+pub use api::{OwnedRequest, OwnedSemaphorePermit, Request, SemaphorePermit};
 pub use atomic::Semaphore;
 pub use builder::{SemaphoreBuilder, SemaphoreError};
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
 pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
-#[cfg(feature = "pool")]
-pub(crate) use in_turn::InTurn;
 pub use limiter::SemaphoreTicket;
-pub use permit::{OwnedSemaphorePermit, SemaphorePermit};
-pub use request::{OwnedRequest, Request};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::SemaphoreStats;

@@ -1,58 +1,57 @@
-//! What a semaphore has done so far, if it was built to count.
+//! The statistics of a semaphore that was built to count.
 
 use super::atomic::Semaphore;
 use crate::stats::Durations;
 use std::time::Duration;
 
-/// What a semaphore has done so far: a snapshot, consistent in itself. Made by [`Semaphore::stats`].
+/// The statistics of a semaphore: a snapshot, consistent in itself. Made by [`Semaphore::stats`].
 ///
-/// Each who came to wait is counted once where the wait ended: `queued` is the sum of `wait_time.count()`, `left`,
-/// `evicted`, `closed` and those who are `waiting` still.
+/// Each waiter is counted once where its wait ended: `queued` is the sum of `wait_time.count()`, `left`, `evicted`, `closed` and
+/// `waiting`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SemaphoreStats {
-    /// How many permits there are.
+    /// The number of permits.
     pub limit: usize,
-    /// How many are held. Those that were granted to a waiter count as held, whether it has looked or not.
+    /// Permits that are held. Those granted to a waiter count as held, whether it has been polled or not.
     pub in_use: usize,
-    /// How many must come back before anybody is admitted.
+    /// Permits that must come back before the next admission.
     pub debt: usize,
-    /// How many wait.
+    /// The number of waiters.
     pub waiting: usize,
-    /// How long whoever has waited longest waits by now; zero when nobody waits.
+    /// The time since the longest waiter joined; zero without waiters.
     pub longest_wait: Duration,
-    /// How many were granted their permits and have not been polled since. Futures that are kept unpolled show here, and
-    /// what they hold on to is in nobody's hands.
+    /// Waiters that were granted their permits and have not been polled since. Futures that are kept unpolled show here: their
+    /// permits are idle.
     pub granted_unpolled: usize,
-    /// Admissions and reservations without a wait, also those that were given up again. One that wants no permit is not
-    /// counted.
+    /// Admissions and reservations without a wait, also those that were given up again. A request for no permit is not counted.
     pub admitted_at_once: u64,
-    /// How many had to wait.
+    /// Requests that had to wait.
     pub queued: u64,
-    /// Attempts that found too little free. A policy makes one before it waits here.
+    /// Attempts that found too few free permits. A policy makes one before it waits here.
     pub refused: u64,
-    /// How many gave up their wait: by a drop, or because their time was over.
+    /// Waits that were given up: by a drop, or by a time-out.
     pub left: u64,
-    /// How many waits ended because their time was over.
+    /// Waits that timed out.
     pub timed_out: u64,
-    /// How many found a bounded queue full.
+    /// Requests that found a bounded queue full.
     pub turned_away: u64,
-    /// How many were sent away from a bounded queue.
+    /// Waiters that were evicted from a bounded queue.
     pub evicted: u64,
-    /// How many waited when it was closed.
+    /// Waiters at the close.
     pub closed: u64,
-    /// The most that was ever held at once.
+    /// The most permits ever held at once.
     pub peak_in_use: usize,
-    /// The most that ever waited at once.
+    /// The most waiters at once.
     pub peak_waiting: usize,
-    /// How long those waited who had to, and were granted their permits: until the grant, not until they looked.
+    /// The time from joining the queue to the grant, not to the poll that sees it, of all waiters that were granted.
     pub wait_time: Durations,
 }
 
 impl Semaphore {
-    /// What it has done so far; none unless it was built with [`stats`](crate::SemaphoreBuilder::stats).
+    /// Its statistics; none unless it was built with [`stats`](crate::SemaphoreBuilder::stats).
     pub fn stats(&self) -> Option<SemaphoreStats> {
-        let queue = self.queue.lock();
+        let queue = self.locked_queue();
         let counts = queue.counters.counts()?;
         // Once: permits come back without the lock.
         let available = self.signed_available();

@@ -1,10 +1,10 @@
 //! One limit, shared by classes.
 
 use super::error::ShedError;
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::status::{self, Status};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{self, Status};
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::wait_queue::{Permits, QueueId, QueueKey, WaitQueue};

@@ -7,10 +7,10 @@
 //! that are cancelled later.
 
 use super::error::{ShedError, within};
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
-use crate::status::{State, Status};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{State, Status};
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::time::ClockReading;

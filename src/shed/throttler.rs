@@ -2,11 +2,11 @@
 
 use super::drop_probability::throttle_probability;
 use super::error::{ShedError, within};
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{self, Status};
 use crate::rng::Rng;
-use crate::status::{self, Status};
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;

@@ -4,13 +4,13 @@ use hdrhistogram::Histogram;
 use std::fmt;
 use std::time::Duration;
 
-/// What is longer counts as this.
+/// Longer durations count as this.
 const LONGEST: Duration = Duration::from_secs(3_600);
-/// A width of 1 % of what is counted, or less.
+/// A width of 1 % of the value, or less.
 const DIGITS: u8 = 2;
 
-/// How long something took, counted: any quantile to within 1 %, from a nanosecond to an hour. What took longer counts as
-/// an hour. It is 40 KiB large, whatever has been counted.
+/// A histogram of durations: any quantile to within 1 %, from a nanosecond to an hour. Longer durations count as an hour. It is
+/// 40 KiB large, whatever it has counted.
 #[derive(Clone, PartialEq)]
 pub struct Durations(Histogram<u64>);
 
@@ -25,7 +25,7 @@ impl Durations {
         self.0.saturating_record(nanos);
     }
 
-    /// How many were counted.
+    /// The number of durations counted.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -49,15 +49,15 @@ impl Durations {
         Duration::from_nanos(self.0.mean() as u64)
     }
 
-    /// What this share of all did not exceed: 0.5 is the median. Shares beyond 0 and 1 count as those; zero when none was
-    /// counted.
+    /// The duration that this share of all did not exceed: 0.5 is the median. Shares beyond 0 and 1 count as those; zero when none
+    /// was counted.
     pub fn quantile(&self, share: f64) -> Duration {
-        // What is not a number counts as 0.
+        // NaN counts as 0.
         let share = if share > 0.0 { share.min(1.0) } else { 0.0 };
         Duration::from_nanos(self.0.value_at_quantile(share)).min(LONGEST)
     }
 
-    /// How many took at most `duration`, to within the histogram's width. For cumulative buckets of any bounds.
+    /// The number of durations of at most `duration`, to within the histogram's width. For cumulative buckets of any bounds.
     pub fn count_up_to(&self, duration: Duration) -> u64 {
         self.0.count_between(0, duration.min(LONGEST).as_nanos() as u64)
     }

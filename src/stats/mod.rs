@@ -1,4 +1,4 @@
-//! What a primitive has done so far, for whoever asked it to count: snapshots, and how long it took, as histograms.
+//! Statistics of a primitive that was built to count: snapshots, and durations as histograms.
 //!
 //! Nothing is counted unless a primitive was built to, and one that was not does not pay for it.
 

@@ -1,5 +1,5 @@
-//! A list that only grows, and whose items stay where they are: whoever has an index may look without a lock, and
-//! keep the reference as long as the list lives.
+//! A list that only grows, and whose items stay where they are: the owner of an index may look without a lock, and keep the
+//! reference as long as the list lives.
 //!
 //! The n-th chunk holds `2^n` items, so that no item is ever moved and none is allocated one by one.
 
@@ -31,7 +31,7 @@ impl<T> Arena<T> {
         self.chunks.get(chunk)?.get()?[at].get()
     }
 
-    /// Puts `item` at `index`; hands it back when something stands there, or there is no such place.
+    /// Puts `item` at `index`; hands it back when `index` is occupied or too large.
     pub(crate) fn put(&self, index: u32, item: T) -> Result<(), T> {
         let (chunk, at) = place(index);
         match self.chunks.get(chunk) {
@@ -40,7 +40,7 @@ impl<T> Arena<T> {
         }
     }
 
-    /// All items, in order, up to the first place that is empty.
+    /// All items, in order, up to the first empty index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         (0..u32::MAX).map_while(|index| self.get(index))
     }

@@ -1,4 +1,4 @@
-//! What a queue has seen, as plain data under its lock. A queue that was not asked to count has none.
+//! The counters of a queue, as plain data under its lock. A queue that was not built to count has none.
 
 use crate::stats::Durations;
 use crate::time::{Clock, Instant};
@@ -8,11 +8,11 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Counters(Option<Box<Counts>>);
 
-/// What has been counted.
+/// The counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Counts {
     clock: Clock,
-    /// When each place was taken, by its index.
+    /// When each entry joined, by its index.
     joined: Vec<Instant>,
     pub(crate) at_once: u64,
     pub(crate) queued: u64,
@@ -25,12 +25,12 @@ pub(crate) struct Counts {
     pub(crate) unpolled: usize,
     pub(crate) peak_in_use: u64,
     pub(crate) peak_waiting: usize,
-    /// Of those who were granted in line.
+    /// The waits of the waiters that were granted.
     pub(crate) waits: Durations,
 }
 
 impl Counts {
-    /// How long ago the place at `index` was taken.
+    /// The time since the entry at `index` joined.
     fn waited(&self, index: u32) -> Duration {
         let joined = self.joined[index as usize];
         self.clock.between(joined, self.clock.now())
@@ -75,22 +75,22 @@ impl Counters {
         }
     }
 
-    /// Somebody was admitted without waiting.
+    /// A caller was admitted without waiting.
     pub(crate) fn taken(&mut self) {
         self.note(|counts| counts.at_once += 1);
     }
 
-    /// So much is held now.
+    /// `in_use` permits are held now.
     pub(crate) fn held(&mut self, in_use: i64) {
         self.note(|counts| counts.peak_in_use = counts.peak_in_use.max(in_use as u64));
     }
 
-    /// Somebody was refused who would not wait.
+    /// A caller was refused that would not wait.
     pub(crate) fn refused(&mut self) {
         self.note(|counts| counts.refused += 1);
     }
 
-    /// Somebody joined, at the place at `index`; so many wait now.
+    /// A waiter joined, with the entry at `index`; `waiting` wait now.
     pub(crate) fn joined(&mut self, index: u32, waiting: usize) {
         self.note(|counts| {
             let now = counts.clock.now();
@@ -104,7 +104,7 @@ impl Counters {
         });
     }
 
-    /// Whoever waited at `index` was granted.
+    /// The waiter at `index` was granted.
     pub(crate) fn granted(&mut self, index: u32) {
         self.note(|counts| {
             counts.waits.record(counts.waited(index));
@@ -112,47 +112,47 @@ impl Counters {
         });
     }
 
-    /// A place is held that was granted on arrival.
+    /// An entry is kept that was granted on arrival.
     pub(crate) fn kept(&mut self) {
         self.note(|counts| counts.unpolled += 1);
     }
 
-    /// Somebody has looked at what was granted, or gone.
+    /// A granted waiter has looked, or left.
     pub(crate) fn looked(&mut self) {
         self.note(|counts| counts.unpolled = counts.unpolled.saturating_sub(1));
     }
 
-    /// Somebody left the line.
+    /// A waiter left.
     pub(crate) fn left(&mut self) {
         self.note(|counts| counts.left += 1);
     }
 
-    /// The time of somebody who waited was over.
+    /// A waiter timed out.
     pub(crate) fn timed_out(&mut self) {
         self.note(|counts| counts.timed_out += 1);
     }
 
-    /// Somebody was not let into the line.
+    /// A caller found the bounded queue full.
     pub(crate) fn turned_away(&mut self) {
         self.note(|counts| counts.turned_away += 1);
     }
 
-    /// Somebody was sent away who waited.
+    /// A waiter was evicted.
     pub(crate) fn evicted(&mut self) {
         self.note(|counts| counts.evicted += 1);
     }
 
-    /// So many waited when it was closed.
+    /// `waiting` waited at the close.
     pub(crate) fn closed(&mut self, waiting: usize) {
         self.note(|counts| counts.closed += waiting as u64);
     }
 
-    /// All places were given up, and their memory was handed back.
+    /// All entries were given up, and their memory was handed back.
     pub(crate) fn emptied(&mut self) {
         self.note(|counts| counts.joined = Vec::new());
     }
 
-    /// How long whoever stands at `index` has waited.
+    /// The time since the waiter at `index` joined.
     pub(crate) fn waited(&self, index: u32) -> Duration {
         self.0.as_ref().map_or(Duration::ZERO, |counts| counts.waited(index))
     }

@@ -1,4 +1,4 @@
-//! Nothing is counted: the feature `stats` is off.
+//! The counters without the feature `stats`: they count nothing.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Counters;

@@ -14,7 +14,6 @@ pub(crate) mod turns;
 pub(crate) mod unwind;
 pub(crate) mod wait_queue;
 pub(crate) mod wake;
-pub(crate) mod watchers;
 
 pub use notify::{Listener, Notified, Notify};
 #[doc(hidden)]

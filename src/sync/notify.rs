@@ -18,7 +18,7 @@ use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
-/// Tells waiting policies that a limiter has loosened. Free to ring when nothing listens, but for one fence.
+/// Notifies waiting policies that a limiter has loosened. Without listeners a notification costs one fence.
 #[derive(Debug, Default)]
 pub struct Notify {
     armed: AtomicBool,
@@ -27,18 +27,18 @@ pub struct Notify {
 
 #[derive(Debug, Default)]
 struct Lists {
-    /// Those that the next ring calls.
+    /// The listeners of the next notification.
     next: Listeners,
-    /// Those that the next ring after a change of settings calls. A plain ring leaves them: a policy that it has called may not
-    /// listen again before the settings change.
+    /// The listeners of the next change of settings. A plain notification leaves them: a policy that it has called may not listen
+    /// again before the settings change.
     changes: Listeners,
 }
 
-/// Those who listen, each once, in the order in which they came.
+/// Listeners, each once, in the order in which they came.
 #[derive(Debug, Default)]
 struct Listeners {
     list: Vec<Listener>,
-    /// Where each of the list lives: a place is not used again as long as a watcher of it is kept.
+    /// The address of each: it is not used again as long as a [`Listener`] of it is kept.
     known: BTreeSet<usize>,
 }
 
@@ -62,12 +62,12 @@ impl Notify {
         Self::default()
     }
 
-    /// Adds a listener, which is called at the next ring, once.
+    /// Adds a listener, which is called at the next notification, once.
     pub(crate) fn listen(&self, watcher: &Listener) {
         let mut lists = self.lists.lock();
         lists.next.add(watcher);
         lists.changes.add(watcher);
-        // Relaxed: the fence orders it before the listener's next read of the limiter. Pairs with (F) in `ring`.
+        // Relaxed: the fence orders it before the listener's next read of the limiter. Pairs with (F) in `notify_all`.
         self.armed.store(true, Ordering::Relaxed);
         drop(lists);
         if !seeded!("notify_fence") {
@@ -75,8 +75,7 @@ impl Notify {
         }
     }
 
-    /// Calls all listeners, whichever of them panic; the first panic goes on then. To be rung after the change, outside
-    /// every lock.
+    /// Calls all listeners, whichever of them panic; then resumes the first panic. Call it after the change, outside every lock.
     #[inline]
     pub fn notify_all(&self) {
         self.fence();
@@ -85,8 +84,8 @@ impl Notify {
         }
     }
 
-    /// The same after a change of settings: a policy judges all of its waiters anew, not its head alone. What no instant can admit
-    /// any more is refused.
+    /// Calls all listeners after a change of settings: a policy judges all of its waiters anew, not its head alone, and refuses
+    /// those that no instant can admit any more.
     pub fn notify_reconfigured(&self) {
         self.fence();
         let lists = {
@@ -94,7 +93,7 @@ impl Notify {
             self.armed.store(false, Ordering::Relaxed);
             mem::take(&mut *lists)
         };
-        // All that listen are among them.
+        // These are all listeners.
         Self::call(lists.changes, true);
     }
 
@@ -125,20 +124,20 @@ impl Notify {
     }
 }
 
-/// Something that looks again when it is called. It runs outside every lock.
+/// A listener's action: it looks again when it is notified. It runs outside every lock.
 pub trait Notified: Send + Sync + 'static {
     /// Something that might admit a waiter has happened.
     fn notified(self: Arc<Self>);
 
-    /// A `Notify` has fired that it listens to, for a change of settings where `anew`: it is told so at once, before it looks again.
-    /// It must not call anything.
+    /// Notes at once that it is notified, of a change of settings if `anew`, before [`notified`](Self::notified) runs. It must not
+    /// call anything.
     #[doc(hidden)]
     fn note(&self, anew: bool) {
         let _ = anew;
     }
 }
 
-/// A handle by which a limiter can call a [`Notified`], if it still lives.
+/// A handle by which a limiter notifies a [`Notified`], if it still lives.
 #[derive(Clone)]
 pub struct Listener(Weak<dyn Notified>);
 
@@ -169,7 +168,7 @@ impl Listener {
     }
 
     /// Calls it. A call that is made while another runs on this thread is made after that one has returned, so that
-    /// lines that wake each other do not pile up on the stack.
+    /// queues that wake each other do not pile up on the stack.
     pub fn call(&self) {
         self.call_for(false);
     }
@@ -199,13 +198,13 @@ struct Later {
 }
 
 impl Later {
-    /// How many calls the list has room for while it is kept.
+    /// The capacity of the list that is kept.
     const KEPT: usize = 64;
 }
 
 thread_local! {
     static LATER: RefCell<Later> = RefCell::default();
-    /// True while this thread runs what calls are put off for.
+    /// True while this thread runs the change of a [`defer`].
     // The models' macro knows no `const`.
     #[allow(clippy::missing_const_for_thread_local)]
     static DEFERRING: Cell<bool> = Cell::new(false);
@@ -230,11 +229,11 @@ enum Steps {
     TogetherCalled,
 }
 
-/// Runs `change`, whose steps are one change: the calls that they cause are made after the last. What is called sees all of
-/// the change, also when it panics. Costs two writes when no call is caused.
+/// Runs `change`, whose steps are one change: the calls that they cause are made after the last. A listener sees all of the
+/// change, also when it panics. Costs two writes when no call is caused.
 ///
-/// **Deadlock**: a step that blocks until a waiter is served which an earlier step has freed: that waiter is called after the
-/// last step. The steps are limiters' calls, which [must not block](crate::limiter).
+/// **Deadlock**: a step that blocks until a waiter is served which an earlier step has freed: that waiter is notified after the
+/// last step. The steps are limiters' calls, which [must not block](crate::core::limiter).
 #[inline(always)]
 pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
     let end = EndOfSteps::begin(true);
@@ -243,7 +242,7 @@ pub(crate) fn together<R>(change: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The same for a change whose result must not be lost: a panic of what is called stays here. A reservation has no part in it.
+/// The same for a change whose result must not be lost: a panic of a listener ends here. A reservation has no part in it.
 #[inline(always)]
 pub(crate) fn together_quietly<R>(change: impl FnOnce() -> R) -> R {
     let end = EndOfSteps::begin(true);
@@ -367,7 +366,7 @@ pub(crate) fn is_deferred() -> bool {
     DEFERRING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Calls `watch` now, or after the call that is running on this thread. All calls that are put off meanwhile are made,
+/// Calls `watch` now, or after the call that is running on this thread. All calls that are deferred meanwhile are made,
 /// whichever of them panic; the first panic goes on then.
 pub(crate) fn call(watch: Arc<dyn Notified>) {
     let mut first = Some(watch);
@@ -390,7 +389,7 @@ pub(crate) fn call(watch: Arc<dyn Notified>) {
     panics.end();
 }
 
-/// Makes the calls that were put off, and those that they put off; from then on none is running on this thread.
+/// Makes the deferred calls, and those that they defer; from then on none is running on this thread.
 fn call_rest(panics: &mut PanicCollector) {
     let next = || {
         LATER.with(|later| {
@@ -432,13 +431,13 @@ mod tests {
         for _ in 0..3 {
             watches.iter().for_each(|watch| notify.listen(&Listener::new(watch)));
         }
-        let rung = catch_unwind(AssertUnwindSafe(|| notify.notify_all()));
-        assert_eq!(rung.unwrap_err().downcast_ref(), Some(&"the second"));
+        let notified = catch_unwind(AssertUnwindSafe(|| notify.notify_all()));
+        assert_eq!(notified.unwrap_err().downcast_ref(), Some(&"the second"));
         notify.notify_all();
         assert_eq!(*called.lock().unwrap(), [0, 1, 2, 3, 4]);
     }
 
-    /// Those that have gone are not kept, however many come.
+    /// Listeners that have gone are not kept, however many come.
     #[test]
     fn listeners_that_have_gone_are_let_go() {
         let notify = Notify::new();
@@ -452,9 +451,9 @@ mod tests {
         }
     }
 
-    /// A change of settings calls those that a plain ring has called since they listened, once.
+    /// A change of settings calls the listeners that a plain notification has called, once.
     #[test]
-    fn a_change_of_settings_calls_those_that_have_been_called() {
+    fn a_change_of_settings_calls_listeners_that_were_notified_before() {
         let (notify, called) = (Notify::new(), Arc::default());
         let watch = Arc::new(Notes(7, Arc::clone(&called)));
         notify.listen(&Listener::new(&watch));

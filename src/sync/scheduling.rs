@@ -1,27 +1,27 @@
-//! In which order those who wait are served, and how many may wait: the rules of a queue that is not plainly first come
-//! first served. Pure bookkeeping of classes; the places and their links are the queue's.
+//! The order in which waiters are granted, and the policy of a full queue. Pure bookkeeping of classes; the entries and their
+//! links are the queue's.
 
-/// In which order waiters are granted. Classes are numbered from 0; a waiter is of class 0 unless it says otherwise.
+/// The order in which waiters are granted. Classes are numbered from 0; a waiter is of class 0 unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Order {
     /// First come, first served, whatever the class.
     #[default]
     Fifo,
-    /// Last come, first served, whatever the class: under overload the newest still make it in time, and the oldest, whose
-    /// callers have probably given up, time out.
+    /// Last come, first served, whatever the class: under overload the newest are still in time, and the oldest, given up by
+    /// their callers in all likelihood, time out.
     Lifo,
-    /// The lowest class first. A class that has been passed over by `patience` grants to others is next; so the first in
-    /// line of any class is granted within `patience + classes - 1` grants.
+    /// The lowest class first. A class that has been passed over by `patience` grants to others is next; so the head of
+    /// any class is granted within `patience + classes - 1` grants.
     Priority {
-        /// How many classes there are, 1 to [`MAX_CLASSES`](Order::MAX_CLASSES).
+        /// The number of classes, 1 to [`MAX_CLASSES`](Order::MAX_CLASSES).
         classes: u8,
-        /// So many grants to others a class lets pass. At least 1.
+        /// The grants to others that a class lets pass. At least 1.
         patience: u32,
     },
-    /// One grant to each class in turn, whatever it wants.
+    /// One grant to each class in turn, whatever its number of permits.
     RoundRobin {
-        /// How many classes there are, 1 to [`MAX_CLASSES`](Order::MAX_CLASSES).
+        /// The number of classes, 1 to [`MAX_CLASSES`](Order::MAX_CLASSES).
         classes: u8,
     },
     /// Permits to classes in proportion to these weights, as long as they have waiters: stride scheduling (Waldspurger
@@ -33,7 +33,7 @@ impl Order {
     /// The most classes that there can be.
     pub const MAX_CLASSES: u8 = 32;
 
-    /// How many classes there are.
+    /// The number of classes.
     pub fn classes(&self) -> usize {
         match self {
             Self::Fifo | Self::Lifo => 1,
@@ -43,10 +43,10 @@ impl Order {
     }
 }
 
-/// What one unit of one weight adds to a class' virtual time.
+/// The virtual time that one unit of weight 1 adds to its class.
 const STRIDE: u128 = 1 << 32;
 
-/// Which class is next.
+/// Picks the class that is next.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     order: Order,
@@ -60,7 +60,7 @@ struct Class {
     waiting: usize,
     /// Grants to others since it was granted last, or joined.
     passed: u32,
-    /// What it has been granted, by its weight.
+    /// The units that it has been granted, divided by its weight.
     time: u128,
 }
 
@@ -73,7 +73,7 @@ impl Scheduler {
         }
     }
 
-    /// The class that is next, if anybody waits.
+    /// The class that is next, if any has waiters.
     pub(super) fn pick(&self) -> Option<usize> {
         let waiting = || self.classes.iter().enumerate().filter(|(_, class)| class.waiting > 0);
         match self.order {
@@ -92,7 +92,7 @@ impl Scheduler {
         let now = self.now;
         let class = &mut self.classes[class];
         if class.waiting == 0 {
-            // Nothing is saved up while nobody waits.
+            // A class saves nothing up while it has no waiters.
             class.time = class.time.max(now);
             class.passed = 0;
         }
@@ -120,7 +120,7 @@ impl Scheduler {
         self.classes[class].time = self.now.saturating_add(step);
     }
 
-    /// Nobody waits any more.
+    /// All waiters have left.
     pub(super) fn clear(&mut self) {
         for class in &mut self.classes {
             class.waiting = 0;
@@ -133,15 +133,15 @@ impl Scheduler {
     }
 }
 
-/// Who has to go when the queue is as long as it may be.
+/// Which waiter is refused or evicted when the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// Whoever comes is refused.
+    /// The newcomer is refused.
     #[default]
     RefuseNewest,
-    /// Whoever has waited longest in the last class is sent away, and the newcomer waits. Nobody is sent away for a
-    /// newcomer that could not wait even alone, nor, in an order by priority, for one of a later class; nor is a policy.
+    /// The oldest waiter of the last class is evicted, and the newcomer waits. None is evicted for a newcomer that could not
+    /// wait even alone, nor, in an order by priority, for a newcomer of a later class. A policy is never evicted.
     EvictOldest,
 }
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     proptest! {
-        /// Given any arrivals, then whoever is first in its class is granted within `patience + classes - 1` grants.
+        /// Given any arrivals, then the head of each class is granted within `patience + classes - 1` grants.
         #[test]
         fn no_class_waits_longer_than_promised(
             classes in 1u8..6, patience in 1u32..9, steps in prop::collection::vec((0u8..6, any::<bool>()), 1..400),

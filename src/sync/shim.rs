@@ -40,7 +40,7 @@ mod imp {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
         }
-        #[allow(dead_code)] // Only what a runtime runs looks without the lock.
+        #[allow(dead_code)] // Only code of a runtime looks without the lock.
         pub(crate) fn get_mut(&mut self) -> &mut T {
             self.0.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
         }
@@ -49,7 +49,7 @@ mod imp {
         }
     }
 
-    /// The standard library's cell. A look is an access that the model sees, and may miss what another thread has just made.
+    /// The standard library's cell. A look is an access that the model sees, and may miss a value that another thread has just made.
     #[derive(Debug)]
     pub(crate) struct OnceLock<T> {
         made: atomic::AtomicBool,

@@ -1,15 +1,15 @@
-//! Numbered places that are taken and given up, as plain data: a slab in chunks, so that nothing moves when it grows, and
-//! an emptied one gives its memory back.
+//! The entries of a queue as plain data: a slab in chunks, so that no entry moves when it grows, and an emptied one gives its
+//! memory back.
 
 use std::task::Waker;
 
 const CHUNK: usize = 1_024;
-/// So many places are kept when all have been given up: a short queue does not allocate again and again.
+/// The entries that are kept when all have been given up: a short queue does not allocate again and again.
 const KEPT: usize = 32;
 pub(super) const NONE: u32 = u32::MAX;
 
-/// A place: where it is, and its number. Numbers are given in order of arrival and never again, so that a place that has
-/// been taken again is told apart.
+/// The key of an entry: its index, and its number. Numbers are given in order of arrival and never again, so that an entry that
+/// is used again has another key.
 ///
 /// A pair of scalars, so that it travels in registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,22 +21,22 @@ pub(crate) struct Key {
 impl Key {
     // Beyond all classes, which have the low byte.
 
-    /// No place: what was asked for was taken on arrival.
+    /// No entry: the permits were taken on arrival.
     pub(crate) const TAKEN: Key = Key::nowhere(0x100);
-    /// No place: the queue is closed.
+    /// No entry: the queue is closed.
     pub(crate) const CLOSED: Key = Key::nowhere(0x200);
-    /// No place: the queue is as long as it may be.
+    /// No entry: the queue is full.
     pub(crate) const FULL: Key = Key::nowhere(0x300);
-    /// No place any more: it was needed for somebody else.
+    /// No entry any more: the waiter was evicted.
     pub(crate) const EVICTED: Key = Key::nowhere(0x400);
 
-    /// No place yet, for somebody of `class`.
+    /// No entry yet, for a request of `class`.
     #[inline]
     pub(crate) const fn asking(class: u8) -> Self {
         Self::nowhere(class as u64)
     }
 
-    /// The class of whoever is asking.
+    /// The class of a request without an entry.
     pub(crate) fn class(self) -> u8 {
         self.number as u8
     }
@@ -65,9 +65,9 @@ impl Key {
         self.number
     }
 
-    /// True of a place in a queue.
+    /// True for an entry of a queue.
     #[inline]
-    pub(crate) fn is_place(self) -> bool {
+    pub(crate) fn is_entry(self) -> bool {
         self.index != NONE
     }
 
@@ -79,28 +79,28 @@ impl Key {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nobody's.
+    /// Not in use.
     Free,
-    /// In line; given up when it is granted.
+    /// Waits. Given up when it is granted.
     Waiting,
-    /// In line; kept when it is granted, until its owner looks.
+    /// Waits. Kept when it is granted, until its owner looks.
     WaitingKept,
-    /// In line; kept as well, and always handed what it wants: whoever holds it does not come to take it.
-    WaitingClaim,
+    /// Waits. Kept as well, and always handed its permits: its owner does not come to take them.
+    WaitingPassive,
     Granted,
     /// The queue was closed while this waited.
     Closed,
-    /// Sent away to make room.
+    /// Evicted for a newer waiter.
     Evicted,
 }
 
 impl State {
     pub(crate) fn waits(self) -> bool {
-        matches!(self, State::Waiting | State::WaitingKept | State::WaitingClaim)
+        matches!(self, State::Waiting | State::WaitingKept | State::WaitingPassive)
     }
 }
 
-/// The number of whoever took a place, its class, and its state, in one word: 56, 5 and 3 bits.
+/// The number, class and state of an entry in one word: 56, 5 and 3 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag(u64);
 
@@ -111,19 +111,19 @@ impl Tag {
     }
 }
 
-/// One place. A waker is there only while it waits.
+/// One entry. It has a waker only while it waits.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Entry {
     pub(super) waker: Option<Waker>,
     pub(super) need: u64,
     tag: Tag,
-    /// The one ahead in line, if it is not the first.
+    /// The entry ahead, if it is not the first.
     pub(super) prev: u32,
-    /// The next in line, or the next free place.
+    /// The entry behind, or the next free one.
     pub(super) next: u32,
 }
 
-impl Place {
+impl Entry {
     #[inline]
     pub(super) fn number(&self) -> u64 {
         self.tag.0 >> 8
@@ -140,7 +140,7 @@ impl Place {
             0 => State::Free,
             1 => State::Waiting,
             2 => State::WaitingKept,
-            3 => State::WaitingClaim,
+            3 => State::WaitingPassive,
             4 => State::Granted,
             5 => State::Closed,
             _ => State::Evicted,
@@ -153,13 +153,13 @@ impl Place {
     }
 }
 
-/// All places.
+/// All entries.
 #[derive(Debug)]
 pub(super) struct Slab {
-    chunks: Vec<Vec<Place>>,
+    chunks: Vec<Vec<Entry>>,
     free: u32,
     taken: u32,
-    /// The number of the next place that is taken.
+    /// The number of the next entry that is taken.
     next_number: u64,
 }
 
@@ -174,32 +174,32 @@ impl Slab {
     }
 
     #[inline]
-    pub(super) fn at(&mut self, index: u32) -> &mut Place {
+    pub(super) fn at(&mut self, index: u32) -> &mut Entry {
         &mut self.chunks[index as usize / CHUNK][index as usize % CHUNK]
     }
 
-    /// The place of `key`; none if it was given up, or if there never was one: keys can be made up.
+    /// The entry of `key`; none if it was given up, or if there never was one: keys can be made up.
     #[inline]
-    pub(super) fn of(&mut self, key: Key) -> Option<&mut Place> {
-        self.find(key.index).filter(|place| place.number() == key.number)
+    pub(super) fn of(&mut self, key: Key) -> Option<&mut Entry> {
+        self.find(key.index).filter(|entry| entry.number() == key.number)
     }
 
     #[inline]
-    fn find(&mut self, index: u32) -> Option<&mut Place> {
+    fn find(&mut self, index: u32) -> Option<&mut Entry> {
         self.chunks
             .get_mut(index as usize / CHUNK)?
             .get_mut(index as usize % CHUNK)
     }
 
-    /// The key of the place that was taken last with [`to_word`](Key::to_word) as its word.
+    /// The key of the entry that was taken last with `word` as its [`to_word`](Key::to_word).
     pub(super) fn key_of(&mut self, word: u64) -> Option<Key> {
         let index = word as u32;
-        let place = self.find(index)?;
-        let number = place.number();
+        let entry = self.find(index)?;
+        let number = entry.number();
         (number as u32 == (word >> 32) as u32).then_some(Key { number, index })
     }
 
-    /// Takes a free place, and gives it the next number.
+    /// Takes a free entry, and gives it the next number.
     #[inline(always)]
     pub(super) fn take(&mut self, waker: Option<Waker>, need: u64, prev: u32, class: u8, state: State) -> Key {
         self.taken += 1;
@@ -211,20 +211,20 @@ impl Slab {
             let index = self.append(waker, need, prev, tag);
             return Key { number, index };
         }
-        let place = self.at(index);
-        let free = place.next;
-        // A free place has no waker: nothing is dropped here.
-        std::mem::forget(std::mem::replace(&mut place.waker, waker));
-        place.need = need;
-        place.tag = tag;
-        place.prev = prev;
-        place.next = NONE;
+        let entry = self.at(index);
+        let free = entry.next;
+        // A free entry has no waker: nothing is dropped here.
+        std::mem::forget(std::mem::replace(&mut entry.waker, waker));
+        entry.need = need;
+        entry.tag = tag;
+        entry.prev = prev;
+        entry.next = NONE;
         self.free = free;
         Key { number, index }
     }
 
-    /// Adds a place. Its parts come by value: a place that came by reference would be read back right after it was
-    /// written, in other pieces.
+    /// Adds an entry. Its parts come by value: an entry that came by reference would be read back right after it was written,
+    /// in other pieces.
     #[inline(never)]
     fn append(&mut self, waker: Option<Waker>, need: u64, prev: u32, tag: Tag) -> u32 {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == CHUNK) {
@@ -234,7 +234,7 @@ impl Slab {
         let chunk = &mut self.chunks[last];
         let index = last * CHUNK + chunk.len();
         let next = NONE;
-        chunk.push(Place {
+        chunk.push(Entry {
             waker,
             need,
             tag,
@@ -255,13 +255,13 @@ impl Slab {
         self.chunks.push(Vec::with_capacity(room));
     }
 
-    /// Gives up the place at `index`.
+    /// Gives up the entry at `index`.
     #[inline]
     pub(super) fn give_up(&mut self, index: u32) {
         let free = self.free;
-        let place = self.at(index);
-        place.set_state(State::Free);
-        place.next = free;
+        let entry = self.at(index);
+        entry.set_state(State::Free);
+        entry.next = free;
         self.free = index;
         self.taken -= 1;
     }
@@ -272,7 +272,7 @@ impl Slab {
         self.taken == 0 && (self.chunks.len() > 1 || self.chunks.first().is_some_and(|chunk| chunk.len() > KEPT))
     }
 
-    /// Forgets all places. What it returns is to be dropped outside the lock.
+    /// Forgets all entries. Drop the result outside the lock.
     #[cold]
     pub(super) fn hand_back(&mut self) -> Spare {
         self.free = NONE;
@@ -283,4 +283,4 @@ impl Slab {
 /// Memory that an emptied queue gives back when this is dropped.
 #[must_use = "to be dropped outside the lock"]
 #[derive(Debug)]
-pub(crate) struct Spare(#[allow(dead_code)] Vec<Vec<Place>>);
+pub(crate) struct Spare(#[allow(dead_code)] Vec<Vec<Entry>>);

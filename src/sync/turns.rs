@@ -1,9 +1,8 @@
-//! Turns at a limiter that hands nothing over: a rate, whose tokens come by themselves.
+//! Turns of queues at a limiter that hands nothing over: a rate, whose tokens come by themselves.
 //!
-//! Each queue that waits there has one place, that of its head, and the places have an order. A head is admitted once
-//! those before it have been; whatever holds no place is refused meanwhile. So however many wait in one queue, another
-//! queue's head is admitted after at most one head of each. A place holds no token: a head that another leg keeps waiting
-//! gives its place up.
+//! Each queue that waits there has one position, that of its head. A head is admitted once the heads before it have been; a
+//! demand without a position is refused meanwhile. So a queue's head is admitted after at most one head of each other queue,
+//! however long that is. A position holds no token: a head that waits for another leg gives it up.
 
 use super::shim::Mutex;
 use super::shim::atomic::{AtomicUsize, Ordering};
@@ -14,14 +13,14 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How long a head that is due may keep the others waiting. One that is not admitted by then loses its place: its queue is
-/// not driven.
+/// The time for which a head that is due may keep the others waiting. A head that is not admitted by then loses its position:
+/// its queue is not driven.
 const LAPSE: Duration = Duration::from_millis(10);
 
 /// The queues that wait at one limiter, each by its head, in order.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// How many there are. Written under the lock; read without it as a hint.
+    /// The number of heads. Written under the lock; read without it as a hint.
     waiting: AtomicUsize,
     heads: Mutex<VecDeque<Head>>,
 }
@@ -30,7 +29,7 @@ struct Head {
     /// Ascending along the queue.
     key: u64,
     units: u64,
-    /// Where its units begin, where those of all stand one after the other: so that what those before it want is one difference.
+    /// The sum of all units before it, from an arbitrary origin: so the units before it are one difference.
     start: u128,
     /// Shared, so that it can be taken along without running foreign code under the lock.
     waker: Arc<Waker>,
@@ -38,29 +37,29 @@ struct Head {
     late: Option<Instant>,
 }
 
-/// Whose place counts for a demand.
+/// The position that counts for a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// It holds none.
     Newcomer,
-    /// It holds none, and needs none: it is a head that stands in the queue of a leg that hands over, whose order counts.
-    Claimant,
+    /// It holds none, and needs none: it is a head in the queue of a leg that hands over, whose order counts.
+    Exempt,
     /// It is the head that holds this one.
     Head(u64),
     /// It waits behind the head that holds this one.
     Behind(u64),
 }
 
-/// What stands before a demand.
+/// The heads before a demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
-    /// What those before it want together.
+    /// The units that they want together.
     pub(crate) units: u64,
     /// The first of them.
     first: Option<u64>,
-    /// What that wants.
+    /// The units that the first wants.
     pub(crate) first_units: u64,
-    /// The place that the demand counts on is gone.
+    /// The position that the demand counts on is gone.
     pub(crate) lapsed: bool,
 }
 
@@ -78,15 +77,15 @@ impl Before {
     }
 }
 
-/// Those who are before one that is due by now, and have not been admitted.
+/// The first head before one that is due by now: it has not been admitted.
 pub(crate) struct Late {
-    /// When the first of them loses its place.
+    /// When it loses its position.
     pub(crate) until: Instant,
     /// Drives its queue.
     pub(crate) waker: Arc<Waker>,
 }
 
-/// What all before the place at `index` want together.
+/// The units that all heads before `index` want together.
 fn before(heads: &VecDeque<Head>, index: usize) -> u64 {
     let front = heads.front().map_or(0, |front| front.start);
     let end = || heads.back().map_or(0, |last| last.start + u128::from(last.units));
@@ -94,7 +93,7 @@ fn before(heads: &VecDeque<Head>, index: usize) -> u64 {
     u64::try_from(start - front).unwrap_or(u64::MAX)
 }
 
-/// Changes what the head at `index` wants. Those behind it move up or down.
+/// Changes the units of the head at `index`. Those behind it move up or down.
 fn set_units(heads: &mut VecDeque<Head>, index: usize, units: u64) {
     let was = std::mem::replace(&mut heads[index].units, units);
     if was != units {
@@ -112,7 +111,7 @@ impl Turns {
     /// True when some queue waits. A hint: whatever overlooks a head that is just joining is concurrent with it.
     #[inline(always)]
     pub(crate) fn is_waited(&self) -> bool {
-        // Relaxed: nothing is published by it. A head that is overlooked finds what was taken when it is due.
+        // Relaxed: nothing is published by it. A head that is overlooked finds the tokens taken when it is due.
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
@@ -124,11 +123,11 @@ impl Turns {
         result
     }
 
-    /// What stands before a demand for `units`.
+    /// The heads before a demand for `units`.
     pub(crate) fn before(&self, holder: Holder, units: u64) -> Before {
         if !self.is_waited() {
             return match holder {
-                Holder::Newcomer | Holder::Claimant => Before::NOTHING,
+                Holder::Newcomer | Holder::Exempt => Before::NOTHING,
                 Holder::Head(_) | Holder::Behind(_) => Before {
                     lapsed: true,
                     ..Before::NOTHING
@@ -139,7 +138,7 @@ impl Turns {
         if let Holder::Head(key) = holder
             && let Ok(index) = heads.binary_search_by_key(&key, |head| head.key)
         {
-            // The place is the queue's, whose head may be another now.
+            // The position is the queue's, whose head may be another now.
             set_units(&mut heads, index, units);
         }
         let all = || before(&heads, heads.len());
@@ -147,13 +146,13 @@ impl Turns {
         let at = |key: u64| heads.binary_search_by_key(&key, |head| head.key);
         let (units, first, lapsed) = match holder {
             Holder::Newcomer => (all(), front, false),
-            Holder::Claimant => (0, None, false),
+            Holder::Exempt => (0, None, false),
             Holder::Head(key) => match at(key) {
                 Ok(0) => (0, None, false),
                 Ok(index) => (before(&heads, index), front, false),
                 Err(_) => (all(), front, true),
             },
-            // What waits behind its own head counts that itself.
+            // A demand behind its own head counts that itself.
             Holder::Behind(key) => match at(key) {
                 Ok(index) => (all().saturating_sub(heads[index].units), front, false),
                 Err(_) => (all(), front, true),
@@ -168,8 +167,8 @@ impl Turns {
         }
     }
 
-    /// One is due by `now` behind `before`. `None` when it should look again: the first of those before it has gone, or has
-    /// lost its place by this.
+    /// For a head that is due by `now` behind `before`: the first head, which is late. `None` when it should look again: the first
+    /// head has gone, or loses its position by this call.
     pub(crate) fn late(&self, before: Before, now: Instant, clock: &Clock) -> Option<Late> {
         let lapse = clock.ticks_of(LAPSE);
         let (late, _lapsed) = self.under_lock(|heads| {
@@ -190,12 +189,11 @@ impl Turns {
     }
 }
 
-/// A place is taken by a head that was refused, behind all others, and given up when the head has been admitted, has left,
-/// or waits for another leg. The waker is woken when the place has become the first; one that is the first from the
-/// beginning is not.
+/// A head that was refused takes a position behind all others, and gives it up when it has been admitted, has left, or waits for
+/// another leg. Its waker is woken when it has become the first. A head that is the first from the beginning is not woken.
 impl WaitQueue for Turns {
     fn join(&self, units: u64, waker: &Waker) -> QueueKey {
-        // Drawn from one counter for all, so that no place is taken for that of a limiter that was there before.
+        // Drawn from one counter for all, so that no key is taken for one of an earlier limiter.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let waker = Arc::new(waker.clone());
         let key = self.under_lock(|heads| {
@@ -255,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_is_behind_those_that_were_taken_before() {
+    fn each_position_is_behind_those_that_were_taken_before() {
         let turns = Turns::new();
         let counts = [0, 1, 2].map(|_| Arc::<Count>::default());
         let claims = [0, 1, 2].map(|at| turns.join(1 << at, &Waker::from(Arc::clone(&counts[at]))));
@@ -277,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_is_due_and_not_admitted_in_time_loses_its_place() {
+    fn a_head_that_is_due_and_not_admitted_in_time_loses_its_position() {
         let (clock, turns) = (ManualClock::new(), Turns::new());
         let claims = [0, 1].map(|_| turns.join(1, Waker::noop()));
         let late = || turns.late(turns.before(Holder::Newcomer, 1), clock.now(), &clock);
@@ -293,9 +291,9 @@ mod tests {
         assert!(!turns.before(Holder::Head(claims[1].key()), 1).is_anything());
     }
 
-    /// Given places that are left in any order and want more and less, then what stands before each is the sum of those before it.
+    /// Given positions that are left in any order and want more and less, then the units before each are the sum of those before it.
     #[test]
-    fn what_stands_before_a_place_is_the_sum_of_those_before_it() {
+    fn the_units_before_a_position_are_the_sum_of_those_before_it() {
         let turns = Turns::new();
         let mut model: Vec<(QueueKey, u64)> = Vec::new();
         let mut draw = 1_u64;

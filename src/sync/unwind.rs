@@ -37,7 +37,7 @@ pub(crate) fn both(first: impl FnOnce(), second: impl FnOnce()) {
 
 /// The step that is left when another panics: it is made then, unless it has been made or forgotten before.
 ///
-/// It is moved out of here, so that what it has captured stays in registers until then.
+/// It is moved out of here, so that its captures stay in registers until then.
 pub(crate) struct Rest<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Rest<F> {
@@ -100,7 +100,7 @@ pub(crate) fn in_panic(first: impl FnOnce(), second: impl FnOnce()) {
     quietly(second);
 }
 
-/// What users' code says; `None` when it panics while another panic is under way.
+/// The answer of users' code; `None` when it panics while another panic is under way.
 #[inline]
 pub(crate) fn ask<R>(foreign: impl FnOnce() -> R) -> Option<R> {
     if !panicking() {
@@ -120,7 +120,7 @@ pub(crate) fn quietly(step: impl FnOnce()) {
     }
 }
 
-/// A payload may panic when it is dropped. What it panics with is leaked.
+/// A payload may panic when it is dropped. The payload of that panic is leaked.
 fn drop_quietly(panic: Box<dyn Any + Send>) {
     if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         mem::forget(again);

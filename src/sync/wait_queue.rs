@@ -1,9 +1,9 @@
-//! Waiting in the turn of a queue: how a policy stands in line at a semaphore like any other waiter.
+//! A queue that grants in turn: how a policy waits at a semaphore as one of its waiters.
 
 use std::fmt;
 use std::task::Waker;
 
-/// Tells the queues of a composite apart: where the limiter lives. Valid as long as it is not moved.
+/// The identity of a queue in a composite: the address of its limiter. Valid as long as that is not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(usize);
 
@@ -21,7 +21,7 @@ impl QueueId {
     }
 }
 
-/// A place in the queue of one leg.
+/// The key of a position in the queue of one leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueKey {
     wait_queue: QueueId,
@@ -29,39 +29,39 @@ pub struct QueueKey {
 }
 
 impl QueueKey {
-    /// The place `key` in the queue `wait_queue`.
+    /// The position `key` in the queue `wait_queue`.
     pub fn new(wait_queue: QueueId, key: u64) -> Self {
         Self { wait_queue, key }
     }
 
-    /// Whose queue.
+    /// The queue.
     pub fn wait_queue(&self) -> QueueId {
         self.wait_queue
     }
 
-    /// Which place.
+    /// The position.
     pub fn key(&self) -> u64 {
         self.key
     }
 }
 
-/// A queue that grants in turn. A granted place holds what it was granted until it is redeemed by a demand that
-/// carries the claim, or left.
+/// A queue that grants in turn. A position holds the units that it was granted until a demand that carries its key redeems
+/// them, or until it is left.
 pub trait WaitQueue: Send + Sync {
     /// Joins the queue for `units`; `waker` is woken when they are granted (also when they are granted at once).
     fn join(&self, units: u64, waker: &Waker) -> QueueKey;
 
-    /// Leaves the queue. What was granted meanwhile goes to whoever is next.
-    fn leave(&self, claim: QueueKey);
+    /// Leaves the queue. Units that were granted meanwhile go to the next waiter.
+    fn leave(&self, key: QueueKey);
 
-    /// True when a place only orders the queues, and is never handed anything: a policy may keep it while it waits for an
+    /// True when a position only orders the queues, and is never handed anything: a policy may keep it while it waits for an
     /// instant.
     #[doc(hidden)]
     fn holds_nothing(&self) -> bool {
         false
     }
 
-    /// What an admission holds until its work ends.
+    /// The permits that an admission holds until its work ends.
     #[doc(hidden)]
     fn permits(&self) -> Permits {
         if self.holds_nothing() {
@@ -72,11 +72,11 @@ pub trait WaitQueue: Send + Sync {
     }
 }
 
-/// What an admission by a limiter with a queue holds until its work ends.
+/// The permits that an admission by a limiter with a queue holds until its work ends.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Permits {
-    /// Nothing: time gives back what it took.
+    /// None: time gives back the units that it took.
     None,
     /// Permits for which this queue waits.
     Own,

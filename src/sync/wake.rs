@@ -1,5 +1,5 @@
-//! Calling users' code that may panic: wakers, drops, limiters. What comes after is done all the same, and the first panic
-//! goes on; or it ends here, on a thread that is not the user's.
+//! Calls of users' code that may panic: wakers, drops, limiters. The calls that follow are made all the same, and the first panic
+//! is resumed; or it ends here, on a thread of the library.
 //!
 //! A panic is never resumed while the thread is panicking already: that would abort the process.
 
@@ -7,7 +7,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::task::Waker;
 
-/// Runs foreign code one after the other, and keeps the first of its panics until [`end`](Self::end).
+/// Runs pieces of foreign code one after the other, and keeps the first of their panics until [`end`](Self::end).
 #[derive(Default)]
 pub(crate) struct PanicCollector(Option<Box<dyn Any + Send>>);
 
@@ -39,7 +39,7 @@ impl PanicCollector {
         self.0.is_some()
     }
 
-    /// Panics with the first of the panics, if there was any and the thread is not panicking.
+    /// Resumes the first of the panics, if there was any and the thread is not panicking.
     #[inline]
     pub(crate) fn end(mut self) {
         if let Some(panic) = self.0.take() {
@@ -66,7 +66,7 @@ fn resume(panic: Box<dyn Any + Send>) {
     }
 }
 
-/// Wakes `waker`. Its panic goes on unless the thread is panicking.
+/// Wakes `waker`. Its panic is passed on unless the thread is panicking.
 #[inline]
 pub(crate) fn wake(waker: Waker) {
     if std::thread::panicking() {
@@ -96,14 +96,14 @@ pub(crate) fn quietly(foreign: impl FnOnce()) {
     forget_panic(catch_unwind(AssertUnwindSafe(foreign)));
 }
 
-/// Drops what a user made, and survives its panic.
+/// Drops a value of a user's type, and survives its panic.
 #[inline]
 pub(crate) fn drop_quietly<T>(value: T) {
     quietly(|| drop(value));
 }
 
-/// Drops the payload of a panic that is not resumed. The payload's own drop may panic in turn: what that panics with is
-/// leaked.
+/// Drops the payload of a panic that is not resumed. The payload's own drop may panic in turn: the payload of
+/// that panic is leaked.
 #[inline]
 pub(crate) fn forget_panic(caught: std::thread::Result<()>) {
     if let Err(payload) = caught
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_panic_goes_on_after_all_have_run() {
+    fn the_first_panic_is_resumed_after_all_have_run() {
         let ran = catch_unwind(|| wake_all([panics("one"), Waker::noop().clone(), panics("two")]));
         assert_eq!(ran.unwrap_err().downcast_ref(), Some(&"one"));
     }

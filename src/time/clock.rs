@@ -1,4 +1,4 @@
-//! The clock: real (raw ticks of the processor's counter) or manual (virtual nanoseconds that somebody advances).
+//! The clock: real (raw ticks of the processor's counter) or manual (virtual nanoseconds, advanced by hand).
 //!
 //! An [`Instant`] counts ticks of its clock, whatever a tick is: limiters compile their rates for it once, so that an
 //! admission multiplies raw ticks and converts nothing.
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// An instant of one [`Clock`], in its ticks. Instants of different clocks must not be compared.
 ///
-/// How long a tick is, only the clock knows, so `Debug` prints ticks (nanoseconds on a manual clock).
+/// Only the clock knows the length of a tick, so `Debug` prints ticks (nanoseconds on a manual clock).
 /// [`Clock::since_origin`] returns it as a readable duration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
@@ -46,12 +46,12 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// Where time comes from. Cheap to clone; clones are the same clock.
+/// A source of time. Cheap to clone; clones are the same clock.
 ///
 /// Clocks are monotonic: a manual clock never runs backwards, and neither does the real one, as far as the processor's counter
-/// does not; nobody sets it, as one sets the time of day. Where a counter starts anew (a machine that was suspended, or moved to
-/// another host) readings are earlier than before, and limiters, for which an earlier instant counts as the latest, stand still
-/// until it has caught up.
+/// does not. It cannot be set, as the time of day can. Where a counter starts anew (a machine that was suspended, or moved to
+/// another host), readings are earlier than before. For limiters an earlier instant counts as the latest, so they stand still
+/// until the counter has caught up.
 ///
 /// ```
 /// # use tollgate::{ManualClock, Quota, TokenBucket};
@@ -65,7 +65,7 @@ impl fmt::Debug for Instant {
 /// ```
 #[derive(Clone)]
 pub struct Clock {
-    /// What an exact clock reads, and whose ticks a coarse one shows.
+    /// The reading of an exact clock; a coarse one shows its ticks.
     counter: quanta::Clock,
     kind: Kind,
 }
@@ -97,7 +97,7 @@ impl Clock {
         }
     }
 
-    /// A clock that shows what `manual` says.
+    /// A clock that shows the time of `manual`.
     pub(super) fn of(manual: Arc<Manual>) -> Self {
         // Never read, and needs no calibration.
         let (counter, _) = quanta::Clock::mock();
@@ -107,22 +107,21 @@ impl Clock {
         }
     }
 
-    /// This clock as seen every `resolution` only: behind, and several times cheaper to read. Clocks of the same
-    /// resolution are the same clock.
+    /// This clock, read only once per `resolution`: behind, and several times cheaper to read. Clocks of the same resolution are
+    /// the same clock.
     ///
     /// # Error
     /// It never shows an instant before that has come, and is behind by at most [`worst_lag`](Self::worst_lag): the
-    /// resolution, and by how much the machine is late to wake a sleeping thread. So a rate limiter on it admits in no span
-    /// `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. What a limiter promises by counted instants
-    /// holds as it is; `ready_at` and waits are late by up to the lag. A limiter that saves up nothing, such as a bucket with a
-    /// burst of 1, loses what it is late by: at 300 a second and a resolution of 1 ms it admits every 4 ms. A burst of
-    /// `1 + rate x resolution`, rounded up, loses nothing.
+    /// resolution, plus the delay with which the machine wakes a sleeping thread. So a rate limiter on it admits in no span
+    /// `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. `ready_at` and waits are late by up to the lag. A
+    /// limiter that saves nothing up, such as a bucket with a burst of 1, loses the time by which it is late: at 300 a second and a
+    /// resolution of 1 ms it admits every 4 ms. A burst of `1 + rate x resolution`, rounded up, loses nothing.
     ///
     /// A manual clock's coarse one is its time rounded down: behind by less than the resolution, always.
     ///
     /// # Errors
-    /// [`ClockError`] when the resolution is below 1 µs or above 1 s, when the clock is coarse already, or when there is no
-    /// thread to be had.
+    /// [`ClockError`] when the resolution is below 1 µs or above 1 s, when the clock is coarse already, or when no
+    /// thread can be started.
     ///
     /// ```
     /// # use tollgate::{Clock, Quota, TokenBucket};
@@ -153,7 +152,7 @@ impl Clock {
         })
     }
 
-    /// By how much this clock was behind at most, so far. Zero for an exact one.
+    /// The most by which this clock was behind, so far. Zero for an exact one.
     pub fn worst_lag(&self) -> Duration {
         let ticks = match &self.kind {
             Kind::Real | Kind::Manual(_) => 0,
@@ -189,7 +188,7 @@ impl Clock {
         })
     }
 
-    /// Apart, so that the clocks of machines are told from each other by a comparison and nothing else.
+    /// Apart, so that the fast path of a real clock is one comparison.
     #[inline(never)]
     fn virtual_now(&self) -> u64 {
         match &self.kind {
@@ -199,8 +198,8 @@ impl Clock {
         }
     }
 
-    /// How long after the clock's origin `instant` is, rounded up to a nanosecond: a manual clock starts there, a machine's counter
-    /// did when it was switched on.
+    /// The time from the clock's origin to `instant`, rounded up to a nanosecond. A manual clock starts at its origin; a machine's
+    /// counter did when it was switched on.
     ///
     /// ```
     /// # use tollgate::ManualClock;
@@ -243,7 +242,7 @@ impl Clock {
         Sleep::until(self, instant)
     }
 
-    /// From `earlier` to `later`, rounded up to a nanosecond; zero when they stand the other way round.
+    /// The time from `earlier` to `later`, rounded up to a nanosecond; zero if `later` is earlier.
     pub fn between(&self, earlier: Instant, later: Instant) -> Duration {
         let ticks = u128::from(later.ticks_since(earlier));
         let nanos = (ticks * u128::from(self.nanos_scale())).div_ceil(1 << SCALE_BITS);
@@ -256,14 +255,14 @@ impl Clock {
         instant.after_ticks(self.ticks_of(duration))
     }
 
-    /// How many ticks `duration` takes, rounded up, saturating.
+    /// The ticks of `duration`, rounded up, saturating.
     pub(crate) fn ticks_of(&self, duration: Duration) -> u64 {
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let ticks = (u128::from(nanos) << SCALE_BITS).div_ceil(u128::from(self.nanos_scale()));
         u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 
-    /// Nanoseconds per `2^40` ticks: what a limiter needs to compile its rate for this clock.
+    /// Nanoseconds per `2^40` ticks, by which a limiter compiles its rate for this clock.
     pub(crate) fn nanos_scale(&self) -> u64 {
         if self.is_manual() {
             1 << SCALE_BITS
@@ -272,7 +271,7 @@ impl Clock {
         }
     }
 
-    /// What tells clocks apart: every exact real clock is the same one.
+    /// The identity of the clock: every exact real clock is the same one.
     #[inline]
     pub(crate) fn id(&self) -> usize {
         match &self.kind {

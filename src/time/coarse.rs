@@ -23,7 +23,7 @@ pub(super) struct Cached {
 impl Cached {
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        // Acquire: whoever sees an instant sees what was done before it was written. Pairs with `update`.
+        // Acquire: a thread that sees an instant sees the writes before it. Pairs with `update`.
         self.now.load(Ordering::Acquire)
     }
 
@@ -35,7 +35,7 @@ impl Cached {
     /// By the thread alone.
     fn update(&self, now: u64) {
         let age = now.saturating_sub(self.now.load(Ordering::Relaxed));
-        // The statistic first: whoever sees the new instant knows how old the one before it had become.
+        // The statistic first: a thread that sees the new instant sees how old the one before it had become.
         self.worst.fetch_max(age, Ordering::Relaxed);
         // Release: pairs with `now`. Never backwards.
         self.now.fetch_max(now, Ordering::Release);
@@ -94,7 +94,7 @@ impl Rounded {
 pub enum ClockError {
     /// The resolution must be 1 µs to 1 s.
     Resolution {
-        /// What was given.
+        /// The resolution that was given.
         given: Duration,
     },
     /// A clock that is coarse already cannot be made coarser.

@@ -30,7 +30,7 @@ struct Timers {
 impl Manual {
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        // Acquire: whoever sees an instant sees what was done before it was set. Pairs with the store in `move_to`.
+        // Acquire: a thread that sees an instant sees the writes before it was set. Pairs with the store in `move_to`.
         self.now.load(Ordering::Acquire)
     }
 
@@ -97,7 +97,7 @@ impl Manual {
     }
 }
 
-/// A clock that somebody advances. Dereferences to the [`Clock`] that limiters are built on.
+/// A clock that is advanced by hand. Dereferences to the [`Clock`] that limiters are built on.
 ///
 /// One tick is one nanosecond; it starts at zero and ends after 584 years.
 #[derive(Clone, Debug)]
@@ -114,12 +114,12 @@ impl ManualClock {
         self.0.manual().expect("it was made from a manual one")
     }
 
-    /// The clock, to be cloned into what runs by it.
+    /// The clock, to be cloned into the limiters and timers that run by it.
     pub fn clock(&self) -> &Clock {
         &self.0
     }
 
-    /// How much time has passed since it was made.
+    /// The time since it was made.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.now().ticks())
     }
@@ -212,7 +212,7 @@ pub(super) fn run<F: Future>(clock: &Clock, future: F) -> F::Output {
     let waker = Waker::from(Arc::clone(&signal));
     let mut context = Context::from_waker(&waker);
     loop {
-        // Acquire: what the waking thread did before it woke us is seen by the poll. Pairs with `wake_by_ref`.
+        // Acquire: the poll sees the writes of the waking thread. Pairs with `wake_by_ref`.
         while signal.woken.swap(false, Ordering::Acquire) {
             if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
                 return output;

@@ -40,8 +40,8 @@ impl ClockReading {
         }
     }
 
-    /// [`now`](Self::now), or what `clock` says at this moment if that is later: for a leg that must not be behind what other
-    /// threads have done since.
+    /// [`now`](Self::now), or the present instant of `clock` if that is later: for a leg that must not be behind
+    /// the writes of other threads.
     #[inline]
     pub(crate) fn latest(&self, clock: &Clock) -> Instant {
         let now = clock.now();

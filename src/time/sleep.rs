@@ -1,4 +1,4 @@
-//! The one seam to a runtime: how a waiting future gets itself polled at an instant.
+//! The one seam to a runtime: it has a waiting future polled at an instant.
 //!
 //! Under a manual clock the clock itself holds the timer. Under the real clock it is tokio's, where a tokio runtime
 //! is running (one that was built without timers panics, as it does for tokio's own sleeps); otherwise one thread of our
@@ -22,7 +22,7 @@ pub struct Sleep {
     by_runtime: bool,
 }
 
-/// So much earlier than ours a timer of the runtime may fire.
+/// The time by which a timer of the runtime may fire earlier than ours.
 #[cfg(feature = "tokio")]
 const FRACTION: std::time::Duration = std::time::Duration::from_millis(2);
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Identifies an armed timer.
 pub(super) type Key = (Instant, u64);
 
-/// How long the thread sleeps at least after it has woken others.
+/// The least time that the thread sleeps after it has woken others.
 const GRAIN: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ struct Timers {
 }
 
 impl Timers {
-    /// Takes the earliest if it is due at `now`; else says how long to sleep.
+    /// Takes the earliest timer if it is due at `now`; else returns the time to sleep.
     fn next(&mut self, now: Instant) -> Result<Waker, Option<Instant>> {
         match self.armed.first_entry() {
             Some(first) if first.key().0 <= now => Ok(first.remove()),
@@ -66,7 +66,7 @@ fn serve(shared: &Shared) {
         let until = loop {
             match timers.next(now) {
                 Ok(waker) => {
-                    // Outside the lock. Neither its panic nor the drop of what it panics with ends the timers of others.
+                    // Outside the lock. Neither its panic nor the drop of the payload ends the timers of others.
                     parking_lot::MutexGuard::unlocked(&mut timers, || quietly(|| waker.wake()));
                     woken = true;
                     now = Instant::now();
@@ -75,7 +75,7 @@ fn serve(shared: &Shared) {
             }
         };
         if woken {
-            // What is armed meanwhile, at whatever instant, is looked at then: the thread need not be called for it.
+            // Timers that are armed meanwhile, at whatever instant, are looked at then: they need not call the thread.
             timers.looks_at = Some(now);
             parking_lot::MutexGuard::unlocked(&mut timers, || std::thread::sleep(GRAIN));
             continue;
@@ -92,7 +92,7 @@ pub(super) fn arm(after: Duration, waker: &Waker) -> Key {
     let shared = shared();
     let waker = waker.clone();
     let now = Instant::now();
-    // A wait beyond what the machine's clock can name is woken once a year and armed again.
+    // A wait beyond the range of the machine's clock is woken once a year and armed again.
     let at = now
         .checked_add(after)
         .unwrap_or_else(|| now + Duration::from_secs(31_536_000));
@@ -157,19 +157,19 @@ mod tests {
     #[test]
     fn timers_go_on_whatever_a_waker_panics_with() {
         arm(Duration::ZERO, &calls(|| resume_unwind(Box::new(Payload))));
-        let (tell, told) = mpsc::channel();
-        arm(Duration::from_millis(1), &calls(move || tell.send(()).unwrap()));
+        let (sender, receiver) = mpsc::channel();
+        arm(Duration::from_millis(1), &calls(move || sender.send(()).unwrap()));
         // The patience only bounds the failure.
-        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok(()));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok(()));
     }
 
     #[test]
     fn an_earlier_timer_fires_before_one_that_was_armed_first() {
-        let (tell, told) = mpsc::channel();
-        let last = tell.clone();
+        let (sender, receiver) = mpsc::channel();
+        let last = sender.clone();
         let far = arm(Duration::from_secs(3_600), &calls(move || last.send("far").unwrap()));
-        arm(Duration::from_millis(1), &calls(move || tell.send("near").unwrap()));
-        assert_eq!(told.recv_timeout(Duration::from_secs(20)), Ok("near"));
+        arm(Duration::from_millis(1), &calls(move || sender.send("near").unwrap()));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(20)), Ok("near"));
         disarm(far);
     }
 }

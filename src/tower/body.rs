@@ -1,8 +1,8 @@
 //! A response body that holds the permit of its request.
 
 use super::classify::{Classify, Verdict};
-use crate::limiter::Limiter;
-use crate::permit::Permit;
+use crate::core::limiter::Limiter;
+use crate::core::permit::Permit;
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};

@@ -1,6 +1,6 @@
 //! What a response says of the resource behind it.
 
-use crate::limiter::Outcome;
+use crate::core::limiter::Outcome;
 use http::{HeaderMap, StatusCode};
 
 /// What is known of the outcome when the head of the response has come.

@@ -2,12 +2,12 @@
 
 use super::head::Head;
 use super::refused::Refused;
-use crate::ask::{Ask, Demand};
+use crate::core::ask::{Ask, Demand};
+use crate::core::limiter::{Limiter, admit_in};
+use crate::core::permit::Permit;
+use crate::core::refusal::{Reason, Refusal, Rejection, Wait};
 use crate::keyed::Keyed;
-use crate::limiter::{Limiter, admit_in};
-use crate::permit::Permit;
 use crate::policy::Policy;
-use crate::refusal::{Reason, Refusal, Rejection, Wait};
 use crate::time::ClockReading;
 use std::fmt;
 use std::hash::Hash;

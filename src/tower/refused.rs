@@ -1,10 +1,10 @@
 //! A request that was not admitted, and the status that says so.
 
 use crate::breaker::BreakerState;
-use crate::limiter::Limiter;
+use crate::core::limiter::Limiter;
+use crate::core::refusal::{Reason, Rejection};
+use crate::core::status::State;
 use crate::policy::LINE;
-use crate::refusal::{Reason, Rejection};
-use crate::status::State;
 use http::StatusCode;
 
 /// A request was refused: why, and by which limiter, where there is one to be asked how it stands.

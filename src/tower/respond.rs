@@ -1,8 +1,8 @@
 //! What becomes of a refusal: an error of the service, or a response.
 
 use super::refused::Refused;
-use crate::limiter::Limiter;
-use crate::refusal::Rejection;
+use crate::core::limiter::Limiter;
+use crate::core::refusal::Rejection;
 use http::Response;
 use std::fmt;
 

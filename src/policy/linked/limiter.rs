@@ -1,10 +1,10 @@
 //! A limiter that applies only while something else is under load.
 
 use super::mark::{Gate, Mark};
-use crate::ask::Demand;
-use crate::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::status::Status;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::Status;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};
 

@@ -1,7 +1,7 @@
 //! Above which load a limit applies, and below which it stops to.
 
 use super::load::Load;
-use crate::ask::Demand;
+use crate::core::ask::Demand;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::time::{Clock, Instant};
 use std::fmt;

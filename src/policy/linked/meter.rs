@@ -2,17 +2,17 @@
 
 use super::load::Load;
 use super::recent::{Counts, PARTS, Recent};
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::core::ticket::Ticket;
 use crate::policy::spec::LoadMetric;
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
 use crate::sync::notify::{Notify, together};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::sync::unwind::both;
 use crate::sync::wait_queue::WaitQueue;
-use crate::ticket::Ticket;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::sync::Arc;

@@ -3,10 +3,10 @@
 use super::LiveLegs;
 use super::set::SetLeg;
 use super::status::numbers;
-use crate::ask::{Ask, Demand};
+use crate::core::ask::{Ask, Demand};
+use crate::core::refusal::ReadyAt;
 use crate::policy::spec::LoadMetric;
 use crate::policy::{LiveLegs as Legs, Policy};
-use crate::refusal::ReadyAt;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;

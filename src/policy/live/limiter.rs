@@ -3,14 +3,14 @@
 use super::LiveLegs;
 use super::node::Node;
 use super::set::{LegSet, SetLeg, index_of};
-use crate::ask::Demand;
-use crate::limiter::{Limiter, Outcome, Settlement};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::core::ticket::BoxTicket;
 use crate::sync::shim::atomic::{Ordering, fence};
 use crate::sync::unwind::{Rest, ask, both};
 use crate::sync::wait_queue::WaitQueue;
-use crate::ticket::BoxTicket;
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 

@@ -2,15 +2,15 @@
 
 use super::super::boxed::Erased;
 use super::super::shadow::Counts;
-use crate::ask::{Ask, Cost};
 use crate::breaker::{BreakerTicket, CircuitBreaker};
-use crate::limiter::Limiter;
+use crate::core::ask::{Ask, Cost};
+use crate::core::limiter::Limiter;
+use crate::core::ticket::Ticket;
 use crate::policy::spec::{BreakerRule, LegSpec, Rule, RuleKind};
 use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::ticket::Ticket;
 use crate::time::Clock;
 use std::time::Duration;
 

@@ -5,15 +5,15 @@
 
 use super::link::{Link, PeakTable};
 use super::node::{Body, Node};
-use crate::ask::Demand;
-use crate::limiter::{Outcome, Settlement};
+use crate::core::ask::Demand;
+use crate::core::limiter::{Outcome, Settlement};
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::ticket::BoxTicket;
 use crate::policy::linked::{Meter, sooner};
 use crate::policy::whole::{LongTickets, Whole};
-use crate::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::sync::notify::together;
 use crate::sync::unwind::{both, each};
 use crate::sync::wait_queue::QueueId;
-use crate::ticket::BoxTicket;
 use crate::time::{Clock, ClockReading, Instant};
 use std::ops::Range;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use super::group_limit::Membership;
 use super::seat::Seat;
 use super::state::{Acts, Counts, Gone, Next, Phase, State, TaskQueue};
 use super::waits::{Held, Inside, Lends, Slot};
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::apart::Apart;
 use crate::pool::end_wait::Ends;
@@ -31,6 +31,8 @@ pub(in crate::pool) trait Entry {
     fn is_dead(&self) -> bool {
         false
     }
+    /// Under the lock of the pool: no other entry of the task starts it from now on, unless one has before.
+    fn claim(&mut self) {}
     /// Where its group has a limit.
     fn member(&self) -> Option<&Arc<Membership>>;
     /// Ends it without a run. False when it had started, or ended, before.
@@ -277,8 +279,9 @@ impl<K: Kind> Engine<K> {
                 }
                 Err(Refused::Task(why)) => {
                     let entry = self.transition(|state, acts| {
-                        let entry = state.refused(seat, key, acts)?;
+                        let mut entry = state.refused(seat, key, acts)?;
                         state.stats.refused += u64::from(!entry.is_dead());
+                        entry.claim();
                         Some(entry)
                     });
                     let mut why = Some(why);

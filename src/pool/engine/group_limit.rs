@@ -71,7 +71,8 @@ impl Membership {
 
     /// True when its entry has to wait for a place. One whose task has started by another entry need not: it leaves the queue.
     pub(super) fn must_wait(&self) -> bool {
-        *self.place.lock() == Place::None && !self.may_start()
+        let places = self.group.0.lock();
+        *self.place.lock() == Place::None && places.taken >= places.limit
     }
 
     pub(super) fn is_set_aside(&self, key: Key) {
@@ -86,9 +87,14 @@ impl Membership {
         }
     }
 
-    /// It is first in the queue again, and has the place of a task that has ended.
-    pub(super) fn reserve(&self) {
-        *self.place.lock() = Place::Reserved;
+    /// It is first in the queue again, and has the place of a task that has ended. False when it was cancelled meanwhile.
+    pub(super) fn reserve(&self) -> bool {
+        let mut place = self.place.lock();
+        let takes_it = *place == Place::None;
+        if takes_it {
+            *place = Place::Reserved;
+        }
+        takes_it
     }
 
     /// True while the task has a place, and has not started.

@@ -25,13 +25,14 @@ pub(in crate::pool) struct Key {
 }
 
 impl Key {
-    /// Of a queue without places.
-    pub(in crate::pool) fn of(number: u64) -> Self {
-        Self { index: NONE, number }
+    /// Of a queue that has other places.
+    pub(in crate::pool) fn of(index: usize, number: u64) -> Self {
+        let index = index as u32;
+        Self { index, number }
     }
 
-    pub(in crate::pool) fn number(self) -> u64 {
-        self.number
+    pub(in crate::pool) fn parts(self) -> (usize, u64) {
+        (self.index as usize, self.number)
     }
 }
 
@@ -84,16 +85,17 @@ impl List {
         self.tail = index;
     }
 
-    fn push_front<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
-        *via(&mut nodes[index as usize]) = Links {
-            prev: NONE,
-            next: self.head,
+    /// Before all others when `prev` is `NONE`.
+    fn insert_behind<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, prev: u32, index: u32) {
+        let next = match prev {
+            NONE => std::mem::replace(&mut self.head, index),
+            prev => std::mem::replace(&mut via(&mut nodes[prev as usize]).next, index),
         };
-        match self.head {
+        *via(&mut nodes[index as usize]) = Links { prev, next };
+        match next {
             NONE => self.tail = index,
-            head => via(&mut nodes[head as usize]).prev = index,
+            next => via(&mut nodes[next as usize]).prev = index,
         }
-        self.head = index;
     }
 
     fn unlink<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, index: u32) {
@@ -107,6 +109,11 @@ impl List {
             next => via(&mut nodes[next as usize]).prev = prev,
         }
     }
+}
+
+/// True of a task that was set aside, and has its place in its group now.
+pub(in crate::pool) fn is_back(entry: &impl Entry) -> bool {
+    entry.member().is_some_and(|member| member.is_reserved())
 }
 
 /// `W` is what a worker keeps.
@@ -349,7 +356,12 @@ impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
     fn restore(&mut self, key: Key) -> Option<Arc<Membership>> {
         let priority = self.node(key).filter(|node| node.aside)?.priority as usize;
         self.aside[priority].unlink(&mut self.nodes, |node| &mut node.links, key.index);
-        self.lists[priority].push_front(&mut self.nodes, |node| &mut node.links, key.index);
+        let mut prev = NONE;
+        let mut at = self.lists[priority].head;
+        while at != NONE && self.nodes[at as usize].entry.as_ref().is_some_and(is_back) {
+            (prev, at) = (at, self.nodes[at as usize].links.next);
+        }
+        self.lists[priority].insert_behind(&mut self.nodes, |node| &mut node.links, prev, key.index);
         self.nodes[key.index as usize].aside = false;
         self.len += 1;
         self.aside_len -= 1;
@@ -360,7 +372,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ask::Ask;
+    use crate::core::ask::Ask;
     use crate::pool::error::TaskError;
     use crate::time::Instant;
 

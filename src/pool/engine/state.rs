@@ -74,7 +74,8 @@ pub(in crate::pool) trait TaskQueue: Send {
     fn remove(&mut self, key: Self::Key) -> Option<Self::Entry>;
     /// Takes an entry out of the order, and keeps it.
     fn set_aside(&mut self, key: Self::Key) -> Option<GroupKey>;
-    /// Puts an entry that was set aside before all others of its priority. None when it has left.
+    /// Puts an entry that was set aside before all others of its priority, but those that came back before it and have not started. None
+    /// when it has left.
     fn restore(&mut self, key: GroupKey) -> Option<Arc<Membership>>;
 }
 
@@ -235,9 +236,14 @@ impl<Q: TaskQueue> State<Q> {
     /// An entry has left the queue, and will not start.
     #[inline]
     pub(in crate::pool) fn entry_left(&mut self, entry: &Q::Entry) {
-        if let Some(member) = entry.member()
-            && member.leaves_queue()
-        {
+        if let Some(member) = entry.member() {
+            self.member_left(member);
+        }
+    }
+
+    /// The same of a task of a group with a limit.
+    pub(in crate::pool) fn member_left(&mut self, member: &Membership) {
+        if member.leaves_queue() {
             self.pass_place_on(member);
         }
     }
@@ -246,7 +252,7 @@ impl<Q: TaskQueue> State<Q> {
         if seeded!("group_limit_forgets_those_aside") {
             return member.pass_on(|_| false);
         }
-        member.pass_on(|key| self.queue.restore(key).inspect(|next| next.reserve()).is_some());
+        member.pass_on(|key| self.queue.restore(key).is_some_and(|next| next.reserve()));
     }
 
     pub(in crate::pool) fn get(&self, key: Q::Key) -> Option<&Q::Entry> {
@@ -414,7 +420,7 @@ impl<Q: TaskQueue> State<Q> {
                 None if self.slots.free() > 0 && self.queue.refill(&self.seats) => {}
                 None if self.phase == Phase::Stopped => break self.exit(),
                 None if self.phase != Phase::Running && self.queue.len() == 0 => break self.exit(),
-                None if patient && self.looks == 0 => {
+                None if patient && self.looks == 0 && self.slots.free() > 0 => {
                     self.looks_again(seat);
                     break Next::Again;
                 }

@@ -1,7 +1,7 @@
 //! What stands in the queue of a task pool.
 
 use super::cell::Run;
-use crate::ask::Ask;
+use crate::core::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::engine::core;
 use crate::pool::engine::group_limit::Membership;

@@ -94,7 +94,7 @@ impl TaskPool {
     }
 
     /// Tasks that the policy of the pool is asked this for.
-    pub fn ask(&self, ask: impl Into<crate::ask::Ask>) -> Submit<'_, Self> {
+    pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> Submit<'_, Self> {
         self.plain().ask(ask)
     }
 

@@ -2,8 +2,8 @@
 //! holds a lock. No tag, no exchange, no change of quota.
 
 use super::params::{ORIGIN, Params, whole_ticks};
+use crate::core::refusal::Due;
 use crate::rate::quota::Quota;
-use crate::refusal::Due;
 use crate::time::{Clock, Instant};
 
 /// The axis of the positions.

@@ -4,7 +4,7 @@
 //! So a copy admits nothing, and sends nothing to the store.
 
 use super::{Desk, End};
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::time::Instant;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use crate::ManualClock;
-    use crate::refusal::Reason;
+    use crate::core::refusal::Reason;
     use crate::remote::{Blocks, Key, Memory, Remote};
     use std::sync::Arc;
 

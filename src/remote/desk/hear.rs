@@ -1,7 +1,7 @@
 //! What is made of the store's answers, and of its news.
 
 use super::{Desk, End};
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::remote::backend::{Grant, News, Reply, Rule, Session, Step, StoreError, Wish};
 use crate::time::Instant;
 use std::time::Duration;

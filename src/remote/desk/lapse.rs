@@ -1,7 +1,7 @@
 //! What time does: leases that run out, stores that stay away, units that lie idle.
 
 use super::{Away, Desk, End};
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::time::Instant;
 
 impl Desk {

@@ -4,7 +4,7 @@
 //! queue. With blocks, and for rates, they stand in one line here, which is served from whatever comes to this process.
 
 use super::{Desk, End, Ended, Kind, RemoteTicket, Waiter};
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::time::Instant;
 use std::task::Waker;
 

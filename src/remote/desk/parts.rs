@@ -1,7 +1,7 @@
 //! What a desk keeps books of: the session, wishes, and those who wait.
 
 use super::ticket::RemoteTicket;
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::remote::backend::Session;
 use crate::time::Instant;
 use std::task::Waker;

@@ -1,7 +1,7 @@
 //! What is taken and given back on the spot.
 
 use super::{Away, Desk, RemoteTicket, SHARED, UNCOUNTED};
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::remote::plan::MAX_UNITS;
 use crate::time::Instant;
 use std::collections::btree_map;

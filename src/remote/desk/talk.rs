@@ -2,7 +2,7 @@
 //! arrived is said again by the next.
 
 use super::{Desk, End, Live, Wished};
-use crate::refusal::Reason;
+use crate::core::refusal::Reason;
 use crate::remote::backend::{Rule, Session, Step, Wish};
 use crate::time::Instant;
 

@@ -1,6 +1,6 @@
 //! What one admission holds.
 
-use crate::ticket::Ticket;
+use crate::core::ticket::Ticket;
 
 /// What one admission holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

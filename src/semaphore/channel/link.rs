@@ -54,7 +54,7 @@ mod imp {
         }
     }
 
-    /// As crossbeam's: what is left is received before the error.
+    /// As crossbeam's: the messages that are left are received before the error.
     #[derive(Debug)]
     pub struct Receiver<T>(Arc<Channel<T>>);
 

@@ -1,21 +1,47 @@
-//! A semaphore whose permits are messages of a crossbeam channel. The protocol, and why it holds, is in `home.rs`; the
-//! numbers are those of `ledger.rs`.
+//! A semaphore whose permits are messages of a crossbeam channel: its tokens, one lock for everything but taking, and the verbs.
+//! The numbers are those of `ledger.rs`.
+//!
+//! A free token is a message in the channel. Taking one is receiving it: that needs no lock, and any owner of the receiver can
+//! do it, also in a `select!` that knows nothing of semaphores. So the protocol cannot count the tokens that are taken. It
+//! counts those that exist; the free ones are the channel's length.
+//!
+//! - **T** (take): receive. `n` at once: under the lock, one after the other, and if one is missing all go back.
+//! - **G** (give back): under the lock, the ledger decides: the token is sent again, or it pays for a shrink.
+//! - **S** (set the limit): under the lock, tokens are made, or free ones are received and destroyed until enough are
+//!   gone or none is free.
+//! - **X** (close): under the lock, the sender is taken out and all free tokens are destroyed. Then it is dropped, which
+//!   wakes every receiver.
+//!
+//! Invariant, whenever the lock is free: in debt, no token is free. S leaves it so, since no thread sends while the lock is
+//! held, and G sends nothing while there is a debt. Hence no caller is admitted beyond the limit in force, however a return and
+//! a shrink overlap.
+//!
+//! The lock is held while crossbeam unparks a thread. No waker and no foreign code runs under it: a token that is
+//! destroyed there is dissolved, not dropped, and the [`Notify`] fires afterwards.
 
-mod acquire;
-mod home;
 mod ledger;
-mod limiter;
 mod link;
-mod token;
 
-pub use token::ChannelToken;
-
-use crate::permit::Permit;
+use super::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
+use super::limiter::SemaphoreTicket;
+use crate::blocking;
+use crate::core::ask::Demand;
+use crate::core::limiter::{Callbacks, Limiter, Outcome};
+use crate::core::permit::Permit;
+use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::{State, Status};
+use crate::sync::notify::Notify;
+use crate::sync::queue::Key;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
-use home::Home;
-use link::Receiver;
+use crate::sync::shim::{Mutex, MutexGuard};
+use crate::sync::turns::Turns;
+use crate::sync::wait_queue::{QueueId, WaitQueue};
+use crate::time::ClockReading;
+use ledger::{Fate, Ledger};
+use link::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A permit that borrows its [`ChannelSemaphore`]. Dropping it gives the permits back.
 pub type ChannelPermit<'a> = Permit<&'a ChannelSemaphore>;
@@ -23,8 +49,8 @@ pub type ChannelPermit<'a> = Permit<&'a ChannelSemaphore>;
 /// A permit that owns a handle of its [`ChannelSemaphore`].
 pub type OwnedChannelPermit = Permit<Arc<ChannelSemaphore>>;
 
-/// Limits how many may run at once, with permits that can be waited for in `crossbeam_channel::select!`, beside other
-/// channels. Resizable at any moment. For threads: a future waits for it through a [`Policy`](crate::Policy).
+/// Limits how many operations run at once, with permits that threads wait for in `crossbeam_channel::select!`, beside other
+/// channels. Resizable at any moment. A future waits for it through a [`Policy`](crate::Policy).
 ///
 /// A free permit is a message in a crossbeam channel, and the message that you receive *is* the permit: a
 /// [`ChannelToken`], which goes back when it is dropped. Where no `select!` is needed,
@@ -47,31 +73,32 @@ pub type OwnedChannelPermit = Permit<Arc<ChannelSemaphore>>;
 /// ```
 ///
 /// # Resizing
-/// [`set_limit`](Self::set_limit) is effective at once, both ways, also below what is held: free permits are withdrawn,
-/// and what is held beyond the limit is [`debt`](Self::debt), paid by whatever comes back.
+/// [`set_limit`](Self::set_limit) is effective at once, both ways, also below the number held: free permits are withdrawn,
+/// and permits held beyond the limit are [`debt`](Self::debt), paid by those that come back.
 ///
 /// # Weights
 /// [`try_acquire_many`](Self::try_acquire_many) takes `n` permits or none, and so does a policy that has this for a
-/// leg. There is no blocking wait for several: a channel hands out one message at a time, so whoever waits for `n` would
-/// have to hold some while waiting for the rest, and two who do that can wait for each other for ever. While an attempt
-/// for several that is about to fail runs, another attempt may be refused what it gives back.
+/// leg. There is no blocking wait for several: a channel hands out one message at a time, so a waiter for `n` would have to
+/// hold some while waiting for the rest, and two such waiters could wait for each other for ever. While an attempt for several
+/// that is about to fail runs, another attempt may be refused the permits that it gives back.
 ///
 /// # Fairness
-/// None. crossbeam wakes blocked receivers in the order in which they came, but it hands nothing over: a newcomer may
-/// take the message before whoever was woken, and `select!` picks at random among the branches that are ready
-/// (`select_biased!` takes the first of them). Policies that wait take
-/// turns with each other, and compete with the receivers: one that waits for several permits is starved for as long as
-/// receivers keep taking single ones. Where order matters, use [`Semaphore`](crate::Semaphore).
+/// None. crossbeam wakes blocked receivers in the order in which they came, but it hands nothing over: a newcomer may take the
+/// message before the receiver that was woken. `select!` picks at random among the branches that are ready (`select_biased!`
+/// takes the first of them). Policies that wait take turns with each other, and compete with the receivers.
+///
+/// **Starvation**: a policy that waits for several permits gets none for as long as receivers keep taking single ones. Where
+/// order matters, use [`Semaphore`](crate::Semaphore).
 ///
 /// # Memory
 /// Every free permit is a message of 16 bytes or so. The channel allocates and frees a block once in 31 returns.
 ///
 /// # Memory ordering
-/// What is done before a permit is given back is seen by whoever acquires it afterwards.
+/// Writes before a permit is given back happen before the acquisition that follows it.
 pub struct ChannelSemaphore {
-    home: Arc<Home>,
+    channel: Arc<TokenChannel>,
     made_with: usize,
-    /// Somebody may have a receiver of their own.
+    /// True once a caller may have a receiver of its own.
     shown: AtomicBool,
 }
 
@@ -85,7 +112,7 @@ impl ChannelSemaphore {
     /// When `limit` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
     pub fn new(limit: usize) -> Result<Self, ChannelLimitError> {
         let semaphore = Self {
-            home: Home::new(),
+            channel: TokenChannel::new(),
             made_with: limit,
             shown: AtomicBool::new(false),
         };
@@ -98,20 +125,19 @@ impl ChannelSemaphore {
     ///
     /// A received token is a permit. Receiving fails once the semaphore has been closed or dropped.
     pub fn receiver(&self) -> &Receiver<ChannelToken> {
-        // Relaxed: who asks whether it is fresh is alone with it, and so has seen what others did before they went. A load
-        // first: the line stays shared.
+        // Relaxed: the caller of `is_pristine` has it alone, and so has seen the writes of earlier owners. A load first: the
+        // cache line stays shared.
         if !self.shown.load(Ordering::Relaxed) {
             self.shown.store(true, Ordering::Relaxed);
         }
-        &self.home.receiver
+        &self.channel.receiver
     }
 
-    /// Sets how many permits there are, at once, whatever is held and whoever waits.
+    /// Sets the number of permits, at once, whatever is held or awaited.
     ///
-    /// A raise forgives debt first and then makes new permits. A shrink withdraws free permits; what is held beyond the
-    /// limit becomes [`debt`](Self::debt), and nobody is admitted before it is paid. Zero pauses. It never waits for a
-    /// permit; it takes time in proportion to how many are made or withdrawn. On a closed semaphore it only changes what
-    /// [`limit`](Self::limit) says.
+    /// A raise forgives debt first and then makes new permits. A shrink withdraws free permits; permits held beyond the limit
+    /// become [`debt`](Self::debt), which must be paid before the next admission. Zero pauses. It never waits for a permit; it
+    /// takes time in proportion to the number made or withdrawn. On a closed semaphore it only changes [`limit`](Self::limit).
     ///
     /// # Errors
     /// When `limit` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS). Nothing is changed then.
@@ -130,56 +156,57 @@ impl ChannelSemaphore {
         if limit > Self::MAX_PERMITS {
             return Err(ChannelLimitError { given: limit });
         }
-        self.home.set_limit(limit);
+        self.channel.set_limit(limit);
         Ok(())
     }
 
-    /// How many permits there are, held or free, apart from debt. A snapshot.
+    /// The number of permits, held or free, apart from debt. A snapshot.
     pub fn limit(&self) -> usize {
-        self.home.books().ledger.limit()
+        self.channel.lock().ledger.limit()
     }
 
-    /// How many permits are held. A snapshot.
+    /// The number of permits that are held. A snapshot.
     pub fn in_use(&self) -> usize {
-        let books = self.home.books();
-        // Under the lock nothing becomes free, so what exists is at least what is free.
-        books.ledger.existing() - self.home.receiver.len()
+        let state = self.channel.lock();
+        // Under the lock no token becomes free, so at least the free ones exist.
+        state.ledger.existing() - self.channel.receiver.len()
     }
 
-    /// How many permits must come back before anybody is admitted, after a shrink below what was held. A snapshot.
+    /// Permits that must come back before the next admission, after a shrink below the number held. A snapshot.
     pub fn debt(&self) -> usize {
-        self.home.books().ledger.debt()
+        self.channel.lock().ledger.debt()
     }
 
-    /// How many permits are free. A snapshot.
+    /// The number of free permits. A snapshot.
     pub fn available_permits(&self) -> usize {
-        self.home.receiver.len()
+        self.channel.receiver.len()
     }
 
-    /// Closes the semaphore for good: whoever waits for it or comes is told so, blocked threads and selects as well.
+    /// Closes the semaphore for good: all waits and attempts fail from then on, blocked threads and selects as well.
     /// Permits that are held stay valid. Dropping the semaphore closes it too.
     pub fn close(&self) {
-        self.home.close();
+        self.channel.close();
     }
 
-    /// Open, all there, as many as at first, and nobody has ever seen the receiver, which may be cloned without a trace.
+    /// True when it is open, all its permits are free, as many as at construction, and its receiver was never shown: a receiver
+    /// may be cloned without a trace.
     fn is_untouched(&self) -> bool {
         if self.shown.load(Ordering::Relaxed) {
             return false;
         }
-        let books = self.home.books();
-        let all_there = books.ledger.existing() == self.made_with && self.home.receiver.len() == self.made_with;
-        all_there && books.ledger.limit() == self.made_with && !books.ledger.is_closed()
+        let state = self.channel.lock();
+        let all_there = state.ledger.existing() == self.made_with && self.channel.receiver.len() == self.made_with;
+        all_there && state.ledger.limit() == self.made_with && !state.ledger.is_closed()
     }
 
     /// True once it has been closed.
     pub fn is_closed(&self) -> bool {
-        self.home.books().ledger.is_closed()
+        self.channel.lock().ledger.is_closed()
     }
 }
 
 impl Drop for ChannelSemaphore {
-    /// Free tokens know where they come from: left in the channel, they would keep it alive for ever.
+    /// Free tokens own a handle of their channel: left in it, they would keep it alive for ever.
     fn drop(&mut self) {
         self.close();
     }
@@ -202,7 +229,7 @@ pub struct ChannelLimitError {
 }
 
 impl ChannelLimitError {
-    /// What was given. At most [`ChannelSemaphore::MAX_PERMITS`] is allowed.
+    /// The limit that was given. At most [`ChannelSemaphore::MAX_PERMITS`] is allowed.
     pub fn given(&self) -> usize {
         self.given
     }
@@ -220,3 +247,474 @@ impl fmt::Display for ChannelLimitError {
 }
 
 impl std::error::Error for ChannelLimitError {}
+
+/// Where tokens come from and go back to.
+struct TokenChannel {
+    receiver: Receiver<ChannelToken>,
+    notify: Notify,
+    /// The policies that wait.
+    turns: Turns,
+    state: Mutex<ChannelState>,
+}
+
+struct ChannelState {
+    ledger: Ledger,
+    /// The only sender; none once the semaphore is closed.
+    sender: Option<Sender<ChannelToken>>,
+}
+
+impl TokenChannel {
+    fn new() -> Arc<Self> {
+        let (sender, receiver) = unbounded();
+        Arc::new(Self {
+            receiver,
+            notify: Notify::new(),
+            turns: Turns::new(),
+            state: Mutex::new(ChannelState {
+                ledger: Ledger::new(),
+                sender: Some(sender),
+            }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
+        self.state.lock()
+    }
+
+    /// Whether it is closed, its limit, and the number of free tokens: not while an attempt for several has some in hand to see
+    /// whether they are enough.
+    fn look(&self) -> (bool, usize, usize) {
+        let state = self.lock();
+        (state.ledger.is_closed(), state.ledger.limit(), self.receiver.len())
+    }
+
+    /// True for more permits than any limit that was ever set, where one above zero was.
+    fn is_oversized(&self, n: usize) -> bool {
+        self.lock().ledger.is_oversized(n)
+    }
+
+    /// Makes `n` tokens free. Under the lock.
+    fn put(self: &Arc<Self>, state: &ChannelState, n: usize) {
+        let Some(sender) = &state.sender else { return };
+        for _ in 0..n {
+            let sent = sender.send(ChannelToken::of(self));
+            debug_assert!(sent.is_ok(), "this holds a receiver");
+        }
+    }
+
+    /// Takes `n` tokens, or none, and dissolves them.
+    fn take(self: &Arc<Self>, n: usize) -> Result<(), TryAcquireError> {
+        match n {
+            1 => self.receiver.try_recv().map(ChannelToken::dissolve).map_err(refused),
+            n => self.take_many(n),
+        }
+    }
+
+    fn take_many(self: &Arc<Self>, n: usize) -> Result<(), TryAcquireError> {
+        let state = self.lock();
+        if state.ledger.is_closed() {
+            return Err(TryAcquireError::Closed);
+        }
+        // Most refusals end here, without any effect on others.
+        if self.receiver.len() < n {
+            return Err(TryAcquireError::NoPermits);
+        }
+        for taken in 0..n {
+            if let Ok(token) = self.receiver.try_recv() {
+                token.dissolve();
+                continue;
+            }
+            // Another caller took a single token meanwhile, which needs no lock.
+            if !seeded!("channel_keeps_part") {
+                self.put(&state, taken);
+            }
+            drop(state);
+            // Callers that asked while the tokens were away were refused.
+            if !seeded!("channel_quiet_rollback") {
+                self.notify.notify_all();
+            }
+            return Err(TryAcquireError::NoPermits);
+        }
+        Ok(())
+    }
+
+    /// Gives back the permits of `n` tokens.
+    fn give_back(self: &Arc<Self>, n: usize) {
+        {
+            let mut state = self.lock();
+            for _ in 0..n {
+                let fate = state.ledger.judge();
+                if seeded!("channel_late_debt") {
+                    drop(state);
+                    state = self.lock();
+                }
+                if fate == Fate::Kept {
+                    self.put(&state, 1);
+                }
+            }
+        }
+        if !seeded!("channel_quiet_release") {
+            self.notify.notify_all();
+        }
+    }
+
+    /// The permits of `n` tokens never come back.
+    fn lose(&self, n: usize) {
+        self.lock().ledger.lose(n);
+        // As after any change of the limit: a policy that wants more makes way.
+        self.notify.notify_reconfigured();
+    }
+
+    fn set_limit(self: &Arc<Self>, limit: usize) {
+        {
+            let mut state = self.lock();
+            if seeded!("channel_torn_limit") {
+                let mut ledger = state.ledger;
+                drop(state);
+                let made = ledger.set_limit(limit);
+                state = self.lock();
+                state.ledger = ledger;
+                self.put(&state, made);
+            } else {
+                let made = state.ledger.set_limit(limit);
+                self.put(&state, made);
+            }
+            self.withdraw(&mut state);
+        }
+        self.notify.notify_reconfigured();
+    }
+
+    fn close(&self) {
+        let sender = {
+            let mut state = self.lock();
+            state.ledger.close();
+            let sender = state.sender.take();
+            if !seeded!("channel_close_keeps_free") {
+                self.withdraw(&mut state);
+            }
+            sender
+        };
+        if seeded!("channel_quiet_close") {
+            std::mem::forget(sender);
+            return;
+        }
+        // Wakes all receivers: the channel is empty, and now it has no sender.
+        drop(sender);
+        self.notify.notify_all();
+    }
+
+    /// Destroys free tokens as long as the ledger wants it. Under the lock.
+    fn withdraw(&self, state: &mut ChannelState) {
+        while state.ledger.debt() > 0 || state.ledger.is_closed() {
+            let Ok(token) = self.receiver.try_recv() else { return };
+            token.dissolve();
+            let fate = state.ledger.judge();
+            debug_assert_eq!(fate, Fate::Swallowed);
+        }
+    }
+}
+
+fn refused(error: TryRecvError) -> TryAcquireError {
+    match error {
+        TryRecvError::Empty => TryAcquireError::NoPermits,
+        TryRecvError::Disconnected => TryAcquireError::Closed,
+    }
+}
+
+/// A permit of a [`ChannelSemaphore`] as it comes out of the channel: the message of its
+/// [`receiver`](ChannelSemaphore::receiver).
+///
+/// Dropping it gives the permit back, wherever that happens: at the end of the work, in a branch that does not use it, or while
+/// unwinding. It borrows nothing, and it may outlive the semaphore.
+#[must_use = "dropping a token gives the permit back"]
+pub struct ChannelToken {
+    /// Empty once it has been used up.
+    channel: Option<Arc<TokenChannel>>,
+}
+
+impl ChannelToken {
+    fn of(channel: &Arc<TokenChannel>) -> Self {
+        Self {
+            channel: Some(Arc::clone(channel)),
+        }
+    }
+
+    /// Ends the token without giving its permit back: a `Permit` counts it from now on.
+    fn dissolve(mut self) {
+        self.channel = None;
+    }
+
+    /// Never gives the permit back: the limit is one less from now on.
+    pub fn forget(mut self) {
+        if let Some(channel) = self.channel.take() {
+            channel.lose(1);
+        }
+    }
+}
+
+impl Drop for ChannelToken {
+    fn drop(&mut self) {
+        if let Some(channel) = self.channel.take() {
+            channel.give_back(1);
+        }
+    }
+}
+
+impl fmt::Debug for ChannelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelToken").finish_non_exhaustive()
+    }
+}
+
+impl ChannelSemaphore {
+    fn held(&self, n: usize) -> ChannelPermit<'_> {
+        Permit::new(self, SemaphoreTicket::new(n))
+    }
+
+    fn held_owned(self: Arc<Self>) -> OwnedChannelPermit {
+        Permit::new(self, SemaphoreTicket::new(1))
+    }
+
+    /// Takes one permit if one is free.
+    ///
+    /// # Errors
+    /// `NoPermits`, or `Closed`.
+    pub fn try_acquire(&self) -> Result<ChannelPermit<'_>, TryAcquireError> {
+        self.try_acquire_many(1)
+    }
+
+    /// Takes `n` permits if all are free, or none.
+    ///
+    /// # Errors
+    /// `NoPermits`, or `Closed`.
+    pub fn try_acquire_many(&self, n: usize) -> Result<ChannelPermit<'_>, TryAcquireError> {
+        self.channel.take(n)?;
+        Ok(self.held(n))
+    }
+
+    /// [`try_acquire`](Self::try_acquire) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// `NoPermits`, or `Closed`.
+    pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedChannelPermit, TryAcquireError> {
+        self.channel.take(1)?;
+        Ok(self.held_owned())
+    }
+
+    /// Blocks this thread until it has a permit.
+    ///
+    /// # Errors
+    /// When the semaphore is closed.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire(&self) -> Result<ChannelPermit<'_>, AcquireError> {
+        self.wait()?;
+        Ok(self.held(1))
+    }
+
+    /// [`blocking_acquire`](Self::blocking_acquire) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// When the semaphore is closed.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedChannelPermit, AcquireError> {
+        self.wait()?;
+        Ok(self.held_owned())
+    }
+
+    /// Blocks this thread until it has a permit, for at most `patience`. A permit that is free is taken even if
+    /// `patience` is zero.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_timeout(&self, patience: Duration) -> Result<ChannelPermit<'_>, AcquireTimeoutError> {
+        blocking::check();
+        Self::received(self.channel.receiver.recv_timeout(patience))?;
+        Ok(self.held(1))
+    }
+
+    /// [`blocking_acquire_timeout`](Self::blocking_acquire_timeout) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_timeout_owned(
+        self: Arc<Self>,
+        patience: Duration,
+    ) -> Result<OwnedChannelPermit, AcquireTimeoutError> {
+        blocking::check();
+        Self::received(self.channel.receiver.recv_timeout(patience))?;
+        Ok(self.held_owned())
+    }
+
+    /// Blocks this thread until it has a permit, at most until `deadline`. A permit that is free is taken even if
+    /// `deadline` is past.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_until(&self, deadline: Instant) -> Result<ChannelPermit<'_>, AcquireTimeoutError> {
+        blocking::check();
+        Self::received(self.channel.receiver.recv_deadline(deadline))?;
+        Ok(self.held(1))
+    }
+
+    /// [`blocking_acquire_until`](Self::blocking_acquire_until) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_until_owned(
+        self: Arc<Self>,
+        deadline: Instant,
+    ) -> Result<OwnedChannelPermit, AcquireTimeoutError> {
+        blocking::check();
+        Self::received(self.channel.receiver.recv_deadline(deadline))?;
+        Ok(self.held_owned())
+    }
+
+    #[track_caller]
+    fn wait(&self) -> Result<(), AcquireError> {
+        blocking::check();
+        let token = self
+            .channel
+            .receiver
+            .recv()
+            .map_err(|_| AcquireError::of(Key::CLOSED))?;
+        token.dissolve();
+        Ok(())
+    }
+
+    fn received(received: Result<ChannelToken, RecvTimeoutError>) -> Result<(), AcquireTimeoutError> {
+        let token = received.map_err(|error| match error {
+            RecvTimeoutError::Timeout => AcquireTimeoutError::TimedOut,
+            RecvTimeoutError::Disconnected => AcquireTimeoutError::Closed,
+        })?;
+        token.dissolve();
+        Ok(())
+    }
+}
+
+const LEG: &str = "channel_semaphore";
+
+/// A policy waits by the `Notify`, not by receiving: its queue is driven by calls that must not block.
+impl Limiter for ChannelSemaphore {
+    type Ticket = SemaphoreTicket;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
+        let units = demand.units();
+        let oversized = || Refusal::new(Reason::Oversized, LEG, units, Wait::Never);
+        let Some(n) = fits(units) else {
+            return Err(oversized());
+        };
+        let turns = &self.channel.turns;
+        let saturated = || {
+            if self.channel.is_oversized(n) {
+                return oversized();
+            }
+            // A request above the limit waits for a limit that was in force before, and holds up none that fit.
+            let wait = if n > self.limit() {
+                Wait::Event
+            } else {
+                Wait::Turn(turns)
+            };
+            Refusal::new(Reason::Saturated, LEG, units, wait)
+        };
+        if turns.is_waited() && n > 0 && turns.before(demand.holder(QueueId::of(turns)), units).is_anything() {
+            return Err(saturated());
+        }
+        match self.channel.take(n) {
+            Ok(()) => Ok(SemaphoreTicket::new(n)),
+            Err(TryAcquireError::NoPermits) => Err(saturated()),
+            Err(TryAcquireError::Closed) => Err(Refusal::new(Reason::Closed, LEG, units, Wait::Never)),
+        }
+    }
+
+    fn cancel(&self, ticket: SemaphoreTicket, _: &ClockReading) {
+        self.channel.give_back(ticket.permits());
+    }
+
+    fn finish(&self, ticket: SemaphoreTicket, _: Outcome, _: &ClockReading) {
+        self.channel.give_back(ticket.permits());
+    }
+
+    fn forget(&self, ticket: SemaphoreTicket) {
+        self.channel.lose(ticket.permits());
+    }
+
+    #[inline]
+    fn callbacks(&self) -> Callbacks {
+        // An attempt for several notifies the callers that it kept out.
+        Callbacks {
+            roll_back: true,
+            ..Callbacks::FINISH
+        }
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        demand.listen(&self.channel.notify);
+        let units = demand.units();
+        let (closed, limit, free) = self.channel.look();
+        if closed {
+            return ReadyAt::never_for(Reason::Closed, LEG, units);
+        }
+        if fits(units).is_none_or(|n| self.channel.is_oversized(n)) {
+            return ReadyAt::never_for(Reason::Oversized, LEG, units);
+        }
+        let turns = &self.channel.turns;
+        let before = turns.before(demand.holder(QueueId::of(turns)), units);
+        if before.lapsed {
+            demand.redeem(QueueId::of(turns));
+        }
+        if units.saturating_add(demand.ahead()) <= free as u64 && (units == 0 || !before.is_anything()) {
+            ReadyAt::NOW
+        } else if limit > 0 && units > limit as u64 {
+            ReadyAt::on_raise(LEG)
+        } else {
+            ReadyAt::in_turn(LEG, turns, units)
+        }
+    }
+
+    /// Waiters wait in the channel, which does not count them.
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        let state = State::Permits {
+            limit: self.limit() as u64,
+            in_use: self.in_use() as u64,
+            waiting: 0,
+        };
+        visit(Status::new(LEG, LEG, state));
+    }
+
+    fn is_pristine(&self, _: &ClockReading) -> bool {
+        self.is_untouched()
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+        visit(&self.channel.turns);
+    }
+}
+
+/// `units` as a number of permits, if a limit can be that large.
+fn fits(units: u64) -> Option<usize> {
+    usize::try_from(units)
+        .ok()
+        .filter(|&n| n <= ChannelSemaphore::MAX_PERMITS)
+}

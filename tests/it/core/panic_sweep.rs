@@ -1931,7 +1931,7 @@ fn gauges() {
                 foreign.step(|| gauges.record(&shown));
             }
             foreign.disarm();
-            // Each gauge is as the next visit_status says: those of a leg that is gone are zero.
+            // Each gauge is as the next visit says: those of a leg that is gone are zero.
             shown.1.store(1, SeqCst);
             gauges.record(&shown);
         });
@@ -1954,14 +1954,13 @@ macro_rules! table {
 
 table! {
     wakers_of_a_semaphore_may_panic: semaphores in [
-        "semaphore/acquire.rs", "semaphore/line.rs", "semaphore/special.rs", "semaphore/rest.rs", "semaphore/in_turn.rs",
-        "sync/wake.rs"
+        "semaphore/acquire.rs", "semaphore/atomic.rs", "sync/wake.rs"
     ];
     blocked_threads_survive_the_panics_of_others: blocking in ["policy/admit.rs"];
     wakers_of_timers_may_panic: timers in ["time/manual.rs", "time/sleep.rs"];
     wakers_of_the_timer_thread_may_panic: thread_timer in ["time/thread_timer.rs"];
     legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/pump.rs", "policy/legs.rs", "rate/in_turn.rs", "sync/turns.rs"];
-    legs_of_a_chain_may_panic: policies_of_a_chain in ["policy/and.rs", "semaphore/claim.rs"];
+    legs_of_a_chain_may_panic: policies_of_a_chain in ["policy/and.rs", "semaphore/atomic.rs"];
     legs_in_a_box_may_panic: policies_of_a_box in ["policy/boxed.rs"];
     legs_in_adapters_may_panic: policies_of_adapters in ["policy/linked/mark.rs"];
     #[cfg(any(feature = "tracing", feature = "metrics"))]
@@ -1972,7 +1971,7 @@ table! {
     legs_beside_partitions_may_panic: partitions in ["shed/partitions.rs"];
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
-    any_verb_of_a_permit_may_panic: verbs in ["permit.rs"];
+    any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];
     work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
     classifiers_and_listeners_may_panic: breakers in [
         "breaker/builder.rs", "breaker/circuit.rs", "breaker/limiter.rs", "breaker/open_time.rs"

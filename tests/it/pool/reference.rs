@@ -12,7 +12,6 @@ use tollgate::ManualClock;
 use tollgate::pool::{Overflow, Priority, TaskError, Turned};
 
 const QUEUE: usize = 6;
-const GROUP_LIMIT: usize = 1;
 const PRIORITIES: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
 
 #[derive(Clone, Debug)]
@@ -62,6 +61,7 @@ struct Waits {
 #[derive(Default)]
 struct Reference {
     limit: usize,
+    group_limit: usize,
     now: u64,
     /// In the order of submission.
     waits: Vec<Waits>,
@@ -74,7 +74,7 @@ impl Reference {
     /// Starts what can start, the highest priority first, and each in order.
     fn settle(&mut self) {
         while self.runs.len() < self.limit {
-            let group_is_full = self.runs.iter().filter(|task| task.in_group).count() >= GROUP_LIMIT;
+            let group_is_full = self.runs.iter().filter(|task| task.in_group).count() >= self.group_limit;
             let eligible = (0..self.waits.len()).filter(|&at| !(group_is_full && self.waits[at].in_group));
             let Some(first) = eligible.min_by_key(|&at| (2 - self.waits[at].priority, at)) else {
                 return;
@@ -90,11 +90,12 @@ impl Reference {
     }
 }
 
-async fn program(kind: Kind, ops: Vec<Op>) {
+async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
     let clock = ManualClock::new();
     let pool = pool!(kind, 2, queue(QUEUE), overflow(Overflow::Reject), on(&clock));
     let mut reference = Reference {
         limit: 2,
+        group_limit,
         ..Reference::default()
     };
     let started = Arc::new(Mutex::new(Vec::new()));
@@ -102,7 +103,7 @@ async fn program(kind: Kind, ops: Vec<Op>) {
     let mut handles: BTreeMap<usize, Handle<()>> = BTreeMap::new();
     let mut cancelled = Vec::new();
     // The group is of normal priority and without deadlines: so are its tasks.
-    let mut group = pool.group::<(), ()>().limit(GROUP_LIMIT).unwrap();
+    let mut group = pool.group::<(), ()>().limit(group_limit).unwrap();
     for (id, op) in ops.into_iter().enumerate() {
         match op {
             Op::Submit {
@@ -196,7 +197,7 @@ async fn program(kind: Kind, ops: Vec<Op>) {
     // What has not started is handed back in the order in which it would have.
     let mut report = pool.shutdown(Duration::ZERO).await;
     assert_eq!(report.left().0, reference.waits.len());
-    // One that was released may not have told of its end.
+    // One that was released may not have reported its end.
     assert!(report.left().1 >= reference.runs.len());
     drop(releases);
     reference.waits.sort_by_key(|task| 2 - task.priority);
@@ -237,13 +238,13 @@ async fn program(kind: Kind, ops: Vec<Op>) {
 }
 
 fn programs(kind: Kind) {
-    let mut runner = TestRunner::new(crate::cases(60));
-    let ops = prop::collection::vec(op(), 0..40);
-    let run = |ops: Vec<Op>| {
-        watched_on(kind, format!("{ops:?}"), move |kind| program(kind, ops));
+    let mut runner = TestRunner::new(super::cases(60));
+    let programs = (1..3usize, prop::collection::vec(op(), 0..40));
+    let run = |(limit, ops): (usize, Vec<Op>)| {
+        watched_on(kind, format!("{ops:?}"), move |kind| program(kind, limit, ops));
         Ok(())
     };
-    runner.run(&ops, run).unwrap();
+    runner.run(&programs, run).unwrap();
 }
 
 #[test]

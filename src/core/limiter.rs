@@ -1,11 +1,11 @@
-//! The abstraction: whatever can say whether work may start now.
+//! The abstraction of a limiter: it decides whether work may start now.
 //!
 //! An implementor writes the small raw trait [`Limiter`]; the guards ([`Permit`], [`Reservation`]) and the verbs
 //! ([`LimiterExt`], [`Policy`](crate::Policy)) are written once, in the core.
 //!
 //! # The laws
 //!
-//! Admission has two phases. ClockReading 1 reserves on each leg in turn; if all agree, phase 2 commits them all; if one
+//! Admission has two phases. Phase 1 reserves on each leg in turn; if all agree, phase 2 commits them all; if one
 //! refuses, those before it are cancelled in reverse order.
 //!
 //! 1. `try_reserve` never blocks and never waits.
@@ -17,7 +17,7 @@
 //! 4. `commit` cannot fail.
 //! 5. After `commit` comes exactly one `finish` or `forget`.
 //! 6. Whatever could turn a refusal into an admission (a release, a cancel, a settle, a raised limit, an instant) is
-//!    followed by a wake-up of whoever waits for it.
+//!    followed by a wake-up of the waiters for it.
 //! 7. Nothing is held while waiting, except a turn that has just been granted. Legs that bind one after the other are
 //!    therefore waited for one after the other.
 //! 8. `ready_at` is a true lower bound, rounded up, the latest of all legs, counting those ahead. For one leg under
@@ -26,23 +26,23 @@
 //! # Several legs at once
 //!
 //! A composite gives back in steps, leg by leg: when it rolls back, is cancelled, settles or ends. Policies that wait for one of
-//! the legs are told on the same thread, after the last step: none is judged by half of the change. A policy that another
+//! the legs are notified on the same thread, after the last step: none is judged by half of the change. A policy that another
 //! thread drives just then may see half of it, as law 2 says. It looks again when the rest has been given back. A waiter that
 //! it has refused by then stays refused: one that would be too late for its deadline, or one with a leg that is not waited for.
 //!
-//! **Deadlock**: `cancel`, `settle`, `finish` and `forget` must not block until a waiter is served. What an earlier leg gave back
-//! reaches the policies that wait for it only after the last leg, on the thread that is blocked. Hand such work to another thread.
+//! **Deadlock**: `cancel`, `settle`, `finish` and `forget` must not block until a waiter is served. The units that an
+//! earlier leg gave back reach the policies that wait for them only after the last leg, on the thread that is blocked. Hand such work to another thread.
 //!
 //! The feature `conformance` holds a suite that checks each law by its number on any limiter.
 
-use crate::ask::{Ask, Cost, Demand};
-use crate::permit::{Permit, Reservation};
+use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::permit::{Permit, Reservation};
+use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
+use crate::core::ticket::Ticket;
 use crate::policy::linked::{Linked, Mark};
 use crate::policy::{And, AtOnce, BoxLimiter, Named, Per, PerCall, Shadow, WaitForRaise};
-use crate::refusal::{ReadyAt, Refusal};
-use crate::status::Status;
 use crate::sync::wait_queue::{QueueId, WaitQueue};
-use crate::ticket::Ticket;
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -51,7 +51,7 @@ use std::sync::atomic::{Ordering, fence};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// It did what it was meant to do.
+    /// It succeeded.
     Success,
     /// It failed in a way that says something about the protected resource.
     Failure,
@@ -62,7 +62,7 @@ pub enum Outcome {
     Ignored,
 }
 
-/// What a request really cost, told after it was admitted by an estimate.
+/// The actual cost of a request that was admitted by an estimate.
 #[derive(Clone, Copy)]
 pub struct Settlement<'a> {
     cost: Cost,
@@ -113,11 +113,11 @@ impl<'a> Settlement<'a> {
     }
 }
 
-/// What a limiter does at its calls besides what every limiter does. Fixed for its life.
+/// The calls at which a limiter does something besides the law. Fixed for its life.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Callbacks {
-    /// [`Limiter::try_reserve`] may give something back, of which waiters are told, before it refuses: a composite.
+    /// [`Limiter::try_reserve`] may give units back, and notify waiters of them, before it refuses: a composite.
     pub roll_back: bool,
     /// [`Limiter::commit`] does something.
     pub commit: bool,
@@ -126,26 +126,26 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// All of it.
+    /// All calls.
     pub const ALL: Self = Self {
         roll_back: true,
         commit: true,
         finish: true,
     };
-    /// What it took comes back by itself, if ever: a rate.
+    /// None: its units come back by themselves, if ever, as those of a rate.
     pub const NONE: Self = Self {
         roll_back: false,
         commit: false,
         finish: false,
     };
-    /// It counts from phase 1 to the end of the work.
+    /// The end of the work: it counts from phase 1 to there.
     pub const FINISH: Self = Self {
         roll_back: false,
         commit: false,
         finish: true,
     };
 
-    /// What a composite of both does.
+    /// The calls of a composite of both.
     #[inline]
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
@@ -159,22 +159,22 @@ impl Callbacks {
 
 /// Decides whether work may start now. See the [module](self) for the eight laws.
 pub trait Limiter: Send + Sync {
-    /// What one admission must remember to be undone or finished.
+    /// The memory of one admission, by which it is undone or finished.
     type Ticket: Ticket;
 
-    /// ClockReading 1: takes what `demand` needs, or refuses without a trace.
+    /// Phase 1: takes the units of `demand`, or refuses without a trace.
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>>;
 
     /// Undoes phase 1. Cannot fail, and [must not block](self#several-legs-at-once).
     fn cancel(&self, ticket: Self::Ticket, now: &ClockReading);
 
-    /// ClockReading 2: the work starts. Cannot fail.
+    /// Phase 2: the work starts. Cannot fail.
     #[inline]
     fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
         let _ = (ticket, now);
     }
 
-    /// Corrects a cost that was charged by an estimate. Returns how many legs were corrected. [Must not
+    /// Corrects a cost that was charged by an estimate. Returns the number of legs that were corrected. [Must not
     /// block](self#several-legs-at-once).
     #[inline]
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
@@ -196,8 +196,8 @@ pub trait Limiter: Send + Sync {
         None
     }
 
-    /// Which calls do something. A box and a policy of boxes leave out the others, and a composite has those that are told by a
-    /// nested one's roll-back wait for the end of its own.
+    /// The calls that do something. A box and a policy of boxes leave out the others. A composite defers the notifications of a
+    /// nested one's roll-back to the end of its own.
     #[doc(hidden)]
     #[inline]
     fn callbacks(&self) -> Callbacks {
@@ -212,7 +212,7 @@ pub trait Limiter: Send + Sync {
         Ok(())
     }
 
-    /// [`try_reserve`](Limiter::try_reserve) as a leg of a chain, which has the refusal say what all of its legs do.
+    /// [`try_reserve`](Limiter::try_reserve) as a leg of a chain, whose refusal includes the answers of all its legs.
     #[doc(hidden)]
     #[inline(always)]
     fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
@@ -233,19 +233,18 @@ pub trait Limiter: Send + Sync {
         true
     }
 
-    /// True when nothing tells it from one just made: nothing is held, nobody waits, all that was taken has come back, no
-    /// setting has been changed, and nobody else has a hand on it. [`Keyed`](crate::Keyed) drops such a limiter when it
+    /// True when it equals one just made: nothing is held or awaited, all units that were taken have come back, no setting has
+    /// been changed, and there is no other handle of it. [`Keyed`](crate::Keyed) drops such a limiter when it
     /// needs the room, and makes a new one when the key comes back. False unless a limiter knows. It never blocks.
     fn is_pristine(&self, now: &ClockReading) -> bool {
         let _ = now;
         false
     }
 
-    /// Shows `visit` every queue in this limiter whose turn a policy may have to wait for: those of all limiters that it
-    /// contains, whether they apply just now or not. One without a queue shows nothing.
+    /// Shows `visit` every queue in this limiter in which a policy may have to wait: those of all limiters that it contains,
+    /// whether they apply just now or not. A limiter without a queue shows nothing.
     ///
-    /// It has no default: an adapter that hid a queue would hide that one queue stands in two legs, for which no policy can
-    /// wait.
+    /// It has no default: an adapter that hid a queue would hide that two legs share one queue, for which no policy can wait.
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue));
 
     /// Shows `visit` every clock by which this limiter decides. A composite shows those of all its legs.
@@ -255,8 +254,7 @@ pub trait Limiter: Send + Sync {
         }
     }
 
-    /// The queue of identity `id` in this limiter: how a waiting policy finds its way back to a leg whose turn it
-    /// waits for.
+    /// The queue of identity `id` in this limiter, by which a waiting policy finds the leg again that it waits for.
     fn wait_queue(&self, id: QueueId) -> Option<&dyn WaitQueue> {
         let mut found = None;
         self.queues(&mut |queue| {
@@ -267,12 +265,12 @@ pub trait Limiter: Send + Sync {
         found
     }
 
-    /// Shows `visit` how each leg stands now, in the order in which they are asked. Nothing unless a limiter implements it.
+    /// Shows `visit` the status of each leg, in the order in which they are asked. Nothing unless a limiter implements it.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let _ = visit;
     }
 
-    /// The name that it was given, by which a decision is told, whether it applies just now or not.
+    /// The name that it was given, for explanations of a decision, whether it applies just now or not.
     #[doc(hidden)]
     fn name(&self) -> Option<&str> {
         None
@@ -350,11 +348,11 @@ macro_rules! forward {
         }
     };
 }
-// Whoever lent the reference may use it at any time.
+// The owner of the reference's target may use it at any time.
 forward!(L, &L, |_, _| false);
 forward!(L, Arc<L>, |this, now| {
     let alone = Arc::strong_count(this) == 1 && Arc::weak_count(this) == 0;
-    // Acquire: sees what the last of the others did. Pairs with the release by which an `Arc` is dropped.
+    // Acquire: sees the writes of the last other owner. Pairs with the release by which an `Arc` is dropped.
     fence(Ordering::Acquire);
     alone && (**this).is_pristine(now)
 });
@@ -402,7 +400,7 @@ pub trait LimiterExt: Limiter {
         Ok(permit.owned_by(Arc::clone(self)))
     }
 
-    /// Takes what `ask` needs without starting the work yet: drop the reservation to give it back,
+    /// Takes the units of `ask` without starting the work yet: drop the reservation to give it back,
     /// [`commit`](Reservation::commit) it to start.
     ///
     /// # Errors
@@ -439,7 +437,7 @@ pub trait LimiterExt: Limiter {
         Named::new(self, name.into())
     }
 
-    /// This limiter in shadow mode: it counts what it would refuse, and refuses nothing.
+    /// This limiter in shadow mode: it counts the requests that it would refuse, and refuses none.
     fn shadow(self) -> Shadow<Self>
     where
         Self: Sized,
@@ -471,8 +469,8 @@ pub trait LimiterExt: Limiter {
         AtOnce::new(self)
     }
 
-    /// This limiter as a leg whose larger limits are waited for: a policy does not refuse what is
-    /// [`Oversized`](crate::Reason::Oversized) for it, but has it wait until the limits are raised. Such a waiter holds up no
+    /// This limiter as a leg whose larger limits are waited for: a policy does not refuse a request that is
+    /// [`Oversized`](crate::Reason::Oversized) for it, but queues it until the limits are raised. Such a waiter holds up no
     /// other: the policy passes it over.
     ///
     /// ```

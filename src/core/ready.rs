@@ -1,6 +1,6 @@
-//! When a request could be admitted: what a leg says of it, and what all legs of a composite say together.
+//! When a request could be admitted: the answer of one leg, and that of all legs of a composite together.
 
-use crate::refusal::{Reason, Refusal, Wait};
+use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::Instant;
 
@@ -17,7 +17,7 @@ pub(crate) struct DueTurn<'a> {
 /// event whose instant is not known.
 ///
 /// A limiter must say [`on_event`](Self::on_event) or [`in_turn`](Self::in_turn) whenever `try_reserve` would refuse
-/// for want of an event: a policy asks for real only when all legs look ready.
+/// for want of an event: a policy tries to reserve only when all legs look ready.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadyAt<'a> {
     not_before: Option<Instant>,
@@ -34,9 +34,9 @@ pub struct ReadyAt<'a> {
     is_due: bool,
     /// The queue of the leg that names the instant.
     due_turn: Option<DueTurn<'a>>,
-    /// Who names the instant, or says never.
+    /// The leg that names the instant, or says never.
     leg: &'a str,
-    /// Who waits for an event.
+    /// The leg that waits for an event.
     event_leg: &'a str,
 }
 
@@ -44,7 +44,7 @@ pub struct ReadyAt<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Never {
     reason: Reason,
-    /// How many units it was asked for, if it says so.
+    /// The units that it was asked for, if known.
     units: Option<u64>,
 }
 
@@ -83,7 +83,7 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// When something happens whose instant is not known, and a `Notify` fires: a cancel, a raised limit.
+    /// At an event of unknown time, such as a cancel or a raised limit, when the leg notifies.
     #[inline]
     pub fn on_event(leg: &'a str) -> Self {
         Self {
@@ -136,7 +136,8 @@ impl<'a> ReadyAt<'a> {
     }
 
     /// The same, where queues take turns at the instants: a policy has its head join `wait_queue` for `units`, as long as no
-    /// other leg is ready later. `behind` says that others wait there already, whose going makes it ready sooner.
+    /// other leg is ready later. `behind` says that others wait there already, so that it is ready sooner when they
+    /// leave.
     #[inline]
     #[must_use]
     pub(crate) fn by_turns(mut self, wait_queue: &'a dyn WaitQueue, units: u64, behind: bool) -> Self {
@@ -183,8 +184,8 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// This, or `instant` if that comes first: something else makes it ready then. `None` is an instant that is not known; what
-    /// by itself is never ready waits for that all the same, and holds up no other.
+    /// This, or `instant` if that comes first: another event makes it ready then. `None` is an instant that is not known. A demand
+    /// that is never ready by itself waits for that event all the same, and holds up no other.
     #[inline]
     #[must_use]
     pub fn or_at(mut self, instant: Option<Instant>) -> Self {
@@ -200,8 +201,8 @@ impl<'a> ReadyAt<'a> {
         self
     }
 
-    /// Both this and `other`: the later of the two, under the name of whichever binds. Where both are never ready it is the one whose
-    /// reason is [permanent](Reason::is_permanent), and another than `Oversized`, which a larger limit may end.
+    /// Both this and `other`: the later of the two, under the name of the leg that binds. If both are never ready, it is the one with
+    /// a [permanent](Reason::is_permanent) reason other than `Oversized`, which a larger limit may end.
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -260,7 +261,7 @@ impl<'a> ReadyAt<'a> {
         self.by
     }
 
-    /// The queue whose turn is waited for, and how many units it is to hand over.
+    /// The queue that is to hand over, and the units that it is asked for.
     #[inline]
     pub fn turn(&self) -> Option<(&'a dyn WaitQueue, u64)> {
         self.turn

@@ -1,4 +1,4 @@
-//! What one admission must remember, as a fixed number of words.
+//! The memory of one admission, as a fixed number of words.
 //!
 //! A statically composed policy keeps its legs' tickets in a tuple. A boxed one cannot know their types, so it writes
 //! them into one inline buffer of [`BoxTicket::WORDS`] words: that is why a ticket can be written and read back.
@@ -9,13 +9,13 @@ use std::num::NonZeroU64;
 ///
 /// The permit that carries a ticket guarantees that it is used once.
 pub trait Ticket: Copy + Send + Sync + 'static {
-    /// How many words [`write`](Ticket::write) fills.
+    /// The number of words that [`write`](Ticket::write) fills.
     const WORDS: usize;
 
     /// Writes the ticket into the first [`WORDS`](Ticket::WORDS) of `words`.
     fn write(&self, words: &mut [u64]);
 
-    /// Reads back what [`write`](Ticket::write) wrote.
+    /// Reads back the words of [`write`](Ticket::write).
     fn read(words: &[u64]) -> Self;
 }
 
@@ -52,7 +52,7 @@ impl<A: Ticket, B: Ticket> Ticket for (A, B) {
     }
 }
 
-/// What a limiter gave that may have taken no part in the admission.
+/// The ticket of a limiter that may have taken no part in the admission.
 impl<T: Ticket> Ticket for Option<T> {
     const WORDS: usize = 1 + T::WORDS;
     #[inline]
@@ -68,7 +68,7 @@ impl<T: Ticket> Ticket for Option<T> {
     }
 }
 
-/// The ticket of a boxed limiter: the words of whatever stands behind the box.
+/// The ticket of a boxed limiter: the words of the limiter inside the box.
 #[derive(Clone, Copy, Debug)]
 pub struct BoxTicket {
     /// Never zero, so that an `Option` or a `Result` of this has no tag of its own and is copied in whole words.
@@ -77,7 +77,7 @@ pub struct BoxTicket {
 }
 
 impl BoxTicket {
-    /// How many words fit.
+    /// The number of words that fit.
     pub const WORDS_INLINE: usize = 12;
 
     pub(crate) const EMPTY: Self = Self {
@@ -103,7 +103,7 @@ impl BoxTicket {
     }
 }
 
-/// A place that is emptied unless its ticket is kept.
+/// A place for a ticket that is emptied unless the ticket is kept.
 pub(crate) struct Emptied<'a>(&'a mut Option<BoxTicket>);
 
 impl Emptied<'_> {

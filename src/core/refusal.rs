@@ -3,9 +3,9 @@
 //! A [`Refusal`] is made on the hot path, so it stores numbers and divides nothing: [`Refusal::retry_after`] computes
 //! when it is asked. It borrows the leg's name; [`Rejection`] is the owned form, an ordinary `'static` error.
 
-use crate::ask::{Ask, Cost, Demand};
-use crate::limiter::Limiter;
-pub use crate::ready::ReadyAt;
+use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::limiter::Limiter;
+pub use crate::core::ready::ReadyAt;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};
 use std::error::Error;
@@ -22,7 +22,7 @@ pub enum Reason {
     RateExceeded,
     /// A circuit breaker is open.
     CircuitOpen,
-    /// The line in front of the gate is as long as it may be.
+    /// The queue is full.
     QueueFull,
     /// The wait would have ended, or did end, after its deadline.
     TimedOut,
@@ -32,7 +32,7 @@ pub enum Reason {
     Unpriced,
     /// There is a limiter for each key, and the request does not say which is its own.
     Unkeyed,
-    /// What a limit needs has not been set up by the program.
+    /// The program has not set up a part that a limit needs.
     Misconfigured,
     /// The limiter has been closed for good.
     Closed,
@@ -41,7 +41,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// True when asking again cannot succeed, as long as the settings are what they are.
+    /// True when asking again cannot succeed under the present settings.
     pub fn is_permanent(self) -> bool {
         matches!(
             self,
@@ -81,7 +81,7 @@ impl Reason {
     }
 }
 
-/// The earliest instant at which a refused request could succeed, in the numbers of whoever refused: nothing has been
+/// The earliest instant at which a refused request could succeed, in the numbers of the leg that refused: nothing has been
 /// divided yet.
 #[derive(Clone, Copy)]
 pub struct Due<'a> {
@@ -160,7 +160,7 @@ impl<'a> Due<'a> {
         )
     }
 
-    /// How long that is after the request was made, rounded up to a nanosecond.
+    /// The time from the request to that instant, rounded up to a nanosecond.
     pub fn after(&self) -> Duration {
         self.clock.between(self.asked_at, self.instant())
     }
@@ -174,9 +174,9 @@ pub enum Wait<'a> {
     Never,
     /// Until an instant.
     Until(Due<'a>),
-    /// In the turn of a queue, which will hand over what it has at an instant that nobody knows.
+    /// In the turn of a queue, which hands over at an instant that is not known.
     Turn(&'a dyn WaitQueue),
-    /// Until something fires the `Notify` that the leg lets its waiters hear; nobody knows when.
+    /// Until the leg notifies its waiters, at an instant that is not known.
     Event,
 }
 
@@ -227,20 +227,20 @@ impl<'a> How<'a> {
     }
 }
 
-/// All legs of the composite that refused, and what it was asked for: from this is computed, when it is asked for, which
-/// leg is ready last, and whether one never is.
+/// All legs of the composite that refused, and the request. From these is computed, on demand, which leg is ready last, and
+/// whether one never is.
 ///
-/// An ask of at most one named cost, in few words: both numbers stand in the refusal or here.
+/// An ask of at most one named cost, in few words: both numbers are in the refusal or here.
 #[derive(Clone, Copy)]
 struct Whole<'a> {
     legs: &'a dyn Legs,
-    /// Of the calls and the named cost that which the leg that refused does not count.
+    /// Of the calls and the named cost, the one that the refusing leg does not count.
     other: u64,
     cost: Option<Cost>,
 }
 
 impl Whole<'_> {
-    /// True where this is of `ask`, and so is `units`, what the leg that refused was asked for.
+    /// True if this is of `ask`, and so are the `units` that the refusing leg was asked for.
     #[inline(always)]
     fn is_of(&self, ask: &Ask, units: u64, head: Head) -> bool {
         let (calls, cost) = match head.has(Head::LEG_COUNTS_COST) {
@@ -251,7 +251,7 @@ impl Whole<'_> {
     }
 }
 
-/// How a refused request may wait, as a refusal keeps it: in whole words, since what a result holds is copied at every attempt.
+/// How a refused request may wait, as a refusal keeps it: in whole words, since a result is copied at every attempt.
 #[derive(Clone, Copy)]
 #[repr(u64)]
 enum How<'a> {
@@ -280,7 +280,7 @@ enum How<'a> {
     },
 }
 
-/// What is small in a refusal.
+/// The small fields of a refusal in one word.
 ///
 /// | bits | meaning |
 /// |---|---|
@@ -309,7 +309,7 @@ impl Head {
     }
 }
 
-/// What a refusal wants of all legs.
+/// The legs of a composite, as a refusal needs them.
 pub(crate) trait Legs: Send + Sync {
     fn ready(&self, demand: Demand<'_>) -> ReadyAt<'_>;
     fn decides_by(&self) -> Option<&Clock>;
@@ -349,7 +349,7 @@ pub struct Refusal<'a> {
     whole: Option<Whole<'a>>,
 }
 
-// What is returned at every attempt stays small: `clippy::result_large_err` warns from 128 bytes on.
+// It is returned at every attempt, so it stays small: `clippy::result_large_err` warns from 128 bytes on.
 const _: () = assert!(size_of::<Refusal<'_>>() <= 120);
 
 impl<'a> Refusal<'a> {
@@ -429,7 +429,7 @@ impl<'a> Refusal<'a> {
         self.resolved(&ready, clock, now, demand.units())
     }
 
-    /// The same refusal, with what all legs say at `now` in it.
+    /// The same refusal, with the answers of all legs at `now` in it.
     fn resolved(mut self, ready: &ReadyAt<'a>, clock: &'a Clock, now: Instant, units: u64) -> Self {
         if let Some(never) = ready.never_admits(units) {
             return never;
@@ -473,7 +473,7 @@ impl<'a> Refusal<'a> {
         Some(due.asked_at)
     }
 
-    /// What all legs say of the same demand now, and the clock and the instant of that.
+    /// The answer of all legs to the same demand now, with the clock and the instant.
     fn look(&self) -> Option<(ReadyAt<'a>, &'a Clock, Instant)> {
         let whole = self.whole.as_ref()?;
         let (legs, other) = (whole.legs, whole.other);
@@ -509,7 +509,7 @@ impl<'a> Refusal<'a> {
         never.unwrap_or(self)
     }
 
-    /// The same refusal, where `adapter` changes what the legs inside it say of the same demand.
+    /// The same refusal, where `adapter` changes the answers of the legs inside it to the same demand.
     #[inline]
     pub(crate) fn through(mut self, adapter: &'a dyn Legs) -> Self {
         if let Some(whole) = &mut self.whole {
@@ -518,11 +518,12 @@ impl<'a> Refusal<'a> {
         self
     }
 
-    /// Why. Of several legs the reason is that of the first which refuses; unless no instant can admit the request at one of
-    /// them, also behind that: then it is [permanent](Reason::is_permanent), and so are [`leg`](Self::leg) and
-    /// [`wait`](Self::wait) of that leg. Which it is is looked up here, not when the request was refused: each call, `Display`
-    /// included, asks all legs of the composite for [`ready_at`](Limiter::ready_at). [`to_rejection`](Self::to_rejection) asks them
-    /// once.
+    /// The reason. Of several legs it is that of the first which refuses. But if no instant can admit the request at one of the
+    /// legs, also behind that, the reason is [permanent](Reason::is_permanent), and [`leg`](Self::leg) and [`wait`](Self::wait) are
+    /// those of that leg.
+    ///
+    /// It is looked up here, not when the request was refused: each call, `Display` included, asks all legs of the composite for
+    /// [`ready_at`](Limiter::ready_at). [`to_rejection`](Self::to_rejection) asks them once.
     ///
     /// ```
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
@@ -547,7 +548,7 @@ impl<'a> Refusal<'a> {
         self.judged().leg
     }
 
-    /// How many units that leg was asked for.
+    /// The units that this leg was asked for.
     pub fn units(&self) -> u64 {
         self.judged().units
     }
@@ -563,7 +564,7 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// How long to wait before asking again, rounded up: the earliest instant at which this request could succeed if no
+    /// The time to wait before asking again, rounded up: until the earliest instant at which this request could succeed if no
     /// other is admitted meanwhile. Of several legs it is the latest instant, also of those behind the leg that refused.
     /// `None` when no instant is known, or none would help.
     ///
@@ -655,7 +656,7 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// What the leg that refused said. The other legs are not looked at, so that this runs no users' code.
+/// The answer of the leg that refused. The other legs are not looked at, so that this runs no users' code.
 impl fmt::Debug for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Refusal")
@@ -690,15 +691,15 @@ into_boxed_error!(dyn Error, dyn Error + Send + Sync);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejection {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
     /// The name of the leg that refused.
     pub leg: Box<str>,
-    /// How many units that leg was asked for.
+    /// The units that this leg was asked for.
     pub units: u64,
     /// See [`Refusal::retry_after`]. As of when this was made.
     pub retry_after: Option<Duration>,
-    /// The leg that `retry_after` is of, where that is another than the one that refused.
+    /// The leg of `retry_after`, if it is another than the one that refused.
     pub retry_leg: Option<Box<str>>,
 }
 

@@ -1,4 +1,4 @@
-//! How limiters stand now: what a page, a metric or a header says of them. Snapshots, leg by leg, of any limiter or policy.
+//! The status of limiters, for a page, a metric or a header: snapshots, leg by leg, of any limiter or policy.
 //!
 //! ```
 //! use tollgate::status::{Status, State};
@@ -20,20 +20,20 @@
 //! # Ok::<(), tollgate::PolicyError>(())
 //! ```
 
-use crate::ask::Cost;
 use crate::breaker::BreakerState;
+use crate::core::ask::Cost;
 use crate::rate::Quota;
 use std::time::Duration;
 
-/// One leg, as it stands now.
+/// The status of one leg.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Status<'a> {
     /// Its name, as refusals have it.
     pub leg: &'a str,
-    /// What it is, in lower case: `semaphore`, `token_bucket`, `breaker`.
+    /// Its kind, in lower case: `semaphore`, `token_bucket`, `breaker`.
     pub kind: &'static str,
-    /// What it counts; calls unless this says otherwise.
+    /// The cost that it counts; calls if none.
     pub cost: Option<Cost>,
     /// Its numbers.
     pub state: State,
@@ -70,51 +70,51 @@ impl<'a> Status<'a> {
 pub enum State {
     /// Permits that come back.
     Permits {
-        /// How many there are.
+        /// The number of permits.
         limit: u64,
-        /// How many are held; more than there are after a limit has been lowered.
+        /// Permits that are held: more than the limit after it has been lowered.
         in_use: u64,
-        /// How many wait for one.
+        /// The number of waiters.
         waiting: u64,
     },
-    /// So many per time.
+    /// Units per time.
     Rate {
         /// The most at once: a bucket's burst, or a window's limit.
         limit: u64,
-        /// In which that many come back: a window's length, or what a bucket takes to fill.
+        /// The time in which that many come back: a window's length, or the time in which a bucket fills.
         window: Duration,
-        /// How many there are now.
+        /// The units available now.
         available: u64,
-        /// When there is one, if nobody takes any: zero when there is. `None` when no instant would help.
+        /// The time until there is one, if none is taken meanwhile: zero when there is one. `None` when no instant would help.
         next: Option<Duration>,
     },
     /// A circuit.
     Breaker {
         /// Its state.
         state: BreakerState,
-        /// How long it stays open, where that is known.
+        /// The time for which it stays open, if known.
         open_for: Option<Duration>,
     },
-    /// A rate that does not say how much is left.
+    /// A rate that does not show its available units.
     Opaque {
-        /// When there is one, as its last refusal has said: zero when that is past.
+        /// The time until there is one, by its last refusal: zero when that is past.
         next: Duration,
     },
-    /// What is spent for good, and earned by use.
+    /// Units that are spent for good, and earned by use.
     Budget {
         /// The most that is kept.
         limit: u64,
-        /// How many there are now.
+        /// The units available now.
         available: u64,
     },
-    /// A part is turned away, by chance.
+    /// A part is refused at random.
     Shed {
-        /// How likely that is for the next, 0 to 1.
+        /// The probability of a refusal for the next, 0 to 1.
         likelihood: f64,
     },
     /// The queue of a policy.
     Queue {
-        /// How many wait in it.
+        /// The number of waiters.
         waiting: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! What a caller wants ([`Ask`]) and what one leg of a policy sees of it ([`Demand`]).
+//! The request of a caller ([`Ask`]), and the part of it that one leg of a policy sees ([`Demand`]).
 //!
 //! One request weighs differently on each leg: one call for a requests-per-minute limit, two thousand for a
 //! tokens-per-minute limit. The caller states all of it once, in the `Ask`; each leg says what it counts
@@ -40,7 +40,7 @@ impl Cost {
         Self(name)
     }
 
-    /// A cost whose name comes from elsewhere: a file, a program's arguments. The name is kept for good, once, however
+    /// A cost with a name from elsewhere: a file, a program's arguments. The name is kept for good, once, however
     /// often it is asked for.
     ///
     /// ```
@@ -65,10 +65,10 @@ impl Cost {
     }
 }
 
-/// How many named costs one [`Ask`] can carry.
+/// The number of named costs that one [`Ask`] can carry.
 pub const MAX_COSTS: usize = 4;
 
-/// What a caller asks admission for: how many calls, and what they cost by name. Copyable, nothing on the heap.
+/// A request for admission: a number of calls, and their costs by name. Copyable, nothing on the heap.
 ///
 /// A cost that no `Ask` names is never taken as zero: a leg that counts it refuses with
 /// [`Reason::Unpriced`](crate::Reason::Unpriced).
@@ -94,7 +94,7 @@ impl Ask {
         }
     }
 
-    /// Names what the request costs in all (not per call). Naming a cost again replaces its number.
+    /// Sets a cost of the request in all (not per call). Setting a cost again replaces its number.
     ///
     /// Only [`MAX_COSTS`] costs fit. One more is dropped, and the leg that counts it refuses as `Unpriced`.
     #[inline(always)]
@@ -112,7 +112,7 @@ impl Ask {
         self
     }
 
-    /// How many calls.
+    /// The number of calls.
     #[inline]
     pub const fn count(&self) -> u64 {
         self.count
@@ -144,7 +144,7 @@ impl Ask {
         self.costs[1].is_some()
     }
 
-    /// Adds another request's numbers to these, saturating: what a line has waiting in front of somebody.
+    /// Adds another request's numbers to these, saturating: the sum of the requests ahead of a waiter.
     pub(crate) fn absorb(&mut self, other: &Ask) {
         self.count = self.count.saturating_add(other.count);
         for (cost, units) in other.costs() {
@@ -179,35 +179,35 @@ impl Default for Ask {
     }
 }
 
-/// A place in a policy's line, as far as a leg needs to know it.
+/// A position in a policy's queue, as far as a leg needs to know it.
 pub(crate) struct Place<'a> {
-    /// All that waits in front, summed.
+    /// The sum of all requests ahead.
     pub(crate) ahead: Ask,
     /// It is the first of its queue, or is to be.
     pub(crate) is_head: bool,
-    /// It stands in the queue of a leg that hands over, and so takes no turn at others: two queues that both had to have the
+    /// It waits in the queue of a leg that hands over, and so takes no turn at others: two queues that both had to have the
     /// permit and the turn at once would hand both to and fro.
     pub(crate) is_claimant: bool,
-    /// Whom to call when something that could admit this request has happened.
+    /// Notified after an event that could admit this request.
     pub(crate) watcher: &'a Listener,
-    /// The place that the line's head holds in the queue of one leg.
+    /// The position that the head of the queue holds at one leg.
     pub(crate) claim: &'a Cell<Option<QueueKey>>,
 }
 
 impl Place<'_> {
-    /// Whose place among the queues that wait at the leg `id` counts for a demand at `place`.
+    /// The position among the queues that wait at the leg `id` that counts for a demand at `place`.
     pub(crate) fn holder(place: Option<&Self>, id: QueueId) -> Holder {
         let claim = place.and_then(|place| Some((place.claim.get()?, place.is_head)));
         match claim.filter(|(claim, _)| claim.wait_queue() == id) {
             Some((claim, true)) => Holder::Head(claim.key()),
             Some((claim, false)) => Holder::Behind(claim.key()),
-            None if place.is_some_and(|place| place.is_claimant) => Holder::Claimant,
+            None if place.is_some_and(|place| place.is_claimant) => Holder::Exempt,
             None => Holder::Newcomer,
         }
     }
 }
 
-/// What one leg is asked for: a number of units, in one pass over all legs of a policy.
+/// The demand on one leg: a number of units, in one pass over all legs of a policy.
 #[derive(Clone, Copy)]
 pub struct Demand<'a> {
     ask: &'a Ask,
@@ -218,7 +218,7 @@ pub struct Demand<'a> {
 }
 
 impl<'a> Demand<'a> {
-    /// A demand for the calls of `ask`, outside any line.
+    /// A demand for the calls of `ask`, outside any queue.
     #[inline(always)]
     pub fn new(ask: &'a Ask, reading: &'a ClockReading) -> Self {
         Self {
@@ -230,7 +230,7 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// The same, for somebody who stands in a line.
+    /// The same, for a waiter in a queue.
     pub(crate) fn waiting(ask: &'a Ask, reading: &'a ClockReading, place: &'a Place<'a>) -> Self {
         Self {
             ask,
@@ -247,19 +247,19 @@ impl<'a> Demand<'a> {
         self.ask
     }
 
-    /// How many units this leg is asked for.
+    /// The units that this leg is asked for.
     #[inline]
     pub fn units(&self) -> u64 {
         self.units
     }
 
-    /// How many units are wanted by those who wait in front, in this leg's measure.
+    /// The units that the waiters ahead want, in this leg's measure.
     #[inline]
     pub fn ahead(&self) -> u64 {
         self.ahead
     }
 
-    /// The pass over all legs that this demand belongs to.
+    /// The clock reading that all legs of this pass share.
     #[inline]
     pub fn reading(&self) -> &'a ClockReading {
         self.reading
@@ -305,7 +305,7 @@ impl<'a> Demand<'a> {
         Demand { ask, ..self }
     }
 
-    /// This demand at `place`, unless it waits in a line already.
+    /// This demand at `place`, unless it waits in a queue already.
     pub(crate) fn at_place<'b>(self, place: &'b Place<'b>) -> Demand<'b>
     where
         'a: 'b,
@@ -316,7 +316,7 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Asks to be told when `notify` rings, if this demand waits in a line; otherwise does nothing.
+    /// Has this demand's queue listen to `notify`, if it waits in one; otherwise does nothing.
     ///
     /// Call it *before* reading the state that the `Notify` announces, so that no change falls between the two.
     #[inline]
@@ -326,7 +326,7 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// The place that this demand holds in the queue of the leg `id`, if it holds one there.
+    /// The key of the position that this demand holds in the queue of the leg `id`, if it holds one there.
     #[inline]
     pub fn queue_key(&self, id: QueueId) -> Option<QueueKey> {
         let place = self.place.filter(|place| place.is_head)?;
@@ -334,23 +334,23 @@ impl<'a> Demand<'a> {
         (claim.wait_queue() == id).then_some(claim)
     }
 
-    /// Whose place among the queues that wait at the leg `id` counts for this demand.
+    /// The position among the queues that wait at the leg `id` that counts for this demand.
     pub(crate) fn holder(&self, id: QueueId) -> Holder {
         Place::holder(self.place, id)
     }
 
-    /// Where it stands in a line, if it does: all that a leg with turns has to know of it beside its units.
+    /// Its position in a queue, if it has one: all that a leg with turns needs beside its units.
     #[inline(always)]
     pub(crate) fn place(&self) -> Option<&'a Place<'a>> {
         self.place
     }
 
-    /// True when this demand waits in a line.
+    /// True when this demand waits in a queue.
     pub(crate) fn is_queued(&self) -> bool {
         self.place.is_some()
     }
 
-    /// Says that the claim on this leg has been turned into a ticket: nobody will give it back any more.
+    /// Turns the position at this leg into a ticket: its units are not given back to the queue any more.
     #[inline]
     pub fn redeem(&self, id: QueueId) {
         if self.queue_key(id).is_some()
@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cost_of_which_nothing_is_left_makes_room_for_another() {
+    fn a_cost_of_which_nothing_is_left_frees_its_entry_for_another() {
         let names = ["a", "b", "c", "d", "e", "f"].map(Cost::new);
         let mut sum = Ask::many(0);
         for pair in names.windows(2) {

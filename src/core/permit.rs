@@ -1,15 +1,15 @@
 //! The guards of an admission, written once for every limiter.
 
-use crate::ask::Cost;
-use crate::limiter::{Limiter, Outcome, Settlement};
+use crate::core::ask::Cost;
+use crate::core::limiter::{Limiter, Outcome, Settlement};
+use crate::core::ticket::Ticket;
 use crate::sync::unwind::quietly;
-use crate::ticket::Ticket;
 use crate::time::ClockReading;
 use std::fmt;
 use std::mem::{ManuallyDrop, needs_drop};
 use std::thread::panicking;
 
-/// What was taken by phase 1 and not started yet. Dropping it gives everything back.
+/// An admission after phase 1, not started yet. Dropping it gives everything back.
 #[must_use = "dropping a reservation cancels it"]
 pub struct Reservation<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     limiter: L,
@@ -63,7 +63,7 @@ impl<L: Limiter> fmt::Debug for Reservation<L> {
 ///
 /// `L` is `&Limiter`, `Arc<Limiter>` or any other handle that is itself a limiter. The second parameter is always
 /// `L::Ticket`; it stands apart so that the permit stays covariant in `L`.
-#[must_use = "dropping a permit ends its work: what it holds comes back, what a rate has spent does not"]
+#[must_use = "dropping a permit ends its work: capacity that it holds comes back, tokens of a rate do not"]
 pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     limiter: L,
     ticket: Option<T>,
@@ -125,7 +125,7 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
         }
     }
 
-    /// Corrects what was charged for `cost` to `actual` units, on every leg that counts it. Returns how many did.
+    /// Corrects the charge for `cost` to `actual` units, on every leg that counts it. Returns the number of those legs.
     ///
     /// # Errors
     /// [`UnknownCost`] when no leg counts `cost`.
@@ -173,7 +173,7 @@ pub struct UnknownCost {
 }
 
 impl UnknownCost {
-    /// The cost that nobody counts.
+    /// The cost that no leg counts.
     pub fn cost(&self) -> Cost {
         self.cost
     }

@@ -1,0 +1,496 @@
+//! The methods that callers acquire by: those of `tokio::sync::Semaphore`, with the same names and meaning, their timed siblings,
+//! requests with a class, and the permits.
+
+use super::acquire::{Acquire, AcquireOwned, AcquireUntil};
+use super::atomic::Semaphore;
+use super::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
+use super::limiter::SemaphoreTicket;
+use crate::core::permit::Permit;
+use crate::time::{Clock, Instant};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Semaphore {
+    #[inline]
+    fn held(&self, n: usize) -> SemaphorePermit<'_> {
+        Permit::new(self, SemaphoreTicket::new(n))
+    }
+
+    #[inline]
+    fn held_owned(self: Arc<Self>, n: usize) -> OwnedSemaphorePermit {
+        Permit::new(self, SemaphoreTicket::new(n))
+    }
+
+    #[inline]
+    fn try_acquire_n(&self, n: usize) -> Result<(), TryAcquireError> {
+        if self.try_take(n as i64) {
+            return Ok(());
+        }
+        self.try_acquire_slow(n)
+    }
+
+    #[cold]
+    fn try_acquire_slow(&self, n: usize) -> Result<(), TryAcquireError> {
+        if self.is_closed() {
+            Err(TryAcquireError::Closed)
+        } else if n == 0 || self.try_take_slow(n as i64) {
+            Ok(())
+        } else {
+            Err(TryAcquireError::NoPermits)
+        }
+    }
+
+    /// Takes one permit if it is free and nothing waits.
+    ///
+    /// # Errors
+    /// `NoPermits`, or `Closed`.
+    #[inline]
+    pub fn try_acquire(&self) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        self.try_acquire_n(1).map(|()| self.held(1))
+    }
+
+    /// Takes `n` permits if all are free and nothing waits.
+    ///
+    /// # Errors
+    /// `NoPermits`, or `Closed`.
+    #[inline]
+    pub fn try_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
+        self.try_acquire_n(n as usize).map(|()| self.held(n as usize))
+    }
+
+    /// [`try_acquire`](Self::try_acquire) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// `NoPermits`, or `Closed`.
+    #[inline]
+    pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        self.try_acquire_n(1)?;
+        Ok(self.held_owned(1))
+    }
+
+    /// [`try_acquire_many`](Self::try_acquire_many) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// `NoPermits`, or `Closed`.
+    #[inline]
+    pub fn try_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, TryAcquireError> {
+        self.try_acquire_n(n as usize)?;
+        Ok(self.held_owned(n as usize))
+    }
+
+    /// Waits for one permit.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the queue. No permit is lost.
+    #[inline]
+    pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
+        Acquire::new(self, 1)
+    }
+
+    /// Waits for `n` permits, which are granted all at once. A request above the limit waits until the limit has grown.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    #[inline]
+    pub fn acquire_many(&self, n: u32) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
+        Acquire::new(self, n)
+    }
+
+    /// [`acquire`](Self::acquire) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    #[inline]
+    pub fn acquire_owned(self: Arc<Self>) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
+        AcquireOwned::new(self, 1)
+    }
+
+    /// [`acquire_many`](Self::acquire_many) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    #[inline]
+    pub fn acquire_many_owned(
+        self: Arc<Self>,
+        n: u32,
+    ) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
+        AcquireOwned::new(self, n)
+    }
+
+    /// Parks this thread until it has one permit. Threads and futures wait in the same queue.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        Acquire::new(self, 1).block()
+    }
+
+    /// Parks this thread until it has `n` permits.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, AcquireError> {
+        Acquire::new(self, n).block()
+    }
+
+    /// [`blocking_acquire`](Self::blocking_acquire) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.blocking_acquire_many_owned(1)
+    }
+
+    /// [`blocking_acquire_many`](Self::blocking_acquire_many) with a permit that owns its semaphore.
+    ///
+    /// # Errors
+    /// When the semaphore is closed. With a bounded queue also when it is full, or when the waiter is evicted.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_many_owned(self: Arc<Self>, n: u32) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.block_owned(n, 0)
+    }
+
+    #[track_caller]
+    pub(super) fn block_owned(self: Arc<Self>, n: u32, class: u8) -> Result<OwnedSemaphorePermit, AcquireError> {
+        let mut borrowed = Acquire::of_class(&self, n, class).block()?;
+        // Its permits pass to the owning permit.
+        borrowed.ticket_mut().take();
+        drop(borrowed);
+        Ok(self.held_owned(n as usize))
+    }
+
+    /// Waits for one permit, for at most `patience` of real time, from the first poll on.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// When it has to wait in a tokio runtime that was built without timers, as tokio's own sleeps do.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_timeout(&self, patience: Duration) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
+        self.acquire_many_timeout(1, patience).await
+    }
+
+    /// Waits for `n` permits, for at most `patience` of real time, from the first poll on.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// As [`acquire_timeout`](Self::acquire_timeout).
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_many_timeout(
+        &self,
+        n: u32,
+        patience: Duration,
+    ) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
+        let clock = Clock::real();
+        let deadline = clock.after(clock.now(), patience);
+        self.acquire_many_until(n, &clock, deadline).await
+    }
+
+    /// Waits for `n` permits until `deadline` of `clock`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    pub async fn acquire_many_until(
+        &self,
+        n: u32,
+        clock: &Clock,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
+        AcquireUntil::new(Acquire::new(self, n), clock, deadline).await
+    }
+
+    /// Parks this thread until it has one permit, for at most `patience`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_timeout(&self, patience: Duration) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
+        self.blocking_acquire_many_timeout(1, patience)
+    }
+
+    /// Parks this thread until it has `n` permits, for at most `patience`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or `Closed`; with a bounded queue also `QueueFull` and `Evicted`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_many_timeout(
+        &self,
+        n: u32,
+        patience: Duration,
+    ) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
+        Acquire::new(self, n).block_for(patience)
+    }
+}
+
+/// A permit that borrows its [`Semaphore`]. Dropping it gives the permits back.
+pub type SemaphorePermit<'a> = Permit<&'a Semaphore>;
+
+/// A permit that owns a handle of its [`Semaphore`].
+pub type OwnedSemaphorePermit = Permit<Arc<Semaphore>>;
+
+macro_rules! permits {
+    ($permit:ty $(, $life:lifetime)?) => {
+        impl$(<$life>)? $permit {
+            /// The number of permits that this holds.
+            #[inline]
+            pub fn num_permits(&self) -> usize {
+                self.ticket().map_or(0, |ticket| ticket.permits())
+            }
+
+            /// Takes over the permits of `other`.
+            ///
+            /// # Panics
+            /// If `other` is of another semaphore.
+            #[track_caller]
+            pub fn merge(&mut self, mut other: Self) {
+                assert!(
+                    std::ptr::eq::<Semaphore>(&**self.limiter(), &**other.limiter()),
+                    "merging permits from different semaphore instances"
+                );
+                let taken = other.ticket_mut().take().map_or(0, |ticket| ticket.permits());
+                let held = self.num_permits();
+                let mut sum = held + taken;
+                if seeded!("permit_merge_wraps") {
+                    sum = sum as u32 as usize;
+                }
+                *self.ticket_mut() = Some(SemaphoreTicket::new(sum));
+            }
+
+            /// Splits `n` permits off, or returns `None` when this holds fewer.
+            pub fn split(&mut self, n: usize) -> Option<Self> {
+                let left = self.num_permits().checked_sub(n)?;
+                *self.ticket_mut() = Some(SemaphoreTicket::new(left));
+                Some(Permit::new(self.limiter().clone(), SemaphoreTicket::new(n)))
+            }
+        }
+    };
+}
+permits!(Permit<&'a Semaphore>, 'a);
+permits!(Permit<Arc<Semaphore>>);
+
+impl<'a> Permit<&'a Semaphore> {
+    /// The semaphore of this permit.
+    pub fn semaphore(&self) -> &'a Semaphore {
+        self.limiter()
+    }
+}
+
+impl Permit<Arc<Semaphore>> {
+    /// The semaphore of this permit.
+    pub fn semaphore(&self) -> &Arc<Semaphore> {
+        self.limiter()
+    }
+}
+
+impl Semaphore {
+    /// A request for `n` permits that can have a class.
+    pub fn request(&self, n: u32) -> Request<'_> {
+        Request {
+            semaphore: self,
+            n,
+            class: 0,
+        }
+    }
+
+    /// The same, for a permit that owns its semaphore: to wait or to work in another task.
+    pub fn request_owned(self: Arc<Self>, n: u32) -> OwnedRequest {
+        OwnedRequest {
+            semaphore: self,
+            n,
+            class: 0,
+        }
+    }
+}
+
+/// A request for permits that can have a class. Made by [`Semaphore::request`].
+///
+/// ```
+/// # use tollgate::{Order, Semaphore};
+/// # use tollgate::ManualClock;
+/// const URGENT: u8 = 0;
+/// const BATCH: u8 = 1;
+/// let semaphore = Semaphore::builder(2).order(Order::Shares(vec![3, 1])).build().unwrap();
+/// let permit = semaphore.request(2).class(BATCH).blocking_acquire().unwrap();
+/// assert_eq!(permit.num_permits(), 2);
+/// assert!(semaphore.request(1).class(URGENT).blocking_acquire_timeout(std::time::Duration::ZERO).is_err());
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[must_use = "a request does nothing until it acquires"]
+pub struct Request<'a> {
+    semaphore: &'a Semaphore,
+    n: u32,
+    class: u8,
+}
+
+impl<'a> Request<'a> {
+    /// Sets the class, 0 unless set. A class that the semaphore's order does not have counts as its last. A policy waits in
+    /// class 0.
+    pub fn class(mut self, class: u8) -> Self {
+        self.class = class;
+        self
+    }
+
+    fn wait(self) -> Acquire<'a> {
+        Acquire::of_class(self.semaphore, self.n, self.class)
+    }
+
+    /// Waits for the permits.
+    ///
+    /// # Errors
+    /// When the semaphore is closed, when its queue is full, or when the waiter is evicted.
+    ///
+    /// # Cancel safety
+    /// As [`Semaphore::acquire`].
+    pub fn acquire(self) -> impl Future<Output = Result<SemaphorePermit<'a>, AcquireError>> {
+        self.wait()
+    }
+
+    /// The same, for at most `patience` of real time, from the first poll on.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and `TimedOut`.
+    ///
+    /// # Panics
+    /// As [`Semaphore::acquire_timeout`].
+    ///
+    /// # Cancel safety
+    /// As [`Semaphore::acquire`].
+    pub async fn acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
+        let clock = Clock::real();
+        let deadline = clock.after(clock.now(), patience);
+        self.acquire_until(&clock, deadline).await
+    }
+
+    /// The same, until `deadline` of `clock`.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and `TimedOut`.
+    ///
+    /// # Cancel safety
+    /// As [`Semaphore::acquire`].
+    pub async fn acquire_until(
+        self,
+        clock: &Clock,
+        deadline: Instant,
+    ) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
+        AcquireUntil::new(self.wait(), clock, deadline).await
+    }
+
+    /// Parks this thread until it has the permits.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire(self) -> Result<SemaphorePermit<'a>, AcquireError> {
+        self.wait().block()
+    }
+
+    /// The same, for at most `patience`.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and `TimedOut`.
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire_timeout(self, patience: Duration) -> Result<SemaphorePermit<'a>, AcquireTimeoutError> {
+        self.wait().block_for(patience)
+    }
+}
+
+/// A [`Request`] for a permit that owns its semaphore. Made by [`Semaphore::request_owned`].
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate::{Clock, Order, Semaphore};
+/// let order = Order::Priority { classes: 2, patience: 8 };
+/// let semaphore = Arc::new(Semaphore::builder(1).order(order).build().unwrap());
+/// let waiting = Arc::clone(&semaphore).request_owned(1).class(1).acquire();
+/// let permit = Clock::real().run(waiting).unwrap();
+/// std::thread::spawn(move || drop(permit)).join().unwrap();
+/// assert_eq!(semaphore.in_use(), 0);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it acquires"]
+pub struct OwnedRequest {
+    semaphore: Arc<Semaphore>,
+    n: u32,
+    class: u8,
+}
+
+impl OwnedRequest {
+    /// As [`Request::class`].
+    pub fn class(mut self, class: u8) -> Self {
+        self.class = class;
+        self
+    }
+
+    /// Waits for the permits.
+    ///
+    /// # Errors
+    /// When the semaphore is closed, when its queue is full, or when the waiter is evicted.
+    ///
+    /// # Cancel safety
+    /// As [`Semaphore::acquire`].
+    pub fn acquire(self) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
+        AcquireOwned::of_class(self.semaphore, self.n, self.class)
+    }
+
+    /// Parks this thread until it has the permits.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Panics
+    /// In an async context of tokio, as tokio's own do.
+    #[track_caller]
+    pub fn blocking_acquire(self) -> Result<OwnedSemaphorePermit, AcquireError> {
+        self.semaphore.block_owned(self.n, self.class)
+    }
+}
