@@ -93,9 +93,9 @@
 // First: the others use its macro.
 #[macro_use]
 mod seeded;
+mod rng;
 
 pub mod adaptive;
-mod algo;
 mod blocking;
 pub mod breaker;
 mod core;
@@ -148,8 +148,8 @@ pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunE
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{JoinHandle, WorkerPool};
-pub use rate::{Booking, FixedWindow, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
+pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
     SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,

@@ -150,8 +150,8 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
     // When the budget is full again, no tenant is owed anything, and all but the changed rate may be evicted.
     clock.advance(Duration::from_secs(3_600));
     let kept = tenants.len();
-    assert_eq!((kept, tenants.evict_fresh()), (MODEST.end as usize, kept));
-    assert_eq!((requests.evict_fresh(), requests.len()), (kept - 1, 1));
+    assert_eq!((kept, tenants.evict_pristine()), (MODEST.end as usize, kept));
+    assert_eq!((requests.evict_pristine(), requests.len()), (kept - 1, 1));
     served
 }
 

@@ -1,10 +1,11 @@
 //! The settings of an adaptive limit.
 
 use super::error::AdaptiveError;
+use super::gradient2::Gradient2;
+use super::law::LimitLaw;
 use super::limiter::Adaptive;
 use super::resizable::Resizable;
-use super::tuner::{Settings, Tuner};
-use crate::algo::adaptive::{Gradient2, Headroom, LimitLaw, Sampler};
+use super::tuner::{Headroom, Sampler, Settings, Tuner};
 use crate::time::Clock;
 use std::fmt;
 use std::time::Duration;
@@ -47,7 +48,7 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         }
     }
 
-    /// The law. It must not block. It runs under no lock, so that it may look at this limiter; work that ends meanwhile counts
+    /// The law. It must not block. It runs under no lock, so it may read this limiter; work that ends meanwhile counts
     /// in the next window.
     pub fn law(mut self, law: impl LimitLaw + 'static) -> Self {
         self.law = Box::new(law);
@@ -60,27 +61,27 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         self
     }
 
-    /// The law is asked once in so long, and not before so many have finished since.
+    /// The law is asked once per `window`, and only after `samples` requests have finished since.
     pub fn window(mut self, window: Duration, samples: u64) -> Self {
         (self.window, self.least) = (window, samples);
         self
     }
 
-    /// Which latency of a window counts, 0 to 100.
+    /// The percentile of a window's latencies that the law sees, 0 to 100.
     pub fn percentile(mut self, percentile: f64) -> Self {
         self.percentile = percentile;
         self
     }
 
-    /// How many latencies of a window are kept, 8 bytes each; of more, an even choice.
+    /// How many latencies of a window are kept, 8 bytes each; of more, a uniform sample.
     pub fn keep(mut self, samples: usize) -> Self {
         self.most = samples;
         self
     }
 
-    /// The limit grows to at most `factor - decay x log10(n)` times the `n` that were in flight, or `floor` times, or to
-    /// `n + 1`, whichever is most: what is not used is not known to be there. It also keeps a law from running ahead of
-    /// a queue that fills slowly.
+    /// Bounds the growth of the limit. With `n` in flight it is at most `factor - decay x log10(n)` times `n`, or
+    /// `floor` times `n`, or `n + 1`, whichever is most: unused capacity is not known to be there. It also keeps a law
+    /// from running ahead of a queue that fills slowly.
     pub fn headroom(mut self, factor: f64, decay: f64, floor: f64) -> Self {
         self.headroom = Some(Headroom { factor, decay, floor });
         self
@@ -92,10 +93,10 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         self
     }
 
-    /// Makes the limit. It starts at that of the limiter, or at the bound that is nearest to it.
+    /// Makes the limit. It starts at the limiter's own limit, or at the bound nearest to it.
     ///
     /// # Errors
-    /// The first setting that cannot be. The limiter is left as it was.
+    /// The first setting that is out of bounds. The limiter is left as it was.
     pub fn build(self) -> Result<Adaptive<L>, AdaptiveError> {
         let (floor, ceiling) = (self.floor, self.ceiling);
         if floor == 0 || floor > ceiling || ceiling as u64 > 1 << 32 {

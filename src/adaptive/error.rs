@@ -1,41 +1,41 @@
-//! Why numbers do not make an adaptive limit.
+//! Errors of adaptive settings.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A setting of an [`Adaptive`](super::Adaptive) limit that cannot be.
+/// A setting of an [`Adaptive`](super::Adaptive) limit that is out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum AdaptiveError {
     /// The floor must be at least 1 and at most the ceiling, and the ceiling at most 2^32.
     Bounds {
-        /// The floor that was given.
+        /// The given floor.
         floor: usize,
-        /// The ceiling that was given.
+        /// The given ceiling.
         ceiling: usize,
     },
     /// The percentile must be 0 to 100.
     Percentile {
-        /// What was given.
+        /// The given percentile.
         given: f64,
     },
     /// A window must be at most 365 days.
     Window {
-        /// What was given.
+        /// The given window.
         given: Duration,
     },
     /// The most latencies to keep must be 1 to 65,536.
     Samples {
-        /// What was given.
+        /// The given number.
         given: usize,
     },
     /// The factor must be at least the floor, the floor at least 1, the decay at least 0, all of them finite.
     Headroom {
-        /// The factor that was given.
+        /// The given factor.
         factor: f64,
-        /// The decay that was given.
+        /// The given decay.
         decay: f64,
-        /// The floor that was given.
+        /// The given floor.
         floor: f64,
     },
 }

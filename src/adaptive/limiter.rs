@@ -1,9 +1,9 @@
 //! A resizable limiter that learns its limit.
 
 use super::builder::AdaptiveBuilder;
+use super::law::LimitLaw;
 use super::resizable::Resizable;
 use super::tuner::{Settings, Tuner};
-use crate::algo::adaptive::LimitLaw;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -15,14 +15,14 @@ use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 
-/// A limiter whose limit finds itself, from how long its work takes and whether it is dropped for overload.
+/// A limiter whose limit adapts to the latency of its work, and to drops for overload.
 ///
 /// It learns from [`Permit::finish`](crate::Permit::finish): [`Outcome::Success`] counts with the time since the
-/// admission, [`Outcome::Overload`] as dropped. [`Outcome::Failure`] only comes back: an error that is quick says nothing
-/// of a queue. So do permits that are dropped. Feed one sample per attempt, not one per sequence of retries.
+/// admission, [`Outcome::Overload`] as dropped. [`Outcome::Failure`] and dropped permits only come back: a quick error
+/// says nothing of a queue. Feed one sample per attempt, not one per sequence of retries.
 ///
-/// The law is asked once per window. The limit changes by [`Resizable::set_limit`], at once, and is never below the
-/// floor nor above the ceiling. While less than half of it is used no law raises it.
+/// The law is asked once per window. The limit changes by [`Resizable::set_limit`], at once, within the floor and the
+/// ceiling. No law raises it while less than half of it is used.
 ///
 /// # Fairness
 /// That of the limiter inside.
@@ -80,22 +80,22 @@ impl<L: Resizable> Adaptive<L> {
         self.limiter.limit()
     }
 
-    /// Holds the limit at `limit`, or at the bound nearest to it, while the law goes on learning: for tests, and for
-    /// bad days.
+    /// Holds the limit at `limit`, or at the bound nearest to it, while the law goes on learning: for tests and
+    /// emergencies.
     pub fn pin(&self, limit: usize) {
         let limit = limit.clamp(self.settings.floor, self.settings.ceiling);
         self.tuner.lock().pinned = Some(limit);
         self.apply();
     }
 
-    /// Goes back to what the law says.
+    /// Goes back to the law's limit.
     pub fn unpin(&self) {
         self.tuner.lock().pinned = None;
         self.apply();
     }
 
-    /// Has the limiter do what the tuner says. A change wakes waiters, so it is made outside the lock, and looked at once
-    /// more: of two who change it at once, whoever is last sees the target of both.
+    /// Applies the tuner's limit to the limiter. A change wakes waiters, so it is made outside the lock, and the target
+    /// is read once more: of two threads that change it at once, the last sees the target of both.
     fn apply(&self) {
         let mut applied = None;
         loop {
@@ -117,8 +117,8 @@ impl<L: Resizable> Adaptive<L> {
         let in_flight = self.limiter.in_use() as u64;
         let latency = now.ticks_since(started);
         let mut asked = (self.tuner.lock()).learn(&self.settings, &self.clock, now, latency, in_flight, dropped);
-        // A window that another thread ended meanwhile is asked about as well. No third: a law that uses its limiter ends one
-        // each time.
+        // A window that another thread ended meanwhile is asked about as well. No third: a law that uses its limiter
+        // ends one each time.
         for _ in 0..2 {
             let Some(question) = asked else { return };
             let mut lent = Lent {
@@ -137,7 +137,7 @@ impl<L: Resizable> Adaptive<L> {
     }
 }
 
-/// A law that is asked: it comes back, also when it panics.
+/// A law that is being asked: it comes back, also when it panics.
 struct Lent<'a> {
     tuner: &'a Mutex<Tuner>,
     law: Option<Box<dyn LimitLaw>>,
@@ -152,7 +152,7 @@ impl Drop for Lent<'_> {
 }
 
 impl<L: Resizable> Limiter for Adaptive<L> {
-    /// When the work began, in ticks, and what the limiter inside remembers.
+    /// The start of the work, in ticks, and the ticket of the limiter inside.
     type Ticket = (u64, L::Ticket);
 
     #[inline]
@@ -176,7 +176,7 @@ impl<L: Resizable> Limiter for Adaptive<L> {
     }
 
     fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        // What is in flight is read while this still is.
+        // The number in flight is read while this request is still in it.
         both(
             || {
                 if let Outcome::Success | Outcome::Overload = outcome {
@@ -209,18 +209,19 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         self.limiter.clocks(visit);
     }
 
-    /// What was learnt counts for a minute without work, or for a hundred windows if that is more. Nothing may be in use.
+    /// A learnt limit counts for a minute without work, or for a hundred windows if that is more. Nothing may be in
+    /// use.
     fn is_pristine(&self, now: &ClockReading) -> bool {
         let (as_new, target) = {
             let tuner = self.tuner.lock();
             let as_new = tuner.is_pristine(&self.settings, &self.clock, now.now(&self.clock));
             (as_new, tuner.target())
         };
-        // Another limit than the law says was set by the user.
+        // A limit that differs from the law's was set by the user.
         as_new && self.limiter.in_use() == 0 && self.limiter.limit() == target
     }
 
-    /// The limiter inside, as it stands; its kind is `adaptive`.
+    /// The status of the limiter inside, with the kind `adaptive`.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.limiter.visit_status(&mut |mut status| {
             status.kind = "adaptive";

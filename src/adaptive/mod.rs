@@ -1,23 +1,34 @@
-//! Limits that find themselves: a resizable limiter, and a law that sets its limit from what its work has met.
+//! Adaptive limits: a resizable limiter, and a law that sets its limit from latency and drops.
 //!
-//! | law | what it goes by | prefer it when |
+//! | law | input | prefer it when |
 //! |---|---|---|
-//! | [`Aimd`] | drops and time-outs | the resource says no by itself |
+//! | [`Aimd`] | drops and time-outs | the resource refuses by itself |
 //! | [`Vegas`] | latency beside the shortest seen | latency is steady, and a queue should stay short |
 //! | [`Gradient`] | latency beside the least, which is measured now and then | short dips of the limit are bearable |
-//! | [`Gradient2`] | latency beside its long average | latency varies, and bursts should be borne |
-//! | [`Trend`] | latency beside its recent average, and what concurrency brings | latency drifts, and is not compared with long ago |
+//! | [`Gradient2`] | latency beside its long average | latency varies, and bursts should be tolerated |
+//! | [`Trend`] | latency beside its recent average, and the effect of concurrency | latency drifts, and is not compared with long ago |
 //!
-//! `docs/adaptive.md` has them all on the same plant.
+//! `docs/adaptive.md` compares them on the same plant.
 
+mod aimd;
 mod builder;
 mod error;
+mod gradient;
+mod gradient2;
+mod law;
 mod limiter;
 mod resizable;
+mod trend;
 mod tuner;
+mod vegas;
 
-pub use crate::algo::adaptive::{Aimd, Gradient, Gradient2, LimitLaw, Sample, Trend, Vegas};
+pub use aimd::Aimd;
 pub use builder::AdaptiveBuilder;
 pub use error::AdaptiveError;
+pub use gradient::Gradient;
+pub use gradient2::Gradient2;
+pub use law::{LimitLaw, Sample};
 pub use limiter::Adaptive;
 pub use resizable::Resizable;
+pub use trend::Trend;
+pub use vegas::Vegas;

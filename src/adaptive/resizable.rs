@@ -1,21 +1,21 @@
-//! What a law can drive.
+//! Limiters that a law can drive.
 
 use crate::core::limiter::Limiter;
 use crate::semaphore::Semaphore;
 use std::sync::Arc;
 
-/// A limiter whose permits are counted, and whose count can be changed while it runs.
+/// A limiter with a number of permits that can be changed while it runs.
 pub trait Resizable: Limiter {
-    /// How many permits there are.
+    /// The number of permits.
     fn limit(&self) -> usize;
 
-    /// Changes how many there are, at once, also below what is held.
+    /// Changes the number of permits at once, also below the number held.
     fn set_limit(&self, limit: usize);
 
-    /// How many are held.
+    /// The number of permits held.
     fn in_use(&self) -> usize;
 
-    /// Is told that the limit may become as large as `most`: an ask for no more is worth waiting.
+    /// Announces that the limit may become as large as `most`: an ask for no more is worth waiting.
     fn may_reach(&self, most: usize) {
         let _ = most;
     }

@@ -1,14 +1,14 @@
 //! The settings of a breaker.
 
-use super::circuit::{CircuitBreaker, Config};
+use super::circuit_breaker::{CircuitBreaker, Config};
 use super::count_window::CountWindow;
 use super::error::BreakerError;
 use super::event::BreakerEvent;
 use super::history::{History, Learnt};
 use super::open_time::OpenTime;
+use super::thresholds::Thresholds;
 use super::time_window::TimeWindow;
 use super::window::Window;
-use crate::algo::breaker::Judge;
 use crate::core::limiter::Outcome;
 use crate::time::Clock;
 use std::fmt;
@@ -54,7 +54,7 @@ enum Length {
 }
 
 impl BreakerBuilder {
-    /// The most probes of a trial.
+    /// The most probes of a half-open circuit.
     pub const MAX_PROBES: u64 = 1 << 20;
 
     pub(super) fn new() -> Self {
@@ -76,50 +76,50 @@ impl BreakerBuilder {
         }
     }
 
-    /// Judges by the last `calls` results, exactly. 4 bytes each.
+    /// Evaluates the last `calls` results, exactly. 4 bytes each.
     pub fn count_window(mut self, calls: usize) -> Self {
         self.window = Length::Calls(calls);
         self
     }
 
-    /// Judges by the results of the last `time`. The window moves in tenths: it covers nine to ten of them.
+    /// Evaluates the results of the last `time`. The window moves in tenths: it covers nine to ten of them.
     pub fn time_window(mut self, time: Duration) -> Self {
         self.window = Length::Time(time);
         self
     }
 
-    /// Rates conclude nothing from fewer results than these. A count window that is smaller needs to be full.
+    /// The number of results below which rates conclude nothing. A smaller count window needs to be full.
     pub fn minimum_calls(mut self, calls: u64) -> Self {
         self.minimum = calls;
         self
     }
 
-    /// Opens when so great a part of the results are failures, above 0 to 1, rounded down to a millionth.
+    /// Opens when this part of the results, above 0 to 1, are failures. Rounded down to a millionth.
     pub fn failure_rate(mut self, rate: f64) -> Self {
         self.failure_rate = Some(rate);
         self
     }
 
-    /// Does not judge the window by failures. Probes are still judged by them, at one half.
+    /// Ignores failures in the window. Probes are still judged by them, at one half.
     pub fn any_failure_rate(mut self) -> Self {
         self.failure_rate = None;
         self
     }
 
-    /// Opens when so great a part of the results, above 0 to 1, took longer than `after`, failed or not.
+    /// Opens when this part of the results, above 0 to 1, took longer than `after`, failed or not.
     pub fn slow_calls(mut self, after: Duration, rate: f64) -> Self {
         self.slow = Some((after, rate));
         self
     }
 
-    /// Opens at so many failures without a success between them, however few calls there were.
+    /// Opens at `failures` failures without a success between them, after any number of calls.
     pub fn consecutive_failures(mut self, failures: u64) -> Self {
         self.consecutive = Some(failures);
         self
     }
 
-    /// Thresholds follow what is usual: a part of failures, or of slow calls, that stands out opens the circuit, also
-    /// below the rates that are set, which are the most that is borne. Probes are judged so as well.
+    /// Lets thresholds follow the usual rates. An unusual part of failures, or of slow calls, opens the circuit, also
+    /// below the rates that are set, which stay the maximum. Probes are judged by the same thresholds.
     ///
     /// ```
     /// # use tollgate::{Ask, BreakerState, CircuitBreaker, LimiterExt, ManualClock, Outcome, breaker::History};
@@ -145,16 +145,16 @@ impl BreakerBuilder {
         self
     }
 
-    /// How many probes a half-open circuit lets through, and judges by the same rates. They are asked for like any
-    /// permit, and come back when they are dropped, cancelled, or refused by a later leg.
+    /// How many probes a half-open circuit lets through; it judges them by the same rates. A probe is asked for like
+    /// any permit, and comes back when it is dropped, cancelled, or refused by a later leg.
     pub fn probes(mut self, probes: u64) -> Self {
         self.probes = probes;
         self
     }
 
-    /// When too few probes are left and the latest went out so long ago, the circuit opens again: a resource that does not
-    /// answer is not well. So is a probe that was [forgotten](crate::Permit::forget). Whoever asks then opens it, and a
-    /// policy in whose line somebody waits asks by itself.
+    /// When too few probes are left and the latest went out this long ago, the circuit opens again: a resource that
+    /// does not answer is not well. A probe that was [forgotten](crate::Permit::forget) counts as unanswered, too. The
+    /// next call opens it, and a policy with waiters calls by itself.
     pub fn probe_timeout(mut self, timeout: Duration) -> Self {
         self.probe_timeout = timeout;
         self
@@ -202,8 +202,8 @@ impl BreakerBuilder {
         self
     }
 
-    /// Says what an outcome means, knowing how long the work took. Unless set, failures and overload count as failures.
-    /// [`Outcome::Ignored`] is recorded nowhere, and a probe that ends so is free again.
+    /// Maps an outcome, given how long the work took. Unless set, failures and overload count as failures.
+    /// [`Outcome::Ignored`] is not recorded, and a probe that ends so is free again.
     ///
     /// It runs in `finish`, outside every lock.
     pub fn classifier(mut self, classify: impl Fn(Outcome, Duration) -> Outcome + Send + Sync + 'static) -> Self {
@@ -211,7 +211,7 @@ impl BreakerBuilder {
         self
     }
 
-    /// Called after each change of state, outside every lock, by whoever brought it about.
+    /// Called after each change of state, outside every lock, by the thread that made the change.
     pub fn on_event(mut self, listener: impl Fn(BreakerEvent) + Send + Sync + 'static) -> Self {
         self.listener = Some(Box::new(listener));
         self
@@ -232,7 +232,7 @@ impl BreakerBuilder {
     /// Makes the breaker, closed.
     ///
     /// # Errors
-    /// The first setting that cannot be, with what was given and what is allowed.
+    /// The first setting that is out of bounds, with the given value and the bounds.
     pub fn build(self) -> Result<CircuitBreaker, BreakerError> {
         let minimum = Self::count("minimum calls", self.minimum, u64::MAX)?;
         let failure_rate = self.failure_rate.map(|rate| Self::rate("failure rate", rate));
@@ -258,7 +258,7 @@ impl BreakerBuilder {
         let chart = self.history.map(|history| history.check(minimum)).transpose()?;
         let learnt = chart.map(Learnt::new);
 
-        // Nothing is wrong: only now is a clock looked at, which may take its time.
+        // All settings are valid: only now is a clock read, which may take its time.
         let clock = self.clock.unwrap_or_default();
         let window = match time {
             None => Window::Count(CountWindow::new(calls.unwrap_or(1) as usize)),
@@ -267,7 +267,7 @@ impl BreakerBuilder {
                 Window::Time(TimeWindow::new(segment, clock.now().ticks()))
             }
         };
-        let judge = Judge {
+        let thresholds = Thresholds {
             minimum,
             failure_rate,
             slow_rate,
@@ -276,8 +276,11 @@ impl BreakerBuilder {
         let config = Config {
             times_calls,
             is_plain: self.classifier.is_none() && consecutive.is_none() && learnt.is_none(),
-            judge,
-            alarm: learnt.as_ref().map_or(judge, |learnt| learnt.lowest(judge)).alarm(),
+            thresholds,
+            alarm: learnt
+                .as_ref()
+                .map_or(thresholds, |learnt| learnt.lowest(thresholds))
+                .alarm(),
             learnt,
             slow_after: slow_after.map(|after| clock.ticks_of(after)),
             consecutive,

@@ -1,28 +1,28 @@
-//! The last so many calls, exactly, without a lock.
+//! The last `size` calls, exactly, without a lock.
 //!
 //! | word | high bits | low bits |
 //! |---|---|---|
 //! | `head` | period (13), position (17): below the size while the window fills, then between one and two sizes | failed (17), slow (17) |
-//! | `slots[i]` | period (30) | mark (2) |
+//! | `slots[i]` | period (30) | result (2) |
 //!
-//! Whoever has a result claims a position and counts the result, by one compare-exchange, and writes its slot, unless that
-//! says success as well. What the slot said is then taken out of the counts. Hence the invariant: `head` counts what the
-//! slots say, and what has been claimed and is about to be written.
+//! A result claims a position and is counted, by one compare-exchange. Then its slot is written, unless it says success
+//! before and after. The slot's old result is then subtracted from the counts. Hence the invariant: `head` counts the
+//! results in the slots, plus the claims that are about to be written.
 //!
-//! A window that is full and of which `head` counts nothing bad is of successes alone, whoever is about to write to it. One
-//! more would be the same window at another position: nothing is written.
+//! A full window of which `head` counts no bad result has successes only, whichever writes are under way. One more
+//! success would be the same window at another position: nothing is written.
 //!
-//! Counts that are too high by that are seen by counting the slots before anything is concluded. A word of another period
-//! is left alone: a new period starts by one store, and what comes late changes nothing in it. Periods are told apart as
-//! long as nobody sleeps through 2^13 of them between finding its own to be the current one and claiming.
+//! The counts may be too high while writes are under way, so the slots are counted before anything is concluded. A word
+//! of another period is left alone: a new period starts by one store, and late results change nothing in it. Periods
+//! are told apart unless a thread sleeps through 2^13 of them between checking the current one and claiming.
 
-use crate::algo::breaker::{Alarm, Counts, Mark};
+use super::thresholds::{Alarm, CallCounts, CallResult};
 use crate::sync::shim::atomic::{AtomicU32, AtomicU64, Ordering};
 
-const MARK_BITS: u32 = 2;
+const RESULT_BITS: u32 = 2;
 const FAILED: u32 = 1;
 const SLOW: u32 = 2;
-/// Half of the periods that a slot can tell apart: those further ahead are taken for older ones.
+/// Half of the periods that a slot can tell apart: those further ahead count as older.
 const HALF: u32 = 1 << 29;
 const FIELD_BITS: u32 = 17;
 const FIELD: u64 = (1 << FIELD_BITS) - 1;
@@ -52,38 +52,38 @@ fn position(head: u64) -> u64 {
     head >> POSITION & FIELD
 }
 
-fn slot(period: u64, mark: Mark) -> u32 {
-    let failed = if mark.failed { FAILED } else { 0 };
-    let slow = if mark.slow { SLOW } else { 0 };
-    (period as u32) << MARK_BITS | failed | slow
+fn slot(period: u64, result: CallResult) -> u32 {
+    let failed = if result.failed { FAILED } else { 0 };
+    let slow = if result.slow { SLOW } else { 0 };
+    (period as u32) << RESULT_BITS | failed | slow
 }
 
 /// True when `word` was written in the period of `mine`.
 fn same_period(word: u32, mine: u32) -> bool {
-    word >> MARK_BITS == mine >> MARK_BITS
+    word >> RESULT_BITS == mine >> RESULT_BITS
 }
 
 /// True when `word` was written in a later period than `mine`.
 fn is_newer(word: u32, mine: u32) -> bool {
-    let ahead = (word >> MARK_BITS).wrapping_sub(mine >> MARK_BITS) & (2 * HALF - 1);
+    let ahead = (word >> RESULT_BITS).wrapping_sub(mine >> RESULT_BITS) & (2 * HALF - 1);
     ahead != 0 && ahead < HALF
 }
 
-/// What the mark of a slot adds to `head`.
+/// The result of a slot, as `head` counts it.
 #[inline]
 fn weight(slot: u32) -> u64 {
     u64::from(slot & FAILED != 0) << FIELD_BITS | u64::from(slot & SLOW != 0)
 }
 
-/// What a slot that says `old` is counted for where `new` is to stand: nothing, if it is of an older period.
+/// How much a slot `old` is counted for before `new` replaces it: nothing, if it is of an older period.
 #[inline]
 fn counted(old: u32, new: u32) -> u64 {
     if same_period(old, new) { weight(old) } else { 0 }
 }
 
-/// What `head` says of bad results.
-fn bad(word: u64) -> Counts {
-    Counts {
+/// The bad results in `head`.
+fn bad(word: u64) -> CallCounts {
+    CallCounts {
         calls: 0,
         failed: word >> FIELD_BITS & FIELD,
         slow: word & FIELD,
@@ -98,7 +98,7 @@ impl CountWindow {
             head: AtomicU64::new(empty(0)),
             round: (size as u64) << POSITION,
             // As of the period before the first: empty.
-            slots: (0..size).map(|_| AtomicU32::new(u32::MAX << MARK_BITS)).collect(),
+            slots: (0..size).map(|_| AtomicU32::new(u32::MAX << RESULT_BITS)).collect(),
         }
     }
 
@@ -108,24 +108,24 @@ impl CountWindow {
 
     /// Begins `period`, empty. By the holder of the machine's lock, before the period is published.
     pub(super) fn reset(&self, period: u64) {
-        // Whoever records in this period has read the word that publishes it. Swapped, so that a late claim comes
+        // A thread that records in this period has read the word that publishes it. Swapped, so that a late claim comes
         // before it or fails.
         self.head.swap(empty(period), Ordering::Relaxed);
     }
 
-    /// Records `n` results. True when the window has reached what it needs to be condemned, by these.
+    /// Records `n` results. True if they have made the window reach the alarm.
     ///
-    /// Whoever makes it worse looks at the counts; if they are not enough, somebody who comes later will, or whoever makes
-    /// the window large enough.
+    /// A thread that makes the window worse checks the counts. If they are not enough, a later one checks, or the one
+    /// that makes the window large enough.
     #[inline]
-    pub(super) fn record(&self, period: u64, mark: Mark, n: u64, alarm: &Alarm) -> bool {
+    pub(super) fn record(&self, period: u64, result: CallResult, n: u64, alarm: &Alarm) -> bool {
         // More than fit push each other out.
-        (0..n.min(self.size())).fold(false, |look, _| look | self.record_one(period, mark, alarm))
+        (0..n.min(self.size())).fold(false, |look, _| look | self.record_one(period, result, alarm))
     }
 
     #[inline(always)]
-    pub(super) fn record_one(&self, period: u64, mark: Mark, alarm: &Alarm) -> bool {
-        let new = slot(period, mark);
+    pub(super) fn record_one(&self, period: u64, result: CallResult, alarm: &Alarm) -> bool {
+        let new = slot(period, result);
         if weight(new) == 0 && self.is_spotless(period) {
             return false;
         }
@@ -140,7 +140,7 @@ impl CountWindow {
             || (position + 1 == alarm.calls && !seeded!("breaker_looks_at_bad_only"))
     }
 
-    /// The next position, counted as `new`. Nothing when the period is over.
+    /// Claims the next position, counted as `new`. `None` if the period is over.
     #[inline]
     fn claim(&self, period: u64, new: u32) -> Option<u64> {
         let mut seen = self.head.load(Ordering::Relaxed);
@@ -160,10 +160,10 @@ impl CountWindow {
         }
     }
 
-    /// True when `period` goes on and its window is full of successes: one more would leave it as it is.
+    /// True if `period` goes on and its window is full of successes: one more would leave it as it is.
     #[inline]
     fn is_spotless(&self, period: u64) -> bool {
-        // Relaxed: where it says so, the window is the same before and after, whenever that was.
+        // Relaxed: if it says so, the window is the same before and after, whenever that was.
         let (head, round) = (self.head.load(Ordering::Relaxed), self.round);
         // Of another period, it is beyond two rounds.
         let place = head ^ empty(period);
@@ -171,7 +171,7 @@ impl CountWindow {
         place.wrapping_sub(from) < 2 * round - from && place << (u64::BITS - POSITION) == 0
     }
 
-    /// `head` at the next position: after the last place of the second round comes the first of it.
+    /// `head` at the next position: the first place of the second round follows the last one.
     #[inline]
     fn step(&self, head: u64) -> u64 {
         let next = head + (1 << POSITION);
@@ -189,7 +189,7 @@ impl CountWindow {
         &self.slots[index as usize]
     }
 
-    /// Writes the slot that was claimed, and that seemed to say `old`. True when that is worth a look.
+    /// Writes the claimed slot, which seemed to say `old`. True if the counts have reached the alarm.
     #[inline(never)]
     fn write(&self, slot_word: &AtomicU32, mut old: u32, new: u32, period: u64, alarm: &Alarm) -> bool {
         loop {
@@ -200,7 +200,7 @@ impl CountWindow {
                 slot_word.store(new, Ordering::Relaxed);
                 break;
             }
-            // Acquire and release: pairs with itself. Whoever pushes out a result comes after that was counted, so that no
+            // Acquire and release: pairs with itself. A thread replaces a result after that was counted, so that no
             // field of bad results is ever too low. SeqCst: see `look`.
             match slot_word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
                 Ok(_) => break,
@@ -214,7 +214,7 @@ impl CountWindow {
         weight(new) != 0 && self.look(period, alarm)
     }
 
-    /// Takes what a slot said out of the counts, unless the period is over.
+    /// Subtracts a slot's old result from the counts, unless the period is over.
     fn settle(&self, period: u64, less: u64) {
         let mut seen = self.head.load(Ordering::Relaxed);
         while is_of(seen, period) {
@@ -230,11 +230,11 @@ impl CountWindow {
         }
     }
 
-    /// True when enough is bad for a judgement, by what is counted once a slot has been written.
+    /// True if the counts have reached the alarm, read once a slot has been written.
     ///
-    /// Of all who make the window worse at once, whoever is the last to write a slot finds the claims of the others counted
-    /// here, and their slots written when it judges. Hence the one order in which the claims, the slots, this reading, and
-    /// the fence of whoever judges stand.
+    /// Consider several threads that make the window worse at once. The last to write a slot finds the claims of the
+    /// others counted here, and their slots written when it evaluates the window. So the claims, the slots, this
+    /// reading, and the fence in `evaluate` need one total order.
     fn look(&self, period: u64, alarm: &Alarm) -> bool {
         // loom has that order for fences alone.
         #[cfg(tollgate_loom)]
@@ -254,25 +254,25 @@ impl CountWindow {
         }
     }
 
-    /// What the window holds, but for results that are being recorded.
-    pub(super) fn counts(&self, period: u64) -> Counts {
+    /// The counts of the window; results that are being recorded may count twice.
+    pub(super) fn counts(&self, period: u64) -> CallCounts {
         let head = self.head.load(Ordering::Relaxed);
         let calls = self.calls(head, period);
-        let Counts { failed, slow, .. } = bad(head);
-        Counts {
+        let CallCounts { failed, slow, .. } = bad(head);
+        CallCounts {
             calls,
             failed: failed.min(calls),
             slow: slow.min(calls),
         }
     }
 
-    /// What the slots say.
-    pub(super) fn recount(&self, period: u64) -> Counts {
-        let mut counts = Counts {
+    /// Counts the slots.
+    pub(super) fn recount(&self, period: u64) -> CallCounts {
+        let mut counts = CallCounts {
             calls: self.calls(self.head.load(Ordering::Relaxed), period),
-            ..Counts::default()
+            ..CallCounts::default()
         };
-        let mine = slot(period, Mark::default());
+        let mine = slot(period, CallResult::default());
         let slots = self.slots.iter().map(|word| word.load(Ordering::Relaxed));
         for word in slots.filter(|&word| same_period(word, mine)) {
             counts.failed += u64::from(word & FAILED != 0);
@@ -293,36 +293,36 @@ mod tests {
         slow: u64::MAX,
     };
 
-    /// Three marks in four say the same as the one before: what pushes out its like is as frequent as what does not.
+    /// Three results in four are the same as the one before: equal and unequal replacements are about as frequent.
     #[test]
-    fn what_is_counted_is_what_the_slots_say() {
+    fn the_counts_are_those_of_the_slots() {
         for size in [1, 2, 3, 7, 64] {
             let window = CountWindow::new(size);
             for period in [0, 1, 5] {
                 window.reset(period);
                 let mut last = VecDeque::new();
-                let (mut seed, mut mark) = (period + 1, Mark::default());
+                let (mut seed, mut result) = (period + 1, CallResult::default());
                 for _ in 0..20 * size {
                     // The generator of D. Knuth's MMIX.
                     seed = seed
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
                     if seed >> 62 == 0 {
-                        mark = Mark {
+                        result = CallResult {
                             failed: seed >> 61 & 1 == 1,
                             slow: seed >> 60 & 1 == 1,
                         };
                     }
-                    window.record(period, mark, 1, &NEVER);
-                    last.push_back(mark);
+                    window.record(period, result, 1, &NEVER);
+                    last.push_back(result);
                     if last.len() > size {
                         last.pop_front();
                     }
-                    let mut expected = Counts::default();
-                    last.iter().for_each(|&mark| expected.add(mark, 1));
+                    let mut expected = CallCounts::default();
+                    last.iter().for_each(|&result| expected.add(result, 1));
                     assert_eq!(window.counts(period), expected);
                     assert_eq!(window.recount(period), expected);
-                    assert_eq!(window.counts(period + 1), Counts::default());
+                    assert_eq!(window.counts(period + 1), CallCounts::default());
                 }
             }
         }
@@ -330,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_slot_of_a_later_period_is_left_alone() {
-        let good = Mark::default();
-        let both = Mark {
+        let good = CallResult::default();
+        let both = CallResult {
             failed: true,
             slow: true,
         };
@@ -358,23 +358,23 @@ mod tests {
             (window.counts(6), window.recount(6)),
             (window.recount(6), window.counts(6))
         );
-        // What it claimed in an older period is counted nowhere, and takes nothing from this one.
+        // A claim of an older period is counted nowhere, and takes nothing from this one.
         window.settle(5, weight(late));
         assert_eq!(window.counts(6).failed, 1);
     }
 
-    /// Whoever makes the window worse, or large enough, is told to look, and nobody else.
+    /// A result that makes the window worse, or large enough, reports it; no other does.
     #[test]
-    fn who_is_to_look() {
+    fn only_results_that_may_open_the_circuit_are_reported() {
         let window = CountWindow::new(4);
         let (good, failed) = (
-            Mark::default(),
-            Mark {
+            CallResult::default(),
+            CallResult {
                 failed: true,
                 slow: false,
             },
         );
-        let slow = Mark {
+        let slow = CallResult {
             failed: false,
             slow: true,
         };
@@ -383,7 +383,7 @@ mod tests {
             failed: 2,
             slow: 2,
         };
-        let looks = |mark| window.record_one(0, mark, &alarm);
+        let looks = |result| window.record_one(0, result, &alarm);
         assert_eq!([failed, good, good, good].map(looks), [false, false, true, false]);
         // The first of them pushes out a failure.
         assert_eq!(

@@ -1,10 +1,10 @@
-//! Why numbers do not make a circuit breaker.
+//! Errors of breaker settings.
 
 use super::builder::BreakerBuilder;
 use std::fmt;
 use std::time::Duration;
 
-/// A setting of a [`CircuitBreaker`](crate::CircuitBreaker) that cannot be.
+/// A setting of a [`CircuitBreaker`](crate::CircuitBreaker) that is out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum BreakerError {
@@ -12,38 +12,38 @@ pub enum BreakerError {
     Rate {
         /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The given value.
         given: f64,
     },
     /// A count must be within bounds.
     Count {
         /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The given value.
         given: u64,
-        /// The greatest that is allowed; the least is 1.
+        /// The greatest value allowed; the least is 1.
         most: u64,
     },
     /// A length of time must be above zero and at most 365 days.
     Time {
         /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The given value.
         given: Duration,
     },
     /// The factor by which the open time grows must be 1 to 100.
     Factor {
-        /// What was given.
+        /// The given factor.
         given: f64,
     },
     /// The standard deviations must be above 0 and at most 100.
     Deviations {
-        /// What was given.
+        /// The given number.
         given: f64,
     },
     /// The jitter must be 0 to 1.
     Jitter {
-        /// What was given.
+        /// The given jitter.
         given: f64,
     },
 }
@@ -81,7 +81,7 @@ impl std::error::Error for BreakerError {}
 /// The checks that settings share.
 impl BreakerBuilder {
     pub(super) fn rate(setting: &'static str, given: f64) -> Result<u64, BreakerError> {
-        // Down, so that two thirds are reached by two of three.
+        // Rounded down, so that two of three reach two thirds.
         let millionths = (given * 1e6).floor();
         if (1.0..=1e6).contains(&millionths) {
             Ok(millionths as u64)

@@ -1,19 +1,20 @@
-//! What a breaker tells: its state, its numbers, and the changes of its state.
+//! The state of a breaker, its metrics, and its events.
 
-use crate::algo::breaker::{Counts, Judge, State};
+use super::machine::CircuitState;
+use super::thresholds::{CallCounts, Thresholds};
 use std::time::Duration;
 
 /// The state of a [`CircuitBreaker`](crate::CircuitBreaker).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BreakerState {
-    /// Admits, and judges by the window.
+    /// Admits, and evaluates the window.
     Closed,
-    /// Refuses until its time is over.
+    /// Refuses until the open time is over.
     Open,
-    /// Admits so many probes, and judges by them.
+    /// Admits a number of probes, and evaluates them.
     HalfOpen,
-    /// Refuses until it is told otherwise.
+    /// Refuses until the state is changed by hand.
     ForcedOpen,
     /// Admits everything and records nothing.
     Disabled,
@@ -21,35 +22,35 @@ pub enum BreakerState {
     MetricsOnly,
 }
 
-impl From<State> for BreakerState {
-    fn from(state: State) -> Self {
+impl From<CircuitState> for BreakerState {
+    fn from(state: CircuitState) -> Self {
         match state {
-            State::Closed => Self::Closed,
-            State::Disabled => Self::Disabled,
-            State::MetricsOnly => Self::MetricsOnly,
-            State::Open => Self::Open,
-            State::HalfOpen => Self::HalfOpen,
-            State::ForcedOpen => Self::ForcedOpen,
+            CircuitState::Closed => Self::Closed,
+            CircuitState::Disabled => Self::Disabled,
+            CircuitState::MetricsOnly => Self::MetricsOnly,
+            CircuitState::Open => Self::Open,
+            CircuitState::HalfOpen => Self::HalfOpen,
+            CircuitState::ForcedOpen => Self::ForcedOpen,
         }
     }
 }
 
-/// What a breaker has seen: in its window while it is closed, of its probes while it is half-open, and what opened it
-/// while it is open.
+/// The counts of a breaker: of its window while it is closed, of its probes while it is half-open, and those that
+/// opened it while it is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakerMetrics {
     /// The state.
     pub state: BreakerState,
-    /// How often the state has changed.
+    /// The number of changes of state so far.
     pub period: u64,
-    /// How many results there are.
+    /// The number of results.
     pub calls: u64,
-    /// How many of them are failures.
+    /// The failures among them.
     pub failed: u64,
-    /// How many of them are slow, failed or not.
+    /// The slow results among them, failed or not.
     pub slow: u64,
-    /// How many attempts have been refused in this state.
+    /// The refused attempts in this state.
     pub refused: u64,
     /// The number of results below which the rates say nothing.
     pub minimum: u64,
@@ -59,7 +60,13 @@ pub struct BreakerMetrics {
 }
 
 impl BreakerMetrics {
-    pub(super) fn new(state: State, period: u64, counts: Counts, refused: u64, judge: Judge) -> Self {
+    pub(super) fn new(
+        state: CircuitState,
+        period: u64,
+        counts: CallCounts,
+        refused: u64,
+        thresholds: Thresholds,
+    ) -> Self {
         Self {
             state: state.into(),
             period,
@@ -67,18 +74,18 @@ impl BreakerMetrics {
             failed: counts.failed,
             slow: counts.slow,
             refused,
-            minimum: judge.minimum,
+            minimum: thresholds.minimum,
             usual: (None, None),
-            thresholds: (judge.failure_rate, judge.slow_rate),
+            thresholds: (thresholds.failure_rate, thresholds.slow_rate),
         }
     }
 
-    /// The part of the results that are failures, 0 to 1; `None` while there are too few.
+    /// The part of the results that are failures, 0 to 1; `None` if there are too few results.
     pub fn failure_rate(&self) -> Option<f64> {
         self.rate(self.failed)
     }
 
-    /// The part of the results that are slow, 0 to 1; `None` while there are too few.
+    /// The part of the results that are slow, 0 to 1; `None` if there are too few results.
     pub fn slow_rate(&self) -> Option<f64> {
         self.rate(self.slow)
     }
@@ -88,18 +95,18 @@ impl BreakerMetrics {
         self
     }
 
-    /// The part of the calls that usually fails, as [history](crate::breaker::History) has it; `None` without one, or
-    /// before it knows.
+    /// The usual part of failures, from [history](crate::breaker::History); `None` without a history, or before it has
+    /// learnt enough.
     pub fn usual_failure_rate(&self) -> Option<f64> {
         self.usual.0.map(part)
     }
 
-    /// The part of the calls that is usually slow, likewise.
+    /// The usual part of slow calls, likewise.
     pub fn usual_slow_rate(&self) -> Option<f64> {
         self.usual.1.map(part)
     }
 
-    /// The part of failures that opens the circuit, for so many results as there are; `None` when it is not judged.
+    /// The part of failures that opens the circuit, for the current number of results; `None` if it is not judged.
     pub fn failure_threshold(&self) -> Option<f64> {
         self.thresholds.0.map(part)
     }
@@ -114,12 +121,12 @@ impl BreakerMetrics {
     }
 }
 
-/// Of millionths.
+/// As a fraction.
 fn part(millionths: u64) -> f64 {
     millionths as f64 / 1e6
 }
 
-/// A change of state. Events of several threads may be told in another order than they happened:
+/// A change of state. Events of several threads may arrive in another order than they happened:
 /// [`period`](Self::period) has their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -130,12 +137,12 @@ pub struct BreakerEvent {
     pub to: BreakerState,
     /// The number of this change, counting from 1.
     pub period: u64,
-    /// How many results were judged; zero when none were.
+    /// The number of results judged; zero if none were.
     pub calls: u64,
-    /// How many of them were failures.
+    /// The failures among them.
     pub failed: u64,
-    /// How many of them were slow.
+    /// The slow results among them.
     pub slow: u64,
-    /// For how long it is open, when it is.
+    /// How long it is open, if it is.
     pub open_for: Option<Duration>,
 }

@@ -4,29 +4,27 @@
 //! |---|---|
 //! | [`CircuitBreaker`] | the breaker: a limiter that learns from outcomes |
 //! | [`BreakerBuilder`] | its settings: windows, thresholds, probes, open time, classifier, events |
-//! | [`History`] | thresholds that follow what is usual |
+//! | [`History`] | thresholds that follow the usual rates |
 //! | [`OpenTime`] | how long it stays open: fixed, growing, computed, with jitter |
 //! | [`BreakerEvent`] | a change of its state |
-//! | [`BreakerMetrics`] | what it has seen |
+//! | [`BreakerMetrics`] | the counts of its window, or of its probes |
 
 mod builder;
-mod circuit;
+mod circuit_breaker;
 mod count_window;
 mod error;
 mod event;
 mod history;
-mod limiter;
+mod machine;
 mod open_time;
 mod streak;
+mod thresholds;
 mod time_window;
-mod verbs;
 mod window;
-mod word;
 
 pub use builder::BreakerBuilder;
-pub use circuit::CircuitBreaker;
+pub use circuit_breaker::{BreakerTicket, CircuitBreaker};
 pub use error::BreakerError;
 pub use event::{BreakerEvent, BreakerMetrics, BreakerState};
 pub use history::History;
-pub use limiter::BreakerTicket;
 pub use open_time::{OpenTime, Trip};

@@ -5,11 +5,11 @@ use super::error::BreakerError;
 use std::fmt;
 use std::time::Duration;
 
-/// What is known when a circuit opens, for an open time that is computed.
+/// The input of a computed open time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Trip {
-    /// How often in a row it has opened, this time included; it starts anew once the circuit has closed.
+    /// How many times in a row it has opened, this time included; it starts anew once the circuit has closed.
     pub attempt: u32,
     /// How many calls were judged.
     pub calls: u64,
@@ -51,8 +51,8 @@ impl OpenTime {
         }
     }
 
-    /// Whatever `compute` says. It runs outside every lock. When it panics, the circuit opens for 30 s, and the panic
-    /// goes on.
+    /// The time that `compute` returns. It runs outside every lock. If it panics, the circuit opens for 30 s, and the
+    /// panic goes on.
     pub fn computed(compute: impl Fn(Trip) -> Duration + Send + Sync + 'static) -> Self {
         Self {
             law: Law::Computed(Box::new(compute)),
@@ -85,7 +85,7 @@ impl OpenTime {
     pub(super) fn after(&self, trip: Trip, random: f64) -> Duration {
         let time = match &self.law {
             Law::Growing { first, factor, most } => {
-                // Beyond this power any growth has reached any length that is allowed, and a factor of 1 stays 1.
+                // Beyond this power any growth exceeds every allowed length, and a factor of 1 stays 1.
                 let power = trip.attempt.saturating_sub(1).min(1 << 20) as i32;
                 let seconds = first.as_secs_f64() * factor.powi(power);
                 if *factor == 1.0 {

@@ -1,4 +1,4 @@
-//! How many failures came one after the other: a period and a count in one word (32 bits each).
+//! The number of failures in a row: a period and a count in one word (32 bits each).
 
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ impl Streak {
 
     /// Begins `period`. By the holder of the machine's lock, before the period is published.
     pub(super) fn reset(&self, period: u64) {
-        // Relaxed: whoever records in this period has read the word that publishes it.
+        // Relaxed: a thread that records in this period has read the word that publishes it.
         self.0.swap(period << 32, Ordering::Relaxed);
     }
 
@@ -21,7 +21,7 @@ impl Streak {
         self.0.load(Ordering::Relaxed) & u64::from(u32::MAX) != 0
     }
 
-    /// Records `n` results and returns how long the streak is; zero when the period is over.
+    /// Records `n` results and returns the length of the streak; zero if the period is over.
     #[inline]
     pub(super) fn record(&self, period: u64, failed: bool, n: u64) -> u64 {
         let tag = period << 32;

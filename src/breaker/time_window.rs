@@ -1,11 +1,11 @@
-//! The calls of the last so much time, in segments, without a lock.
+//! The calls of the last span of time, in segments, without a lock.
 //!
-//! A segment has a number, which only grows, and rests at that number modulo the count of places. Each of its words carries the
-//! number beside the count (36 and 28 bits), so that whoever comes first in a new segment starts it by writing. A new
-//! period skips as many numbers as there are segments: what an older period recorded, or still records, lies outside of
+//! A segment has a number, which only grows, and its place is that number modulo the number of places. Each of its
+//! words carries the number beside the count (36 and 28 bits), so that the first result in a new segment starts it by
+//! writing. A new period skips as many numbers as there are segments: late records of an older period lie outside of
 //! the window at once.
 
-use crate::algo::breaker::{Counts, Mark};
+use super::thresholds::{CallCounts, CallResult};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
 
 const COUNT_BITS: u32 = 28;
@@ -25,7 +25,7 @@ pub(super) struct TimeWindow {
     inverse: u64,
     /// The instant at which segment zero would have begun, modulo 2^64.
     origin: AtomicU64,
-    /// The newest segment in which something was bad.
+    /// The newest segment with a bad result.
     bad: AtomicU64,
     segments: Box<[Segment; TimeWindow::PLACES]>,
 }
@@ -33,7 +33,7 @@ pub(super) struct TimeWindow {
 impl TimeWindow {
     pub(super) const SEGMENTS: usize = 10;
     const SPAN: u64 = Self::SEGMENTS as u64;
-    /// More than the window needs, as a power of two is a remainder for nothing.
+    /// More than the window needs: the remainder by a power of two is a mask.
     const PLACES: usize = Self::SEGMENTS.next_power_of_two();
 
     /// A window of [`SEGMENTS`](Self::SEGMENTS) times `segment` ticks, which begins at `now`.
@@ -54,18 +54,18 @@ impl TimeWindow {
         window
     }
 
-    /// Has segment `number` begin at `now`.
+    /// Lets segment `number` begin at `now`.
     fn begin(&self, number: u64, now: u64) {
         let before = number.wrapping_mul(self.segment);
         // Release: pairs with (O) in `record`.
         self.origin.store(now.wrapping_sub(before), Ordering::Release);
     }
 
-    /// In which segment `now` is.
+    /// The number of the segment of `now`.
     #[inline]
     fn number(&self, origin: u64, now: u64) -> u64 {
         let since = now.wrapping_sub(origin);
-        // One too few where the rest is a segment or more, and never more than that: the inverse is too small by less than
+        // One too few if the rest is a segment or more, and never off by more: the inverse is too small by less than
         // one in 2^64.
         let number = ((u128::from(since) * u128::from(self.inverse)) >> 64) as u64;
         number + u64::from(since - number * self.segment >= self.segment)
@@ -77,11 +77,12 @@ impl TimeWindow {
         self.begin(number + Self::SPAN + 1, now);
     }
 
-    /// Records `n` results, if `is_current` says so once the period's origin has been read. True when the window may
-    /// have become worse.
+    /// Records `n` results, if `is_current` says so once the period's origin has been read. True if the window may have
+    /// become worse.
     #[inline]
-    pub(super) fn record(&self, mark: Mark, n: u64, now: u64, is_current: impl Fn() -> bool) -> bool {
-        // (O) Acquire: whoever reads the origin of a newer period here sees in `is_current` that the older one is over.
+    pub(super) fn record(&self, result: CallResult, n: u64, now: u64, is_current: impl Fn() -> bool) -> bool {
+        // (O) Acquire: a thread that reads the origin of a newer period sees in `is_current` that the older one is
+        // over.
         let origin = self.origin.load(Ordering::Acquire);
         if !is_current() && !seeded!("breaker_trusts_origin") {
             return false;
@@ -90,23 +91,23 @@ impl TimeWindow {
         let segment = &self.segments[(number % Self::PLACES as u64) as usize];
         let n = n.min(COUNT);
         add(&segment.calls, number, n);
-        if mark.failed {
+        if result.failed {
             add(&segment.failed, number, n);
         }
-        if mark.slow {
+        if result.slow {
             add(&segment.slow, number, n);
         }
-        if mark.failed | mark.slow {
-            // SeqCst: of a call that makes the window large enough and one that makes it bad enough, at least one sees
-            // the other: each adds to a segment and then reads all, this one `bad` as well.
+        if result.failed | result.slow {
+            // SeqCst: consider a call that makes the window large enough and one that makes it bad enough. Each adds to
+            // a segment and then reads all, this one `bad` as well; so at least one sees the other.
             self.bad.fetch_max(number, Ordering::SeqCst);
             return true;
         }
-        // A success makes nothing worse, but it may be the one that is needed to conclude anything.
+        // A success makes nothing worse, but it may be the call that makes the window large enough.
         number.saturating_sub(self.bad.load(Ordering::SeqCst)) < Self::SPAN
     }
 
-    pub(super) fn counts(&self, now: u64) -> Counts {
+    pub(super) fn counts(&self, now: u64) -> CallCounts {
         let newest = self.number(self.origin.load(Ordering::Acquire), now);
         let sum = |count: fn(&Segment) -> &AtomicU64| {
             let words = self
@@ -118,10 +119,10 @@ impl TimeWindow {
                 .map(|word| word & COUNT)
                 .sum::<u64>()
         };
-        // What is bad is added after the call, and read before it: never more of it than calls.
+        // A bad result is added after its call, and read before it: never more bad results than calls.
         let (failed, slow) = (sum(|segment| &segment.failed), sum(|segment| &segment.slow));
         let calls = sum(|segment| &segment.calls);
-        Counts {
+        CallCounts {
             calls,
             failed: failed.min(calls),
             slow: slow.min(calls),
@@ -129,8 +130,7 @@ impl TimeWindow {
     }
 }
 
-/// Adds `n` to the word of segment `number`, or starts it. A segment that has made room for a newer one is out of the
-/// window.
+/// Adds `n` to the word of segment `number`, or starts it. A segment whose place has a newer one is out of the window.
 #[inline]
 fn add(word: &AtomicU64, number: u64, n: u64) {
     let tag = number & NUMBER;
@@ -189,24 +189,24 @@ mod tests {
     #[test]
     fn the_last_segments_are_counted() {
         let window = TimeWindow::new(1, 100);
-        let mark = |at: u64| Mark {
+        let result = |at: u64| CallResult {
             failed: at.is_multiple_of(3),
             slow: at.is_multiple_of(4),
         };
         for at in 100..150 {
-            window.record(mark(at), 2, at, || true);
+            window.record(result(at), 2, at, || true);
             let last = (at - 9).max(100)..=at;
-            let mut expected = Counts::default();
-            last.for_each(|at| expected.add(mark(at), 2));
+            let mut expected = CallCounts::default();
+            last.for_each(|at| expected.add(result(at), 2));
             assert_eq!(window.counts(at), expected, "at {at}");
         }
-        assert!(!window.record(mark(0), 1, 150, || false));
+        assert!(!window.record(result(0), 1, 150, || false));
         window.reset(149);
-        assert_eq!(window.counts(149), Counts::default());
-        assert!(!window.record(mark(1), 1, 149, || true));
-        assert!(window.record(mark(3), 1, 149, || true));
-        // A success is worth a look while something bad is in the window.
-        assert!(window.record(mark(1), 1, 158, || true));
-        assert!(!window.record(mark(1), 1, 159, || true));
+        assert_eq!(window.counts(149), CallCounts::default());
+        assert!(!window.record(result(1), 1, 149, || true));
+        assert!(window.record(result(3), 1, 149, || true));
+        // A success is reported while a bad result is in the window.
+        assert!(window.record(result(1), 1, 158, || true));
+        assert!(!window.record(result(1), 1, 159, || true));
     }
 }

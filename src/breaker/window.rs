@@ -1,8 +1,8 @@
-//! The window that a breaker judges by: the last so many calls, or those of the last so much time.
+//! The window of a breaker: the last calls, or those of a span of time.
 
 use super::count_window::CountWindow;
+use super::thresholds::{Alarm, CallCounts, CallResult};
 use super::time_window::TimeWindow;
-use crate::algo::breaker::{Alarm, Counts, Mark};
 
 pub(super) enum Window {
     Count(CountWindow),
@@ -10,13 +10,13 @@ pub(super) enum Window {
 }
 
 impl Window {
-    /// True when a result needs the instant at which it came.
+    /// True if a result needs the instant at which it came.
     #[inline]
     pub(super) fn is_timed(&self) -> bool {
         matches!(self, Self::Time(_))
     }
 
-    /// Begins `period` at `now`, empty. By the holder of the machine's lock, while the word admits nobody.
+    /// Begins `period` at `now`, empty. By the holder of the machine's lock, while the word admits no call.
     pub(super) fn reset(&self, period: u64, now: u64) {
         match self {
             Self::Count(window) => window.reset(period),
@@ -24,33 +24,35 @@ impl Window {
         }
     }
 
-    /// Records `n` results of `period`, while `is_current` says that it is not over. True when it is worth judging.
+    /// Records `n` results of `period`, while `is_current` says that it is not over. True if the window should be
+    /// evaluated.
     #[inline]
     pub(super) fn record(
         &self,
         period: u64,
-        mark: Mark,
+        result: CallResult,
         n: u64,
         now: u64,
         alarm: &Alarm,
         is_current: impl Fn() -> bool,
     ) -> bool {
         match self {
-            Self::Count(window) => window.record(period, mark, n, alarm),
-            Self::Time(window) => window.record(mark, n, now, is_current),
+            Self::Count(window) => window.record(period, result, n, alarm),
+            Self::Time(window) => window.record(result, n, now, is_current),
         }
     }
 
-    /// A quick look, which may see too many bad calls for a moment.
-    pub(super) fn counts(&self, period: u64, now: u64) -> Counts {
+    /// A quick count, which may see too many bad calls for a moment.
+    pub(super) fn counts(&self, period: u64, now: u64) -> CallCounts {
         match self {
             Self::Count(window) => window.counts(period),
             Self::Time(window) => window.counts(now),
         }
     }
 
-    /// A look that takes longer.
-    pub(super) fn recount(&self, period: u64, now: u64) -> Counts {
+    /// An exact count, which takes longer.
+    ///
+    pub(super) fn recount(&self, period: u64, now: u64) -> CallCounts {
         match self {
             Self::Count(window) => window.recount(period),
             Self::Time(window) => window.counts(now),

@@ -346,7 +346,7 @@ impl<'a> Demand<'a> {
     }
 
     /// True when this demand waits in a queue.
-    pub(crate) fn is_in_line(&self) -> bool {
+    pub(crate) fn is_queued(&self) -> bool {
         self.place.is_some()
     }
 

@@ -144,7 +144,7 @@ impl<'a> Due<'a> {
                 distance,
                 mul,
                 shift,
-            } => origin.after_ticks(crate::algo::axis::ticks_until(distance, mul, shift)),
+            } => origin.after_ticks(crate::time::axis::ticks_until(distance, mul, shift)),
         }
     }
 

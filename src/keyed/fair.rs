@@ -1,6 +1,6 @@
 //! One rate for many keys, shared fairly.
 
-use super::deal::{Dealer, GRAIN, Hand, Left};
+use super::max_min::{GRAIN, MaxMin, Share, ShareMark};
 use crate::core::ask::{Demand, Place};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
@@ -18,21 +18,20 @@ use std::sync::Arc;
 
 const LEG: &str = "fair_share";
 
-/// One rate that any number of [`FairShare`]s share: max-min fairly, exactly, without a moment in which it lies idle
-/// while somebody wants it.
+/// One rate shared by any number of [`FairShare`]s: max-min fairly, exactly, and never idle while a share wants it.
 ///
-/// The quota's rate is dealt in equal parts to all shares that are not full; a share holds at most the quota's burst. So a
-/// share that wants less than its part gets all it wants, and the others divide what it leaves. A lone one gets the whole
-/// rate, at once.
+/// The quota's rate is divided in equal parts among all shares that are not full; a share holds at most the quota's
+/// burst. So a share that wants less than its part gets all it wants, and the others divide the rest. A lone share gets
+/// the whole rate, at once.
 ///
-/// In any span of time `t` all shares together take at most `rate x t`, and a burst for each share that takes in it. Where
-/// the bursts may not add up, put a [`TokenBucket`](crate::TokenBucket) behind it that all have in common, in a
+/// In any span of time `t` all shares together take at most `rate x t`, plus a burst for each share that takes in it.
+/// If the bursts may not add up, put a common [`TokenBucket`](crate::TokenBucket) behind it, in a
 /// [`Shared`](super::Shared).
 ///
 /// At [`Quota::unlimited`] everything is admitted, and nothing is counted; at [`Quota::zero`] each share has its burst once.
 ///
-/// A share costs the logarithm of how many there are under one lock, and a refusal looks at those that will be full sooner
-/// than it has what it wants.
+/// Each change of a share costs the logarithm of the number of shares, under one lock. A refusal visits the shares that
+/// will be full before it can be admitted.
 ///
 /// ```
 /// # use tollgate::keyed::FairBudget;
@@ -59,12 +58,12 @@ pub struct FairBudget(Arc<Budget>);
 struct Budget {
     quota: Quota,
     clock: Clock,
-    books: Mutex<Books>,
+    state: Mutex<BudgetState>,
     notify: Notify,
 }
 
-struct Books {
-    dealer: Dealer,
+struct BudgetState {
+    max_min: MaxMin,
     /// The number of the next share.
     next: u64,
 }
@@ -92,25 +91,25 @@ impl FairBudget {
             // Such a count per period is close to one per nanosecond: fewer bits are as exact.
             None => (grains * scale).div_ceil(nanos) << 24,
         };
-        let dealer = Dealer::new(flow, self::grains(quota.burst_size()), clock.now().ticks());
+        let max_min = MaxMin::new(flow, self::grains(quota.burst_size()), clock.now().ticks());
         Self(Arc::new(Budget {
             quota,
             clock: clock.clone(),
-            books: Mutex::new(Books { dealer, next: 0 }),
+            state: Mutex::new(BudgetState { max_min, next: 0 }),
             notify: Notify::new(),
         }))
     }
 
     /// A new share, full.
     pub fn share(&self) -> FairShare {
-        let mut books = self.0.books.lock();
-        let number = books.next;
-        books.next += 1;
-        let hand = Mutex::new(books.dealer.hand(number));
-        drop(books);
+        let mut state = self.0.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let share = Mutex::new(state.max_min.new_share(number));
+        drop(state);
         FairShare {
             budget: Arc::clone(&self.0),
-            hand,
+            share,
             turns: Turns::new(),
         }
     }
@@ -130,37 +129,41 @@ impl fmt::Debug for FairBudget {
 /// One key's part of a [`FairBudget`]: a token bucket whose rate depends on how many others want theirs. Dropping it
 /// leaves its part to them.
 ///
-/// A request for more than the burst is `Oversized`. `retry_after` is true as long as nobody else is admitted: what
-/// others take meanwhile divides the rate among more.
+/// A request for more than the burst is `Oversized`. `retry_after` is true as long as nothing else is admitted: takes
+/// of other shares divide the rate among more.
 ///
 /// # Giving back
-/// A reservation that is cancelled gives back all it took, as long as there was room for that in its share ever since:
-/// what would have overflowed is gone, and so is what other cancels and settlements of the same share have given back
-/// since. So no span exceeds its bound. A settlement to less follows the same rule; one to more is taken now, into debt if need
-/// be.
+/// A cancelled reservation gives back all it took, as long as its share had room for that ever since. Tokens that would
+/// have overflowed are gone, and so are later refunds of the same share. So no span exceeds its bound. A settlement to
+/// less follows the same rule; one to more is taken now, into debt if need be.
 ///
 /// # Memory ordering
 /// None is promised to callers.
 pub struct FairShare {
     budget: Arc<Budget>,
-    /// Taken after the lock of the books, always.
-    hand: Mutex<Hand>,
+    /// Always locked after the lock of the state.
+    share: Mutex<Share>,
     turns: Turns,
 }
 
-/// What a share gave, and what it was left with.
+/// The tokens taken, and the share's state after the take.
 #[derive(Clone, Copy, Debug)]
 pub struct FairTicket {
     tokens: u64,
-    left: Left,
+    mark: ShareMark,
 }
 
 impl Ticket for FairTicket {
     const WORDS: usize = 5;
     #[inline]
     fn write(&self, words: &mut [u64]) {
-        let Left { empty, given } = self.left;
-        let halves = [empty as u64, (empty >> 64) as u64, given as u64, (given >> 64) as u64];
+        let ShareMark { empty, refunded } = self.mark;
+        let halves = [
+            empty as u64,
+            (empty >> 64) as u64,
+            refunded as u64,
+            (refunded >> 64) as u64,
+        ];
         words[0] = self.tokens;
         words[1..5].copy_from_slice(&halves);
     }
@@ -169,9 +172,9 @@ impl Ticket for FairTicket {
         let whole = |at: usize| u128::from(words[at]) | u128::from(words[at + 1]) << 64;
         Self {
             tokens: words[0],
-            left: Left {
+            mark: ShareMark {
                 empty: whole(1),
-                given: whole(3),
+                refunded: whole(3),
             },
         }
     }
@@ -182,11 +185,11 @@ fn grains(tokens: u64) -> u64 {
 }
 
 impl FairShare {
-    /// What the share and its budget look like at `now`.
-    fn with<R>(&self, now: Instant, look: impl FnOnce(&mut Dealer, &mut Hand) -> R) -> R {
-        let mut books = self.budget.books.lock();
-        books.dealer.deal(now.ticks());
-        look(&mut books.dealer, &mut self.hand.lock())
+    /// Runs `look` on the budget and the share, as of `now`.
+    fn with<R>(&self, now: Instant, look: impl FnOnce(&mut MaxMin, &mut Share) -> R) -> R {
+        let mut state = self.budget.state.lock();
+        state.max_min.advance(now.ticks());
+        look(&mut state.max_min, &mut self.share.lock())
     }
 
     /// Takes `n` tokens, or refuses: the method for a share that stands alone.
@@ -201,8 +204,8 @@ impl FairShare {
         self.take(n, now).map(|_| ())
     }
 
-    /// Refuses a demand for `n` at `place` while the heads of queues are before it. One that is never admitted is refused for a reason of its
-    /// own.
+    /// Refuses a demand for `n` at `place` while the heads of queues are before it. One that is never admitted is
+    /// refused later, with its own reason.
     #[cold]
     fn let_try(&self, n: u64, place: Option<&Place<'_>>, now: Instant) -> Result<(), Refusal<'_>> {
         let clock = &self.budget.clock;
@@ -216,33 +219,33 @@ impl FairShare {
         }
     }
 
-    /// When `n` are admitted behind `ahead`.
+    /// When `n` tokens are admitted behind `ahead` others.
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         if n > self.budget.quota.burst_size() {
             return Forecast::Never;
         }
         let wanted = u128::from(n) + u128::from(ahead);
-        let ticks = self.with(now, |dealer, hand| dealer.holds_at(hand, wanted << GRAIN));
+        let ticks = self.with(now, |max_min, share| max_min.holds_at(share, wanted << GRAIN));
         let at = Instant::from_ticks(ticks);
         match at > now {
             false => Forecast::Now,
-            // Nothing comes as time passes.
+            // Nothing is refilled as time passes.
             true if self.budget.quota.is_zero() => Forecast::Event,
             true => Forecast::At(at),
         }
     }
 
-    fn take(&self, n: u64, now: Instant) -> Result<Left, Refusal<'_>> {
+    fn take(&self, n: u64, now: Instant) -> Result<ShareMark, Refusal<'_>> {
         if self.budget.quota.is_unlimited() {
-            return Ok(Left::UNCOUNTED);
+            return Ok(ShareMark::UNCOUNTED);
         }
         if n > self.budget.quota.burst_size() {
             return Err(Refusal::new(Reason::Oversized, LEG, n, Wait::Never));
         }
-        let taken = self.with(now, |dealer, hand| {
-            dealer
-                .take(hand, grains(n))
-                .ok_or_else(|| dealer.holds_at(hand, grains(n).into()))
+        let taken = self.with(now, |max_min, share| {
+            max_min
+                .take(share, grains(n))
+                .ok_or_else(|| max_min.holds_at(share, grains(n).into()))
         });
         taken.map_err(|ticks| {
             let wait = match self.budget.quota.is_zero() {
@@ -253,12 +256,12 @@ impl FairShare {
         })
     }
 
-    /// Whole tokens that could be taken now; the most there are at an unlimited rate. A snapshot.
+    /// Whole tokens that could be taken now; `u64::MAX` at an unlimited rate. A snapshot.
     pub fn available(&self) -> u64 {
         if self.budget.quota.is_unlimited() {
             return u64::MAX;
         }
-        let held = self.with(self.budget.clock.now(), |dealer, hand| dealer.held(hand));
+        let held = self.with(self.budget.clock.now(), |max_min, share| max_min.held(share));
         (held.max(0) >> GRAIN) as u64
     }
 }
@@ -271,19 +274,19 @@ impl Limiter for FairShare {
         if self.turns.is_waited() {
             self.let_try(tokens, demand.place(), now)?;
         }
-        let left = self.take(tokens, now)?;
-        Ok(FairTicket { tokens, left })
+        let mark = self.take(tokens, now)?;
+        Ok(FairTicket { tokens, mark })
     }
 
     fn cancel(&self, ticket: FairTicket, now: &ClockReading) {
         if self.budget.quota.is_unlimited() {
             return;
         }
-        let given = self.with(now.now(&self.budget.clock), |dealer, hand| {
-            dealer.give_back(hand, ticket.left, grains(ticket.tokens))
+        let refunded = self.with(now.now(&self.budget.clock), |max_min, share| {
+            max_min.give_back(share, ticket.mark, grains(ticket.tokens))
         });
-        if given {
-            // Whoever waits at any share: with one that is fuller, all others gain faster.
+        if refunded {
+            // Notifies the waiters at all shares: if one is fuller, the others gain faster.
             self.budget.notify.notify_all();
         }
     }
@@ -295,17 +298,17 @@ impl Limiter for FairShare {
             return 1;
         }
         let (charged, actual_grains) = (grains(ticket.tokens), grains(actual));
-        let given = self.with(
+        let refunded = self.with(
             settlement.reading().now(&self.budget.clock),
-            |dealer, hand| match actual_grains.checked_sub(charged) {
+            |max_min, share| match actual_grains.checked_sub(charged) {
                 Some(more) => {
-                    ticket.left = dealer.take_more(hand, ticket.left, more);
+                    ticket.mark = max_min.take_more(share, ticket.mark, more);
                     false
                 }
-                None => dealer.give_back(hand, ticket.left, charged - actual_grains),
+                None => max_min.give_back(share, ticket.mark, charged - actual_grains),
             },
         );
-        if given {
+        if refunded {
             self.budget.notify.notify_all();
         }
         ticket.tokens = actual;
@@ -341,13 +344,13 @@ impl Limiter for FairShare {
         Some(&self.budget.clock)
     }
 
-    /// As a rate that is the smaller, the more others want theirs: by how many there are now.
+    /// Reports a rate that is divided by the number of shares that want theirs now.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let Budget { quota, clock, .. } = &*self.budget;
         let now = clock.now();
-        let (held, one_at, sharers) = self.with(now, |dealer, hand| {
-            let one_at = dealer.holds_at(hand, 1 << GRAIN);
-            (dealer.held(hand), one_at, dealer.sharers(hand))
+        let (held, one_at, sharers) = self.with(now, |max_min, share| {
+            let one_at = max_min.holds_at(share, 1 << GRAIN);
+            (max_min.held(share), one_at, max_min.sharers(share))
         });
         let next = (quota.count() > 0).then(|| clock.between(now, Instant::from_ticks(one_at)));
         let state = State::by_quota(quota, (held.max(0) >> GRAIN) as u64, next);
@@ -360,7 +363,7 @@ impl Limiter for FairShare {
     }
 
     fn is_pristine(&self, now: &ClockReading) -> bool {
-        !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |dealer, hand| dealer.is_full(hand))
+        !self.turns.is_waited() && self.with(now.now(&self.budget.clock), |max_min, share| max_min.is_full(share))
     }
 
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
@@ -370,10 +373,10 @@ impl Limiter for FairShare {
 
 impl Drop for FairShare {
     fn drop(&mut self) {
-        let mut books = self.budget.books.lock();
-        books.dealer.deal(self.budget.clock.now().ticks());
-        let leaves_more = books.dealer.leave(&self.hand.lock());
-        drop(books);
+        let mut state = self.budget.state.lock();
+        state.max_min.advance(self.budget.clock.now().ticks());
+        let leaves_more = state.max_min.leave(&self.share.lock());
+        drop(state);
         if leaves_more {
             self.budget.notify.notify_all();
         }

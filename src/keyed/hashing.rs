@@ -1,11 +1,11 @@
-//! What keys are hashed by.
+//! The hash functions of keys.
 //!
-//! Whoever chooses keys must not be able to choose keys of one hash: they would fill one run of cells, which every lookup
-//! there walks through under the lock. So the hash has 128 secret bits, which the operating system draws for each map, and
-//! no method of a map tells a hash, or an order that depends on one.
+//! An attacker who chooses keys must not be able to choose keys of one hash: they would fill one run of cells, which
+//! every lookup there walks through under the lock. So the hash has 128 secret bits, which the operating system draws
+//! for each map, and no method of a map reveals a hash, or an order that depends on one.
 //!
-//! foldhash stands up to keys that were chosen in ignorance of the secret. It does not claim to stand up to somebody who
-//! times many single lookups, nanosecond by nanosecond, and solves for the secret; SipHash does.
+//! foldhash resists keys that were chosen without the secret. It does not claim to resist an attacker who times many
+//! single lookups, nanosecond by nanosecond, and solves for the secret; SipHash does.
 
 use foldhash::SharedSeed;
 use foldhash::quality::FoldHasher;
@@ -58,8 +58,8 @@ mod tests {
         }
     }
 
-    /// Given keys that differ in a few bits, or are multiples of a power of two, then both halves of the hash, which say the
-    /// shard and the cell, are spread as evenly as chance spreads them.
+    /// Given keys that differ in a few bits, or are multiples of a power of two, then both halves of the hash (the
+    /// shard and the cell) are spread as evenly as by chance.
     #[test]
     fn keys_that_are_alike_are_spread_evenly() {
         const CELLS: usize = 64;
@@ -72,7 +72,7 @@ mod tests {
                         let hash = (hashing.hash(&(key << shift)) >> half) as u32;
                         counts[((u64::from(hash) * CELLS as u64) >> 32) as usize] += 1;
                     }
-                    // A thousand each, and 32 either way is one standard deviation.
+                    // A thousand each; the standard deviation is 32.
                     assert!(
                         counts.iter().all(|n| (800..1_200).contains(n)),
                         "{shift} {half}: {counts:?}"

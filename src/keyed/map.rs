@@ -1,4 +1,4 @@
-//! The map: which shard, what happens on a miss, and who may be dropped to make room.
+//! The map: the shard of a key, the path of a miss, and the entries that may be evicted for a new key.
 
 use super::hashing::Hashing;
 use super::shards::{self, Shards};
@@ -17,42 +17,42 @@ use std::sync::Arc;
 /// [`get`](Self::get) hands out an [`Arc`] of the key's limiter, which is a limiter itself: it composes with
 /// [`and`](crate::LimiterExt::and), goes into a [`Policy`](crate::Policy), and its owned permits can be moved anywhere.
 ///
-/// # What is kept, and what is dropped
-/// At most `max_entries` keys are kept. When a new one finds no room, an entry is dropped that is
-/// [fresh](Limiter::is_pristine) and that nobody has a hand on: its bucket is full, no permit of it is held, nobody waits,
-/// no setting has been changed. The key of such an entry gets one like it when it comes back, so that no limited key
-/// ever regains a token by being dropped. When no entry may go, the new key is refused with [`KeysFull`], or shares one
-/// limiter with others of its kind: [`overflow`](Self::overflow).
+/// # Eviction
+/// At most `max_entries` keys are kept. When a new one finds no room, an entry is evicted that is
+/// [pristine](Limiter::is_pristine) and has no handle outside the map: its bucket is full, no permit of it is held, nothing
+/// waits for it, and no setting has been changed. If its key comes back, it gets an equal limiter, so no limited key
+/// ever regains a token by eviction. When no entry can be evicted, the new key is refused with [`KeysFull`], or shares
+/// one limiter with other such keys: [`overflow`](Self::overflow).
 ///
-/// A new key looks at 32 entries at most, from where the last one stopped. So it may be refused although a fresh entry
-/// is further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_pristine`](Limiter::is_pristine) is never dropped: your own, unless they do, and `Governed` and
-/// [`Leased`](crate::Leased). A `ChannelSemaphore` is dropped only as long as nothing has asked for its receiver.
+/// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a pristine entry is
+/// further on; a map of up to 32 entries is searched in full. A limiter that does not implement
+/// [`is_pristine`](Limiter::is_pristine) is never evicted: `Governed`, [`Leased`](crate::Leased), and user-made limiters
+/// without it. A `ChannelSemaphore` is evicted only if its receiver was never requested.
 ///
-/// | a limiter that remembers | is as new when |
+/// | limiter | is pristine when |
 /// |---|---|
-/// | [`CircuitBreaker`](crate::CircuitBreaker) | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until others push it out: prefer a window of time |
+/// | [`CircuitBreaker`](crate::CircuitBreaker) | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
 /// | [`Adaptive`](crate::Adaptive) | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
 /// | [`Throttler`](crate::shed::Throttler) | nothing was asked for a window |
-/// | [`RetryBudget`](crate::shed::RetryBudget) | the reserve is there |
-/// | a [`Class`](crate::shed::Class), as a [`Shared`](super::Shared) | at any time: what it holds is not the entry's |
+/// | [`RetryBudget`](crate::shed::RetryBudget) | the reserve is full |
+/// | a [`Class`](crate::shed::Class), as a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
 ///
 /// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
 /// four per processor. A shard may be full a few per cent before the map is.
 ///
 /// # Overrides
-/// The closure that makes a limiter sees the key, and may give each its own quota. At run time, change the limiter that
-/// [`entry`](Self::entry) hands out: an entry whose settings differ from those that it was made with is not fresh, and
-/// stays. For buckets there are [`set_quota`](Keyed::set_quota) and [`unset_quota`](Keyed::unset_quota).
+/// The closure that makes a limiter sees the key, and may give each key its own quota. At run time, change the limiter
+/// that [`entry`](Self::entry) hands out: an entry whose settings have changed is not pristine, and stays. For buckets
+/// there are [`set_quota`](Keyed::set_quota) and [`unset_quota`](Keyed::unset_quota).
 ///
 /// # Memory
-/// At most [`max_bytes`](Self::max_bytes), and what keys and limiters have on the heap themselves. That is
-/// [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each entry, and half as much again of what is not the limiter while a shard
-/// doubles.
+/// At most [`max_bytes`](Self::max_bytes), plus the heap memory of keys and limiters themselves. That is
+/// [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each entry. While a shard doubles, the part that is not the limiter takes
+/// half as much again.
 ///
 /// # Locks
-/// A shard's lock is held while keys are compared: their `Eq` must not use the map. Hashing, making a limiter, asking
-/// whether it is fresh, and dropping run without it.
+/// A shard's lock is held while keys are compared: their `Eq` must not use the map. Hashing, making a limiter, checking
+/// whether it is pristine, and dropping run without it.
 ///
 /// ```
 /// # use tollgate::{Keyed, ManualClock, Quota, TokenBucket};
@@ -70,22 +70,22 @@ use std::sync::Arc;
 /// # Ok::<(), tollgate::KeysFull>(())
 /// ```
 pub struct Keyed<K, L> {
-    shards: Shards<Table<K, Entry<L>>>,
+    shards: Shards<Table<K, MapEntry<L>>>,
     make: Box<Make<K, L>>,
     overflow: Option<Arc<L>>,
     max_entries: usize,
 }
 
-type Shard<K, L> = shards::Shard<Table<K, Entry<L>>>;
+type Shard<K, L> = shards::Shard<Table<K, MapEntry<L>>>;
 type Make<K, L> = dyn Fn(&K) -> Result<L, KeysFull> + Send + Sync;
 
-struct Entry<L> {
+struct MapEntry<L> {
     limiter: Arc<L>,
-    /// Handed out since it was last a candidate for being dropped.
+    /// Handed out since it was last a candidate for eviction.
     touched: bool,
 }
 
-impl<L> Entry<L> {
+impl<L> MapEntry<L> {
     #[inline]
     fn hand_out(&mut self) -> Arc<L> {
         self.touched = true;
@@ -93,38 +93,41 @@ impl<L> Entry<L> {
     }
 }
 
-/// The next limiter that nobody else has a hand on, and the hash of its key.
-fn candidate<K, L>(table: &mut Table<K, Entry<L>>, looks: &mut usize) -> Option<(KeyHash, Arc<L>)> {
-    // Not a count that may be stale: this sees all that was done by whoever let go of it last.
-    let alone = |entry: &mut Entry<L>| Arc::get_mut(&mut entry.limiter).is_some();
+/// The next limiter without a handle outside the map, and the hash of its key.
+fn candidate<K, L>(table: &mut Table<K, MapEntry<L>>, looks: &mut usize) -> Option<(KeyHash, Arc<L>)> {
+    // Not a count that may be stale: this sees all writes of the last holder of a handle.
+    let alone = |entry: &mut MapEntry<L>| Arc::get_mut(&mut entry.limiter).is_some();
     let position = table.sweep(looks, alone)?;
     let (hash, entry) = table.slot(position)?;
     entry.touched = false;
     Some((hash, Arc::clone(&entry.limiter)))
 }
 
-/// Takes a candidate out, unless it has been handed out since.
-fn take_untouched<K, L>(table: &mut Table<K, Entry<L>>, hash: KeyHash, candidate: &Arc<L>) -> Option<(K, Entry<L>)> {
+/// Removes a candidate, unless it has been handed out since.
+fn take_untouched<K, L>(
+    table: &mut Table<K, MapEntry<L>>,
+    hash: KeyHash,
+    candidate: &Arc<L>,
+) -> Option<(K, MapEntry<L>)> {
     let position = table.position_of_value(hash, |entry| Arc::ptr_eq(&entry.limiter, candidate))?;
     let untouched = seeded!("keyed_drops_touched") || !table.slot(position)?.1.touched;
     untouched.then(|| table.remove(position)).flatten()
 }
 
-/// How many entries a new key that finds no room looks at.
+/// How many entries a new key without room checks.
 const LOOKS: usize = 32;
 
-/// What a new key has to do next.
+/// The next step of a new key.
 enum Step<L> {
     MakeOne,
-    /// See whether this one is fresh.
+    /// Check whether this one is pristine.
     Look(KeyHash, Arc<L>),
     GiveUp,
 }
 
 impl<K, L> Keyed<K, L> {
-    /// How many bytes an entry takes at most, once the map is full, without what the key and the limiter have on the heap
-    /// themselves.
-    pub const ENTRY_BYTES: usize = Table::<K, Entry<L>>::SLOT_BYTES + Self::LIMITER_BYTES;
+    /// The most bytes of an entry, once the map is full, without the heap memory of the key and the limiter themselves.
+    pub const ENTRY_BYTES: usize = Table::<K, MapEntry<L>>::SLOT_BYTES + Self::LIMITER_BYTES;
     /// The limiter, and the two counts of its `Arc`.
     const LIMITER_BYTES: usize = size_of::<L>() + 2 * size_of::<usize>();
 
@@ -134,8 +137,8 @@ impl<K, L> Keyed<K, L> {
         Self::try_new(max_entries, move |key| Ok(make(key)))
     }
 
-    /// The same with limiters that cannot always be made: one of them has a leg of another map, which may be full. Such a key
-    /// is refused as one that finds no room.
+    /// The same with a closure that may fail: for example if a leg comes from another map, which may be full. Such a
+    /// key is refused like one without room.
     ///
     /// ```
     /// # use tollgate::keyed::Shared;
@@ -169,8 +172,8 @@ impl<K, L> Keyed<K, L> {
         self
     }
 
-    /// The same map, empty, with keys hashed by SipHash: slower, and safe from those who can time single lookups. See
-    /// [the threats](super#keys-that-somebody-chooses).
+    /// The same map, empty, with keys hashed by SipHash: slower, and safe from an attacker who can time single lookups.
+    /// See [the threats](super#keys-from-outside).
     #[must_use]
     pub fn siphash(mut self) -> Self {
         self.shards = Shards::new(self.max_entries, Hashing::sip(), Table::new);
@@ -192,12 +195,12 @@ impl<K, L> Keyed<K, L> {
         self.max_entries
     }
 
-    /// How many bytes the map takes at most, without what keys and limiters have on the heap themselves: as asked of the
-    /// allocator, while it grows as well.
+    /// The most bytes of the map, without the heap memory of keys and limiters themselves: as asked of the allocator,
+    /// while it grows as well.
     pub fn max_bytes(&self) -> usize {
         // While a shard doubles, its half is there too; and eight cells are the least.
         let shards = self.shards.len() * (size_of::<Shard<K, L>>() + 512);
-        let slots = self.max_entries * Table::<K, Entry<L>>::SLOT_BYTES;
+        let slots = self.max_entries * Table::<K, MapEntry<L>>::SLOT_BYTES;
         self.max_entries * Self::LIMITER_BYTES + slots + slots / 2 + shards
     }
 }
@@ -205,7 +208,7 @@ impl<K, L> Keyed<K, L> {
 impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     /// The limiter of `key`, made if it is new. As long as the handle lives, the entry stays.
     ///
-    /// When there is no room for a new key, this is the overflow limiter, if there is one.
+    /// If there is no room for a new key, this is the overflow limiter, if there is one.
     ///
     /// # Errors
     /// [`KeysFull`] when there is no room and no overflow.
@@ -246,11 +249,11 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     {
         let (shard, hash) = self.shards.place(key);
         let mut table = shard.0.lock();
-        table.find(hash, |known| known.borrow() == key).map(Entry::hand_out)
+        table.find(hash, |known| known.borrow() == key).map(MapEntry::hand_out)
     }
 
-    /// Forgets `key`, whatever its state: the next request for it gets a fresh limiter. Handles that are out stay what
-    /// they are, apart from the map.
+    /// Forgets `key` in any state: the next request for it gets a new limiter. Existing handles keep the old limiter,
+    /// apart from the map.
     pub fn remove<Q>(&self, key: &Q) -> Option<Arc<L>>
     where
         K: Borrow<Q>,
@@ -261,8 +264,8 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         gone.map(|(_, entry)| entry.limiter)
     }
 
-    /// Drops all entries that are fresh and that nobody has a hand on, and returns how many.
-    pub fn evict_fresh(&self) -> usize {
+    /// Evicts all pristine entries without a handle outside the map, and returns their number.
+    pub fn evict_pristine(&self) -> usize {
         let mut dropped = 0;
         for shard in self.shards.iter() {
             let mut looks = {
@@ -273,15 +276,15 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
             loop {
                 let candidate = candidate(&mut shard.0.lock(), &mut looks);
                 let Some((hash, candidate)) = candidate else { break };
-                dropped += usize::from(drop_if_fresh(shard, hash, &candidate));
+                dropped += usize::from(evict_if_pristine(shard, hash, &candidate));
             }
         }
         dropped
     }
 
-    /// Calls `visit` with each key and its limiter, in no order. Keys that come or go meanwhile may be missed. While a limiter is
-    /// visited all entries of its shard stay, so a visit that takes long may leave no room for new keys; no lock is held. Keys are
-    /// cloned under a lock, so their `Clone` must not use the map.
+    /// Calls `visit` with each key and its limiter, in no order. Keys that come or go meanwhile may be missed. While a
+    /// limiter is visited, all entries of its shard stay, so a long visit may leave no room for new keys; no lock is
+    /// held. Keys are cloned under a lock, so their `Clone` must not use the map.
     ///
     /// ```
     /// # use tollgate::{Keyed, Quota, TokenBucket};
@@ -326,7 +329,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                         None => Step::GiveUp,
                     }
                 } else if let Some((key, limiter)) = made.take() {
-                    let mut entry = Entry { limiter, touched: true };
+                    let mut entry = MapEntry { limiter, touched: true };
                     let handle = entry.hand_out();
                     table.insert(hash, key, entry);
                     return Ok(handle);
@@ -341,7 +344,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                     made = Some((key, limiter));
                 }
                 Step::Look(hash, candidate) => {
-                    drop_if_fresh(shard, hash, &candidate);
+                    evict_if_pristine(shard, hash, &candidate);
                 }
                 Step::GiveUp => {
                     return Err(KeysFull {
@@ -353,20 +356,20 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     }
 }
 
-/// Drops the entry of a candidate. When it was chosen nobody else had a hand on it, so that whoever has touched it since
-/// got it from the table, which remembers that.
-fn drop_if_fresh<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
-    // The limiter itself is asked: its handle is here as well, and not alone.
+/// Evicts a candidate if it is pristine. It had no other handle when it was chosen, so a new handle came from the table,
+/// which remembers that.
+fn evict_if_pristine<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidate: &Arc<L>) -> bool {
+    // `L`'s own method: the map's handle is a second one here.
     if !L::is_pristine(candidate, &ClockReading::new()) {
         return false;
     }
-    // A statement of its own: what is taken out is dropped without the lock.
+    // A statement of its own: the removed entry is dropped without the lock.
     let gone = take_untouched(&mut shard.0.lock(), hash, candidate);
     gone.is_some()
 }
 
 impl<K: Hash + Eq> Keyed<K, TokenBucket> {
-    /// Gives `key` a quota of its own, from now on and until it is [unset](Self::unset_quota). Its entry is not dropped
+    /// Gives `key` a quota of its own, from now on and until it is [unset](Self::unset_quota). Its entry is not evicted
     /// meanwhile.
     ///
     /// # Errors
@@ -379,7 +382,7 @@ impl<K: Hash + Eq> Keyed<K, TokenBucket> {
         self.entry(key).map(|bucket| bucket.set_quota(quota, inherit))
     }
 
-    /// Gives `key` the quota back that the map's closure says. Nothing changes when that makes no bucket now.
+    /// Gives `key` the quota of the map's closure again. Nothing changes if the closure fails.
     pub fn unset_quota<Q>(&self, key: &Q, inherit: Inherit)
     where
         K: Borrow<Q>,
@@ -402,8 +405,8 @@ impl<K, L> fmt::Debug for Keyed<K, L> {
     }
 }
 
-/// A new key found no room in a [`Keyed`]: it holds as many as it may, and none that was looked at could go. Waiting does
-/// not help by itself.
+/// A new key found no room in a [`Keyed`]: it is full, and no entry that was checked could be evicted. Waiting does not
+/// help by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeysFull {
     max_entries: usize,

@@ -5,7 +5,7 @@ use super::shards::{Shard, Shards};
 use super::table::{KeyHash, MAX_SLOTS, Table};
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::rate::Quota;
-use crate::rate::plain::Axis;
+use crate::rate::SharedAxis;
 use crate::time::{Clock, Instant};
 use std::borrow::Borrow;
 use std::fmt;
@@ -15,17 +15,17 @@ const LEG: &str = "keyed_rate";
 
 /// A token bucket for each key, all of one quota: a number per key, in a map with a hard bound.
 ///
-/// It admits what a [`Keyed`](super::Keyed) of [`TokenBucket`](crate::TokenBucket)s does, to the token, in a tenth of the
-/// memory and less time. Prefer the other where a key's quota differs or changes, where a caller waits, gives back or
-/// settles, or where the rate is one leg of several.
+/// It admits the same as a [`Keyed`](super::Keyed) of [`TokenBucket`](crate::TokenBucket)s, to the token, in a tenth of
+/// the memory and less time. Prefer the other if quotas differ or change, if callers wait, give back or settle, or if
+/// the rate is one leg of several.
 ///
-/// # What is kept, and what is dropped
-/// At most `max_entries` keys. When a new one finds no room, one whose bucket is full is dropped; whoever owns it loses
-/// and gains nothing, also by a reading of the clock from before that. When none of 64 entries is full, the new key is refused as `Saturated`. As a new key looks on from
-/// where the last one stopped, a map of up to 64 entries is searched in full.
+/// # Eviction
+/// At most `max_entries` keys. When a new one finds no room, a key whose bucket is full is evicted. Its owner loses and
+/// gains nothing, also by an earlier reading of the clock. When none of 64 entries is full, the new key is refused as
+/// `Saturated`. A new key goes on from where the last one stopped, so a map of up to 64 entries is searched in full.
 ///
 /// # Memory
-/// At most [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each key, and what keys have on the heap themselves; half as much again
+/// At most [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each key, plus the heap memory of keys themselves; half as much again
 /// while a shard doubles.
 ///
 /// # Locks
@@ -52,17 +52,17 @@ pub struct KeyedRate<K> {
 }
 
 struct Rates<K> {
-    axis: Axis,
-    /// How far the axis had come when a key was dropped last, as full: by an earlier reading it may not have been.
+    axis: SharedAxis,
+    /// The axis's gain when a key was last evicted as full: by an earlier reading it may not have been full.
     dropped: u64,
     positions: Table<K, u64>,
 }
 
-/// How many entries a new key that finds no room looks at.
+/// How many entries a new key without room checks.
 const LOOKS: usize = 64;
 
 impl<K> KeyedRate<K> {
-    /// How many bytes a key takes at most, without what it has on the heap itself.
+    /// The most bytes of a key, without its own heap memory.
     pub const ENTRY_BYTES: usize = Table::<K, u64>::SLOT_BYTES;
 
     /// An empty map of at most `max_entries` keys, on the real clock. With a maximum of zero every key is refused.
@@ -76,15 +76,15 @@ impl<K> KeyedRate<K> {
         Self::with_clock(self.max_entries, self.quota, clock.clone(), self.shards.into_hashing())
     }
 
-    /// The same, empty, with keys hashed by SipHash: slower, and safe from those who can time single lookups. See
-    /// [the threats](super#keys-that-somebody-chooses).
+    /// The same, empty, with keys hashed by SipHash: slower, and safe from an attacker who can time single lookups. See
+    /// [the threats](super#keys-from-outside).
     #[must_use]
     pub fn siphash(self) -> Self {
         Self::with_clock(self.max_entries, self.quota, self.clock, Hashing::sip())
     }
 
     fn with_clock(max_entries: usize, quota: Quota, clock: Clock, hashing: Hashing) -> Self {
-        let axis = Axis::new(&quota, &clock, clock.now());
+        let axis = SharedAxis::new(&quota, &clock, clock.now());
         let shards = Shards::new(max_entries, hashing, |part| Rates {
             axis,
             dropped: 0,
@@ -120,7 +120,7 @@ impl<K> KeyedRate<K> {
 }
 
 impl<K> Rates<K> {
-    /// How far the axis has come.
+    /// The axis's gain at `now`.
     #[inline(always)]
     fn gained(&mut self, now: Instant) -> u64 {
         match self.axis.gained(now) {
@@ -129,11 +129,12 @@ impl<K> Rates<K> {
         }
     }
 
-    /// Once in the life of an axis, which is an hour at the least, and mostly years.
+    /// Runs once in the life of an axis, which is an hour at the least, and mostly years.
     #[cold]
     fn start_anew(&mut self, now: Instant) -> u64 {
         let (down, gained) = self.axis.start_anew(now);
-        // Whoever comes by an earlier reading than the new start finds nothing: what is full by now was not known to be then.
+        // A reading from before the new start finds nothing: a bucket that is full by now was not known to be full
+        // then.
         let full = match seeded!("keyed_rate_fills_up_anew") {
             true => 0,
             false => self.axis.full_at(gained),
@@ -147,7 +148,7 @@ impl<K> Rates<K> {
         gained
     }
 
-    /// Where a key starts that is not there: it may have been, until the last was dropped.
+    /// The position of a new key: it may have been here, until the last eviction.
     fn start(&self) -> u64 {
         let since = if seeded!("keyed_rate_forgets_when") {
             0
@@ -162,8 +163,8 @@ impl<K: Hash + Eq> KeyedRate<K> {
     /// Takes `n` tokens of `key`, or refuses.
     ///
     /// # Errors
-    /// `RateExceeded`, with a true `retry_after`; `Oversized` when `n` exceeds the burst; `Saturated`, by the leg `keyed`,
-    /// when the key is new and there is no room.
+    /// `RateExceeded`, with a true `retry_after`; `Oversized` if `n` exceeds the burst; `Saturated`, by the leg
+    /// `keyed`, if the key is new and there is no room.
     #[inline]
     pub fn try_acquire<Q>(&self, key: &Q, n: u64) -> Result<(), Refusal<'_>>
     where
@@ -189,7 +190,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
         self.begin(key.to_owned(), n, now, shard, hash)
     }
 
-    fn refusal(&self, n: u64, distance: u64, axis: &Axis, now: Instant) -> Refusal<'_> {
+    fn refusal(&self, n: u64, distance: u64, axis: &SharedAxis, now: Instant) -> Refusal<'_> {
         if n > self.quota.burst_size() {
             return Refusal::new(Reason::Oversized, LEG, n, Wait::Never);
         }
@@ -197,10 +198,10 @@ impl<K: Hash + Eq> KeyedRate<K> {
         Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
     }
 
-    /// The first tokens of a key.
+    /// Takes the first tokens of a key.
     #[cold]
     fn begin(&self, key: K, n: u64, now: Instant, shard: &Shard<Rates<K>>, hash: KeyHash) -> Result<(), Refusal<'_>> {
-        // The key that makes room is dropped after the lock is gone, as is one that is not kept.
+        // The evicted key is dropped after the lock is released, as is one that is not kept.
         let _gone;
         let mut rates = shard.0.lock();
         let gained = rates.gained(now);
@@ -210,7 +211,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
             dropped,
             positions,
         } = &mut *rates;
-        // Somebody may have come first.
+        // Another thread may have added the key meanwhile.
         let known = positions.find(hash, |known| *known == key);
         let before = known.as_deref().copied().unwrap_or(start);
         let after = axis

@@ -1,11 +1,11 @@
-//! Shards: which lock a key is behind.
+//! Shards: each lock guards the keys of one part of the hashes.
 
 use super::hashing::Hashing;
 use super::table::KeyHash;
 use crate::sync::shim::Mutex;
 use std::hash::Hash;
 
-/// Parts of something by the hash of a key, each behind a lock.
+/// Parts by the hash of a key, each behind a lock.
 pub(super) struct Shards<T> {
     shards: Box<[Shard<T>]>,
     hashing: Hashing,
@@ -34,7 +34,7 @@ impl<T> Shards<T> {
         }
     }
 
-    /// The hash function with its secret, of shards that are no longer needed.
+    /// The hash function with its secret, of shards that are dropped.
     pub(super) fn into_hashing(self) -> Hashing {
         self.hashing
     }

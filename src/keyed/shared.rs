@@ -1,4 +1,4 @@
-//! A leg that several limiters have in common.
+//! A leg that several limiters share.
 
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
@@ -7,17 +7,17 @@ use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
 
-/// A handle on a limiter that outlives the limiters which it is a leg of: the global budget behind all keys of a
+/// A handle on a limiter that outlives the limiters it is a leg of: the global budget behind all keys of a
 /// [`Keyed`](crate::Keyed). Clones are the same limiter.
 ///
-/// It differs from an [`Arc`] in one thing: an entry of the map may be dropped whatever the state of what it shares,
+/// It differs from an [`Arc`] in one thing: an entry of the map may be evicted in any state of the shared limiter,
 /// since that state is not the entry's.
 ///
 /// # Fairness
-/// Where each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore) or a rate, keys take
-/// turns: each policy has one place in its queue, that of its head, and joins at the end again once it was served. However
-/// many wait at one key, another key's next request is served within one round. For a rate whose parts hold for requests
-/// that do not wait as well, see [`FairBudget`](super::FairBudget).
+/// If each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore) or a rate, keys take
+/// turns: each policy has one place in its queue, that of its head, and joins at the end again once it was served. With
+/// any number of waiters at one key, another key's next request is served within one round. For a rate whose parts also
+/// hold for requests that do not wait, see [`FairBudget`](super::FairBudget).
 ///
 /// ```
 /// # use tollgate::{Ask, Keyed, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};

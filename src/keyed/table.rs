@@ -1,19 +1,19 @@
 //! One shard of the map: entries in the cells of an open hash table (linear probing, deletion by shifting back), so that
 //! a lookup in a large map touches one place of memory. Plain data: the caller has locked it.
 //!
-//! A hash starts at its proportional cell, `hash x cells / 2^32`. So the number of cells may be any, and a full map has no
-//! more than it needs. Of two that want a cell, the one that has come further has it (Robin Hood hashing; Celis, Larson
-//! and Munro, 1985): so hardly any key is far from its start.
+//! A hash starts at its proportional cell, `hash x cells / 2^32`. So any number of cells is possible, and a full map
+//! has no more than it needs. If two entries want a cell, the one further from its start has it (Robin Hood hashing;
+//! Celis, Larson and Munro, 1985): so hardly any key is far from its start.
 //!
-//! The only foreign code that runs in here is the comparison of two keys. Nothing is dropped in here either: what leaves
-//! is handed out.
+//! The only foreign code that runs in here is the comparison of two keys. Nothing is dropped in here either: removed
+//! entries are returned.
 
 use std::num::NonZeroU32;
 
-/// What a table knows a key by. Never zero, so that an empty cell needs no room to say so.
+/// The hash of a key. Never zero, so that an empty cell needs no room to say so.
 pub(super) type KeyHash = NonZeroU32;
 
-struct Entry<K, V> {
+struct Cell<K, V> {
     key: K,
     value: V,
     hash: KeyHash,
@@ -21,9 +21,9 @@ struct Entry<K, V> {
 
 /// Invariant: no empty cell lies between an entry and the cell at which its hash starts, and one cell at least is empty.
 pub(super) struct Table<K, V> {
-    cells: Box<[Option<Entry<K, V>>]>,
+    cells: Box<[Option<Cell<K, V>>]>,
     len: usize,
-    /// The cell that was last looked at for being dropped.
+    /// The hand of the clock: the cell that eviction checked last.
     hand: usize,
     max: usize,
 }
@@ -34,17 +34,17 @@ pub(super) const MAX_SLOTS: usize = u32::MAX as usize >> 1;
 /// The fewest cells, if there are any.
 const MIN_CELLS: usize = 8;
 
-/// How many cells a lookup takes in at once.
+/// How many cells a lookup compares at once.
 const NEAR: usize = 4;
 
-/// How many cells so many entries need, so that a quarter of all stay empty.
+/// The cells for a number of entries: a quarter of all stay empty.
 const fn cells_for(entries: usize) -> usize {
     entries + entries / 3 + 1
 }
 
 impl<K, V> Table<K, V> {
-    /// What one entry takes in a full table, in bytes.
-    pub(super) const SLOT_BYTES: usize = (size_of::<Option<Entry<K, V>>>() << 2).div_ceil(3);
+    /// The bytes of one entry in a full table.
+    pub(super) const SLOT_BYTES: usize = (size_of::<Option<Cell<K, V>>>() << 2).div_ceil(3);
 
     pub(super) fn new(max: usize) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl<K, V> Table<K, V> {
         if cell + 1 < self.cells.len() { cell + 1 } else { 0 }
     }
 
-    /// The first of the cells right behind `start` that has this hash. Looks at all of them, without a branch that the
+    /// The first of the cells from `start` on that has this hash. Checks all of them, without a branch that the
     /// processor would have to guess: most keys are here.
     #[inline(always)]
     fn near(&self, start: usize, hash: KeyHash) -> Option<usize> {
@@ -88,7 +88,7 @@ impl<K, V> Table<K, V> {
     }
 
     #[inline(always)]
-    fn position(&self, hash: KeyHash, is: impl Fn(&Entry<K, V>) -> bool) -> Option<usize> {
+    fn position(&self, hash: KeyHash, is: impl Fn(&Cell<K, V>) -> bool) -> Option<usize> {
         let start = self.start(hash);
         if let Some(at) = self.near(start, hash)
             && self.cells[at].as_ref().is_some_and(&is)
@@ -98,7 +98,7 @@ impl<K, V> Table<K, V> {
         self.position_slow(start, hash, is)
     }
 
-    fn position_slow(&self, start: usize, hash: KeyHash, is: impl Fn(&Entry<K, V>) -> bool) -> Option<usize> {
+    fn position_slow(&self, start: usize, hash: KeyHash, is: impl Fn(&Cell<K, V>) -> bool) -> Option<usize> {
         let mut at = start;
         // None when there are no cells at all, or when this one is empty.
         while let Some(entry) = self.cells.get(at)? {
@@ -123,10 +123,10 @@ impl<K, V> Table<K, V> {
             self.grow();
         }
         self.len += 1;
-        self.put(Entry { key, value, hash });
+        self.put(Cell { key, value, hash });
     }
 
-    /// To twice the cells. The sizes are halves of the last one, which is just enough for all that there may ever be.
+    /// Doubles the cells. The sizes are halves of the last one, which is just enough for `max` entries.
     #[cold]
     fn grow(&mut self) {
         let most = 2 * self.cells.len().max(MIN_CELLS / 2);
@@ -142,7 +142,7 @@ impl<K, V> Table<K, V> {
         self.rewind();
     }
 
-    /// How far it is from one cell on to another.
+    /// The distance from one cell on to another.
     #[inline]
     fn way(&self, from: usize, to: usize) -> usize {
         if from <= to {
@@ -152,9 +152,9 @@ impl<K, V> Table<K, V> {
         }
     }
 
-    /// Puts an entry into a cell from where its hash starts. Where it has come further than the one that is there, that one
-    /// goes on instead.
-    fn put(&mut self, mut entry: Entry<K, V>) {
+    /// Puts an entry into a cell from the start of its hash on. An entry there that is nearer to its own start is moved
+    /// on instead.
+    fn put(&mut self, mut entry: Cell<K, V>) {
         let mut at = self.start(entry.hash);
         let mut come = 0;
         while let Some(there) = &self.cells[at] {
@@ -171,8 +171,8 @@ impl<K, V> Table<K, V> {
         self.cells[at] = Some(entry);
     }
 
-    /// Removes what is in a cell that is not empty, and moves those behind it back as long as that brings them no nearer
-    /// than their start.
+    /// Removes the entry of a cell that is not empty, and moves those behind it back as long as that brings them no
+    /// nearer than their start.
     pub(super) fn remove(&mut self, position: usize) -> Option<(K, V)> {
         let entry = self.cells[position].take()?;
         self.len -= 1;
@@ -193,13 +193,13 @@ impl<K, V> Table<K, V> {
         self.remove(position)
     }
 
-    /// Starts the hand anew, at an empty cell: nothing is ever moved across one.
+    /// Resets the hand to an empty cell: nothing is ever moved across one.
     pub(super) fn rewind(&mut self) {
         self.hand = self.cells.iter().position(Option::is_none).unwrap_or(0);
     }
 
-    /// The cell of the next entry whose value may go, as far as `may_go` can tell. Takes one off `looks` for each entry that
-    /// it looks at. The hand goes down, so that whatever moves into a gap has been looked at.
+    /// The cell of the next entry that `may_go` accepts. Takes one off `looks` for each entry checked. The hand goes
+    /// down, so that an entry that moves into a gap has been checked already.
     pub(super) fn sweep(&mut self, looks: &mut usize, may_go: impl Fn(&mut V) -> bool) -> Option<usize> {
         while *looks > 0 && self.len > 0 {
             let above = if self.hand == 0 { self.cells.len() } else { self.hand };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     proptest! {
-        /// Given hashes that collide, when keys come and go, then the table holds what a map holds.
+        /// Given hashes that collide, when keys come and go, then the table has the entries of a map.
         #[test]
         fn it_is_a_map(
             steps in prop::collection::vec((0u32..40, 0u8..3), 1..300), spread in 1u32..8, max in 40usize..1_000,
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_looks_at_each_slot_once_also_when_it_drops_some() {
+    fn a_sweep_visits_each_slot_once_also_when_it_removes_some() {
         let mut table = Table::<u32, u32>::new(100);
         for key in 0..100 {
             table.insert(spread_out(key), key, key);
@@ -319,14 +319,14 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_what_is_stated() {
+    fn a_full_table_takes_the_stated_bytes() {
         for max in [1, 2, 5, 64, 1_000, 1_001, 65_535] {
             let mut table = Table::<u64, u64>::new(max);
             for key in 0..max as u32 {
                 table.insert(spread_out(key), key.into(), 0);
             }
             assert!(!table.has_room());
-            let bytes = table.cells.len() * size_of::<Option<Entry<u64, u64>>>();
+            let bytes = table.cells.len() * size_of::<Option<Cell<u64, u64>>>();
             assert!(bytes <= max * Table::<u64, u64>::SLOT_BYTES + 24, "{max}");
         }
     }

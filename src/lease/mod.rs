@@ -1,9 +1,9 @@
-//! Leases: a thread takes several tokens at once, and spends them without asking anybody.
+//! Leases: a thread takes several tokens at once, and spends them without shared memory.
 //!
-//! What admission costs is reading the clock and one compare-exchange. [`Leased`] does both once per `k` admissions: in
-//! between, admission is a subtraction in the memory of the thread. Prefer a bare bucket where every token must be there
-//! for whoever comes next, or where a window must hold by the instants of the work: parked tokens are spent later than they
-//! were counted.
+//! The cost of an admission is reading the clock and one compare-exchange. [`Leased`] does both once per `k`
+//! admissions; in between, an admission is a subtraction in the memory of the thread. Prefer a bare bucket if every
+//! token must be available to the next caller, or if a window must hold by the instants of the work: parked tokens are
+//! spent later than they were counted.
 
 mod parked;
 
@@ -16,36 +16,36 @@ use crate::rate::{BucketTicket, SlidingWindow, TokenBucket};
 use crate::sync::notify::Notify;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};
-use parked::{Home, Parked};
+use parked::{Origin, Parked};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A limiter whose units are spent by admission, so that `finish` and `forget` do nothing: a rate. Only of such can units
+/// A limiter whose units are spent by admission, so that `finish` and `forget` do nothing: a rate. Only such units can
 /// be taken ahead.
-pub trait Spend: Limiter {
-    /// Gives back the last `unspent` units of those that `ticket` took, by the rules of [`cancel`](Limiter::cancel): at most
-    /// those, and no window is breached by it.
+pub trait Prepaid: Limiter {
+    /// Gives back the last `unspent` units of `ticket`, by the rules of [`cancel`](Limiter::cancel): at most those, and
+    /// no window is breached by it.
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading);
 
     /// Takes `units` that have been spent already, into debt if need be. The ticket can be settled and given back.
     fn charge(&self, units: u64, now: &ClockReading) -> Self::Ticket;
 }
 
-impl Spend for TokenBucket {
+impl Prepaid for TokenBucket {
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading) {
         self.cancel(ticket.last(unspent), now);
     }
 
     fn charge(&self, units: u64, now: &ClockReading) -> BucketTicket {
-        // Nothing was charged yet, and all of it should have been.
+        // Nothing is charged yet, and all of it should be.
         let mut ticket = BucketTicket::NOTHING;
         self.settle(&mut ticket, charged(units, now));
         ticket
     }
 }
 
-impl Spend for SlidingWindow {
+impl Prepaid for SlidingWindow {
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading) {
         self.cancel(ticket.last(unspent), now);
     }
@@ -56,7 +56,7 @@ impl Spend for SlidingWindow {
     }
 }
 
-impl<L: Spend> Spend for Shared<L> {
+impl<L: Prepaid> Prepaid for Shared<L> {
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading) {
         L::give_back(self, ticket, unspent, now);
     }
@@ -66,35 +66,35 @@ impl<L: Spend> Spend for Shared<L> {
     }
 }
 
-/// The settlement by which `units` in all are charged.
+/// The settlement that charges `units` in all.
 fn charged(units: u64, now: &ClockReading) -> Settlement<'_> {
     let spent = Cost::new("spent");
     Settlement::new(spent, units, now).per(spent)
 }
 
-/// A rate of which each thread takes `k` units at a time, and spends them alone. A handle: clones are the same.
+/// A rate of which each thread takes `k` units at a time, and spends them alone. A handle: clones share the rate.
 ///
-/// It never admits more than the rate has given out. What is parked, at most `k` in each thread that uses it, is counted by
-/// the rate when it is taken and spent later. So by the instants of the work, a span may hold that much more than the rate
-/// allows: at most `threads x k`; and as much may be refused although it lies with an idle thread.
+/// **Over-admission**: it never admits more than the rate has given out, but the rate counts units when they are
+/// leased, and they are spent later. So by the instants of the work, a span may hold up to `threads x k` more than the
+/// rate allows: `k` in each thread that uses it. Requests may be refused although idle threads have that many units
+/// parked.
 ///
-/// A request for `k` or more is taken of the limiter directly, and so is any when the limiter has no lease to give: near
-/// exhaustion this is the bare limiter, but for what is parked.
-/// [`release`](Self::release) gives back what the calling thread has parked, and so does the end of a thread. (A scoped
-/// thread may be joined before it has ended for good: there, release explicitly.) What other threads have parked when the
-/// last handle goes is lost.
+/// A request for `k` or more is taken of the limiter directly, and so is any if the limiter has no lease to give: near
+/// exhaustion this is the bare limiter, but for parked units. [`release`](Self::release) gives back the units parked by
+/// the calling thread, and so does the end of a thread. (A scoped thread may be joined before it has ended for good:
+/// there, release explicitly.) Units that other threads have parked when the last handle is dropped are lost.
 ///
-/// An instant to retry at is that of the thread that asks, with what it has parked.
+/// `retry_after` is that of the calling thread, with its parked units.
 ///
-/// A reservation that was served from what was parked, and is cancelled or settled to less, goes back to what the thread has
-/// parked, and waiters are told: as long as that thread cancels it, and spends the same lease still. After the next lease it is
-/// lost: what a lease took of a full bucket, which has filled up again since, would be there twice. So a lease is spent once,
-/// whatever is given back, and `threads x k` stays the bound.
+/// A reservation that was served from parked units, and is cancelled or settled to less, returns to the thread's parked
+/// units and notifies the waiters, if the same thread cancels it and still spends the same lease. After the next lease
+/// the units are lost: the bucket may have filled up again since, so they would be there twice. So a lease is spent
+/// once, and `threads x k` stays the bound.
 ///
-/// It never says that it is [fresh](Limiter::is_pristine), since one thread does not see what another has parked. So a
-/// [`Keyed`](crate::Keyed) does not drop one.
+/// It is never [pristine](Limiter::is_pristine), since one thread does not see the units parked by another. So a
+/// [`Keyed`](crate::Keyed) does not evict one.
 ///
-/// It stands directly over the limiter, below [`per`](crate::LimiterExt::per): `Leased::new(bucket, 32).per(TOKENS)`.
+/// Put it directly over the limiter, below [`per`](crate::LimiterExt::per): `Leased::new(bucket, 32).per(TOKENS)`.
 ///
 /// ```
 /// # use tollgate::{Leased, ManualClock, Quota, TokenBucket};
@@ -105,8 +105,8 @@ fn charged(units: u64, now: &ClockReading) -> Settlement<'_> {
 /// rate.release();
 /// assert_eq!((rate.limiter().available(), rate.parked_here()), (99, 0));
 /// ```
-pub struct Leased<L: Spend + 'static> {
-    /// Tells apart what a thread has parked.
+pub struct Leased<L: Prepaid + 'static> {
+    /// The key of the thread's parked units.
     id: u64,
     core: Arc<Core<L>>,
 }
@@ -114,27 +114,27 @@ pub struct Leased<L: Spend + 'static> {
 struct Core<L> {
     limiter: L,
     units: u64,
-    /// Rung when something is put back where it was parked.
+    /// Notified when units return to the parked ones.
     notify: Notify,
 }
 
 impl<L> Core<L> {
-    /// How many units a lease takes of the limiter for an admission of `units`, where so many are parked; nothing when it is
-    /// taken without.
+    /// The units that a lease takes of the limiter for an admission of `units`, with `parked` parked; `None` for no
+    /// lease.
     fn wanted(&self, units: u64, parked: u64) -> Option<u64> {
-        // What is parked already is part of the lease, so that never more than one is.
+        // Parked units are part of the lease, so that never more than one is parked.
         (units < self.units).then(|| self.units - parked.min(units))
     }
 }
 
-impl<L: Spend> Home for Core<L> {
-    fn come_back(&self, words: &[u64], unspent: u64) {
+impl<L: Prepaid> Origin for Core<L> {
+    fn take_back(&self, words: &[u64], unspent: u64) {
         self.limiter
             .give_back(L::Ticket::read(words), unspent, &ClockReading::new());
     }
 }
 
-/// What was taken of what was parked, and of which lease; and what was taken of the limiter itself, if anything was.
+/// The parked units and their lease, and the ticket of the limiter itself, if any was taken.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTicket<T> {
     parked: u64,
@@ -178,10 +178,10 @@ impl<T: Ticket> Ticket for LeaseTicket<T> {
     }
 }
 
-impl<L: Spend> Leased<L> {
+impl<L: Prepaid> Leased<L> {
     /// Leases of `units` each over `limiter`. With 0 or 1 it is the bare limiter.
     pub fn new(limiter: L, units: u64) -> Self {
-        // Relaxed: only that no number is given twice matters.
+        // Relaxed: only uniqueness matters.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -193,22 +193,22 @@ impl<L: Spend> Leased<L> {
         }
     }
 
-    /// The limiter that is leased from. To admit by it directly is to pass what is parked.
+    /// The limiter that is leased from. Admitting by it directly ignores parked units.
     pub fn limiter(&self) -> &L {
         &self.core.limiter
     }
 
-    /// How many units a lease has.
+    /// The units of a lease.
     pub fn units(&self) -> u64 {
         self.core.units
     }
 
-    /// How many units the calling thread has parked.
+    /// The units parked by the calling thread.
     pub fn parked_here(&self) -> u64 {
         Parked::units(self.id)
     }
 
-    /// Gives back what the calling thread has parked: to be called by a thread that will not ask for long.
+    /// Gives back the units parked by the calling thread. Call it in a thread that will be idle.
     pub fn release(&self) {
         Parked::release(self.id);
     }
@@ -226,11 +226,11 @@ impl<L: Spend> Leased<L> {
         self.take(Demand::new(&ask, &reading)).map(|_| ())
     }
 
-    /// Takes a lease and spends `demand` from it, or just takes that.
+    /// Takes a lease and spends `demand` from it, or takes only the demand.
     #[cold]
     fn take(&self, demand: Demand<'_>) -> Result<LeaseTicket<L::Ticket>, Refusal<'_>> {
         let (limiter, units) = (&self.core.limiter, demand.units());
-        // What is parked may not have been at hand.
+        // The parked units may have been in the list.
         let parked = Parked::units(self.id);
         if let Some(lease) = Parked::spend(self.id, units) {
             return Ok(LeaseTicket::parked(units, lease));
@@ -243,24 +243,24 @@ impl<L: Spend> Leased<L> {
                     if let Some(lease) = Parked::park(self.id, &self.core, &ticket, wanted, units) {
                         return Ok(LeaseTicket::parked(units, lease));
                     }
-                    // A thread that is ending keeps nothing any more.
+                    // A thread that is ending parks nothing any more.
                     limiter.give_back(ticket, wanted, demand.reading());
                 }
-                // With what is parked that is less than all of it.
+                // With the parked units that is less than all of it.
                 Err(refused) => sooner = (wanted < units).then_some(refused),
             }
         }
         match limiter.try_reserve(demand) {
             Ok(direct) => Ok(LeaseTicket::direct(direct)),
             Err(refused) => Err(match sooner {
-                // Also where all of it can never be taken at once.
+                // Also if all of it can never be taken at once.
                 Some(sooner) => refused.with_wait(sooner.wait()).with_reason(sooner.reason()),
                 None => refused,
             }),
         }
     }
 
-    /// Parks what was given back of a lease, and tells those who wait.
+    /// Parks returned units of a lease, and notifies the waiters.
     fn put_back(&self, units: u64, lease: u64) {
         if units > 0 && Parked::put_back(self.id, units, lease) {
             self.core.notify.notify_all();
@@ -268,7 +268,7 @@ impl<L: Spend> Leased<L> {
     }
 }
 
-impl<L: Spend> Limiter for Leased<L> {
+impl<L: Prepaid> Limiter for Leased<L> {
     type Ticket = LeaseTicket<L::Ticket>;
 
     #[inline]
@@ -293,7 +293,7 @@ impl<L: Spend> Limiter for Leased<L> {
         }
     }
 
-    /// What is charged beyond what was parked is taken of the limiter, and goes back to it first.
+    /// The charge beyond the parked units is taken of the limiter, and goes back to it first.
     fn settle(&self, ticket: &mut Self::Ticket, settlement: Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
         let (limiter, reading) = (&self.core.limiter, settlement.reading());
@@ -326,7 +326,7 @@ impl<L: Spend> Limiter for Leased<L> {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        // Before what is parked is read.
+        // Before the parked units are read.
         demand.listen(&self.core.notify);
         let (units, ahead) = (demand.units(), demand.ahead());
         let parked = Parked::units(self.id);
@@ -338,14 +338,14 @@ impl<L: Spend> Limiter for Leased<L> {
             return ReadyAt::NOW;
         };
         let (units, ahead) = match ahead {
-            // What is parked is part of a lease, or is not made use of.
+            // Parked units are part of a lease, or are not used.
             0 => (
                 self.core
                     .wanted(units, parked)
                     .map_or(units, |wanted| wanted.min(units)),
                 0,
             ),
-            // At least so many have to come until those ahead are through, whoever takes leases.
+            // At least this many have to come until those ahead are served, by any leases.
             _ => (units.min(missing), missing - units.min(missing)),
         };
         self.core.limiter.ready_at(demand.with_units(units, ahead))
@@ -355,7 +355,7 @@ impl<L: Spend> Limiter for Leased<L> {
         self.core.limiter.clock()
     }
 
-    /// The limiter inside: what threads have parked counts as taken.
+    /// The status of the limiter inside: parked units count as taken.
     fn visit_status(&self, visit: &mut dyn FnMut(crate::core::status::Status<'_>)) {
         self.core.limiter.visit_status(visit);
     }
@@ -368,7 +368,7 @@ impl<L: Spend> Limiter for Leased<L> {
     }
 }
 
-impl<L: Spend> Clone for Leased<L> {
+impl<L: Prepaid> Clone for Leased<L> {
     fn clone(&self) -> Self {
         Self {
             id: self.id,
@@ -377,7 +377,7 @@ impl<L: Spend> Clone for Leased<L> {
     }
 }
 
-impl<L: Spend + fmt::Debug> fmt::Debug for Leased<L> {
+impl<L: Prepaid + fmt::Debug> fmt::Debug for Leased<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Leased")
             .field("limiter", &self.core.limiter)

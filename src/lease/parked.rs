@@ -1,8 +1,9 @@
-//! What a thread has parked, by the number of the lease. Only the thread itself ever touches it.
+//! The units that a thread has parked, by the number of the lease. Only the thread itself ever touches them.
 //!
-//! A few numbers lie where a look suffices; which one lies there was used last of those that share the place. The rest, and
-//! what is needed to give it back, is in a list. They are two things, so that what is at hand needs no look whether the
-//! thread has made it yet, or is ending: it is there from the start, is never dropped, and is empty once the list is gone.
+//! A few slots hold the units at hand; of the limiters that share a slot, the last one used is there. The others, and
+//! the data for giving units back, are in a list. Slots and list are separate, so that a slot needs no check whether
+//! the thread-local exists yet, or is ending: slots exist from the start, are never dropped, and are empty once the
+//! list is gone.
 
 use super::Core;
 use crate::core::limiter::Limiter;
@@ -12,38 +13,37 @@ use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Where what is parked comes back to.
-pub(super) trait Home: Send + Sync {
-    /// Gives back `unspent` units of the lease whose ticket has these words. It may run user code.
-    fn come_back(&self, words: &[u64], unspent: u64);
+/// The limiter to which parked units return.
+pub(super) trait Origin: Send + Sync {
+    /// Takes back `unspent` units of the lease whose ticket has these words. It may run user code.
+    fn take_back(&self, words: &[u64], unspent: u64);
 }
 
-/// The lease that a thread took last of one limiter.
-struct Entry {
+/// The latest lease of a thread, of one limiter.
+struct LeaseEntry {
     id: u64,
-    home: Weak<dyn Home>,
+    origin: Weak<dyn Origin>,
     words: Vec<u64>,
-    /// The number of that lease. What was parked before is counted to it as well.
+    /// The number of that lease. Units parked before are counted to it as well.
     lease: u64,
-    /// How many units that lease took of the limiter.
+    /// The units that the lease took of the limiter.
     taken: u64,
-    /// How many of them are parked, while the place at hand is another's.
+    /// The parked units, while another limiter has the slot.
     aside: u64,
 }
 
-const PLACES: usize = 8;
+const SLOTS: usize = 8;
 
-/// The number of a limiter, how many units of it are parked, and the number of the lease that they are counted to. Zero is no
-/// number.
+/// The number of a limiter, its parked units, and the number of the lease that they are counted to. Zero is no number.
 ///
-/// Cells of their own: to spend is to write one of them, where it was read from.
-struct Place {
+/// Separate cells: to spend is to write the one that was read.
+struct Slot {
     id: Cell<u64>,
     units: Cell<u64>,
     lease: Cell<u64>,
 }
 
-impl Place {
+impl Slot {
     const fn empty() -> Self {
         Self {
             id: Cell::new(0),
@@ -62,7 +62,7 @@ impl Place {
         self.lease.set(lease);
     }
 
-    /// Spends `n` units of `id`, if as many are here. The number of their lease.
+    /// Spends `n` units of `id`, if they are here. Returns the number of their lease.
     #[inline(always)]
     fn spend(&self, id: u64, n: u64) -> Option<u64> {
         let units = self.units.get();
@@ -74,36 +74,36 @@ impl Place {
     }
 }
 
-/// What is needed to give back what this thread has parked.
+/// The data for giving back a thread's parked units.
 #[derive(Default)]
 pub(super) struct Parked {
-    entries: RefCell<Vec<Entry>>,
+    entries: RefCell<Vec<LeaseEntry>>,
 }
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 thread_local! {
-    static AT_HAND: [Place; PLACES] = const { [const { Place::empty() }; PLACES] };
+    static AT_HAND: [Slot; SLOTS] = const { [const { Slot::empty() }; SLOTS] };
 }
 // The models' macro knows no `const`.
 #[cfg(any(tollgate_loom, tollgate_shuttle))]
 thread_local! {
-    static AT_HAND: [Place; PLACES] = [const { Place::empty() }; PLACES];
+    static AT_HAND: [Slot; SLOTS] = [const { Slot::empty() }; SLOTS];
 }
 
 thread_local! {
     static PARKED: Parked = Parked::default();
 }
 
-/// Looks at the place of `id`. None when there are no places any more.
+/// Accesses the slot of `id`. `None` if the slots are gone.
 #[inline(always)]
-fn at_place<R>(id: u64, look: impl FnOnce(&Place) -> R) -> Option<R> {
-    AT_HAND.try_with(|places| look(&places[id as usize % PLACES])).ok()
+fn at_slot<R>(id: u64, look: impl FnOnce(&Slot) -> R) -> Option<R> {
+    AT_HAND.try_with(|slots| look(&slots[id as usize % SLOTS])).ok()
 }
 
 impl Parked {
-    /// Brings what `id` has parked to hand, and returns how much that is.
+    /// Brings the units of `id` to hand, and returns their number.
     fn bring(&self, id: u64) -> u64 {
-        let (other, units) = at_place(id, Place::get).unwrap_or((0, 0));
+        let (other, units) = at_slot(id, Slot::get).unwrap_or((0, 0));
         if other == id {
             return units;
         }
@@ -119,30 +119,30 @@ impl Parked {
 
     /// Puts `units` of `id` at hand.
     fn set(id: u64, units: u64, lease: u64) {
-        at_place(id, |place| place.set(id, units, lease));
+        at_slot(id, |slot| slot.set(id, units, lease));
     }
 
-    /// Spends `n` units that this thread has parked, if it has as many at hand. The number of their lease.
+    /// Spends `n` units of this thread, if they are at hand. Returns the number of their lease.
     #[inline(always)]
     pub(super) fn spend(id: u64, n: u64) -> Option<u64> {
-        at_place(id, |place| place.spend(id, n)).flatten()
+        at_slot(id, |slot| slot.spend(id, n)).flatten()
     }
 
-    /// How many units this thread has parked.
+    /// The units that this thread has parked.
     pub(super) fn units(id: u64) -> u64 {
         PARKED.try_with(|parked| parked.bring(id)).unwrap_or(0)
     }
 
-    /// Parks what is left of a lease of `taken` units, and of what was parked before, once `spent` units are spent. The number
-    /// of the lease; none when this thread is ending, or has spent meanwhile what was parked.
-    pub(super) fn park<L: super::Spend + 'static>(
+    /// Parks the rest of a lease of `taken` units, and of the units parked before, once `spent` units are spent.
+    /// Returns the number of the lease; `None` if this thread is ending, or has spent the parked units meanwhile.
+    pub(super) fn park<L: super::Prepaid + 'static>(
         id: u64,
-        home: &Arc<Core<L>>,
+        origin: &Arc<Core<L>>,
         ticket: &<L as Limiter>::Ticket,
         taken: u64,
         spent: u64,
     ) -> Option<u64> {
-        // Relaxed: only that no number is given twice matters.
+        // Relaxed: only uniqueness matters.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let parked = PARKED.try_with(|parked| {
             let left = (parked.bring(id) + taken).checked_sub(spent)?;
@@ -150,12 +150,12 @@ impl Parked {
             {
                 let mut entries = parked.entries.borrow_mut();
                 let at = entries.iter().position(|entry| entry.id == id).unwrap_or_else(|| {
-                    // No more than there are limiters that live.
-                    entries.retain(|entry| entry.home.strong_count() > 0);
-                    let home: Weak<Core<L>> = Arc::downgrade(home);
-                    entries.push(Entry {
+                    // At most one entry for each limiter that lives.
+                    entries.retain(|entry| entry.origin.strong_count() > 0);
+                    let origin: Weak<Core<L>> = Arc::downgrade(origin);
+                    entries.push(LeaseEntry {
                         id,
-                        home,
+                        origin,
                         words: vec![0; L::Ticket::WORDS],
                         lease: 0,
                         taken: 0,
@@ -172,12 +172,12 @@ impl Parked {
         parked.ok().flatten()
     }
 
-    /// Puts units back that were spent of this lease, as long as it is the one that the thread spends. True when it was.
+    /// Puts spent units of this lease back, if the thread still spends that lease. True if it does.
     pub(super) fn put_back(id: u64, units: u64, lease: u64) -> bool {
         // A thread that is ending cannot keep them.
         let put = PARKED.try_with(|parked| {
             let there = parked.bring(id);
-            let same = at_place(id, |place| place.lease.get()) == Some(lease) && lease > 0;
+            let same = at_slot(id, |slot| slot.lease.get()) == Some(lease) && lease > 0;
             if same {
                 Self::set(id, there.saturating_add(units), lease);
             }
@@ -186,7 +186,7 @@ impl Parked {
         put.unwrap_or(false)
     }
 
-    /// Gives back what this thread has parked.
+    /// Gives back all units that this thread has parked.
     pub(super) fn release(id: u64) {
         let gone = PARKED.try_with(|parked| {
             let unspent = parked.bring(id);
@@ -196,23 +196,23 @@ impl Parked {
             Some((entries.swap_remove(at), unspent))
         });
         if let Ok(Some((entry, unspent))) = gone {
-            entry.go_home(unspent);
+            entry.return_unspent(unspent);
         }
     }
 }
 
-impl Entry {
-    /// Gives back what is parked, if there is still somebody to give it to: at most what the last lease took.
-    fn go_home(&self, unspent: u64) {
+impl LeaseEntry {
+    /// Gives back the parked units, if the limiter still lives: at most as many as the last lease took.
+    fn return_unspent(&self, unspent: u64) {
         let unspent = match seeded!("lease_gives_back_all") {
             true => self.taken,
             false => unspent.min(self.taken),
         };
         if unspent > 0
             && !seeded!("lease_keeps")
-            && let Some(home) = self.home.upgrade()
+            && let Some(origin) = self.origin.upgrade()
         {
-            home.come_back(&self.words, unspent);
+            origin.take_back(&self.words, unspent);
         }
     }
 }
@@ -222,15 +222,16 @@ impl Drop for Parked {
     fn drop(&mut self) {
         let entries = std::mem::take(self.entries.get_mut());
         for entry in entries {
-            // Taken before it goes home: whatever runs there finds nothing at hand.
-            let at_hand = at_place(entry.id, |place| {
-                let (owner, units) = place.get();
+            // Taken before they are given back: user code that runs there finds nothing at hand.
+            //
+            let at_hand = at_slot(entry.id, |slot| {
+                let (owner, units) = slot.get();
                 (owner == entry.id).then(|| {
-                    place.set(0, 0, 0);
+                    slot.set(0, 0, 0);
                     units
                 })
             });
-            entry.go_home(at_hand.flatten().unwrap_or(entry.aside));
+            entry.return_unspent(at_hand.flatten().unwrap_or(entry.aside));
         }
     }
 }

@@ -4,12 +4,12 @@
 // then the acts outside the lock, which call legs, wakers and the queues of legs.
 
 use super::settings::{Bounds, QueueOrder, Settings};
-use crate::algo::chance::nth_fraction;
-use crate::algo::shed::rejection_rate;
 use crate::core::ask::{Ask, Demand, Place};
 use crate::core::limiter::{Limiter, admit_in};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::rng::nth_fraction;
 use crate::semaphore::Overflow;
+use crate::shed::early_rejection_probability;
 use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -1054,7 +1054,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         let Some(from) = self.settings.reject_early_from else {
             return false;
         };
-        let rate = rejection_rate(self.waiting(), from, self.settings.max_queue());
+        let rate = early_rejection_probability(self.waiting(), from, self.settings.max_queue());
         // Relaxed: only that no number comes twice.
         rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }

@@ -1,11 +1,20 @@
 //! The fixed window: a count that starts anew at each boundary.
+//!
+//! # The meter
+//! Bookings and debts fill the current window, then the next, and so on. Each admission lies behind all before it, in
+//! one window or in several consecutive ones. So a window never holds more than its limit, whichever are cancelled: a
+//! gap that a cancel leaves before the last window stays empty.
+//!
+//! # Changes of the limit or the length
+//! A booking keeps its promised instant, whatever is changed. So the booked units stay in place: the window with the
+//! latest of these instants keeps its units, the windows before it are closed, and debts come behind. A rule of
+//! inheritance applies only where nothing is booked.
 
-use super::booking::Booking;
+use super::future::FutureReservation;
 use super::inherit::Inherit;
-use super::shell::{RateTicket, Shell, limiter_of_shell};
-use super::window::{WindowError, check_length};
-use crate::algo::fixed::{self, Fixed};
-use crate::algo::meter::Meter;
+use super::meter::{Meter, UNLIMITED};
+use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
+use super::sliding_window::{WindowError, check_length};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -20,27 +29,28 @@ const LEG: &str = "fixed_window";
 /// Admits at most `limit` per window, and starts to count anew at each boundary: the form in which most quotas are
 /// billed.
 ///
-/// Windows follow each other without a gap, the first from when it was made, or [`aligned`](Self::aligned) to the wall
-/// clock. (Not from the first use: that may be cancelled, and would leave its boundary behind.)
+/// Windows follow each other without a gap. The first starts when the limiter is made, or [`aligned`](Self::aligned) to
+/// the wall clock. (It does not start at the first use: that may be cancelled, and would leave its boundary behind.)
 ///
-/// **Up to twice the limit passes within one window's length across a boundary**: at 100 per minute, 100 at 0:59 and 100
-/// at 1:00. Where that is too much use a [`SlidingWindow`](crate::SlidingWindow) or a [`SlidingLog`](crate::SlidingLog).
+/// **Over-admission**: up to twice the limit passes within one window's length across a boundary: at 100 per minute,
+/// 100 at 0:59 and 100 at 1:00. If that is too much, use a [`SlidingWindow`](crate::SlidingWindow) or a
+/// [`SlidingLog`](crate::SlidingLog).
 ///
-/// [`book`](Self::book) takes units of the windows to come, and so does a debt: what a window cannot hold is charged to
-/// the next ones.
+/// [`book`](Self::book) takes units of later windows, and so does a debt: units that a window cannot hold are charged
+/// to the next ones.
 ///
 /// # Giving back
-/// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. What is
-/// cancelled before a window that has been booked, or charged with a debt, since is not given back: its own place stays
-/// empty, so that no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; what
-/// was undercharged counts from now on.
+/// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. A cancel
+/// before a window that has since been booked, or charged with a debt, gives nothing back: its gap stays empty, so that
+/// no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; an
+/// undercharge counts from now on.
 ///
 /// # Changes
-/// Who has [booked](Self::book) keeps the instant that was told, whatever limit and length are set, and counts in the window in
-/// which it lies. Until the last of these windows starts nobody else is admitted; that one has room for what the bookings leave
-/// of the limit then in force. It may hold more, where the limit was lowered, or a longer window has several bookings: that is not
-/// charged to later ones. Only [`reset`](Self::reset), and a limit that is [`UNLIMITED`](Self::UNLIMITED), forgets bookings: they
-/// start beside whoever is admitted then.
+/// A [booking](Self::book) keeps its promised instant at any new limit and length, and counts in the window in which
+/// the instant lies. Until the last of these windows starts nothing else is admitted. That window has room for the rest
+/// of the limit then in force. It may hold more than its limit, if the limit was lowered, or a longer window has
+/// several bookings; the excess is not charged to later ones. Only [`reset`](Self::reset), and a limit of
+/// [`UNLIMITED`](Self::UNLIMITED), forget bookings: they then start beside new admissions.
 ///
 /// ```
 /// # use tollgate::{FixedWindow, ManualClock};
@@ -55,19 +65,19 @@ const LEG: &str = "fixed_window";
 /// assert_eq!(window.book(1).unwrap().wait(), Duration::from_secs(60));
 /// ```
 pub struct FixedWindow {
-    shell: Shell<Fixed>,
-    set: Mutex<Set>,
+    inner: MeterLimiter<FixedMeter>,
+    settings: Mutex<Settings>,
 }
 
-/// As it was set.
+/// The settings in force.
 #[derive(Clone, Copy, Debug)]
-struct Set {
+struct Settings {
     length: Duration,
     most_ahead: u64,
     aligned: Option<Aligned>,
 }
 
-/// What the wall clock showed at an instant.
+/// The wall clock at an instant.
 #[derive(Clone, Copy, Debug)]
 struct Aligned {
     /// Nanoseconds since 1970.
@@ -75,7 +85,7 @@ struct Aligned {
     at: Instant,
 }
 
-impl Set {
+impl Settings {
     /// How far into a window it is at `now`.
     fn since_start(&self, clock: &Clock, now: Instant) -> Duration {
         let Some(Aligned { wall, at }) = self.aligned else {
@@ -89,14 +99,14 @@ impl Set {
 
 impl FixedWindow {
     /// A limit that admits everything, and counts nothing.
-    pub const UNLIMITED: u64 = fixed::UNLIMITED;
+    pub const UNLIMITED: u64 = UNLIMITED;
 
     /// At most `limit` per `length`, on the real clock, from now on. A limit of zero admits nothing.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        let set = Set {
+        let set = Settings {
             length: check_length(length)?,
             most_ahead: u64::MAX,
             aligned: None,
@@ -104,49 +114,49 @@ impl FixedWindow {
         Ok(Self::build(limit, set, &Clock::real()))
     }
 
-    /// The same window on `clock`, empty. Of one that is [`aligned`](Self::aligned) the boundaries stay where they are, on the
-    /// same clock; on another one the wall clock shows at this instant what was said.
+    /// The same window on `clock`, empty. If it is [`aligned`](Self::aligned), the same clock keeps its boundaries;
+    /// another clock takes `wall` as the wall time at this instant.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        let mut set = *self.set.lock();
+        let mut set = *self.settings.lock();
         if let Some(aligned) = &mut set.aligned
-            && !clock.is_same(self.shell.clock())
+            && !clock.is_same(self.inner.clock())
         {
             aligned.at = clock.now();
         }
         Self::build(self.limit(), set, clock)
     }
 
-    /// The same window, empty, with its boundaries where the wall clock has them, which shows `wall` now: windows of a
-    /// minute start with each full minute, of a day at midnight, UTC.
+    /// The same window, empty, with boundaries aligned to the wall clock, which shows `wall` now: windows of a minute
+    /// start with each full minute, windows of a day at midnight, UTC.
     ///
-    /// The wall clock is not looked at again. When it is adjusted the boundaries stay where they were.
+    /// The wall clock is not read again. When it is adjusted, the boundaries stay where they were.
     #[must_use]
     pub fn aligned(self, wall: SystemTime) -> Self {
-        let at = self.shell.clock().now();
+        let at = self.inner.clock().now();
         let wall = match wall.duration_since(UNIX_EPOCH) {
             Ok(since) => since.as_nanos() as i128,
             Err(before) => -(before.duration().as_nanos() as i128),
         };
         let aligned = Some(Aligned { wall, at });
-        let set = Set {
+        let set = Settings {
             aligned,
-            ..*self.set.lock()
+            ..*self.settings.lock()
         };
-        Self::build(self.limit(), set, self.shell.clock())
+        Self::build(self.limit(), set, self.inner.clock())
     }
 
-    /// The same window, empty, in which at most `units` can be booked of windows to come.
+    /// The same window, empty, in which at most `units` of later windows can be booked.
     #[must_use]
     pub fn max_ahead(self, units: u64) -> Self {
-        let set = Set {
+        let set = Settings {
             most_ahead: units,
-            ..*self.set.lock()
+            ..*self.settings.lock()
         };
-        Self::build(self.limit(), set, self.shell.clock())
+        Self::build(self.limit(), set, self.inner.clock())
     }
 
-    fn build(limit: u64, set: Set, clock: &Clock) -> Self {
+    fn build(limit: u64, set: Settings, clock: &Clock) -> Self {
         let length = clock.ticks_of(set.length).max(1);
         let into = |now| {
             clock
@@ -154,75 +164,75 @@ impl FixedWindow {
                 .min(length - 1)
         };
         Self {
-            shell: Shell::new(LEG, clock, |now| Fixed::new(now, into(now), length, limit)),
-            set: Mutex::new(set),
+            inner: MeterLimiter::new(LEG, clock, |now| FixedMeter::new(now, into(now), length, limit)),
+            settings: Mutex::new(set),
         }
     }
 
     /// The limit in force.
     pub fn limit(&self) -> u64 {
-        self.shell.read(Fixed::limit)
+        self.inner.read(FixedMeter::limit)
     }
 
     /// The length of the windows.
     pub fn length(&self) -> Duration {
-        self.set.lock().length
+        self.settings.lock().length
     }
 
-    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// Changes the limit at once. Admitted units still count: [`set_quota`](Self::set_quota) with
     /// [`Inherit::Additive`].
     pub fn set_limit(&self, limit: u64) {
         self.set_quota(limit, Inherit::Additive);
     }
 
-    /// Changes the limit at once; `inherit` says what becomes of the room that is left, and of debts. With
-    /// [`Inherit::Additive`] what was admitted still counts, and nothing else does. What is booked [stays](Self#changes) by
-    /// every rule. Where the change makes more room than that, or something is charged to windows to come, what was taken
-    /// before is not given back any more.
+    /// Changes the limit at once; `inherit` is the rule for the room that is left, and for debts. With
+    /// [`Inherit::Additive`] exactly the admitted units still count. Bookings [stay](Self#changes) by every rule. If
+    /// the change makes more room than that, or later windows are charged, earlier takes are not given back any more.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
-        self.shell.change(|window| {
+        self.inner.change(|window| {
             let (room, old) = (window.room(), window.limit());
             let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
             let room = self
-                .shell
+                .inner
                 .inherit(inherit, room, inherit.room(room, old, limit), counted);
             window.set_limit(limit, room);
         });
-        self.shell.ring();
+        self.inner.notify_changed();
     }
 
-    /// Changes the length of the window that runs, which keeps its start, and of all to come. Where a shorter one has begun
-    /// since, all that was counted counts in that, if any of it was taken since it began. What is booked [stays](Self#changes).
-    /// Where something is charged to windows to come, what was taken before is not given back any more.
+    /// Changes the length of the current window, which keeps its start, and of all later ones. If a shorter window has
+    /// begun since, all units count in it, if any of them was taken since it began. Bookings [stay](Self#changes). If
+    /// later windows are charged, earlier takes are not given back any more.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
     pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
-        let mut set = self.set.lock();
+        let mut set = self.settings.lock();
         set.length = check_length(length)?;
-        let ticks = self.shell.clock().ticks_of(length).max(1);
-        self.shell.change(|window| window.set_length(ticks));
+        let ticks = self.inner.clock().ticks_of(length).max(1);
+        self.inner.change(|window| window.set_length(ticks));
         drop(set);
-        self.shell.ring();
+        self.inner.notify_changed();
         Ok(())
     }
 
-    /// Takes `n` of the first window that has room for all of them, behind everything booked before: they start together, and so
-    /// no window has more than its limit. What is left of the window before stays empty, and comes back with the booking.
+    /// Takes `n` of the first window that has room for all of them, behind everything booked before. They start
+    /// together, so no window has more than its limit. The rest of the window before stays empty, and comes back with
+    /// the booking.
     ///
     /// # Errors
-    /// `QueueFull` when more than [`max_ahead`](Self::max_ahead) would be booked, what stays empty included, with a true
-    /// `retry_after`; `Oversized` when `n` exceeds the limit.
-    pub fn book(&self, n: u64) -> Result<Booking<'_, Self>, Refusal<'_>> {
-        let most = self.set.lock().most_ahead;
-        let (mark, made, start) = self.shell.book(n, |window| window.book(n, most))?;
+    /// `QueueFull` if more than [`max_ahead`](Self::max_ahead) would be booked, with the units that stay empty, and a
+    /// true `retry_after`. `Oversized` if `n` exceeds the limit.
+    pub fn book(&self, n: u64) -> Result<FutureReservation<'_, Self>, Refusal<'_>> {
+        let most = self.settings.lock().most_ahead;
+        let (mark, made, start) = self.inner.book(n, |window| window.book(n, most))?;
         let ticket = RateTicket { units: n, mark };
-        Ok(Booking::new(self, ticket, self.shell.clock(), made, start))
+        Ok(FutureReservation::new(self, ticket, self.inner.clock(), made, start))
     }
 
-    /// How many are charged to the windows to come, or exceed the one that runs.
+    /// How many units are charged to later windows, or exceed the current one.
     pub fn debt(&self) -> u64 {
-        self.shell.read(Fixed::debt)
+        self.inner.read(FixedMeter::debt)
     }
 }
 
@@ -237,7 +247,7 @@ impl FixedWindow {
     }
 }
 
-limiter_of_shell!(FixedWindow, 4, status);
+meter_limiter!(FixedWindow, 4, status);
 
 impl fmt::Debug for FixedWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -246,5 +256,483 @@ impl fmt::Debug for FixedWindow {
             .field("length", &self.length())
             .field("available", &self.available())
             .finish_non_exhaustive()
+    }
+}
+
+/// A window this far ahead stands for never.
+const NEVER: u64 = u64::MAX / 2;
+
+/// An admission's mark: the number of its last window, its units in that window, its units in consecutive windows up to
+/// there, and the generation.
+type Mark = [u64; 4];
+
+/// A booking's promised instant.
+#[derive(Clone, Copy, Debug)]
+struct BookedStart {
+    at: u64,
+    /// The units taken by then of the window of that instant.
+    held: u64,
+}
+
+impl BookedStart {
+    /// No booking: as one that has begun long ago.
+    const NOTHING: Self = Self { at: 0, held: 0 };
+}
+
+#[derive(Debug)]
+struct FixedMeter {
+    now: u64,
+    /// When the current window ends.
+    end: u64,
+    /// The number of the current window.
+    number: u64,
+    length: u64,
+    limit: u64,
+    /// This many windows, from the current one on, admit nothing: their units were booked before a change.
+    closed: u64,
+    /// The most that any closed window holds.
+    closed_holds: u64,
+    /// The units of the first open window: its limit at least, if anything is ahead.
+    count: u64,
+    /// The units charged to the windows after it.
+    ahead: u64,
+    /// The last booking for a later window, since the last change.
+    booked: BookedStart,
+    /// The last before the latest change.
+    kept: BookedStart,
+    /// The latest instant of a take that counts.
+    latest: u64,
+    /// Incremented when units are forgiven: earlier takes are not refunded.
+    generation: u64,
+}
+
+impl FixedMeter {
+    /// Empty, at `now`, which is `into` ticks after the start of a window.
+    fn new(now: u64, into: u64, length: u64, limit: u64) -> Self {
+        Self {
+            now,
+            end: now.saturating_add(length - into),
+            number: 0,
+            length,
+            limit,
+            closed: 0,
+            closed_holds: 0,
+            count: 0,
+            ahead: 0,
+            booked: BookedStart::NOTHING,
+            kept: BookedStart::NOTHING,
+            latest: 0,
+            generation: 0,
+        }
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The units beyond the current window's limit. Closed windows count as full.
+    fn debt(&self) -> u64 {
+        match self.closed.checked_sub(1) {
+            None => self.count.saturating_sub(self.limit).saturating_add(self.ahead),
+            Some(closed) => closed
+                .saturating_mul(self.limit)
+                .saturating_add(self.count)
+                .saturating_add(self.ahead),
+        }
+    }
+
+    /// The units that a booking of `n` leaves empty before it: all of its weight lies in one window.
+    fn left_empty(&self, n: u64) -> u64 {
+        match self.limit {
+            UNLIMITED => 0,
+            limit => Some(limit.saturating_sub(self.tail().1))
+                .filter(|rest| n > *rest)
+                .unwrap_or(0),
+        }
+    }
+
+    /// The units charged to later windows after a booking of `n`.
+    fn beyond(&self, n: u64) -> u64 {
+        let filled = self
+            .closed
+            .saturating_mul(self.limit)
+            .saturating_add(self.count.min(self.limit));
+        filled
+            .saturating_add(n)
+            .saturating_sub(self.limit)
+            .saturating_add(self.ahead)
+    }
+
+    /// Takes `n` for the first windows that have room, at most `most` beyond the current one. Returns the instant at
+    /// which the last of them is due. Fails with the instant at which there will be room for the booking, if there is
+    /// one.
+    fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
+        if n > self.limit {
+            return Err(None);
+        }
+        // The units left empty count as a part of it, and come back with it.
+        let n = n.saturating_add(self.left_empty(n));
+        let beyond = self.beyond(n);
+        if self.limit != UNLIMITED && beyond > most {
+            // Until enough of the units ahead have moved into the current window.
+            let over = beyond - most;
+            return Err(Some(self.start_of(over.div_ceil(self.limit.max(1)))));
+        }
+        let mark = self.take(n);
+        let due = match self.tail() {
+            (0, _) => self.now,
+            (windows, held) => {
+                let at = self.start_of(windows);
+                self.booked = BookedStart { at, held };
+                at
+            }
+        };
+        self.latest = self.latest.max(due);
+        Ok((mark, due))
+    }
+
+    /// The start of the window `windows` after the current one, at least one.
+    fn start_of(&self, windows: u64) -> u64 {
+        self.end
+            .saturating_add(windows.saturating_sub(1).saturating_mul(self.length))
+    }
+
+    /// The last window with units, counted from the current one, and its units.
+    fn tail(&self) -> (u64, u64) {
+        match (self.ahead.checked_sub(1), self.limit) {
+            (None, _) => (self.closed, self.count),
+            (Some(_), 0) => (NEVER, self.ahead),
+            (Some(last), limit) => (self.closed.saturating_add(1 + last / limit), last % limit + 1),
+        }
+    }
+
+    /// The number of the window `windows` after the current one. Numbers wrap around.
+    fn number_of(&self, windows: u64) -> u64 {
+        self.number.wrapping_add(windows)
+    }
+
+    /// Lets `windows` windows end.
+    fn go_on(&mut self, windows: u64) {
+        self.number = self.number.wrapping_add(windows);
+        let Some(open) = windows.checked_sub(self.closed).filter(|open| *open > 0) else {
+            self.closed -= windows;
+            return;
+        };
+        self.closed = 0;
+        let passed = (open - 1).saturating_mul(self.limit);
+        self.ahead = self.ahead.saturating_sub(passed);
+        self.count = self.ahead.min(self.limit);
+        self.ahead -= self.count;
+    }
+
+    /// Charges `n` to the first windows that have room.
+    fn charge(&mut self, n: u64) {
+        let here = n.min(self.limit.saturating_sub(self.count));
+        self.count += here;
+        self.ahead = self.ahead.saturating_add(n - here);
+    }
+
+    fn remove(&mut self, n: u64) {
+        let beyond = n.min(self.ahead);
+        self.ahead -= beyond;
+        self.count = self.count.saturating_sub(n - beyond);
+    }
+}
+
+impl Meter for FixedMeter {
+    type Mark = Mark;
+
+    fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        if let Some(over) = self.now.checked_sub(self.end)
+            && self.end < u64::MAX
+        {
+            let windows = over / self.length + 1;
+            self.end = self.end.saturating_add(windows.saturating_mul(self.length));
+            self.go_on(windows);
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn fits(&self, n: u64) -> bool {
+        n <= self.free()
+    }
+
+    fn free(&self) -> u64 {
+        match self.limit {
+            UNLIMITED => UNLIMITED,
+            _ if self.closed > 0 => 0,
+            limit => limit.saturating_sub(self.count),
+        }
+    }
+
+    fn take(&mut self, n: u64) -> Self::Mark {
+        if self.limit == UNLIMITED {
+            return [u64::MAX; 4];
+        }
+        self.latest = self.latest.max(self.now);
+        self.charge(n);
+        let (windows, held) = self.tail();
+        [self.number_of(windows), n.min(held), n, self.generation]
+    }
+
+    fn restore(&mut self, mark: &Self::Mark, _: u64) {
+        let [window, in_last, on_end, generation] = *mark;
+        let (windows, held) = self.tail();
+        let window = match seeded!("fixed_fills_holes") {
+            true => self.number_of(windows),
+            false => window,
+        };
+        if generation != self.generation || window != self.number_of(windows) {
+            return;
+        }
+        self.remove(in_last.min(held));
+        if in_last >= held {
+            // It was alone in its last window: its units before that, in consecutive windows, are its own too.
+            self.remove(on_end - in_last);
+        }
+    }
+
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
+        let [window, in_last, on_end, generation] = *mark;
+        let (windows, held) = self.tail();
+        let is_last = window == self.number_of(windows) && generation == self.generation;
+        // As in `restore`: if it is alone in its last window, all its consecutive units are its own.
+        let alone = is_last && in_last >= held;
+        if let Some(more) = actual.checked_sub(charged) {
+            if self.limit == UNLIMITED {
+                return actual;
+            }
+            // Units beyond all windows are not charged.
+            let more = more.min(u64::MAX - self.ahead);
+            *mark = self.take(more);
+            if alone || (mark[0] == window && mark[3] == generation) {
+                mark[2] = mark[2].saturating_add(on_end);
+                mark[1] = mark[1].saturating_add(in_last).min(self.tail().1);
+            }
+            return charged + more;
+        }
+        if is_last {
+            let back = (charged - actual).min(if alone { on_end } else { in_last.min(held) });
+            self.remove(back);
+            let (windows, held) = self.tail();
+            let left = on_end - back;
+            *mark = match alone {
+                true => [self.number_of(windows), left.min(held), left, generation],
+                false => [window, in_last - back, left, generation],
+            };
+        }
+        actual
+    }
+
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
+        if self.limit == UNLIMITED || (ahead == 0 && self.fits(n)) {
+            return Some(self.now);
+        }
+        if n > self.limit || self.limit == 0 {
+            return None;
+        }
+        // Its place: the units before it, from the start of the current window, which is full if anything lies ahead.
+        let closed = self.closed.saturating_mul(self.limit);
+        let place = (self.count.min(self.limit))
+            .saturating_add(closed)
+            .saturating_add(self.ahead)
+            .saturating_add(ahead);
+        // It is not split: if it does not fit into the rest of a window, it waits for the next.
+        let split = n > self.limit - place % self.limit;
+        match place / self.limit + u64::from(split) {
+            0 => Some(self.now),
+            windows => Some(self.start_of(windows)),
+        }
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        match self.tail() {
+            (_, 0) => Some(self.now),
+            (NEVER, _) => None,
+            (windows, _) => Some(self.start_of(windows.saturating_add(1))),
+        }
+    }
+
+    fn clear(&mut self) {
+        (self.closed, self.count, self.ahead) = (0, 0, 0);
+        (self.booked, self.kept) = (BookedStart::NOTHING, BookedStart::NOTHING);
+        self.generation += 1;
+    }
+}
+
+/// The last booking that has not begun.
+#[derive(Clone, Copy)]
+struct Promise {
+    /// Its window, counted from the current one.
+    window: u64,
+    at: u64,
+    /// The units of that window up to the booking.
+    held: u64,
+    /// The units charged behind it: debts.
+    debts: u64,
+}
+
+impl FixedMeter {
+    /// The room of the first open window; negative if it holds too much, or later ones are charged.
+    fn room(&self) -> i128 {
+        i128::from(self.limit) - i128::from(self.count) - i128::from(self.ahead)
+    }
+
+    /// The window of a later instant.
+    fn window_of(&self, at: u64) -> u64 {
+        at.checked_sub(self.end).map_or(0, |since| 1 + since / self.length)
+    }
+
+    fn promise(&self) -> Option<Promise> {
+        if seeded!("fixed_forgets_bookings") {
+            return None;
+        }
+        let kept = Some(self.kept).filter(|kept| kept.at > self.now);
+        let kept = kept.map(|kept| (self.window_of(kept.at), kept.at, kept.held));
+        // Since the last change bookings start where windows do. The cancelled one may have been the last.
+        let booked = Some(self.booked).filter(|booked| booked.at > self.now);
+        let booked = booked.map(|booked| (self.window_of(booked.at), booked.held).min(self.tail()));
+        let booked = booked.filter(|(window, _)| *window > 0);
+        let booked = booked.map(|(window, held)| (window, self.start_of(window), held));
+        let (window, at, held) = match (kept, booked) {
+            (Some(kept), Some(booked)) if kept.0 == booked.0 => (kept.0, kept.1.max(booked.1), kept.2.max(booked.2)),
+            (kept, booked) => kept.max(booked)?,
+        };
+        let before = match window.checked_sub(self.closed.saturating_add(1)) {
+            None => 0,
+            Some(full) => full.saturating_mul(self.limit).saturating_add(self.count),
+        };
+        let debts = match window {
+            0 => self.ahead,
+            _ => (self.count.saturating_add(self.ahead)).saturating_sub(before.saturating_add(held)),
+        };
+        Some(Promise {
+            window,
+            at,
+            held,
+            debts,
+        })
+    }
+
+    /// The most that any window holds of bookings.
+    fn most_held(&self) -> u64 {
+        let closed = if self.closed > 0 { self.closed_holds } else { 0 };
+        closed.max(self.limit).max(self.count)
+    }
+
+    /// Closes the windows before the last booking, which lies `windows` after the current one. Debts come behind.
+    fn keep(&mut self, windows: u64, told: BookedStart, debts: u64) {
+        self.closed = windows;
+        (self.kept, self.booked) = (told, BookedStart::NOTHING);
+        (self.count, self.ahead) = (told.held, 0);
+        self.charge(debts);
+    }
+
+    /// Changes the limit, and leaves `room` if nothing is booked. Without a limit nothing is counted.
+    fn set_limit(&mut self, limit: u64, room: i128) {
+        if limit == UNLIMITED {
+            self.limit = limit;
+            return self.clear();
+        }
+        let held = u128::from(self.count) + u128::from(self.ahead);
+        let mut holds = u64::try_from((i128::from(limit) - room).max(0)).unwrap_or(u64::MAX);
+        let promise = self.promise();
+        if self.ahead > 0 || u128::from(holds) < held || promise.is_some() {
+            // Forgiven, or distributed anew over later windows.
+            self.generation += 1;
+        }
+        if let Some(Promise {
+            window,
+            at,
+            held,
+            debts,
+        }) = promise
+        {
+            if window > 0 {
+                self.closed_holds = self.most_held();
+                self.limit = limit;
+                return self.keep(window, BookedStart { at, held }, if holds == 0 { 0 } else { debts });
+            }
+            holds = holds.max(held);
+        }
+        if self.ahead == 0 {
+            // An admission that is more than the new limit stays in its own window.
+            self.count = holds;
+        } else {
+            self.count = holds.min(limit);
+            self.ahead = holds - self.count;
+        }
+        self.limit = limit;
+    }
+
+    /// Changes the length of the current window, which keeps its start, and of later ones.
+    fn set_length(&mut self, length: u64) {
+        let (before, promise) = (self.length, self.promise());
+        let exact = self.closed == 0 && self.kept.at <= self.now;
+        // Units that a change has moved into the current window, and that have not begun.
+        let pending = match promise {
+            Some(promise) if promise.window > 0 && !exact => {
+                if self.closed > 0 {
+                    self.most_held()
+                } else {
+                    self.kept.held
+                }
+            }
+            _ => 0,
+        };
+        // The window may have started before the clock did.
+        let old_start = i128::from(self.end) - i128::from(before);
+        let windows = |from: i128, to: i128, length: u64| (to - from).max(0) / i128::from(length);
+        let passed = windows(old_start, self.now.into(), length);
+        let start = old_start + passed * i128::from(length);
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX);
+        self.length = length;
+        self.end = u64::try_from(start + i128::from(length)).unwrap_or(u64::MAX);
+        if self.ahead > 0 || promise.is_some() {
+            self.generation += 1;
+        }
+        let Some(Promise {
+            window,
+            at,
+            held,
+            debts,
+        }) = promise
+        else {
+            // If a shorter window has begun since, its own units count in it; they cannot be told from the others.
+            match i128::from(self.latest) >= start {
+                true => self.number = self.number.wrapping_add(passed),
+                false => self.go_on(passed),
+            }
+            return;
+        };
+        self.number = self.number.wrapping_add(passed);
+        let most = self.most_held();
+        let here = if self.closed == 0 { self.count } else { most };
+        let ahead = windows(start, at.into(), length);
+        let begins = start + ahead * i128::from(length);
+        // Windows booked before the last, some of which start in the same window now.
+        let first = windows(old_start, begins, before);
+        let at_its_start = old_start + first * i128::from(before) == begins;
+        let first = u64::try_from(first)
+            .unwrap_or(u64::MAX)
+            .saturating_add(u64::from(exact && !at_its_start));
+        let joined = window.saturating_sub(first.max(1));
+        let pending = if first == 0 { pending } else { 0 };
+        let held = held.saturating_add(joined.saturating_mul(most)).saturating_add(pending);
+        self.closed_holds = most.saturating_mul(length / before + 1).saturating_add(here);
+        let told = BookedStart { at, held };
+        match u64::try_from(ahead).unwrap_or(u64::MAX) {
+            0 if window == 0 => self.kept = told,
+            0 => {
+                self.keep(0, told, 0);
+                self.count = self.count.saturating_add(here);
+                self.charge(debts);
+            }
+            ahead => self.keep(ahead, told, debts),
+        }
     }
 }

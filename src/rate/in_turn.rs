@@ -1,4 +1,4 @@
-//! How a rate is asked where queues take [turns](crate::sync::turns): the same for all rates, which only say when.
+//! How a rate answers where queues take [turns](crate::sync::turns). All rates share it, and add a forecast only.
 
 use crate::core::ask::{Demand, Place};
 use crate::core::refusal::{ReadyAt, Reason};
@@ -7,7 +7,7 @@ use crate::sync::wait_queue::QueueId;
 use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant};
 
-/// When a rate admits a number of units, once those before them have been admitted.
+/// When a rate admits a demand, once those before it have been admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forecast {
     Now,
@@ -19,7 +19,7 @@ pub(crate) enum Forecast {
 }
 
 impl Turns {
-    /// What the rate `leg` says to `demand`, where `forecast` says when it admits a number of units behind others.
+    /// Answers `demand` for the rate `leg`. `forecast` says when it admits a number of units behind others.
     pub(crate) fn ready_at<'a>(
         &'a self,
         leg: &'a str,
@@ -46,12 +46,12 @@ impl Turns {
                 continue;
             };
             let until = late.as_ref().map(|late| late.until);
-            if let Some(late) = late.filter(|_| demand.is_in_line()) {
-                // Its queue may not know that its turn has come. What it panics with is not for this demand.
+            if let Some(late) = late.filter(|_| demand.is_queued()) {
+                // Its queue may not know that its turn has come. A panic of its waker is not this demand's.
                 quietly(|| late.waker.wake_by_ref());
             }
-            // As of an instant that has passed it can be due by now.
-            if demand.is_in_line() && at <= clock.now() {
+            // By a reading that is in the past it can be due by now.
+            if demand.is_queued() && at <= clock.now() {
                 let ready = ReadyAt::due_in_turn(leg, at, self, units);
                 return until.map_or(ready, |until| ready.by(until));
             }
@@ -59,8 +59,8 @@ impl Turns {
         }
     }
 
-    /// Lets a demand for `units` at `place` try, as of `now`, if no other is before it. Fails with the instant to try again at, if
-    /// there is one. It is given no demand: a path that hands one on builds all of it in memory.
+    /// Lets a demand for `units` at `place` try, as of `now`, if no other is before it. Fails with the instant to try
+    /// again at, if there is one. It takes the parts of a demand: a path that passes one on builds all of it in memory.
     #[cold]
     pub(crate) fn let_try(
         &self,
@@ -77,7 +77,7 @@ impl Turns {
                 return Ok(());
             }
             let at = match forecast(units, before.units) {
-                // It takes nothing: its refusal is the rate's own.
+                // The rate refuses it for its own reason.
                 Forecast::Never => return Ok(()),
                 Forecast::Event => return Err(None),
                 Forecast::Now => now,
@@ -89,8 +89,8 @@ impl Turns {
         }
     }
 
-    /// The first of those `before`, if it is due and has not been admitted. Fails when it has gone, or lost its place: then
-    /// all is to be asked once more.
+    /// The first demand `before`, if it is due and has not been admitted. Fails if it has gone, or lost its place: then
+    /// the caller asks again.
     fn late_first(
         &self,
         before: Before,
@@ -104,7 +104,8 @@ impl Turns {
     }
 }
 
-/// When to ask again: at `at`, or when the first of those before has lost its place, if that comes first. Never in the past.
+/// When to ask again: at `at`, or when the first demand before has lost its place, whichever is first. Never in the
+/// past.
 fn sooner(at: Instant, until: Option<Instant>, clock: &Clock) -> Instant {
     match until {
         Some(until) if until < at || at <= clock.now() => until,

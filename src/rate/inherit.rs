@@ -1,13 +1,44 @@
-//! What a running limiter keeps when its quota changes: the four rules, in one formula for every limiter behind a lock.
+//! The rules of a change of quota: four rules, in one formula for every limiter behind a lock.
 
-pub use super::bucket::Inherit;
+/// The part of a running limiter's state that survives a change of its quota.
+///
+/// No sequence of changes mints tokens, except by [`Reset`](Self::Reset) and an unlimited quota, which both start anew.
+/// A change adds at most the amount by which the limit exceeds the largest one so far, plus the amount that earlier
+/// changes have taken away. From 100 to 50 and back to 100, an empty bucket stays empty by every other rule.
+///
+/// ```
+/// # use tollgate::{Inherit, ManualClock, Quota, TokenBucket};
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(100)).on(&clock);
+/// assert!(bucket.try_acquire(70).is_ok());
+/// for quota in [50, 100, 50, 100].map(Quota::per_second) {
+///     bucket.set_quota(quota, Inherit::Additive);
+/// }
+/// assert_eq!(bucket.available(), 30);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Inherit {
+    /// The tokens that are there, up to the new burst.
+    #[default]
+    AsIs,
+    /// The same share of the burst.
+    Proportional,
+    /// The tokens that are there, plus the growth of the burst, or less its shrinkage; not below zero. For a window:
+    /// exactly the admitted units still count, so that no window exceeds its limit.
+    ///
+    /// bucket4j's rule of this name adds in the same way where the burst grows, and takes nothing away where it shrinks.
+    Additive,
+    /// Nothing: it starts full.
+    Reset,
+}
 
 impl Inherit {
-    /// The room that a window has left after a change of the limit from `old` to `new`; `room` was left before, and is
-    /// negative in debt. A debt stays, but for a reset.
+    /// The room of a window after a change of the limit from `old` to `new`, where `room` was left before; negative in
+    /// debt. A debt stays, except by a reset.
     pub(super) fn room(self, room: i128, old: u64, new: u64) -> i128 {
         match self {
-            // Exactly what was admitted still counts.
+            // Exactly the admitted units still count.
             Self::Additive if !seeded!("additive_forgives") => {
                 (room + (i128::from(new) - i128::from(old))).min(new.into())
             }
@@ -15,7 +46,7 @@ impl Inherit {
         }
     }
 
-    /// The same for what a bucket has left, at most `old`, in any measure: it gets into no debt by a change alone.
+    /// The same for a bucket, which has at most `old`, in any measure: no change alone puts it into debt.
     pub(super) fn scaled(self, room: i128, old: i128, new: i128) -> i128 {
         match self {
             Self::Reset => new,
@@ -27,14 +58,14 @@ impl Inherit {
     }
 }
 
-/// What changes of the limit may add, so that no sequence of them mints: what one limit exceeds the largest so far by, and what
-/// earlier changes have taken away.
+/// The amount that changes of the limit may add, so that no sequence of them mints: the excess of the limit over the
+/// largest so far, and the amount that earlier changes have taken away.
 ///
-/// With both, a limiter never has more left than one of the largest limit would have, of which the same was taken.
+/// With both, a limiter never has more than one of the largest limit would have after the same takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Withheld {
     largest: i128,
-    /// What was taken away; at most what the limit is below the largest.
+    /// The amount taken away; at most the distance of the limit below the largest.
     amount: i128,
 }
 
@@ -47,7 +78,7 @@ impl Withheld {
         }
     }
 
-    /// What is left of `kept` after a change to `limit`, where the rule says `wanted`.
+    /// The rest of `kept` after a change to `limit`, if the rule says `wanted`.
     pub(super) fn change(self, kept: i128, wanted: i128, limit: i128) -> (Self, i128) {
         let grown = (limit - self.largest).max(0);
         let raised = wanted.saturating_sub(kept).min(grown + self.amount);
@@ -62,7 +93,7 @@ fn share(room: i128, old: i128, new: i128) -> i128 {
     if let Some(product) = room.checked_mul(new) {
         return product / old;
     }
-    // Bit by bit of `new`, from the top: quotient and rest of what is above, times `room`.
+    // Bit by bit of `new`, from the top: quotient and rest of the bits above, times `room`.
     let (room, old) = (room as u128, old as u128);
     let (mut quotient, mut rest) = (0, 0);
     for bit in (0..128 - new.leading_zeros()).rev() {
@@ -96,7 +127,7 @@ mod tests {
         }
     }
 
-    /// Rows of (limit, what the rule says, what is left), one change after the other, from 100 of which so much is kept.
+    /// Rows of (limit, the rule's amount, the rest), one change after the other, from 100 with `kept` left.
     #[track_caller]
     fn changes(mut kept: i128, rows: &[(i128, i128, i128)]) {
         let mut withheld = Withheld::new(100);
@@ -107,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn a_change_adds_what_the_limit_has_grown_by_and_what_changes_took_away() {
+    fn a_change_adds_the_growth_of_the_limit_and_the_amount_changes_took_away() {
         changes(
             0,
             &[(50, 0, 0), (100, 50, 0), (150, 50, 50), (100, 0, 0), (150, 70, 50)],
         );
         changes(80, &[(50, 50, 50), (100, 100, 80), (50, 30, 30), (60, 60, 60)]);
-        // What fits into no limit any more is gone.
+        // The excess over every later limit is gone.
         changes(100, &[(50, 50, 50), (100, 50, 50), (50, 50, 50), (100, 100, 50)]);
         changes(-30, &[(50, -30, -30), (100, 20, -30), (110, 70, -20)]);
     }
@@ -197,7 +228,7 @@ mod tests {
             (126, 126),
         ] {
             for (part, of) in [(1i128, 8i128), (5, 8), (1, 1_024), (1_023, 1_024)] {
-                // What is added to the room is too little to yield one more.
+                // The addition to the room is too little to yield one more.
                 for more in [0, 1] {
                     let room = (1i128 << old) / of * part + if new < old { more } else { 0 };
                     let exact = (1i128 << new) / of * part;

@@ -1,24 +1,24 @@
-//! Rates: how many may start per time.
+//! Rates: limit how many admissions start per time.
 //!
 //! | type | what it is | prefer it when |
 //! |---|---|---|
 //! | [`TokenBucket`] | a rate with a burst, exact, one atomic word | nearly always |
-//! | [`SlidingWindow`] | at most so many in *any* window of a length | an upstream counts so, or bursts must not add up |
-//! | [`SlidingLog`] | the same, exact to the instant | memory for every admission in a window is no matter |
+//! | [`SlidingWindow`] | at most `n` in *any* window of a length | an upstream counts so, or bursts must not add up |
+//! | [`SlidingLog`] | the same, exact to the instant | memory for every admission in a window is affordable |
 //! | [`FixedWindow`] | at most `n` per window, counted anew at each boundary | a quota is billed by windows of a fixed length |
-//! | [`LeakyBucket`] | one after the other, evenly spaced | what is behind it cannot take bursts |
-//! | [`Warmup`] | evenly spaced, and slower after idle time | what is behind it must get warm first |
+//! | [`LeakyBucket`] | one after the other, evenly spaced | the resource behind it cannot take bursts |
+//! | [`Warmup`] | evenly spaced, and slower after idle time | the resource behind it must warm up first |
 //!
 //! A rate by itself admits or refuses; to wait for one, put it into a [`Policy`](crate::Policy). Several bandwidths are
 //! several limiters joined by [`and`](crate::LimiterExt::and), all-or-nothing.
 //!
 //! # Fairness
-//! Policies that wait for one rate take turns, however many wait in each, and so do a policy and its
-//! [bypass queue](crate::Policy::bypass_queue): one request of each after the other, in the order in which their heads began to wait. A head
-//! that wants more than there is holds up those behind it until it has it, so that small requests do not starve a large one.
-//! What does not wait is refused meanwhile, with the instant at which those before it will have been served. A head whose
-//! policy waits for another leg holds up none. Nor does one that no instant admits, or that is not admitted within 10 ms
-//! of its turn.
+//! Policies that wait for one rate take turns, however many requests wait in each, and so do a policy and its
+//! [bypass queue](crate::Policy::bypass_queue). The rate serves one request of each after the other, in the order in which their heads
+//! began to wait. A head that wants more than is there holds up those behind it until it has it, so that small requests
+//! do not starve a large one. A request that does not wait is refused meanwhile, with the instant at which those before
+//! it will have been served. Three heads hold up no other: one whose policy waits for another leg, one that no instant
+//! admits, and one that is not admitted within 10 ms of its turn.
 //!
 //! ```
 //! # use tollgate::{ManualClock, Policy, Quota, TokenBucket};
@@ -45,48 +45,54 @@
 //!
 //! | verb | what it does |
 //! |---|---|
-//! | `try_acquire`, `acquire_up_to` | takes `n`, or what there is of them |
-//! | `force_acquire`, `debt` | takes more than there is; how many are owed |
-//! | `available`, `time_until`, `time_until_full` | what there is, and when there will be `n`, or all |
+//! | `try_acquire`, `acquire_up_to` | takes `n`, or as many of them as are there |
+//! | `force_acquire`, `debt` | takes more than is there; the number of units owed |
+//! | `available`, `time_until`, `time_until_full` | how many are there, and when there will be `n`, or all |
 //! | `reset` | starts anew |
-//! | `reserve`, `settle` | takes what may be given back, in any order; corrects a charge |
+//! | `reserve`, `settle` | takes units that may be given back, in any order; corrects a charge |
 //! | `set_quota`, `set_limit` | changes it while it runs, by one of four rules ([`Inherit`]) |
 //! | `book` | takes now for work that starts at a known instant (the buckets and the fixed window) |
 //!
-//! A setter returns nothing where it accepts every argument, as `set_quota` of a [`TokenBucket`] or a window does. Where an
-//! argument can contradict another setting, or lies outside its bounds, it returns the error of the constructor and changes
-//! nothing: `set_quota` of a [`LeakyBucket`] or a [`Warmup`], `set_slack`, `set_length`. So a `Result` is never there in vain.
+//! A setter that accepts every argument returns nothing, as `set_quota` of a [`TokenBucket`] or a window. If an
+//! argument can contradict another setting, or lie outside its bounds, the setter returns the constructor's error and
+//! changes nothing: `set_quota` of a [`LeakyBucket`] or a [`Warmup`], `set_slack`, `set_length`.
 //!
 //! A composite has no `available` and no `time_until`: its legs count different things.
 //! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg, [`ready_at`](crate::Limiter::ready_at) the
 //! instant at which all of them admit.
 
-mod booking;
-mod bucket;
+mod drain;
 mod fixed_window;
-mod gate;
+mod future;
 pub(crate) mod in_turn;
 mod inherit;
 mod leaky_bucket;
+mod meter;
+mod meter_limiter;
 mod parse;
 mod quota;
 mod rate_error;
-mod shell;
+mod rate_limiter;
+mod single_unit;
 mod sliding_log;
-mod verbs;
+mod sliding_window;
+mod token_bucket;
 mod warmup;
-mod window;
 
-pub use booking::Booking;
-pub(crate) use bucket::plain;
-pub use bucket::{BucketTicket, TokenBucket};
 pub use fixed_window::FixedWindow;
+pub use future::FutureReservation;
 pub use inherit::Inherit;
 pub use leaky_bucket::LeakyBucket;
+#[cfg(feature = "remote")]
+pub(crate) use meter::Meter;
+pub use meter_limiter::RateTicket;
 pub use quota::{Quota, QuotaError};
 pub use rate_error::RateError;
-pub use shell::RateTicket;
+pub use rate_limiter::RateLimiter;
 pub use sliding_log::SlidingLog;
-pub use verbs::RateLimiter;
+#[cfg(feature = "remote")]
+pub(crate) use sliding_window::WindowMeter;
+pub use sliding_window::{SlidingWindow, WindowError};
+pub(crate) use token_bucket::SharedAxis;
+pub use token_bucket::{BucketTicket, TokenBucket};
 pub use warmup::Warmup;
-pub use window::{SlidingWindow, WindowError};

@@ -29,7 +29,7 @@ const ALIASES: [(&str, &str); 9] = [
     ("usec", "us"),
 ];
 
-/// What is left of the text, and where in it we are.
+/// The text, and the position of the parser in it.
 struct Text<'a> {
     whole: &'a str,
     at: usize,
@@ -89,7 +89,7 @@ impl<'a> Text<'a> {
             })
     }
 
-    /// True when `word` comes next, as a whole word: it is taken then.
+    /// Takes `word` if it comes next, as a whole word.
     fn takes(&mut self, word: &str) -> bool {
         self.skip_spaces();
         let start = self.at;

@@ -1,10 +1,10 @@
-//! What a rate allows: a count per period, and a burst.
+//! A quota: a count per period, and a burst.
 
 use std::fmt;
 use std::time::Duration;
 
-/// So many per period, of which up to `burst` may be saved up. They come one by one, evenly, or all of a period at its
-/// end ([`by_interval`](Self::by_interval)).
+/// A rate of `count` per period, of which up to `burst` may be saved up. Units come one by one, evenly, or all of a
+/// period at its end ([`by_interval`](Self::by_interval)).
 ///
 /// From one per 365 days to 10^9 per second; bursts of 1 to 2^40, as long as the burst refills within 584 years. The two
 /// extremes have names, so that no number stands for them: [`zero`](Self::zero) and [`unlimited`](Self::unlimited).
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    /// Zero, or the most, stand for the extremes.
+    /// Zero and `u64::MAX` stand for the extremes.
     count: u64,
     period_nanos: u64,
     burst: u64,
@@ -68,8 +68,8 @@ impl Quota {
         })
     }
 
-    /// Nothing comes back as time passes. Its burst is zero too, unless one is set: then it is a budget that is spent
-    /// once.
+    /// Nothing is refilled as time passes. Its burst is zero too, unless one is set: then it is a budget that can be
+    /// spent once.
     ///
     /// ```
     /// # use tollgate::{Quota, TokenBucket};
@@ -104,11 +104,11 @@ impl Quota {
         }
     }
 
-    /// The same rate, refilled by interval: nothing during a period, and all its `count` at the end of it. Periods are
-    /// counted from when the limiter is made.
+    /// The same rate, refilled by interval: nothing during a period, and all its `count` at the end of it. Periods
+    /// start when the limiter is made.
     ///
-    /// It says how a [`TokenBucket`](crate::TokenBucket) fills. What spaces its admissions evenly, and a quota that is
-    /// zero or unlimited, is the same with and without it.
+    /// It says how a [`TokenBucket`](crate::TokenBucket) fills. It changes nothing for limiters that space their
+    /// admissions evenly, nor for a quota that is zero or unlimited.
     ///
     /// ```
     /// # use tollgate::{ManualClock, Quota, TokenBucket};
@@ -187,7 +187,7 @@ impl Quota {
         self.is_zero() || burst as u128 * self.period_nanos as u128 / self.count as u128 <= u64::MAX as u128
     }
 
-    /// True for [`zero`](Self::zero), with whatever burst.
+    /// True for [`zero`](Self::zero), with any burst.
     pub const fn is_zero(&self) -> bool {
         self.count == 0
     }
@@ -262,35 +262,35 @@ impl fmt::Display for Quota {
     }
 }
 
-/// Why a number or a text is no quota.
+/// Why a number or a text is not a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaError {
     /// The period must be above zero and at most 365 days.
     Period {
-        /// What was given.
+        /// The given period.
         given: Duration,
     },
     /// The rate must be at least one per period and at most one per nanosecond.
     Rate {
-        /// The count that was given.
+        /// The given count.
         count: u64,
-        /// The period that was given.
+        /// The given period.
         period: Duration,
     },
     /// The burst must be 1 to 2^40 and refill within 584 years. An unlimited quota takes none.
     Burst {
-        /// What was given.
+        /// The given burst.
         given: u64,
     },
-    /// The text is not of the form `COUNT/PERIOD`, then `burst COUNT` and `by interval` as wanted; nor `zero`, nor
+    /// The text is not of the form `COUNT/PERIOD`, then optionally `burst COUNT` and `by interval`; nor `zero`, nor
     /// `unlimited`.
     Text {
         /// The whole text.
         given: Box<str>,
-        /// Where it goes wrong: the column, from 1.
+        /// The column of the error, from 1.
         column: usize,
-        /// What is allowed there.
+        /// What the parser expects there.
         expected: &'static str,
     },
 }

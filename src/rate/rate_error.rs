@@ -1,33 +1,33 @@
-//! Why numbers do not make a paced rate.
+//! Errors of rates that space their admissions.
 
 use super::quota::Quota;
 use std::fmt;
 use std::time::Duration;
 
-/// Why a number is none for a [`LeakyBucket`](crate::LeakyBucket) or a [`Warmup`](crate::Warmup).
+/// Why a setting of a [`LeakyBucket`](crate::LeakyBucket) or a [`Warmup`](crate::Warmup) is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RateError {
     /// The slack must be below [`Quota::MAX_BURST`], and flow out within 584 years at the rate.
     Slack {
-        /// What was given.
+        /// The given slack.
         given: u64,
     },
     /// The warm-up period must be above zero and at most 365 days.
     Period {
-        /// What was given.
+        /// The given period.
         given: Duration,
     },
     /// The cold factor must be 1 to 100.
     ColdFactor {
-        /// What was given.
+        /// The given factor.
         given: u32,
     },
     /// The rate must not yield more than 2^31 permits in the warm-up period.
     Permits {
-        /// The rate that was given.
+        /// The given rate.
         quota: Quota,
-        /// The period that was given.
+        /// The given period.
         period: Duration,
     },
 }

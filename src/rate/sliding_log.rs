@@ -1,17 +1,18 @@
 //! The sliding log: exact in every span, at the price of remembering every admission.
+//!
+//! The meter keeps the instant and the weight of every admission that still counts.
 
 use super::inherit::Inherit;
-use super::shell::{RateTicket, Shell, limiter_of_shell};
-use super::window::{WindowError, check_length};
-use crate::algo::fixed;
-use crate::algo::log::{self, Log};
-use crate::algo::meter::Meter;
+use super::meter::{Meter, UNLIMITED};
+use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
+use super::sliding_window::{WindowError, check_length};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::State;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, ClockReading};
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -20,14 +21,14 @@ const LEG: &str = "sliding_log";
 /// Admits at most `limit` in *any* span of the window's length, and never one instant later than that allows.
 ///
 /// It remembers the instant and the weight of each admission until it has left the window: 24 bytes an entry, one for
-/// all admissions of one instant. There are at most as many as the limit, and as there are instants of debts up to 65,536. For a
-/// large limit that is much memory: 2.3 MiB for 100,000. Where [`max_entries`](Self::max_entries) allows fewer it refuses, with
-/// that many in the window, until the oldest leaves: so that it may admit less than the limit, but never more. A
-/// [`SlidingWindow`](crate::SlidingWindow) takes a fixed 520 bytes and is up to one segment late.
+/// all admissions of one instant. There are at most as many entries as the limit, and as there are instants of debts up
+/// to 65,536. For a large limit that is much memory: 2.3 MiB for 100,000. If [`max_entries`](Self::max_entries) allows
+/// fewer, it refuses with that many in the window, until the oldest leaves: then it may admit less than the limit, but
+/// never more. A [`SlidingWindow`](crate::SlidingWindow) takes a fixed 520 bytes and is up to one segment late.
 ///
-/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. Of an entry that a change has
-/// forgiven nothing comes back, and what was undercharged counts from now on. A debt is logged as the
-/// rest is. An instant earlier than the latest seen counts as that.
+/// A cancel and a [`settle`](crate::Permit::settle) correct the entry, exactly and in any order. An entry that a change
+/// has forgiven gives nothing back, and its undercharge counts from now on. A debt is logged as an admission. An
+/// instant earlier than the latest seen counts as the latest.
 ///
 /// ```
 /// # use tollgate::{ManualClock, SlidingLog};
@@ -43,29 +44,29 @@ const LEG: &str = "sliding_log";
 /// assert!(log.try_acquire(1).is_err());
 /// ```
 pub struct SlidingLog {
-    shell: Shell<Log>,
-    set: Mutex<Set>,
+    inner: MeterLimiter<LogMeter>,
+    settings: Mutex<Settings>,
 }
 
-/// As it was set.
+/// The settings in force.
 #[derive(Clone, Copy, Debug)]
-struct Set {
+struct Settings {
     length: Duration,
     most: Option<usize>,
 }
 
 impl SlidingLog {
     /// A limit that admits everything, and logs nothing.
-    pub const UNLIMITED: u64 = fixed::UNLIMITED;
+    pub const UNLIMITED: u64 = UNLIMITED;
     /// How many entries it holds at least, unless set otherwise: one for each unit of a larger limit.
-    pub const ENTRIES: usize = log::ENTRIES;
+    pub const ENTRIES: usize = ENTRIES;
 
     /// At most `limit` in any span of `length`, on the real clock. A limit of zero admits nothing.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        let set = Set {
+        let set = Settings {
             length: check_length(length)?,
             most: None,
         };
@@ -75,10 +76,10 @@ impl SlidingLog {
     /// The same log on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.limit(), *self.set.lock(), clock)
+        Self::build(self.limit(), *self.settings.lock(), clock)
     }
 
-    /// The same log, empty, with room for so many entries.
+    /// The same log, empty, with room for `entries` entries.
     ///
     /// # Errors
     /// [`WindowError::Entries`] when that is none.
@@ -86,76 +87,76 @@ impl SlidingLog {
         if entries == 0 {
             return Err(WindowError::Entries { given: entries });
         }
-        let set = Set {
+        let set = Settings {
             most: Some(entries),
-            ..*self.set.lock()
+            ..*self.settings.lock()
         };
-        Ok(Self::build(self.limit(), set, self.shell.clock()))
+        Ok(Self::build(self.limit(), set, self.inner.clock()))
     }
 
-    fn build(limit: u64, set: Set, clock: &Clock) -> Self {
+    fn build(limit: u64, set: Settings, clock: &Clock) -> Self {
         let length = clock.ticks_of(set.length).max(1);
         Self {
-            shell: Shell::new(LEG, clock, |now| Log::new(now, length, limit, set.most)),
-            set: Mutex::new(set),
+            inner: MeterLimiter::new(LEG, clock, |now| LogMeter::new(now, length, limit, set.most)),
+            settings: Mutex::new(set),
         }
     }
 
     /// The limit in force.
     pub fn limit(&self) -> u64 {
-        self.shell.read(Log::limit)
+        self.inner.read(LogMeter::limit)
     }
 
     /// The length of the window.
     pub fn length(&self) -> Duration {
-        self.set.lock().length
+        self.settings.lock().length
     }
 
     /// How many entries it holds now.
     pub fn entries(&self) -> usize {
-        self.shell.read(Log::entries)
+        self.inner.read(LogMeter::entries)
     }
 
-    /// Changes the limit at once. What has been admitted still counts: [`set_quota`](Self::set_quota) with
+    /// Changes the limit at once. Admitted units still count: [`set_quota`](Self::set_quota) with
     /// [`Inherit::Additive`].
     pub fn set_limit(&self, limit: u64) {
         self.set_quota(limit, Inherit::Additive);
     }
 
-    /// Changes the limit at once; `inherit` says what becomes of the room that is left. With [`Inherit::Additive`] what
-    /// was admitted still counts, and nothing else does: only then does no window exceed its limit.
+    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
+    /// the admitted units still count: only then does no window exceed its limit.
     ///
-    /// Where another rule makes more room than that the oldest admissions are forgiven, and what was taken before is not
-    /// given back any more. Where it makes less, the difference counts as admitted now.
+    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
+    /// back any more. If it makes less, the difference counts as admitted now.
     pub fn set_quota(&self, limit: u64, inherit: Inherit) {
-        self.shell.change(|log| {
+        self.inner.change(|log| {
             let (room, old) = (log.room(), log.limit());
             let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
             let room = self
-                .shell
+                .inner
                 .inherit(inherit, room, inherit.room(room, old, limit), counted);
             log.set_limit(limit, room);
         });
-        self.shell.ring();
+        self.inner.notify_changed();
     }
 
-    /// Changes the length of the window at once. What has left the shorter window does not count in a longer one.
+    /// Changes the length of the window at once. Units that have left the shorter window do not count in a longer one.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
     pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
-        let mut set = self.set.lock();
+        let mut set = self.settings.lock();
         set.length = check_length(length)?;
-        let ticks = self.shell.clock().ticks_of(length).max(1);
-        self.shell.change(|log| log.set_length(ticks));
+        let ticks = self.inner.clock().ticks_of(length).max(1);
+        self.inner.change(|log| log.set_length(ticks));
         drop(set);
-        self.shell.ring();
+        self.inner.notify_changed();
         Ok(())
     }
 
     /// How many more than the limit the window holds, by debts or since the limit was lowered.
     pub fn debt(&self) -> u64 {
-        self.shell.read(Log::debt)
+        self.inner.read(LogMeter::debt)
     }
 }
 
@@ -170,7 +171,7 @@ impl SlidingLog {
     }
 }
 
-limiter_of_shell!(SlidingLog, 1, status);
+meter_limiter!(SlidingLog, 1, status);
 
 impl fmt::Debug for SlidingLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -179,5 +180,323 @@ impl fmt::Debug for SlidingLog {
             .field("length", &self.length())
             .field("available", &self.available())
             .finish_non_exhaustive()
+    }
+}
+
+/// The least number of entries allowed, unless set otherwise.
+const ENTRIES: usize = 65_536;
+
+/// How many admissions may pass before expired entries are removed.
+const LEISURE: u64 = 256;
+
+#[derive(Debug)]
+struct LogMeter {
+    now: u64,
+    length: u64,
+    limit: u64,
+    /// The most entries, if that was set.
+    set_most: Option<usize>,
+    /// The most entries: one for each unit of the limit unless set otherwise, and at least enough for a few debts.
+    most: usize,
+    /// By number, and so by instant.
+    entries: VecDeque<LogEntry>,
+    total: u128,
+    /// The number of the latest entry.
+    made: u64,
+    /// Entries up to this number are not refunded: some of them have been forgiven.
+    sealed: u64,
+}
+
+/// The units admitted at one instant.
+#[derive(Clone, Copy, Debug)]
+struct LogEntry {
+    number: u64,
+    at: u64,
+    units: u64,
+}
+
+impl LogMeter {
+    fn new(now: u64, length: u64, limit: u64, set_most: Option<usize>) -> Self {
+        let mut log = Self {
+            now,
+            length,
+            limit,
+            set_most,
+            most: 0,
+            entries: VecDeque::new(),
+            total: 0,
+            made: 0,
+            sealed: 0,
+        };
+        log.put_limit(limit);
+        log
+    }
+
+    fn put_limit(&mut self, limit: u64) {
+        let all = || usize::try_from(limit).unwrap_or(usize::MAX).max(ENTRIES);
+        self.limit = limit;
+        self.most = self.set_most.unwrap_or_else(all);
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// How many entries there are.
+    fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Changes the length. Entries that have left the old window do not come back.
+    fn set_length(&mut self, length: u64) {
+        self.length = length;
+        self.advance(self.now);
+    }
+
+    /// The room of the window; negative if it holds too much.
+    fn room(&self) -> i128 {
+        i128::from(self.limit) - i128::try_from(self.total).unwrap_or(i128::MAX)
+    }
+
+    /// Changes the limit, and leaves `room`. The oldest entries are forgiven for that; missing units count as admitted
+    /// now. Without a limit nothing is counted.
+    fn set_limit(&mut self, limit: u64, room: i128) {
+        if limit == UNLIMITED {
+            self.put_limit(limit);
+            return self.clear();
+        }
+        let total = i128::from(limit).saturating_sub(room).max(0) as u128;
+        match total.checked_sub(self.total) {
+            Some(more) => {
+                self.add(u64::try_from(more).unwrap_or(u64::MAX));
+            }
+            None => self.forgive(self.total - total),
+        }
+        self.put_limit(limit);
+    }
+
+    /// The units beyond the limit.
+    fn debt(&self) -> u64 {
+        let over = self.total.saturating_sub(u128::from(self.limit));
+        u64::try_from(over).unwrap_or(u64::MAX)
+    }
+
+    fn forgive(&mut self, mut amount: u128) {
+        self.sealed = self.made;
+        self.total -= amount;
+        while let Some(oldest) = self.entries.front_mut() {
+            let units = u128::from(oldest.units);
+            if units > amount {
+                oldest.units -= amount as u64;
+                return;
+            }
+            amount -= units;
+            self.entries.pop_front();
+        }
+    }
+
+    /// True if another admission can join this entry.
+    fn joins(&self, entry: &LogEntry) -> bool {
+        entry.at == self.now && entry.number > self.sealed
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries.len() >= self.most && !self.entries.back().is_some_and(|last| self.joins(last))
+    }
+
+    /// Logs `n` now and returns the number of its entry.
+    fn add(&mut self, n: u64) -> u64 {
+        if n == 0 {
+            return 0;
+        }
+        self.total += u128::from(n);
+        let (now, full) = (self.now, self.is_full());
+        if let Some(last) = self.entries.back().copied()
+            && (full || self.joins(&last))
+            && let Some(entry) = self.entries.back_mut()
+        {
+            // Without room for an entry of its own, it joins the last one, which then counts as long.
+            entry.at = now;
+            let sum = entry.units.saturating_add(n);
+            self.total -= u128::from(entry.units) + u128::from(n) - u128::from(sum);
+            entry.units = sum;
+            return entry.number;
+        }
+        self.push(n)
+    }
+
+    /// Another entry, of `n` now.
+    #[inline]
+    fn push(&mut self, n: u64) -> u64 {
+        self.made += 1;
+        self.entries.push_back(LogEntry {
+            number: self.made,
+            at: self.now,
+            units: n,
+        });
+        self.made
+    }
+
+    /// How many of these ordered entries have left the window.
+    fn left(&self, entries: &[LogEntry]) -> usize {
+        entries.partition_point(|entry| self.now.saturating_sub(entry.at) >= self.length)
+    }
+
+    /// Takes up to `n` off an entry, if it still counts.
+    fn subtract(&mut self, number: u64, n: u64) {
+        if number <= self.sealed {
+            return;
+        }
+        let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.number) else {
+            return;
+        };
+        let units = n.min(self.entries[index].units);
+        self.entries[index].units -= units;
+        self.total -= u128::from(units);
+        if self.entries[index].units == 0 {
+            self.entries.remove(index);
+        }
+    }
+}
+
+impl Meter for LogMeter {
+    type Mark = [u64; 1];
+
+    fn advance(&mut self, now: u64) {
+        let now = if seeded!("log_goes_back") {
+            now
+        } else {
+            self.now.max(now)
+        };
+        self.now = now;
+        let (first, second) = self.entries.as_slices();
+        let mut left = self.left(first);
+        if left == first.len() {
+            left += self.left(second);
+        }
+        for entry in self.entries.range(..left) {
+            self.total -= u128::from(entry.units);
+        }
+        self.entries.drain(..left);
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn fits(&self, n: u64) -> bool {
+        n == 0 || n <= self.free()
+    }
+
+    fn free(&self) -> u64 {
+        match self.is_full() {
+            true => 0,
+            false => self.room().max(0) as u64,
+        }
+    }
+
+    /// Takes if all logged units leave room, also those that have left the window. One time in [`LEISURE`] it leaves
+    /// that to `take`, which removes expired entries: so the log stays short, and no call takes long.
+    #[inline]
+    fn take_at_once(&mut self, n: u64, now: u64) -> Option<Self::Mark> {
+        let has_room = self.total + u128::from(n) <= u128::from(self.limit) && self.entries.len() < self.most;
+        if n == 0 || !has_room || self.limit == UNLIMITED {
+            return None;
+        }
+        // A stale instant counts as the latest.
+        if now <= self.now {
+            let last = self.entries.back_mut()?;
+            let units = last.units.checked_add(n)?;
+            if last.at != self.now || last.number <= self.sealed {
+                return None;
+            }
+            self.total += u128::from(n);
+            last.units = units;
+            return Some([last.number]);
+        }
+        if self.made.is_multiple_of(LEISURE) {
+            return None;
+        }
+        self.now = now;
+        self.total += u128::from(n);
+        Some([self.push(n)])
+    }
+
+    fn take(&mut self, n: u64) -> Self::Mark {
+        match self.limit {
+            UNLIMITED => [0],
+            _ => [self.add(n)],
+        }
+    }
+
+    fn restore(&mut self, mark: &Self::Mark, units: u64) {
+        self.subtract(mark[0], units);
+    }
+
+    fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
+        let number = mark[0];
+        let Some(more) = actual.checked_sub(charged) else {
+            self.subtract(number, charged - actual);
+            return actual;
+        };
+        let before = self.total;
+        if charged == 0 {
+            // No entry is left of it: it counts from now on.
+            *mark = self.take(more);
+        } else if let Ok(index) = self.entries.binary_search_by_key(&number, |entry| entry.number) {
+            let entry = &mut self.entries[index];
+            let units = entry.units.saturating_add(more);
+            self.total += u128::from(units - entry.units);
+            entry.units = units;
+        } else {
+            if number <= self.sealed {
+                self.take(more); // Of one that was forgiven: from now on, and under no mark.
+            }
+            return actual;
+        }
+        match self.limit {
+            UNLIMITED => actual,
+            // At most `more`.
+            _ => charged + (self.total - before) as u64,
+        }
+    }
+
+    fn ready(&self, n: u64, ahead: u64) -> Option<u64> {
+        if self.limit == UNLIMITED || (n == 0 && ahead == 0) {
+            return Some(self.now);
+        }
+        // Those ahead fill this window first. If they exceed one window, the estimate is a lower bound.
+        let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
+        let mut at = self.now;
+        let leaves = |entry: &LogEntry| entry.at.saturating_add(self.length);
+        if self.is_full()
+            && let Some(oldest) = self.entries.front()
+        {
+            at = leaves(oldest);
+        }
+        // This many units have to leave. The search runs from the nearer end, since many callers may ask, each behind
+        // the others.
+        let over = self.total.saturating_sub(u128::from(room));
+        let mut sum = 0;
+        let mut reaches = |entry: &&LogEntry, most: u128| {
+            sum += u128::from(entry.units);
+            sum > most
+        };
+        let last = match over {
+            0 => None,
+            _ if over <= self.total / 2 => self.entries.iter().find(|entry| reaches(entry, over - 1)),
+            _ => self.entries.iter().rev().find(|entry| reaches(entry, room.into())),
+        };
+        Some(last.map_or(at, |entry| at.max(leaves(entry))))
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        let newest = self.entries.back();
+        Some(newest.map_or(self.now, |entry| entry.at.saturating_add(self.length)))
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        (self.total, self.sealed) = (0, self.made);
     }
 }

@@ -1,24 +1,24 @@
-//! Why numbers do not make a shedder.
+//! Errors of shedding.
 
 use super::WaitingRoom;
 use std::fmt;
 use std::time::Duration;
 
 /// A setting of a [`Partitions`](super::Partitions), a [`Throttler`](super::Throttler), a
-/// [`RetryBudget`](super::RetryBudget) or a [`WaitingRoom`] that cannot be.
+/// [`RetryBudget`](super::RetryBudget) or a [`WaitingRoom`] that is out of bounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ShedError {
     /// There must be 1 to 256 classes.
     Classes {
-        /// How many were given.
+        /// The given number.
         given: usize,
     },
     /// A part must be 0 to 1.
     Part {
         /// The class.
         class: usize,
-        /// What was given.
+        /// The given part.
         given: f64,
     },
     /// Guaranteed parts may not exceed 1 in all.
@@ -30,23 +30,23 @@ pub enum ShedError {
     Number {
         /// The setting.
         setting: &'static str,
-        /// What was given.
+        /// The given number.
         given: f64,
-        /// The least that is allowed.
+        /// The least allowed.
         least: f64,
-        /// The most that is allowed.
+        /// The most allowed.
         most: f64,
     },
     /// A waiting room needs a rate above zero.
     NoRate,
-    /// A place must be kept for a while, neither too short nor too long.
+    /// The grace of an appointment must be neither too short nor too long.
     Grace {
-        /// What was given.
+        /// The given grace.
         given: Duration,
     },
     /// A window must be above zero and at most 365 days.
     Window {
-        /// What was given.
+        /// The given window.
         given: Duration,
     },
 }

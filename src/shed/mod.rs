@@ -1,18 +1,20 @@
-//! Shedding: who is turned away when not all can be served.
+//! Shedding: which requests are refused under overload.
 //!
 //! | type | what it is |
 //! |---|---|
 //! | [`Partitions`] | one limit shared by classes: by guaranteed parts, lent parts, or levels of priority |
-//! | [`Throttler`] | a client turns its own requests away, the more of them the more are refused anyway |
+//! | [`Throttler`] | a client drops its own requests, the more of them the more the server refuses |
 //! | [`RetryBudget`] | retries are a fixed part of the requests, so that they cannot pile up |
-//! | [`WaitingRoom`] | who is turned away is told when to come back, and is let in then |
+//! | [`WaitingRoom`] | gives refused clients a retry time, and honours it |
 
+mod drop_probability;
 mod error;
 mod partitions;
 mod retry_budget;
 mod throttler;
 mod waiting_room;
 
+pub(crate) use drop_probability::early_rejection_probability;
 pub use error::ShedError;
 pub use partitions::{Class, Partitions};
 pub use retry_budget::RetryBudget;

@@ -1,7 +1,6 @@
 //! One limit, shared by classes.
 
 use super::error::ShedError;
-use crate::algo::shed::{Rule, Shares};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
@@ -22,27 +21,28 @@ const LEG: &str = "partition";
 ///
 /// | made by | a class is admitted while | prefer it when |
 /// |---|---|---|
-/// | [`guaranteed`](Self::guaranteed) | what the others have unused of their parts stays free | nobody may starve |
+/// | [`guaranteed`](Self::guaranteed) | the unused parts of the others stay free | no class may starve |
 /// | [`lent`](Self::lent) | anything is free | idle capacity is worse than waiting for one's own |
-/// | [`levels`](Self::levels) | all together hold less than its part of the limit | the important goes first under overload |
+/// | [`levels`](Self::levels) | all together hold less than its part of the limit | important work goes first under overload |
 ///
-/// With a limit of 10 and parts of 0.3 and 0.7: guaranteed, the first class gets 3 and the second 7. With parts of 0.3 and
-/// 0.5, 2 are left for whoever comes first. Lent, either gets 10, if the other holds nothing. By levels of 1 and 0.7, the
-/// second is refused from 7 in flight on, and the first from 10 on.
+/// With a limit of 10 and parts of 0.3 and 0.7: guaranteed, the first class gets 3 and the second 7. With parts of 0.3
+/// and 0.5, the remaining 2 go to the first caller of either. Lent, either gets 10, if the other holds nothing. By
+/// levels of 1 and 0.7, the second is refused from 7 in flight on, and the first from 10 on.
 ///
-/// Each class is a [`Limiter`] of its own. A permit that is forgotten counts as held for good. To wait in turn, put it into
-/// a [`Policy`](crate::Policy).
+/// Each class is a [`Limiter`] of its own. A permit that is forgotten counts as held for good. To wait in turn, put the
+/// class into a [`Policy`](crate::Policy).
 ///
 /// # Fairness
-/// Policies that wait take turns, whatever their classes and however many wait in each: what comes back goes to the one
-/// that has waited longest. A class passes others only by what they could not take: within its own guaranteed part, or by a
-/// higher level. What does not wait, [`try_admit`](crate::LimiterExt::try_admit), takes nothing that a policy waits for.
+/// Policies that wait take turns, for any classes and any number of waiters in each: a returned permit goes to the
+/// policy that has waited longest. A class passes others only by permits that they could not take: within its own
+/// guaranteed part, or by a higher level. A call that does not wait, [`try_admit`](crate::LimiterExt::try_admit), takes
+/// nothing that a policy waits for.
 ///
-/// **Starvation**: by levels, a class waits for as long as those above it fill what is left. Give classes that must not
+/// **Starvation**: by levels, a class waits for as long as those above it fill the rest. Give classes that must not
 /// starve the same level, or guaranteed parts.
 ///
 /// # Memory ordering
-/// What is done before a permit is given back is seen by whoever is admitted afterwards.
+/// The writes of a holder, before it returns its permit, are visible to later holders.
 ///
 /// ```
 /// # use tollgate::shed::Partitions;
@@ -61,14 +61,14 @@ pub struct Partitions {
 }
 
 struct Shared {
-    state: Mutex<State>,
-    /// Rings when the limit has changed.
+    state: Mutex<PartitionState>,
+    /// Notified when the limit has changed.
     notify: Notify,
 }
 
-struct State {
+struct PartitionState {
     shares: Shares,
-    /// The policies that wait, each by its head, in order of arrival.
+    /// The waiting policies, each by its head, in order of arrival.
     waiting: VecDeque<Waiter>,
     /// The key of the next.
     next: u64,
@@ -79,16 +79,16 @@ struct Waiter {
     key: u64,
     class: usize,
     units: u64,
-    /// Shared, so that it can be taken along without running foreign code under the lock.
+    /// Shared, so that it can be cloned without running foreign code under the lock.
     waker: Arc<Waker>,
 }
 
-impl State {
+impl PartitionState {
     fn position(&self, key: u64) -> Option<usize> {
         self.waiting.binary_search_by_key(&key, |waiter| waiter.key).ok()
     }
 
-    /// True when `units` of `class` fit now, and nothing is taken by it from the first `before` that wait.
+    /// True if `units` of `class` fit now, and take nothing from the first `before` waiters.
     fn admits(&self, class: usize, units: u64, before: usize) -> bool {
         let held_up = |waiter: &Waiter| {
             !self.shares.passes(class, units, waiter.class) && self.shares.could_fit(waiter.class, waiter.units)
@@ -96,7 +96,7 @@ impl State {
         self.shares.fits(class, units) && !self.waiting.iter().take(before).any(held_up)
     }
 
-    /// The waker of the first that is admitted now.
+    /// The waker of the first waiter that is admitted now.
     fn next(&self) -> Option<Arc<Waker>> {
         let mut waiting = self.waiting.iter().enumerate();
         let next = waiting.find(|(index, waiter)| self.admits(waiter.class, waiter.units, *index));
@@ -109,8 +109,8 @@ impl Shared {
         read(&self.state.lock().shares)
     }
 
-    /// Changes what there is, and has the next look that is admitted by it.
-    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    /// Changes the state, and wakes the first waiter that is admitted then.
+    fn change<R>(&self, change: impl FnOnce(&mut PartitionState) -> R) -> R {
         let (result, next) = {
             let mut state = self.state.lock();
             let result = change(&mut state);
@@ -132,37 +132,38 @@ pub struct Class {
 }
 
 impl Partitions {
-    /// Each class has a part of the limit (0 to 1) for itself, rounded down to a whole number. What is left over goes to
-    /// whoever comes first.
+    /// Each class has a part of the limit (0 to 1) for itself, rounded down to a whole number. The rest is free for
+    /// all.
     ///
     /// # Errors
     /// [`ShedError`] when there are no classes or more than 256, a part is not 0 to 1, or all are more than 1.
     pub fn guaranteed(limit: usize, parts: &[f64]) -> Result<Self, ShedError> {
         let sum: f64 = parts.iter().sum();
-        // As many millionths as there are classes may be lost by adding.
+        // Addition may lose as many millionths as there are classes.
         if sum > 1.0 + 1e-9 {
             return Err(ShedError::Parts { sum });
         }
-        Self::build(limit, parts, Rule::Kept)
+        Self::build(limit, parts, ShareRule::Kept)
     }
 
-    /// So many classes, each of which may take whatever is free.
+    /// Makes `classes` classes, each of which may take all that is free.
     ///
     /// # Errors
     /// [`ShedError`] when there are no classes or more than 256.
     pub fn lent(limit: usize, classes: usize) -> Result<Self, ShedError> {
-        Self::build(limit, &vec![0.0; classes.min(257)], Rule::Lent)
+        Self::build(limit, &vec![0.0; classes.min(257)], ShareRule::Lent)
     }
 
-    /// Each class is admitted while all together hold less than its part (0 to 1) of the limit: 1 for what matters most.
+    /// Each class is admitted while all together hold less than its part (0 to 1) of the limit: 1 for the most
+    /// important.
     ///
     /// # Errors
     /// [`ShedError`] when there are no classes or more than 256, or a part is not 0 to 1.
     pub fn levels(limit: usize, parts: &[f64]) -> Result<Self, ShedError> {
-        Self::build(limit, parts, Rule::Level)
+        Self::build(limit, parts, ShareRule::Level)
     }
 
-    fn build(limit: usize, parts: &[f64], rule: Rule) -> Result<Self, ShedError> {
+    fn build(limit: usize, parts: &[f64], rule: ShareRule) -> Result<Self, ShedError> {
         if parts.is_empty() || parts.len() > 256 {
             return Err(ShedError::Classes { given: parts.len() });
         }
@@ -173,7 +174,7 @@ impl Partitions {
         }
         let millionths = parts.iter().map(|part| (part * 1e6 + 1e-6) as u64).collect();
         let shared = Arc::new(Shared {
-            state: Mutex::new(State {
+            state: Mutex::new(PartitionState {
                 shares: Shares::new(limit as u64, millionths, rule),
                 waiting: VecDeque::new(),
                 next: 0,
@@ -204,7 +205,7 @@ impl Partitions {
         self.shared.read(Shares::limit) as usize
     }
 
-    /// Changes the limit at once, and with it every part. What is held stays held: nobody is admitted before it fits.
+    /// Changes the limit at once, and with it every part. Held permits stay held: nothing is admitted before it fits.
     pub fn set_limit(&self, limit: usize) {
         self.shared.change(|state| state.shares.set_limit(limit as u64));
         self.shared.notify.notify_reconfigured();
@@ -231,22 +232,22 @@ impl Class {
         self.shared.change(|state| state.shares.give_back(self.class, units));
     }
 
-    /// How many wait before `demand`.
-    fn before(&self, state: &mut State, demand: Demand<'_>) -> usize {
+    /// The number of waiters before `demand`.
+    fn before(&self, state: &mut PartitionState, demand: Demand<'_>) -> usize {
         let Some(claim) = demand.queue_key(QueueId::of(self)) else {
             return state.waiting.len();
         };
         let Some(index) = state.position(claim.key()) else {
             return state.waiting.len();
         };
-        // The place is the queue's, whose head may be another now.
+        // The place belongs to the queue, whose head may be another now.
         state.waiting[index].units = demand.units();
         index
     }
 }
 
-/// A place is handed nothing: its waker is woken when what it wants is free and nothing before it waits for that. So it is
-/// when it joins.
+/// A waiter is handed nothing. Its waker is woken when its units are free and no waiter before it waits for them; also
+/// at the moment when it joins.
 impl WaitQueue for Class {
     fn join(&self, units: u64, waker: &Waker) -> QueueKey {
         let waker = Arc::new(waker.clone());
@@ -287,7 +288,7 @@ impl WaitQueue for Class {
 }
 
 impl Limiter for Class {
-    /// How many units.
+    /// The units held.
     type Ticket = u64;
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
@@ -310,7 +311,7 @@ impl Limiter for Class {
         self.give_back(units);
     }
 
-    /// Counts as held from now on.
+    /// The units count as held from now on.
     fn forget(&self, _: u64) {}
 
     #[inline]
@@ -332,13 +333,13 @@ impl Limiter for Class {
         }
     }
 
-    /// What it holds is not the entry's, but of what all classes share. In a [`Keyed`](crate::Keyed) it is a leg as a
+    /// Its permits belong to all classes, and not to an entry of a map. In a [`Keyed`](crate::Keyed) put it in as a
     /// [`Shared`](crate::keyed::Shared): `Shared::from(partitions.class(0).clone())`.
     fn is_pristine(&self, _: &ClockReading) -> bool {
         true
     }
 
-    /// Its part of the limit, and what it has of it, which may be more while others need less than theirs.
+    /// Its part of the limit, and its permits, which may be more while others use less than their parts.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let state = status::State::Permits {
             limit: self.part() as u64,
@@ -369,5 +370,122 @@ impl fmt::Debug for Partitions {
             .field("limit", &self.limit())
             .field("classes", &self.classes)
             .finish()
+    }
+}
+
+/// The rule of a class, beside `total + n <= limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ShareRule {
+    /// The unused parts of the others stay free for them: a class within its part is never refused.
+    Kept,
+    /// All that is free: an unused part is lent, and its owner waits for returned permits.
+    Lent,
+    /// The free permits within its part of the limit, whichever classes hold the others: as load rises, classes with
+    /// small parts are refused first.
+    Level,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shares {
+    limit: u64,
+    /// In millionths of the limit.
+    parts: Box<[u64]>,
+    held: Box<[u64]>,
+    total: u64,
+    rule: ShareRule,
+}
+
+const MILLION: u128 = 1_000_000;
+
+impl Shares {
+    fn new(limit: u64, parts: Box<[u64]>, rule: ShareRule) -> Self {
+        Self {
+            limit,
+            held: vec![0; parts.len()].into(),
+            parts,
+            total: 0,
+            rule,
+        }
+    }
+
+    fn classes(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn held(&self, class: usize) -> u64 {
+        self.held[class]
+    }
+
+    /// The part of `class`, in whole units, rounded down: so the parts are never more than the limit.
+    fn part(&self, class: usize) -> u64 {
+        (u128::from(self.limit) * u128::from(self.parts[class]) / MILLION) as u64
+    }
+
+    /// True if `n` more fit for `class`.
+    fn fits(&self, class: usize, n: u64) -> bool {
+        let Some(total) = self.total.checked_add(n).filter(|&total| total <= self.limit) else {
+            return false;
+        };
+        match self.rule {
+            ShareRule::Lent => true,
+            ShareRule::Level => total <= self.part(class),
+            ShareRule::Kept => {
+                let others = (0..self.classes()).filter(|&other| other != class);
+                let unused = others.map(|other| self.part(other).saturating_sub(self.held[other]));
+                total.saturating_add(unused.sum()) <= self.limit
+            }
+        }
+    }
+
+    /// True if `n` of `class` would fit with nothing held.
+    fn could_fit(&self, class: usize, n: u64) -> bool {
+        let most = match self.rule {
+            ShareRule::Lent => self.limit,
+            ShareRule::Level => self.part(class),
+            ShareRule::Kept => {
+                let others = (0..self.classes()).filter(|&other| other != class);
+                let parts: u64 = others.map(|other| self.part(other)).sum();
+                self.limit.saturating_sub(parts)
+            }
+        };
+        n <= most
+    }
+
+    /// True if `n` for `class` may be taken before a waiter of class `waits`: it takes nothing that the waiter could
+    /// have, or has a higher level.
+    fn passes(&self, class: usize, n: u64, waits: usize) -> bool {
+        match self.rule {
+            ShareRule::Lent => false,
+            ShareRule::Level => self.parts[class] > self.parts[waits],
+            ShareRule::Kept => class != waits && self.held[class].saturating_add(n) <= self.part(class),
+        }
+    }
+
+    fn take(&mut self, class: usize, n: u64) -> bool {
+        let fits = self.fits(class, n);
+        if fits {
+            self.held[class] += n;
+            self.total += n;
+        }
+        fits
+    }
+
+    fn give_back(&mut self, class: usize, n: u64) {
+        let n = n.min(self.held[class]);
+        self.held[class] -= n;
+        self.total -= n;
+    }
+
+    /// Changes the limit. Held permits stay held.
+    fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
     }
 }

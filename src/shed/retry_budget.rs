@@ -1,7 +1,12 @@
 //! Retries as a part of the requests.
+//!
+//! # The reserve
+//! Deposits fill it and reservations drain it. A deposit into a full reserve overflows. So a cancelled reservation
+//! gives back `min(n, least)`, where `least` is the least that has been missing since it was made: the excess would
+//! have overflowed. From then on the reserve is as if the reservation had never been made, also for other reservations
+//! that are cancelled later.
 
 use super::error::{ShedError, within};
-use crate::algo::shed::Reserve;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
@@ -9,24 +14,25 @@ use crate::core::status::{State, Status};
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::time::ClockReading;
+use std::collections::VecDeque;
 use std::fmt;
 
 const LEG: &str = "retry_budget";
 const MILLION: u64 = 1_000_000;
 
-/// Lets through at most so many retries per request, so that a resource in trouble is not asked many times over.
+/// Limits the retries per request, so that a resource in trouble is not asked many times over.
 ///
-/// Each first attempt [`deposit`](Self::deposit)s a part of a retry, and a retry is admitted when a whole one is there. Up to
-/// `reserve` unused retries are kept. Admitting takes one for good, whatever the outcome. A
-/// request for more than the reserve is `Oversized`.
+/// Each first attempt [`deposit`](Self::deposit)s a part of a retry, and a retry is admitted when a whole one is there.
+/// Up to `reserve` unused retries are kept. Admitting takes one for good, at any outcome. A request for more than the
+/// reserve is `Oversized`.
 ///
 /// # Giving back
-/// A reservation that is cancelled gives back what it took, except what deposits made since would have overflowed the reserve
-/// by. So the budget is as if that reservation had never been made. The newest 64 reservations are told apart; of older ones
-/// less may come back.
+/// A cancelled reservation gives back all it took, except the part by which later deposits would have overflowed the
+/// reserve. So the budget is as if that reservation had never been made. The newest 64 reservations are told apart;
+/// older ones may give back less.
 ///
-/// With a ratio of 0.1 the load on a resource that fails everything is at most 1.1 times what is asked, and the reserve
-/// once. The idea is that of Finagle's retry budgets.
+/// With a ratio of 0.1 the load on a resource that fails everything is at most 1.1 times the first attempts, plus the
+/// reserve once. The idea is that of Finagle's retry budgets.
 ///
 /// ```
 /// # use tollgate::shed::RetryBudget;
@@ -61,8 +67,8 @@ impl RetryBudget {
         })
     }
 
-    /// Counts a first attempt: to be called once for each, after it was admitted by whatever limits first attempts. One that
-    /// was refused puts no load on the resource, and earns no retry.
+    /// Counts a first attempt. Call it once for each, after the limiter of first attempts has admitted it. A refused
+    /// attempt puts no load on the resource, and earns no retry.
     pub fn deposit(&self) {
         self.raise(|reserve| reserve.add(self.ratio));
     }
@@ -72,7 +78,7 @@ impl RetryBudget {
         self.reserve.lock().held() / MILLION
     }
 
-    /// More than the reserve can ever hold.
+    /// True if the reserve can never hold `units`.
     fn never_fits(&self, units: u64) -> bool {
         units > self.reserve.lock().size() / MILLION
     }
@@ -92,7 +98,7 @@ impl RetryBudget {
 }
 
 impl Limiter for RetryBudget {
-    /// The number of the reservation, and how many retries it took.
+    /// The number of the reservation, and its retries.
     type Ticket = (u64, u64);
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
@@ -129,7 +135,7 @@ impl Limiter for RetryBudget {
         }
     }
 
-    /// The reserve is there.
+    /// The reserve is full.
     fn is_pristine(&self, _: &ClockReading) -> bool {
         let reserve = self.reserve.lock();
         reserve.held() == reserve.size()
@@ -151,5 +157,156 @@ impl fmt::Debug for RetryBudget {
         f.debug_struct("RetryBudget")
             .field("available", &self.available())
             .finish_non_exhaustive()
+    }
+}
+
+/// At most this many reservations are told apart. The oldest two beyond that count as one, which gives back less.
+const ENTRIES: usize = 64;
+
+#[derive(Clone, Debug)]
+struct Reserve {
+    size: u64,
+    /// The amount missing in the reserve.
+    missing: u64,
+    /// The number of the latest reservation.
+    latest: u64,
+    /// The number of a reservation, and the least that has been missing since it was made. An entry holds for all reservations
+    /// up to the next. Numbers and amounts ascend strictly; no amount is zero.
+    least: VecDeque<(u64, u64)>,
+}
+
+impl Reserve {
+    /// A full reserve.
+    fn new(size: u64) -> Self {
+        Self {
+            size,
+            missing: 0,
+            latest: 0,
+            least: VecDeque::new(),
+        }
+    }
+
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn held(&self) -> u64 {
+        self.size - self.missing
+    }
+
+    /// Takes `amount` and returns the number of the reservation, if that much is held.
+    fn take(&mut self, amount: u64) -> Option<u64> {
+        if amount > self.held() {
+            return None;
+        }
+        if amount > 0 {
+            self.missing += amount;
+            self.latest += 1;
+            self.least.push_back((self.latest, self.missing));
+            if self.least.len() > ENTRIES {
+                self.least.remove(1);
+            }
+        }
+        Some(self.latest)
+    }
+
+    /// Adds `amount`. The excess is lost.
+    fn add(&mut self, amount: u64) {
+        self.missing = self.missing.saturating_sub(amount);
+        let kept = self.least.partition_point(|&(_, least)| least < self.missing);
+        if let Some((_, least)) = self.least.get_mut(kept) {
+            *least = self.missing;
+            self.least.truncate(if self.missing == 0 { 0 } else { kept + 1 });
+        }
+    }
+
+    /// Gives back up to `amount` of a reservation: the part that would not have overflowed.
+    fn give_back(&mut self, number: u64, amount: u64) {
+        let after = self.least.partition_point(|&(first, _)| first <= number);
+        let Some(at) = after.checked_sub(1) else { return };
+        let amount = amount.min(self.least[at].1);
+        self.missing -= amount;
+        // `amount` less has been missing ever since.
+        self.least.range_mut(at..).for_each(|(_, least)| *least -= amount);
+        let left = self.least[at].1;
+        let as_much = self.least.partition_point(|&(_, least)| least < left);
+        self.least[as_much].1 = left;
+        self.least.drain(as_much + 1..=at);
+        if left == 0 {
+            self.least.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Take(u64),
+        Add(u64),
+        Cancel(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            4 => (0u64..6).prop_map(Step::Take),
+            3 => (1u64..8).prop_map(Step::Add),
+            3 => (0usize..6).prop_map(Step::Cancel),
+        ];
+        vec(step, 1..60)
+    }
+
+    proptest! {
+        /// Given any reservations, deposits and cancels in any order, then the reserve holds as much as if the
+        /// cancelled ones had never been reserved.
+        #[test]
+        fn a_cancel_leaves_what_would_be_held_without_the_reservation(steps in steps()) {
+            let mut reserve = Reserve::new(12);
+            // The number and the amount of a reservation; a negative amount is a deposit.
+            let mut history: Vec<(u64, i64)> = Vec::new();
+            let mut made = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Take(n) => {
+                        if let Some(number) = reserve.take(n) {
+                            made.push((number, n, history.len()));
+                            history.push((number, n as i64));
+                        }
+                    }
+                    Step::Add(n) => {
+                        reserve.add(n);
+                        history.push((0, -(n as i64)));
+                    }
+                    Step::Cancel(which) if which < made.len() => {
+                        let (number, n, at) = made.remove(which);
+                        reserve.give_back(number, n);
+                        history[at].1 = 0;
+                    }
+                    Step::Cancel(_) => {}
+                }
+                let missing = history.iter().fold(0, |missing: i64, (_, change)| (missing + change).max(0));
+                prop_assert_eq!(reserve.held() as i64, 12 - missing);
+            }
+        }
+    }
+
+    #[test]
+    fn of_many_reservations_the_oldest_give_back_less_and_none_gives_back_more() {
+        let mut reserve = Reserve::new(1_000);
+        let made: Vec<_> = (0..2 * ENTRIES).map(|_| reserve.take(2).unwrap()).collect();
+        assert_eq!(reserve.least.len(), ENTRIES);
+        for number in made.into_iter().rev() {
+            let before = reserve.held();
+            reserve.give_back(number, 2);
+            let back = reserve.held() - before;
+            assert!(
+                back == 2 || back == 0 && number <= ENTRIES as u64,
+                "{number} gave back {back}"
+            );
+        }
     }
 }

@@ -1,12 +1,12 @@
-//! A client that turns its own requests away.
+//! A client that drops its own requests.
 
+use super::drop_probability::throttle_probability;
 use super::error::{ShedError, within};
-use crate::algo::chance::Draws;
-use crate::algo::shed::throttle_rate;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::{self, Status};
+use crate::rng::Rng;
 use crate::sync::shim::Mutex;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
@@ -15,17 +15,17 @@ use std::time::Duration;
 const LEG: &str = "throttler";
 const SEGMENTS: usize = 10;
 
-/// Turns requests away at the client, with a likelihood that grows with how many are turned away anyway:
+/// Drops requests at the client, with a probability that grows with the refusals of the server:
 ///
 /// ```text
 /// max(0, (asked - accepted / accept_rate) / (asked + 1)), at most `most`
 /// ```
 ///
-/// over a window of time. Requests that end as [`Outcome::Overload`] are not accepted, those that end as success or failure
-/// are, and ignored ones count as not asked. Those it turns away count as asked. Some always go through, so it notices when
-/// the resource is well again.
+/// over a window of time. A request that ends as [`Outcome::Overload`] is not accepted, one that ends as success or
+/// failure is, and an ignored one counts as not asked. A dropped request counts as asked. Some requests always go
+/// through, so the throttler notices when the resource has recovered.
 ///
-/// Whether one request is turned away is chance, from a seed. In a [`Policy`](crate::Policy), who is turned away tries again
+/// Which requests are dropped is random, from a seed. In a [`Policy`](crate::Policy), a dropped request tries again
 /// after a tenth of the window.
 ///
 /// Google, *Site Reliability Engineering*, chapter 21 (2016).
@@ -52,7 +52,7 @@ pub struct Throttler {
     length: Duration,
     /// The length of a segment, in ticks.
     segment: u64,
-    state: Mutex<State>,
+    state: Mutex<ThrottleState>,
     clock: Clock,
 }
 
@@ -63,13 +63,13 @@ struct Segment {
     accepted: u64,
 }
 
-struct State {
+struct ThrottleState {
     segments: [Segment; SEGMENTS],
-    draws: Draws,
+    draws: Rng,
 }
 
-impl State {
-    fn new(draws: Draws) -> Self {
+impl ThrottleState {
+    fn new(draws: Rng) -> Self {
         Self {
             segments: [Segment::default(); SEGMENTS],
             draws,
@@ -98,7 +98,7 @@ impl State {
 }
 
 impl Throttler {
-    /// Allows `1 / accept_rate` (0.01 to 1) as many requests as are accepted, and turns away at most `most` (0 to 0.99) of
+    /// Allows `1 / accept_rate` (0.01 to 1) as many requests as are accepted, and drops at most `most` (0 to 0.99) of
     /// them, over a window of `length`, on the real clock.
     ///
     /// # Errors
@@ -109,21 +109,21 @@ impl Throttler {
         }
         let accept_rate = within("accept rate", accept_rate, 0.01, 1.0)?;
         let most = within("most", most, 0.0, 0.99)?;
-        Ok(Self::build(accept_rate, most, length, &Clock::real(), Draws::new(0)))
+        Ok(Self::build(accept_rate, most, length, &Clock::real(), Rng::new(0)))
     }
 
-    fn build(accept_rate: f64, most: f64, length: Duration, clock: &Clock, draws: Draws) -> Self {
+    fn build(accept_rate: f64, most: f64, length: Duration, clock: &Clock, draws: Rng) -> Self {
         Self {
             accept_rate,
             most,
             length,
             segment: clock.ticks_of(length).div_ceil(SEGMENTS as u64).max(1),
-            state: Mutex::new(State::new(draws)),
+            state: Mutex::new(ThrottleState::new(draws)),
             clock: clock.clone(),
         }
     }
 
-    /// The same throttler on `clock`, having seen nothing.
+    /// The same throttler on `clock`, with an empty window.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
         Self::build(
@@ -135,31 +135,31 @@ impl Throttler {
         )
     }
 
-    /// The same throttler with another seed of its chance, having seen nothing.
+    /// The same throttler with another seed, and an empty window.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
-        Self::build(self.accept_rate, self.most, self.length, &self.clock, Draws::new(seed))
+        Self::build(self.accept_rate, self.most, self.length, &self.clock, Rng::new(seed))
     }
 
-    /// How likely the next request is turned away, 0 to 1.
+    /// The probability that the next request is dropped, 0 to 1.
     pub fn rate(&self) -> f64 {
         let number = self.number(self.clock.now());
         self.rate_of(&self.state.lock(), number)
     }
 
-    /// Segments are numbered from 1, so that none that was written is taken for an empty one.
+    /// Segments are numbered from 1, so that a written one is never taken for an empty one.
     fn number(&self, now: Instant) -> u64 {
         now.ticks() / self.segment + 1
     }
 
-    fn rate_of(&self, state: &State, number: u64) -> f64 {
+    fn rate_of(&self, state: &ThrottleState, number: u64) -> f64 {
         let (asked, accepted) = state.totals(number);
-        throttle_rate(asked as f64, accepted as f64, self.accept_rate, self.most)
+        throttle_probability(asked as f64, accepted as f64, self.accept_rate, self.most)
     }
 }
 
 impl Limiter for Throttler {
-    /// In which segment it was asked, and how many.
+    /// The segment in which it was asked, and its units.
     type Ticket = (u64, u64);
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
@@ -170,7 +170,7 @@ impl Limiter for Throttler {
             let rate = self.rate_of(&state, number);
             let segment = state.segment(number);
             segment.asked = segment.asked.saturating_add(units);
-            // A later one where the reading is a window old.
+            // A later one if the reading is a window old.
             let counted = segment.number;
             (counted, rate > 0.0 && state.draws.fraction() < rate)
         };
@@ -182,7 +182,7 @@ impl Limiter for Throttler {
         Err(Refusal::new(Reason::Saturated, LEG, units, wait))
     }
 
-    /// What is cancelled was not asked.
+    /// A cancelled request was not asked.
     fn cancel(&self, (number, units): (u64, u64), _: &ClockReading) {
         let mut state = self.state.lock();
         let segment = state.segment(number);
@@ -197,7 +197,7 @@ impl Limiter for Throttler {
             Outcome::Ignored => self.cancel((number, units), now),
             Outcome::Success | Outcome::Failure => {
                 let mut state = self.state.lock();
-                // Beside its question: an answer that comes after the window counts as little as that.
+                // In the segment of its request: an answer after the window counts as little as that.
                 let segment = state.segment(number);
                 if segment.number == number {
                     segment.accepted = segment.accepted.saturating_add(units);
@@ -208,7 +208,7 @@ impl Limiter for Throttler {
 
     fn forget(&self, _: (u64, u64)) {}
 
-    /// Whether one is turned away is not known before it asks.
+    /// A drop is not known before the request asks.
     #[inline]
     fn callbacks(&self) -> Callbacks {
         Callbacks::FINISH
@@ -222,7 +222,7 @@ impl Limiter for Throttler {
         Some(&self.clock)
     }
 
-    /// What was asked a window ago says nothing any more. Whose turn it is by chance makes no difference.
+    /// Requests of a window ago count no more. The state of the generator makes no difference.
     fn is_pristine(&self, now: &ClockReading) -> bool {
         let number = self.number(now.now(&self.clock));
         self.state.lock().totals(number) == (0, 0)

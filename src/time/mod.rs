@@ -1,5 +1,6 @@
 //! Time: one clock, its instants, and the one seam to a runtime's timers.
 
+pub(crate) mod axis;
 mod clock;
 mod coarse;
 mod manual;

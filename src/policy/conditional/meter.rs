@@ -1,7 +1,7 @@
 //! Measures the admissions of limiters.
 
 use super::Load;
-use crate::algo::load::{Counts, PARTS, Recent};
+use super::recent::{Counts, PARTS, Recent};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};

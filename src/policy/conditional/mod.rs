@@ -9,6 +9,7 @@
 //! | [`Conditional`] | a limiter that applies only while a trigger is exceeded |
 
 mod meter;
+mod recent;
 
 pub use meter::{Meter, Metered, MeteredTicket};
 

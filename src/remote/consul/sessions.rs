@@ -1,10 +1,10 @@
 //! The sessions of this process: their ids in Consul, their last renewals, and the watches for their notifications.
 
 use super::api::Api;
-use crate::algo::chance::nth_fraction;
 use crate::remote::backend::{Session, StoreError, SyncRequest};
 use crate::remote::key::Key;
 use crate::remote::random;
+use crate::rng::nth_fraction;
 use crate::time::{Clock, Instant};
 use futures::FutureExt;
 use parking_lot::Mutex;

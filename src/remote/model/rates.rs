@@ -6,8 +6,8 @@
 
 use super::bucket::{Bucket, Fill};
 use super::{Outcome, micros, next_token};
-use crate::algo::meter::Meter;
-use crate::algo::window::Window;
+use crate::rate::Meter;
+use crate::rate::WindowMeter;
 use crate::remote::backend::{Grant, Request, Rule, Session, SyncReply, SyncRequest, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) struct Rates {
 #[derive(Debug)]
 pub(crate) enum Kind {
     Bucket(Bucket, Fill),
-    Window(Window, Duration),
+    Window(WindowMeter, Duration),
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +77,7 @@ impl Kind {
 
     fn window(now: u64, limit: u64, length: Duration) -> Self {
         let segments = Rule::SEGMENTS as usize;
-        Self::Window(Window::new(now, segments, segment(length), limit), length)
+        Self::Window(WindowMeter::new(now, segments, segment(length), limit), length)
     }
 
     /// Adopts another rule; taken tokens stay taken.

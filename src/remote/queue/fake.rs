@@ -1,9 +1,9 @@
 //! A store in memory that fails as stores do: before it has done anything, half-way, or before the answer.
 
 use super::{Change, Node, NodeQueue, NodeStore, Ops, Queue};
-use crate::algo::chance::Draws;
 use crate::remote::backend::{Session, StoreError};
 use crate::remote::key::Key;
+use crate::rng::Rng;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ pub(super) const LIMIT: u64 = 6;
 pub(super) const TTL: Duration = Duration::from_secs(10);
 
 /// A source of random numbers.
-pub(super) struct Random(Draws);
+pub(super) struct Random(Rng);
 
 impl Random {
     pub(super) fn of_seed(seed: u64) -> Self {
-        Self(Draws::new(seed))
+        Self(Rng::new(seed))
     }
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {

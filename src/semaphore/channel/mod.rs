@@ -1,5 +1,5 @@
 //! A semaphore whose permits are messages of a crossbeam channel: its tokens, one lock for everything but taking, and the verbs.
-//! The numbers are those of [`crate::algo::ledger`].
+//! The numbers are those of `ledger.rs`.
 //!
 //! A free token is a message in the channel. Taking one is receiving it: that needs no lock, and any owner of the receiver can
 //! do it, also in a `select!` that knows nothing of semaphores. So the protocol cannot count the tokens that are taken. It
@@ -19,11 +19,11 @@
 //! The lock is held while crossbeam unparks a thread. No waker and no foreign code runs under it: a token that is
 //! destroyed there is dissolved, not dropped, and the [`Notify`] fires afterwards.
 
+mod ledger;
 mod link;
 
 use super::error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 use super::limiter::SemaphoreTicket;
-use crate::algo::ledger::{Fate, Ledger};
 use crate::blocking;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome};
@@ -37,6 +37,7 @@ use crate::sync::shim::{Mutex, MutexGuard};
 use crate::sync::turns::Turns;
 use crate::sync::wait_queue::{QueueId, WaitQueue};
 use crate::time::ClockReading;
+use ledger::{Fate, Ledger};
 use link::{Receiver, RecvTimeoutError, Sender, TryRecvError, unbounded};
 use std::fmt;
 use std::sync::Arc;

@@ -28,7 +28,7 @@ use std::thread::panicking;
 use std::time::Duration;
 use tollgate::adaptive::{LimitLaw, Resizable, Sample};
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::lease::{Leased, Spend};
+use tollgate::lease::{Leased, Prepaid};
 use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
@@ -1308,7 +1308,7 @@ fn keyed_limiters() {
             }
             let gone = foreign.step(|| map.remove(&keys[5])).flatten();
             foreign.drop(gone);
-            foreign.step(|| map.evict_fresh());
+            foreign.step(|| map.evict_pristine());
             foreign.disarm();
             assert!(map.len() <= MOST);
             // A key whose permit is held has not got another limiter.
@@ -1319,7 +1319,7 @@ fn keyed_limiters() {
             foreign.drop(held);
             foreign.drop(first);
             foreign.disarm();
-            map.evict_fresh();
+            map.evict_pristine();
             assert_eq!(map.len(), 0, "an entry is kept");
             let all: Vec<_> = keys[..MOST].iter().map(|key| map.get(key).unwrap()).collect();
             for (limiter, key) in all.iter().zip(keys) {
@@ -1579,7 +1579,7 @@ impl<L: Limiter> Limiter for OwnAround<L> {
     }
 }
 
-impl<L: Spend> Spend for OwnAround<L> {
+impl<L: Prepaid> Prepaid for OwnAround<L> {
     fn give_back(&self, ticket: L::Ticket, unspent: u64, now: &ClockReading) {
         self.1.give_back(ticket, unspent, now);
         self.0.call("give_back");

@@ -256,11 +256,11 @@ fn all_that_is_fresh_can_be_dropped_at_once() {
     for key in 0..5_000 {
         map.get(&key).unwrap().try_acquire(key % 3).unwrap();
     }
-    assert_eq!(map.evict_fresh(), 1_667);
+    assert_eq!(map.evict_pristine(), 1_667);
     clock.advance(SECOND);
-    assert_eq!(map.evict_fresh(), 1_667);
+    assert_eq!(map.evict_pristine(), 1_667);
     clock.advance(SECOND);
-    assert_eq!((map.evict_fresh(), map.len()), (1_666, 0));
+    assert_eq!((map.evict_pristine(), map.len()), (1_666, 0));
 }
 
 /// Given policies that share one semaphore, when one key has many waiters and another a single one, then the single one
@@ -428,7 +428,7 @@ fn whatever_runs_for_a_key_may_use_the_map() {
     for key in 0..10 {
         map.get(&key).unwrap();
     }
-    assert_eq!(map.evict_fresh(), 2);
+    assert_eq!(map.evict_pristine(), 2);
 }
 
 /// A visitor may use the map, also for the key that it is given, and an entry that is visited is not dropped.

@@ -2,7 +2,7 @@
 //! [`rate::bookings_model`](crate::rate::bookings_model).
 
 use std::time::Duration;
-use tollgate::{Ask, Booking, Cost, Inherit, LeakyBucket, LimiterExt, ManualClock, Quota, TokenBucket};
+use tollgate::{Ask, Cost, FutureReservation, Inherit, LeakyBucket, LimiterExt, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -13,7 +13,7 @@ fn bucket(clock: &ManualClock, burst: u64) -> TokenBucket {
 
 fn waits(bucket: &TokenBucket, amounts: &[u64]) -> Vec<u64> {
     let book = |&n: &u64| bucket.book(n).unwrap();
-    let wait = |booked: Booking<'_, _>| {
+    let wait = |booked: FutureReservation<'_, _>| {
         let wait = booked.wait().as_secs();
         booked.commit().forget();
         wait

@@ -3,14 +3,14 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{Booking, LeakyBucket, Limiter, ManualClock, Quota, TokenBucket};
+use tollgate::{FutureReservation, LeakyBucket, Limiter, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Nanoseconds that one token takes.
 const NANOS: i64 = 100;
 
 trait Books: Limiter + Sized {
-    fn reserve_later(&self, n: u64) -> Option<Booking<'_, Self>>;
+    fn reserve_later(&self, n: u64) -> Option<FutureReservation<'_, Self>>;
     fn take_now(&self, n: u64) -> bool;
     /// The available tokens, less the debt; both rounded.
     fn standing(&self) -> (u64, u64);
@@ -19,7 +19,7 @@ trait Books: Limiter + Sized {
 macro_rules! books {
     ($ty:ty) => {
         impl Books for $ty {
-            fn reserve_later(&self, n: u64) -> Option<Booking<'_, Self>> {
+            fn reserve_later(&self, n: u64) -> Option<FutureReservation<'_, Self>> {
                 self.book(n).ok()
             }
             fn take_now(&self, n: u64) -> bool {

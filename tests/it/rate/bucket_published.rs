@@ -1,7 +1,7 @@
 //! The token bucket against the tables that other projects publish of theirs.
 
 use std::time::Duration;
-use tollgate::{Booking, Inherit, Instant, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
+use tollgate::{FutureReservation, Inherit, Instant, LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
 
 const TENTH: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ use Row::{Book, BookSoon, Cancel, Set, Take};
 fn table(rate: u64, burst: u64, rows: &[Row]) {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(rate).burst(burst)).on(&clock);
-    let mut booked: Vec<Option<Booking<'_, TokenBucket>>> = Vec::new();
+    let mut booked: Vec<Option<FutureReservation<'_, TokenBucket>>> = Vec::new();
     for (index, &row) in rows.iter().enumerate() {
         let at = match row {
             Book(at, ..) | BookSoon(at, ..) | Take(at, ..) | Cancel(at, _) | Set(at, ..) => at,

@@ -339,7 +339,7 @@ fn the_debug_form_of_a_rate_shows_its_settings() {
     let clock = ManualClock::new();
     let bucket = TokenBucket::new(Quota::per_second(7)).on(&clock);
     let booking = format!("{:?}", bucket.book(1).unwrap());
-    assert!(booking.contains("Booking"), "{booking}");
+    assert!(booking.contains("FutureReservation"), "{booking}");
     let forms = [
         format!("{bucket:?}"),
         format!("{:?}", window(&clock, 7)),

@@ -3,7 +3,7 @@
 use crate::rate::alike::{INHERITED, starts};
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{Booking, Inherit, LeakyBucket, LimiterExt, ManualClock, Quota, RateError, Reason};
+use tollgate::{FutureReservation, Inherit, LeakyBucket, LimiterExt, ManualClock, Quota, RateError, Reason};
 
 const TENTH: Duration = Duration::from_millis(100);
 const NANO: Duration = Duration::from_nanos(1);
@@ -453,5 +453,5 @@ proptest! {
 
 enum Cancel<'a> {
     Reserved(tollgate::Reservation<&'a LeakyBucket>),
-    Booked(Booking<'a, LeakyBucket>),
+    Booked(FutureReservation<'a, LeakyBucket>),
 }

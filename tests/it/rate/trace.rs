@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Booking, Demand, FixedWindow, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Ask, Demand, FixedWindow, FutureReservation, Instant, LeakyBucket, Limiter, ManualClock, Quota, SlidingLog,
+    SlidingWindow, TokenBucket,
 };
 
 #[allow(unreachable_pub, dead_code)]
@@ -209,18 +209,18 @@ fn cancelled_reservations_admit_no_start_beyond_the_bound() {
 }
 
 trait Books: Limiter + Sized {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<Booking<'_, Self>>;
+    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>>;
 }
 
 impl Books for TokenBucket {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<Booking<'_, Self>> {
+    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>> {
         self.book_within(tokens, MINUTE).ok()
     }
 }
 
 /// Its size is a minute's.
 impl Books for LeakyBucket {
-    fn reserve_within_a_minute(&self, tokens: u64) -> Option<Booking<'_, Self>> {
+    fn reserve_within_a_minute(&self, tokens: u64) -> Option<FutureReservation<'_, Self>> {
         self.book(tokens).ok()
     }
 }

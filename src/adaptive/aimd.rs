@@ -1,0 +1,65 @@
+//! Additive increase, multiplicative decrease.
+
+use super::law::{LimitLaw, Sample};
+use std::time::Duration;
+
+/// Raises the limit by one while all goes well. Lowers it by a tenth if a request is dropped for overload or takes too
+/// long.
+///
+/// Simple and hard to fool; it only learns by being too high. The law of D. Chiu and R. Jain (1989).
+///
+/// ```
+/// # use tollgate::adaptive::{Aimd, LimitLaw, Sample};
+/// # use std::time::Duration;
+/// let mut law = Aimd::new();
+/// let fast = Sample::new(Duration::from_millis(1), 30);
+/// assert_eq!(law.next(30.0, &fast), 31.0);
+/// assert_eq!(law.next(30.0, &fast.dropped()), 27.0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aimd {
+    backoff: f64,
+    timeout: Duration,
+}
+
+impl Aimd {
+    /// A factor of 0.9, and a time-out of 5 s.
+    pub fn new() -> Self {
+        Self {
+            backoff: 0.9,
+            timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// The factor of a limit that is too high: 0.5 to 0.99, clamped.
+    #[must_use]
+    pub fn backoff(mut self, factor: f64) -> Self {
+        self.backoff = factor.clamp(0.5, 0.99);
+        self
+    }
+
+    /// A latency above this counts as dropped.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+}
+
+impl Default for Aimd {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl LimitLaw for Aimd {
+    fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
+        if sample.dropped || sample.latency > self.timeout {
+            (limit * self.backoff).floor()
+        } else if sample.is_app_limited(limit) {
+            limit
+        } else {
+            limit + 1.0
+        }
+    }
+}

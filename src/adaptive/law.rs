@@ -1,0 +1,55 @@
+//! The trait of a law, and its input.
+
+use std::time::Duration;
+
+/// The summary of a window of finished work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sample {
+    /// The latency of the work: the percentile of the window.
+    pub latency: Duration,
+    /// The most that was in flight.
+    pub in_flight: u64,
+    /// True if a request was dropped for overload.
+    pub dropped: bool,
+}
+
+impl Sample {
+    /// Work that took `latency` with `in_flight` in flight, none dropped.
+    pub fn new(latency: Duration, in_flight: u64) -> Self {
+        Self {
+            latency,
+            in_flight,
+            dropped: false,
+        }
+    }
+
+    /// The same, with a request dropped for overload.
+    #[must_use]
+    pub fn dropped(mut self) -> Self {
+        self.dropped = true;
+        self
+    }
+
+    /// True if less than half of `limit` was used: the sample says nothing about the limit, and no law raises it.
+    pub fn is_app_limited(&self, limit: f64) -> bool {
+        (self.in_flight as f64) * 2.0 < limit
+    }
+
+    /// In seconds, never zero.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.latency.as_secs_f64().max(1e-9)
+    }
+}
+
+/// A law that computes a limit from samples.
+pub trait LimitLaw: Send {
+    /// The limit after `sample`, from the limit before. The caller clamps it between floor and ceiling.
+    fn next(&mut self, limit: f64, sample: &Sample) -> f64;
+}
+
+impl LimitLaw for Box<dyn LimitLaw> {
+    fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
+        (**self).next(limit, sample)
+    }
+}

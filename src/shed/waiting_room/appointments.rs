@@ -1,0 +1,436 @@
+//! Appointments: an instant for a refused client, and a place that is kept for a while from then on.
+
+use crate::time::Instant;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
+
+/// The places of a waiting room, at most one per key.
+///
+/// ```text
+///  none --book--> early --at--> open --redeem--> none
+///                   |             `---grace over, or `book` near its end---> none: missed
+///                   `-book: the same place; `redeem` changes nothing
+/// ```
+#[derive(Debug)]
+pub(super) struct Appointments<K> {
+    places: HashMap<K, Place>,
+    /// The owners of the places, in the order of instants. Together these have the same places as `places`.
+    early: BTreeMap<Place, K>,
+    open: BTreeMap<Place, K>,
+    number: u64,
+    /// The instant of the next place, and its distance from the one before.
+    next: Instant,
+    interval: Option<u64>,
+    most: usize,
+    /// How long a place is kept, in ticks.
+    grace: u64,
+    /// The least time, in ticks, that a place must have left when a client is given it.
+    least: u64,
+    missed: u64,
+    /// How many places one call opens, and how many it drops.
+    pace: usize,
+}
+
+/// How many places one call opens and drops at most: after a long silence no call does all of that work.
+const PACE: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    at: Instant,
+    number: u64,
+}
+
+/// The result of asking for a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Booked {
+    /// The key has a new place, at this instant.
+    New(Instant),
+    /// The key has a place, and may come from this instant on.
+    Known(Instant),
+    /// No place: the client may not come before this instant, and that is too late for a place.
+    Beyond(Instant),
+    /// No place is free until this instant: all have begun by then, or, if all have, the first is over. It is later
+    /// than now, unless there are no places at all.
+    Full(Instant),
+}
+
+impl<K: Hash + Eq + Copy> Appointments<K> {
+    /// At most `most` places, each kept for `grace` ticks, and given out while at least `least` of these are left.
+    pub(super) fn new(most: usize, grace: u64, least: u64) -> Self {
+        Self {
+            places: HashMap::new(),
+            early: BTreeMap::new(),
+            open: BTreeMap::new(),
+            number: 0,
+            next: Instant::ZERO,
+            interval: None,
+            most,
+            grace,
+            least,
+            missed: 0,
+            pace: PACE,
+        }
+    }
+
+    /// The number of places taken, with those that are over and not yet dropped.
+    pub(super) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// True if the instant of a place is still to come.
+    pub(super) fn is_awaited(&self, now: Instant) -> bool {
+        self.early.last_key_value().is_some_and(|(place, _)| place.at > now)
+    }
+
+    /// The number of places that ended unused.
+    pub(super) fn missed(&self) -> u64 {
+        self.missed
+    }
+
+    /// A place for `key`, not before `now`, and `interval` ticks behind the one before. After a change of the interval
+    /// it is behind all places still to come, as if they had the new interval. Promised instants stay, and a new place
+    /// is at least `interval` from each of them: in a gap that is wide enough, or else behind the last. So no span
+    /// holds more than the fastest rate at which its places were given out allows.
+    ///
+    /// From one change of the interval to the next this walks once over the places that are still to come, in all.
+    ///
+    /// A key keeps its place, and may come at once when its instant has come. If too little of its time is left, it
+    /// gets another: the place could be over before the key is back.
+    ///
+    /// A place before `not_before` is moved there; two that are moved may share an instant. If `not_before` is later
+    /// than all places and the grace reach, there is none: it would be taken for that long.
+    pub(super) fn book(&mut self, key: K, now: Instant, interval: u64, not_before: Instant) -> Booked {
+        self.pass(now);
+        let back = now.max(not_before);
+        match self.places.get(&key) {
+            Some(place) if back.after_ticks(self.least) <= place.at.after_ticks(self.grace) => {
+                return Booked::Known(place.at.max(back));
+            }
+            _ if back > now.after_ticks(interval.saturating_mul(self.most as u64).max(self.grace)) => {
+                return Booked::Beyond(back);
+            }
+            Some(_) => {
+                self.missed += 1;
+                self.cancel(key);
+            }
+            None => {}
+        }
+        if self.len() >= self.most {
+            let last = self
+                .early
+                .last_key_value()
+                .map(|(place, _)| place.at)
+                .filter(|&at| at > now);
+            let ends = |place: &Place| place.at.after_ticks(self.grace).after_ticks(1);
+            let over = || self.open.first_key_value().map(|(place, _)| ends(place));
+            return Booked::Full(last.or_else(over).unwrap_or(now));
+        }
+        if self.interval.replace(interval) != Some(interval) {
+            let come = self.early.range(..Place::first_after(now)).count();
+            let ahead = (self.early.len() - come) as u64;
+            self.next = now.after_ticks(interval.saturating_mul(ahead));
+        }
+        let slot = self.gap_from(self.next.max(now), now, interval);
+        let at = slot.max(not_before);
+        let place = Place {
+            at,
+            number: self.number,
+        };
+        self.number += 1;
+        self.next = slot.after_ticks(interval);
+        self.places.insert(key, place);
+        self.early.insert(place, key);
+        Booked::New(at)
+    }
+
+    /// The first instant from `at` on that is at least `interval` from every place still to come at `now`.
+    fn gap_from(&self, mut at: Instant, now: Instant, interval: u64) -> Instant {
+        let near = Place::first_after(now.max(Instant::from_ticks(at.ticks().saturating_sub(interval))));
+        for place in self.early.range(near..).map(|(place, _)| place) {
+            if place.at >= at.after_ticks(interval) {
+                break;
+            }
+            at = place.at.after_ticks(interval);
+        }
+        at
+    }
+
+    /// Takes the place of `key`, if its instant has come and its grace is not over.
+    pub(super) fn redeem(&mut self, key: K, now: Instant) -> bool {
+        self.pass(now);
+        let is_open = |place: &Place| place.at <= now && !self.is_over(place, now);
+        let open = self.places.get(&key).is_some_and(is_open);
+        (open || seeded!("room_lets_in_early")) && self.cancel(key)
+    }
+
+    /// Gives up the place of `key`, if it has one.
+    pub(super) fn cancel(&mut self, key: K) -> bool {
+        let Some(place) = self.places.remove(&key) else {
+            return false;
+        };
+        if self.early.remove(&place).is_none() {
+            self.open.remove(&place);
+        }
+        true
+    }
+
+    fn is_over(&self, place: &Place, now: Instant) -> bool {
+        place.at.after_ticks(self.grace) < now
+    }
+
+    /// Opens the places whose instant has come, and drops those whose grace is over: the earliest, at most `pace` of
+    /// each. While any that is over is left, each call drops one at least.
+    fn pass(&mut self, now: Instant) {
+        for _ in 0..self.pace {
+            let Some(entry) = self.early.first_entry().filter(|entry| entry.key().at <= now) else {
+                break;
+            };
+            let (place, key) = entry.remove_entry();
+            self.open.insert(place, key);
+        }
+        for _ in 0..self.pace {
+            let Some((_, key)) = self
+                .open
+                .first_key_value()
+                .filter(|(place, _)| self.is_over(place, now))
+            else {
+                break;
+            };
+            self.cancel(*key);
+            self.missed += 1;
+        }
+    }
+}
+
+impl Place {
+    /// Before all places that are later than `at`, and after all others.
+    fn first_after(at: Instant) -> Self {
+        Self {
+            at: at.after_ticks(1),
+            number: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Appointments, Booked, PACE};
+    use crate::time::Instant;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const GRACE: u64 = 20;
+    const LEAST: u64 = 5;
+    const MOST: usize = 4;
+
+    fn at(ticks: u64) -> Instant {
+        Instant::from_ticks(ticks)
+    }
+
+    #[test]
+    fn places_are_an_interval_apart_and_open_for_the_grace() {
+        let mut room = Appointments::new(MOST, GRACE, LEAST);
+        assert_eq!(room.book('a', at(100), 10, at(100)), Booked::New(at(100)));
+        assert_eq!(room.book('b', at(100), 10, at(100)), Booked::New(at(110)));
+        assert_eq!(room.book('b', at(105), 10, at(105)), Booked::Known(at(110)));
+        assert!(!room.redeem('b', at(109)), "early");
+        assert!(room.redeem('b', at(110)));
+        assert!(!room.redeem('b', at(110)), "once");
+        assert!(room.redeem('a', at(120)), "the last instant");
+        assert_eq!(room.book('a', at(200), 10, at(200)), Booked::New(at(200)));
+        assert!(!room.redeem('a', at(221)), "too late");
+        assert_eq!((room.len(), room.missed()), (0, 1));
+    }
+
+    #[test]
+    fn a_place_is_given_out_while_enough_of_its_time_is_left() {
+        let mut room = Appointments::new(1, GRACE, LEAST);
+        assert_eq!(room.book('a', at(0), 10, at(0)), Booked::New(at(0)));
+        assert_eq!(
+            room.book('a', at(15), 10, at(15)),
+            Booked::Known(at(15)),
+            "it may come at once"
+        );
+        assert_eq!(room.book('a', at(16), 10, at(16)), Booked::New(at(16)));
+        assert_eq!((room.len(), room.missed()), (1, 1));
+        assert!(room.redeem('a', at(36)));
+    }
+
+    #[test]
+    fn a_full_room_says_when_all_of_it_has_come() {
+        let mut room = Appointments::new(2, GRACE, LEAST);
+        for key in ['a', 'b'] {
+            let _ = room.book(key, at(0), 10, at(0));
+        }
+        assert_eq!(room.book('c', at(5), 10, at(5)), Booked::Full(at(10)));
+        assert_eq!(room.book('b', at(5), 10, at(5)), Booked::Known(at(10)));
+        assert!(room.redeem('a', at(5)));
+        assert_eq!(room.book('c', at(5), 10, at(5)), Booked::New(at(20)));
+        assert_eq!(
+            room.book('d', at(25), 10, at(25)),
+            Booked::Full(at(31)),
+            "the first is over"
+        );
+        assert_eq!(room.book('d', at(31), 10, at(31)), Booked::New(at(31)));
+    }
+
+    /// Given two places at a slow rate, then at a faster one the next are behind two of the faster. At a slower one
+    /// they are behind all that are still to come, as if those had its interval.
+    #[test]
+    fn another_interval_counts_the_places_still_to_come() {
+        let mut room = Appointments::new(100, GRACE, LEAST);
+        let mut book = |key, now, interval| match room.book(key, at(now), interval, at(now)) {
+            Booked::New(due) => due.ticks(),
+            booked => panic!("{booked:?}"),
+        };
+        assert_eq!([book(0, 0, 100), book(1, 0, 100), book(2, 0, 100)], [0, 100, 200]);
+        assert_eq!([book(3, 0, 10), book(4, 0, 10)], [20, 30], "the first may come already");
+        assert_eq!([book(5, 35, 50), book(6, 35, 50)], [150, 250]);
+    }
+
+    /// Given a thousand places at one rate and a thousand at twice that, then no span holds more than the faster rate
+    /// allows.
+    #[test]
+    fn a_faster_rate_fills_the_gaps_between_promised_instants() {
+        let mut room = Appointments::new(usize::MAX, GRACE, LEAST);
+        let mut dues = Vec::new();
+        for (key, interval) in (0..1_000)
+            .map(|key| (key, 100))
+            .chain((1_000..2_000).map(|key| (key, 50)))
+        {
+            match room.book(key, at(0), interval, at(0)) {
+                Booked::New(due) => dues.push(due.ticks()),
+                booked => panic!("{booked:?}"),
+            }
+        }
+        dues.sort_unstable();
+        let most = dues
+            .iter()
+            .map(|&from| dues.iter().filter(|&&due| (from..=from + 1_000).contains(&due)).count());
+        assert_eq!(most.max(), Some(21));
+        assert_eq!(dues.last(), Some(&124_900), "and no gap is left");
+    }
+
+    /// Given many places that are over at the next call, then no call drops all of them, and none of them counts.
+    #[test]
+    fn a_call_drops_a_bounded_number_of_places() {
+        let mut room = Appointments::new(usize::MAX, GRACE, LEAST);
+        for key in 0..1_000 {
+            let _ = room.book(key, at(0), 10, at(0));
+        }
+        let now = 1_000_000;
+        assert_eq!(
+            room.book(1_000, at(now), 20, at(now)),
+            Booked::New(at(now)),
+            "behind no other"
+        );
+        assert_eq!((room.len(), room.missed()), (1_001 - PACE, PACE as u64));
+        assert!(!room.redeem(999, at(now)), "over, and still there");
+        assert_eq!(room.missed(), 2 * PACE as u64);
+        assert_eq!(room.book(999, at(now), 20, at(now)), Booked::New(at(now + 20)));
+        assert!(room.redeem(1_000, at(now)));
+        for _ in 0..1_000 / PACE {
+            assert!(!room.redeem(1_001, at(now)));
+        }
+        assert_eq!((room.len(), room.missed()), (1, 1_000));
+    }
+
+    #[test]
+    fn no_key_is_given_a_place_that_is_over_when_it_may_come() {
+        let mut room = Appointments::new(4, GRACE, LEAST);
+        assert_eq!(room.book('a', at(0), 10, at(30)), Booked::New(at(30)), "moved");
+        assert_eq!(
+            room.book('b', at(0), 10, at(0)),
+            Booked::New(at(10)),
+            "as far as if it were not"
+        );
+        assert_eq!(room.book('b', at(0), 10, at(25)), Booked::Known(at(25)), "in time");
+        assert_eq!(room.book('b', at(0), 10, at(26)), Booked::New(at(26)), "not in time");
+        assert_eq!(room.missed(), 1);
+        assert_eq!(
+            room.book('c', at(0), 10, at(41)),
+            Booked::Beyond(at(41)),
+            "4 places, 10 apart"
+        );
+        assert_eq!(room.len(), 2);
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        Book(u8, u64, u64),
+        Redeem(u8),
+        Cancel(u8),
+        Elapse(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..6u8, 0..12u64, 0..60u64).prop_map(|(key, interval, later)| Step::Book(
+                key,
+                interval,
+                later.saturating_sub(20)
+            )),
+            (0..6u8).prop_map(Step::Redeem),
+            (0..6u8).prop_map(Step::Cancel),
+            (0..15u64).prop_map(Step::Elapse),
+        ]
+    }
+
+    proptest! {
+        /// Compared to a list of promises: a key that comes in its time has its place, no other key has one, and there
+        /// are never more than allowed. This holds for any pace.
+        #[test]
+        fn every_promise_is_kept_and_nothing_else(steps in prop::collection::vec(step(), 1..200), pace in 1..4_usize) {
+            let mut room = Appointments { pace, ..Appointments::new(MOST, GRACE, LEAST) };
+            let (mut promised, mut now) = (HashMap::<u8, u64>::new(), 0);
+            let (mut booked, mut gone) = (0, 0);
+            for step in steps {
+                promised.retain(|_, &mut due| due + GRACE >= now);
+                match step {
+                    Step::Book(key, interval, later) => {
+                        let back = now + later;
+                        let known = promised.get(&key).copied().filter(|&due| back + LEAST <= due + GRACE);
+                        match (room.book(key, at(now), interval, at(back)), known) {
+                            (Booked::Known(due), Some(known)) => prop_assert_eq!(due, at(known.max(back))),
+                            (Booked::New(due), None) => {
+                                promised.remove(&key);
+                                let mut ahead = promised.values().filter(|&&other| other > now);
+                                let apart = ahead.all(|&other| due.ticks().abs_diff(other) >= interval);
+                                prop_assert!(due >= at(back) && (apart || due == at(back) && later > 0));
+                                booked += 1;
+                                promised.insert(key, due.ticks());
+                            }
+                            (Booked::Beyond(due), None) => {
+                                prop_assert_eq!(due, at(back));
+                                prop_assert!(later > GRACE && later > interval * MOST as u64);
+                            }
+                            (Booked::Full(end), None) => {
+                                promised.remove(&key);
+                                prop_assert_eq!(promised.len(), MOST);
+                                prop_assert!(end > at(now) && promised.values().all(|&due| at(due) <= end));
+                            }
+                            (booked, known) => prop_assert!(false, "{booked:?} beside {known:?}"),
+                        }
+                    }
+                    Step::Redeem(key) => {
+                        let open = promised.get(&key).is_some_and(|&due| due <= now);
+                        prop_assert_eq!(room.redeem(key, at(now)), open);
+                        if open {
+                            gone += 1;
+                            promised.remove(&key);
+                        }
+                    }
+                    Step::Cancel(key) => {
+                        let had = promised.remove(&key).is_some();
+                        let cancelled = room.cancel(key);
+                        prop_assert!(cancelled || !had);
+                        gone += u64::from(cancelled);
+                    }
+                    Step::Elapse(ticks) => now += ticks,
+                }
+                prop_assert_eq!(booked, gone + room.missed() + room.len() as u64);
+                prop_assert!(room.len() <= MOST && room.len() == room.early.len() + room.open.len());
+            }
+        }
+    }
+}

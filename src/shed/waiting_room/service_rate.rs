@@ -1,0 +1,124 @@
+//! The rate at which a service serves while it refuses other requests.
+
+use crate::time::Instant;
+
+/// The slower of the latest two runs under overload. A run ends when enough have been served. It counts only if
+/// requests were refused all the time: a service below its capacity says nothing of its capacity.
+#[derive(Debug)]
+pub(super) struct ServiceRate {
+    /// In ticks: overload is over after this long without a refusal.
+    gap: u64,
+    /// The latest refusal.
+    last: Option<Instant>,
+    /// The start of the run, and the number served by then.
+    since: (Instant, u64),
+    /// The time to serve one, in ticks, the newer run first.
+    took: [Option<u64>; 2],
+}
+
+/// The least length of a run: an error of an eighth is chance.
+const RUN: u64 = 64;
+/// A run lasts at least this part of a gap: a batch at one instant is no rate.
+const IN_A_GAP: u64 = 16;
+
+impl ServiceRate {
+    pub(super) fn new(gap: u64) -> Self {
+        Self {
+            gap,
+            last: None,
+            since: (Instant::ZERO, 0),
+            took: [None; 2],
+        }
+    }
+
+    /// At `now` a request was refused, and `served` have been served in all. `awaited` says that promised instants are
+    /// still to come: then the overload lasts, though no client asks meanwhile. No run reaches across such a silence.
+    pub(super) fn turned_away(&mut self, now: Instant, served: u64, awaited: bool) {
+        let (since, before) = self.since;
+        let goes_on = self.last.is_some_and(|last| now.ticks_since(last) <= self.gap);
+        self.last = self.last.max(Some(now));
+        let count = served.saturating_sub(before);
+        if !goes_on {
+            if !awaited || seeded!("room_forgets_its_rate") {
+                self.took = [None; 2];
+            }
+            self.since = (now, served);
+        } else if count >= RUN && now.ticks_since(since) >= self.gap / IN_A_GAP {
+            self.took = [Some(now.ticks_since(since).div_ceil(count)), self.took[0]];
+            self.since = (now, served);
+        }
+    }
+
+    /// The time to serve one, in ticks; `None` before two runs of this overload.
+    pub(super) fn interval(&self) -> Option<u64> {
+        let [newer, older] = self.took;
+        Some(newer?.max(older?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RUN, ServiceRate};
+    use crate::time::Instant;
+
+    /// One is served and one refused every `ticks`, from `from` on, `times` times. Returns the end.
+    fn overload(meter: &mut ServiceRate, from: (u64, u64), ticks: u64, times: u64) -> (u64, u64) {
+        let (mut now, mut served) = from;
+        for _ in 0..times {
+            (now, served) = (now + ticks, served + 1);
+            meter.turned_away(Instant::from_ticks(now), served, false);
+        }
+        (now, served)
+    }
+
+    #[test]
+    fn the_slower_of_two_runs_counts() {
+        let mut meter = ServiceRate::new(1_000);
+        let at = overload(&mut meter, (0, 0), 10, 2 * RUN);
+        assert_eq!(
+            meter.interval(),
+            None,
+            "the first begins at the first who is turned away"
+        );
+        let at = overload(&mut meter, at, 10, 1);
+        assert_eq!(meter.interval(), Some(10));
+        let at = overload(&mut meter, at, 30, RUN);
+        assert_eq!(meter.interval(), Some(30), "slower at once");
+        let at = overload(&mut meter, at, 10, RUN);
+        assert_eq!(meter.interval(), Some(30));
+        let _ = overload(&mut meter, at, 10, RUN);
+        assert_eq!(meter.interval(), Some(10), "faster when that has lasted");
+    }
+
+    #[test]
+    fn a_pause_ends_the_overload() {
+        let mut meter = ServiceRate::new(1_000);
+        let (now, served) = overload(&mut meter, (0, 0), 10, 3 * RUN);
+        assert_eq!(meter.interval(), Some(10));
+        meter.turned_away(Instant::from_ticks(now + 1_001), served + 5_000, false);
+        assert_eq!(meter.interval(), None);
+    }
+
+    /// The clients obey, so none asks for a while: service in that time is not counted, and the known rate stays.
+    #[test]
+    fn a_pause_with_promised_instants_ends_a_run() {
+        let mut meter = ServiceRate::new(1_000);
+        let (mut now, served) = overload(&mut meter, (0, 0), 10, 3 * RUN);
+        now += 1_001;
+        meter.turned_away(Instant::from_ticks(now), served + 5_000, true);
+        assert_eq!(meter.interval(), Some(10));
+        let at = overload(&mut meter, (now, served + 5_000), 20, RUN - 1);
+        assert_eq!(meter.interval(), Some(10), "the stretch begins after the pause");
+        let _ = overload(&mut meter, at, 20, 1);
+        assert_eq!(meter.interval(), Some(20));
+    }
+
+    #[test]
+    fn without_service_there_is_no_rate() {
+        let mut meter = ServiceRate::new(1_000);
+        for now in 0..10_000 {
+            meter.turned_away(Instant::from_ticks(now), 0, false);
+        }
+        assert_eq!(meter.interval(), None);
+    }
+}

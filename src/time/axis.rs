@@ -1,0 +1,42 @@
+//! A straight line through time, in integers: the units gained after a number of ticks, and the inverse.
+//!
+//! `gained(ticks) = floor(ticks * 2^shift * mul / 2^64)`: one shift and the high half of one multiply.
+
+/// Units gained after `ticks`. The caller keeps `ticks << shift` within 64 bits.
+#[inline]
+pub(crate) fn gained(ticks: u64, mul: u64, shift: u32) -> u64 {
+    ((u128::from(ticks << shift) * u128::from(mul)) >> 64) as u64
+}
+
+/// The least number of ticks after which at least `units` have been gained; `u64::MAX` if that is never.
+pub(crate) fn ticks_until(units: u64, mul: u64, shift: u32) -> u64 {
+    if units == 0 {
+        return 0;
+    }
+    if mul == 0 {
+        return u64::MAX;
+    }
+    let shifted = (u128::from(units) << 64).div_ceil(u128::from(mul));
+    let ticks = shifted.div_ceil(1 << shift);
+    u64::try_from(ticks).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_inverse_is_the_first_tick_that_suffices() {
+        for mul in [1, 3, 1 << 40, u64::MAX / 3, u64::MAX] {
+            for shift in [0, 1, 7] {
+                for units in [1u64, 2, 1000, 1 << 20] {
+                    let ticks = ticks_until(units, mul, shift);
+                    if ticks < u64::MAX >> shift {
+                        assert!(gained(ticks, mul, shift) >= units);
+                        assert!(gained(ticks - 1, mul, shift) < units);
+                    }
+                }
+            }
+        }
+    }
+}
