@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::future::poll_fn;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "policy-watch")]
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -290,17 +291,20 @@ impl<T: Send + 'static> Reading<T> {
 }
 
 /// A folder that is watched, as long as this lives.
+#[cfg(feature = "policy-watch")]
 pub(super) struct FolderWatch {
     signal: Arc<Mutex<Signal>>,
     _watcher: RecommendedWatcher,
 }
 
+#[cfg(feature = "policy-watch")]
 #[derive(Default)]
 struct Signal {
     changed: bool,
     waker: Option<Waker>,
 }
 
+#[cfg(feature = "policy-watch")]
 impl FolderWatch {
     /// Watches the folder of `file`.
     pub(super) fn new(file: &Path) -> Result<Self, SourceError> {

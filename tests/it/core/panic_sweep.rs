@@ -1974,12 +1974,12 @@ table! {
     any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];
     work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
     classifiers_and_listeners_may_panic: breakers in [
-        "breaker/builder.rs", "breaker/circuit.rs", "breaker/limiter.rs", "breaker/open_time.rs"
+        "breaker/builder.rs", "breaker/circuit_breaker.rs", "breaker/open_time.rs"
     ];
     laws_of_adaptive_limits_may_panic: adaptive_limits in ["adaptive/limiter.rs"];
     keys_and_makers_may_panic: keyed_limiters in ["keyed/map.rs", "keyed/hashing.rs"];
     keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
-    keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room.rs"];
+    keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room/mod.rs"];
     legs_beside_a_lease_may_panic: leases in [];
     queues_of_own_limiters_may_panic: own_queues in [];
     rates_under_a_lease_may_panic: leases_of_own_rates in [];

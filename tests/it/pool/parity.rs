@@ -1005,10 +1005,10 @@ async fn a_policy_admits_tasks_of_limited_groups(kind: Kind) {
     let mut first = pool.group::<_, ()>().limit(1).unwrap();
     let mut second = pool.group::<_, ()>().limit(2).unwrap();
     for _ in 0..100 {
-        let task = one.task();
-        first.submit(async move { Ok(task.await) }).await.unwrap();
-        let task = two.task();
-        second.submit(async move { Ok(task.await) }).await.unwrap();
+        let task = one.task().map(Ok);
+        first.submit(task).await.unwrap();
+        let task = two.task().map(Ok);
+        second.submit(task).await.unwrap();
     }
     assert_eq!(first.join().await.unwrap().len(), 100);
     assert_eq!(second.join().await.unwrap().len(), 100);

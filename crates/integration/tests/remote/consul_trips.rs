@@ -76,7 +76,7 @@ async fn an_uncontended_acquire_of_slots_takes_two_round_trips() {
     an_uncontended_acquire::<ConsulSlots>().await;
 }
 
-/// Who waits says nothing until it is its turn: it is woken once, and by the one who gives back.
+/// A waiter asks nothing before its turn: it is woken once, by the holder that gives back.
 #[tokio::test]
 async fn a_waiter_for_a_document_is_woken_once_and_asks_once() {
     let wired = Wired::<Consul>::new(LONG).await;

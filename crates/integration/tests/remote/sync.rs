@@ -183,7 +183,7 @@ async fn a_try_does_not_pass_the_queue() {
     assert_eq!(
         light.request(1, false).await.grants,
         [],
-        "one is free, and the first in line needs two"
+        "one is free, and the first in the queue needs two"
     );
     holder.give(1).await;
     assert_eq!(

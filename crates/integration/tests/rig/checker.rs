@@ -305,7 +305,7 @@ fn over_limit(holds: &[Hold], limits: &Limits, report: &mut Report) {
         let at = start.received;
         live.retain(|&(_, place)| holds[place].live_at(at));
         if !start.live_at(at) {
-            continue; // told of it after its deadline: it never was its own
+            continue; // It heard of it after its deadline: it never held it.
         }
         live.insert((start.token, place[&start.ask]));
         let mut sum = 0;
