@@ -169,7 +169,7 @@ impl<L: Limiter> Limiter for Conditional<L> {
     }
 }
 
-/// A load: a number that rises and falls. A [`Meter`](Meter) gives some; write your own for what only you can
+/// A load: a number that rises and falls. A [`Meter`] gives some; write your own for what only you can
 /// measure.
 ///
 /// **Starvation**: a load that falls must report it, or waiters sleep on. By its [`notify`](Self::notify) after an event, by

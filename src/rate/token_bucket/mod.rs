@@ -70,7 +70,7 @@ const LEG: &str = "token_bucket";
 /// be less although the bucket was not full, by at most the refill beyond that room: a bucket does not remember the
 /// order of its takers.
 ///
-/// A reservation held across a change of quota gives back nothing if the change was a [`Reset`](Inherit::Reset).
+/// A reservation held across a change of quota gives back nothing if the change was a [`Reset`](crate::rate::Inherit::Reset).
 /// Otherwise it gives back at most what both quotas leave room for, and only across the latest 16 changes. (Changes are
 /// counted modulo 2^30. A reservation made while the count passes a multiple of 2^15 may give back nothing.)
 ///
