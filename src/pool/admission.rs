@@ -1,4 +1,4 @@
-//! What tasks and items are admitted by: a policy, and slots that others share.
+//! Admits tasks and items: by a policy, by slots that several users share, or by both.
 
 use super::error::TaskError;
 use super::gate::{Admitted, Gate, poll_admitting};
@@ -17,18 +17,18 @@ use std::task::{Context, Poll, Wake, Waker};
 #[derive(Clone)]
 pub(crate) struct Admission {
     pub(crate) gate: Option<Arc<dyn Gate>>,
-    /// Slots that the user gave, and that others may share.
+    /// Slots given by the user, which others may share.
     pub(crate) slots: Option<Arc<Semaphore>>,
 }
 
-/// What a task runs under.
+/// The admission under which a task runs.
 pub(crate) struct Ticket {
     admitted: Admitted,
     slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
-    /// The task has ended.
+    /// Ends the admission of a task that has ended.
     pub(crate) fn finish(self, outcome: impl Into<Outcome>) {
         if let Some(admitted) = self.admitted {
             admitted.finish(outcome.into());
@@ -36,14 +36,15 @@ impl Ticket {
         drop_quietly(self.slot);
     }
 
-    /// True while the slot need not go to a waiter, and there are no fewer slots now.
+    /// Returns true if the slot may stay for the next task: no waiter needs it, the slots are open, and none are owed.
     #[cfg(feature = "fan-out")]
     pub(crate) fn may_keep(&self) -> bool {
         let slots = self.slot.as_ref().map(OwnedSemaphorePermit::semaphore);
         slots.is_none_or(|slots| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0)
     }
 
-    /// The task has ended. The slot stays for the next task, where it [may](Self::may_keep).
+    /// Ends the admission of a task that has ended. Returns its slot for the next task, if the ticket [may
+    /// keep](Self::may_keep) it.
     #[cfg(feature = "fan-out")]
     pub(crate) fn finish_task(mut self, outcome: Outcome) -> Option<Self> {
         let kept = if self.may_keep() { self.slot.take() } else { None };
@@ -54,7 +55,7 @@ impl Ticket {
         })
     }
 
-    /// No task has started.
+    /// Gives the admission back: no task has started under it.
     pub(crate) fn cancel(self) {
         if let Some(admitted) = self.admitted {
             admitted.cancel();
@@ -63,22 +64,22 @@ impl Ticket {
     }
 }
 
-/// Why a task is not admitted.
+/// The reason that a task is not admitted.
 pub(crate) enum Refused {
     Task(TaskError),
-    /// The slots have been closed: no task will be.
+    /// The slots have been closed, so no task will be admitted.
     Closed,
 }
 
-/// An admission that is waited for.
+/// A pending admission.
 pub(crate) struct Asking {
     pub(crate) ask: Ask,
     admitting: Pin<Box<dyn Future<Output = Result<Ticket, Refused>> + Send>>,
     bell: Arc<Bell>,
 }
 
-/// Wakes the asker, and tells this from its other wake-ups: those do not poll what it waits for, which would cost a place in a
-/// queue where others have the slots.
+/// Wakes the asker, and separates the wake-ups of the admission from all others. Other wake-ups do not poll the
+/// admission, because a poll would cost a queue place when others have the slots.
 struct Bell {
     rung: AtomicBool,
     waker: Waker,
@@ -89,7 +90,7 @@ impl Wake for Bell {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release: what was done before is seen by the poll. Pairs with the swap there.
+        // Release: publishes the writes before the wake-up to the poll. Pairs with the swap in `Asking::poll`.
         self.rung.store(true, Ordering::Release);
         self.waker.wake_by_ref();
     }
@@ -97,7 +98,7 @@ impl Wake for Bell {
 
 impl Asking {
     pub(crate) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
-        // Acquire: pairs with the store of the bell.
+        // Acquire: pairs with the store in `wake_by_ref`.
         if !self.bell.rung.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }
@@ -109,18 +110,18 @@ impl Asking {
 }
 
 impl Admission {
-    /// True when something else than slots of its own admits tasks.
+    /// Returns true if a policy or shared slots admit tasks.
     pub(crate) fn is_gated(&self) -> bool {
         self.gate.is_some() || self.slots.is_some()
     }
 
-    /// True when a task that has `kept` this of the one before waits for nothing else.
+    /// Returns true if a task with the ticket `kept` of the previous task needs nothing else to be admitted.
     #[cfg(feature = "fan-out")]
     pub(crate) fn is_done(&self, kept: Option<&Ticket>) -> bool {
         self.gate.is_none() && (self.slots.is_none() || kept.is_some())
     }
 
-    /// The queues whose permits a task holds while it runs.
+    /// Returns the queues whose permits a task holds while it runs.
     pub(crate) fn held(&self) -> Vec<QueueId> {
         let mut held = Vec::new();
         if let Some(gate) = &self.gate {
@@ -130,7 +131,8 @@ impl Admission {
         held
     }
 
-    /// Begins to ask, for an asker that is woken for other reasons as well. `waker` is woken when it is to be polled.
+    /// Begins an admission, for an asker that is woken for other reasons as well. Wakes `waker` when the admission is
+    /// to be polled.
     pub(crate) fn ask(&self, ask: Ask, waker: &Waker) -> Asking {
         let admission = self.clone();
         Asking {
@@ -143,7 +145,8 @@ impl Admission {
         }
     }
 
-    /// Both, the slot and the admission by the policy. Neither is waited for with the other in hand. `kept` may have a slot.
+    /// Waits for both the slot and the admission by the policy, and holds neither while it waits for the other. `kept`
+    /// may have a slot.
     pub(crate) async fn admit(&self, ask: Ask, kept: Option<Ticket>) -> Result<Ticket, Refused> {
         let (mut kept, mut lost_slot) = (kept.and_then(|ticket| ticket.slot), false);
         loop {
@@ -167,8 +170,8 @@ impl Admission {
                     return Poll::Ready(Some(admitted));
                 }
                 if std::mem::take(&mut lost_slot) && !seeded!("tasks_hand_both_on") {
-                    // One more look. The holder of the admission may be giving it back for this very slot; and those that share both
-                    // could hand them on, each to one that lacks the other, for ever.
+                    // Polls once more. The holder of the admission may be giving it back for this very slot. And two
+                    // waiters for both could otherwise hand slot and admission on to each other for ever.
                     cx.waker().wake_by_ref();
                 } else if !seeded!("tasks_wait_at_the_gate_with_their_slot") {
                     drop_quietly(slot.take());
@@ -180,7 +183,7 @@ impl Admission {
             match polled {
                 Some(Ok(admitted)) => return Ok(Ticket { admitted, slot }),
                 Some(Err(why)) => {
-                    // A waiter that is woken by it may panic.
+                    // A waiter that the slot wakes may panic.
                     drop_quietly(slot);
                     return Err(Refused::Task(why));
                 }

@@ -1,5 +1,5 @@
-//! A value that shares no cache line with another: what one thread writes often does not slow down what others read
-//! beside it. Two lines, since processors fetch them in pairs.
+//! Gives a value cache lines of its own, so that one thread's frequent writes do not slow down reads of its neighbours.
+//! It takes two lines, because processors fetch them in pairs.
 
 use std::ops::Deref;
 

@@ -1,4 +1,4 @@
-//! What can be said of a pool, be it of threads or of async tasks.
+//! The builder of pools, of threads and of async tasks.
 
 use super::error::PoolError;
 use super::gate::Gate;
@@ -13,15 +13,15 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// Builds a pool: of [threads](super::PoolBuilder) or of [async tasks](super::TaskPoolBuilder). Below are first the
-/// wishes that both know.
+/// Builds a pool of [threads](super::PoolBuilder) or of [async tasks](super::TaskPoolBuilder). The first methods below
+/// apply to both.
 #[must_use = "a builder builds nothing by itself"]
 pub struct Builder<K> {
     pub(super) common: Common,
     pub(super) kind: K,
 }
 
-/// What both kinds of pools know.
+/// The settings of both kinds of pools.
 pub(super) struct Common {
     queue: usize,
     queue_weight: Option<u32>,
@@ -37,7 +37,7 @@ impl Common {
         Room::checked(self.queue, self.queue_weight)
     }
 
-    /// The clock that was given, or a real one.
+    /// Returns the given clock, or a real one.
     pub(super) fn clock(&self) -> Clock {
         self.clock.clone().unwrap_or_default()
     }
@@ -61,63 +61,67 @@ impl<K> Builder<K> {
         Self { common, kind }
     }
 
-    /// How many tasks may wait, at most; 1,024 unless set. Tasks of the pool itself may exceed it: see [`Overflow::Block`].
+    /// Sets the most tasks that may wait; 1,024 unless set. Tasks of the pool itself may exceed it: see
+    /// [`Overflow::Block`].
     pub fn queue(mut self, tasks: usize) -> Self {
         self.common.queue = tasks;
         self
     }
 
-    /// How much all waiting tasks may weigh together; not bounded unless set.
+    /// Sets the most weight that all waiting tasks may have together; unbounded unless set.
     pub fn queue_weight(mut self, weight: u32) -> Self {
         self.common.queue_weight = Some(weight);
         self
     }
 
-    /// What happens to a task that finds the queue full. In a pool of async tasks the submitter awaits room.
+    /// Sets the treatment of a task that finds the queue full. In a pool of async tasks the submitter awaits room.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
         self.common.overflow = overflow;
         self
     }
 
-    /// The clock of deadlines, and of how threads come and go: a real one unless set.
+    /// Sets the clock for deadlines and for the starts and exits of threads; a real one unless set.
     pub fn on(mut self, clock: &Clock) -> Self {
         self.common.clock = Some(clock.clone());
         self
     }
 
-    /// The slots: a task runs while it holds a permit of this semaphore. Without, the pool makes one with as many
-    /// permits as it may have workers.
+    /// Sets the slots: a task runs while it holds a permit of this semaphore. Unless set, the pool makes a semaphore
+    /// with one permit per worker that it may have.
     ///
-    /// Share it to bound several pools together, or let something else set its limit: no more tasks start than it has
-    /// permits, at any moment. One more thread of a pool, if it may have one, waits for the next permit. Closing the semaphore closes
-    /// the pool when its next task asks, and abandons what has not started. A bound on the semaphore's queue does not hold
-    /// for workers.
+    /// Share the semaphore to bound several pools together, or to let other code set the limit. At no moment do more
+    /// tasks start than it has permits. One more thread of a pool, if it may have one, waits for the next permit.
+    /// Closing the semaphore closes the pool when its next task asks, and abandons the tasks that have not started.
+    /// Workers ignore a bound on the semaphore's queue.
     ///
-    /// The limit of these slots takes the place of the number of async tasks that a `TaskPool` was built for, and resizing one of
-    /// the pools changes it for all.
+    /// The limit of these slots replaces the number of async tasks for which a `TaskPool` was built. Resizing one of
+    /// the pools changes the limit for all.
     ///
-    /// A task that holds one of these slots and waits for a task that needs one, of this pool or another, is told
-    /// [`WouldDeadlock`](super::TaskError::WouldDeadlock).
+    /// **Deadlock**: a task that holds one of these slots cannot wait for a task of any pool that needs one. Its wait
+    /// ends with [`WouldDeadlock`](super::TaskError::WouldDeadlock).
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
         self.common.slots = Some(slots);
         self
     }
 
-    /// Each task is admitted by `policy` before it starts, in turn, for what its [`ask`](super::Submit::ask) says. A task that can never
-    /// be admitted ends with [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure when the
-    /// task panics, and counts for nothing when it is cancelled while it runs.
+    /// Sets the policy that admits each task before it starts, in turn. The policy is asked for the task's
+    /// [`ask`](super::Submit::ask). A task that can never be admitted ends with
+    /// [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure if the task
+    /// panics. It counts for nothing if the task is cancelled while it runs.
     ///
-    /// One worker asks at a time, for the task that is first, and holds no slot meanwhile. The task stays in the queue until it is
-    /// admitted.
+    /// One worker at a time asks, for the first task, and holds no slot meanwhile. The task stays in the queue until it
+    /// is admitted.
     ///
     /// # Tasks that wait for tasks
-    /// A task that waits for another which needs a permit that it holds is told
+    /// **Deadlock**: a task cannot wait for a task that needs a permit that the waiting task holds. Its wait ends with
     /// [`WouldDeadlock`](super::TaskError::WouldDeadlock). A rate has no permits.
     ///
     /// # Fairness
-    /// A task starts when its worker finds both, a slot and the admission. Where the slots are shared, and one comes free only
-    /// when the policy has let another waiter pass, a task can be passed over again and again: then give each pool slots of its
-    /// own, or the policy no queue that others keep full.
+    /// A task starts when its worker finds both a slot and the admission.
+    ///
+    /// **Starvation**: a task can be passed over again and again if the slots are shared, and one becomes free only
+    /// when the policy has let another waiter pass. Then give each pool slots of its own, or use a policy whose queue
+    /// others do not keep full.
     pub fn admit_by<L>(mut self, policy: Policy<L>) -> Self
     where
         L: Limiter + 'static,
@@ -127,7 +131,8 @@ impl<K> Builder<K> {
         self
     }
 
-    /// Is given what a task panicked with that has no handle, or none any more. Without, that is dropped.
+    /// Sets the hook that takes the payload when a task panics and has no handle, or no longer has one. Without a hook,
+    /// the payload is dropped.
     pub fn on_panic(mut self, hook: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
         self.common.on_panic = Some(Box::new(hook));
         self

@@ -1,4 +1,5 @@
-//! What a task keeps of its submitter: the tracing span in which it runs, and the task that may wait for it.
+//! The context that a task keeps of its submitter: the tracing span in which it runs, and the task that may wait for
+//! it.
 
 use super::engine::waits::{Holder, Task, current};
 use std::sync::Arc;
@@ -8,12 +9,12 @@ mod imp {
     use std::sync::Arc;
     use tracing::Span;
 
-    /// A clone does not call the subscriber: one may be made under a lock.
+    /// The span of the submitter. A clone does not call the subscriber, because a clone may be made under a lock.
     #[derive(Clone)]
     pub(super) struct Spanned(Option<Arc<Span>>);
 
     impl Spanned {
-        /// It calls the subscriber: not under a lock.
+        /// Captures the current span. Calls the subscriber, so never call it under a lock.
         pub(super) fn current() -> Self {
             let span = Span::current();
             Self((!span.is_none()).then(|| Arc::new(span)))
@@ -26,7 +27,7 @@ mod imp {
             }
         }
 
-        /// True where there is nothing to keep.
+        /// Returns true if there is nothing to keep.
         pub(super) fn is_nothing(&self) -> bool {
             self.0.is_none()
         }
@@ -35,7 +36,7 @@ mod imp {
 
 #[cfg(not(feature = "tracing"))]
 mod imp {
-    /// Nothing, without the feature `tracing`.
+    /// The span of the submitter: none without the feature `tracing`.
     #[derive(Clone)]
     pub(super) struct Spanned;
 
@@ -60,19 +61,20 @@ mod imp {
 #[derive(Clone)]
 pub(crate) struct Caller {
     span: imp::Spanned,
-    /// What leads to the task that submitted it, where that holds permits, as long as there is a handle.
+    /// The link to the submitting task, if that holds permits, for as long as there is a handle.
     waiter: Option<Arc<dyn Task>>,
 }
 
 impl Caller {
-    /// Of a task for which nothing waits, or that knows itself what does. It calls the subscriber: not under a lock.
+    /// Captures the context of a task without a waiter, or one that knows its waiter itself. Calls the subscriber, so
+    /// never call it under a lock.
     #[inline]
     pub(crate) fn current() -> Self {
         let span = imp::Spanned::current();
         Self { span, waiter: None }
     }
 
-    /// Of a task on a thread, which has a handle.
+    /// Captures the context of a task on a thread, which has a handle.
     #[inline]
     pub(super) fn waits() -> Self {
         let waiter = current().map(|submitter| Holder::of(Arc::new([]), Some(submitter)) as _);
@@ -82,7 +84,7 @@ impl Caller {
         }
     }
 
-    /// No task will wait for it.
+    /// Cuts the link to the waiter: no task will wait for this one.
     pub(super) fn cut(&self) {
         if let Some(waiter) = &self.waiter {
             waiter.record().cut();
@@ -99,7 +101,7 @@ impl Caller {
         self.span.within(run)
     }
 
-    /// True where there is nothing to keep.
+    /// Returns true if there is nothing to keep.
     #[inline]
     pub(crate) fn is_nothing(&self) -> bool {
         self.span.is_nothing()

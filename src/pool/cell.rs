@@ -1,14 +1,14 @@
-//! A task and its result in one allocation: what the queue holds of it, and what its handle holds.
+//! Keeps a task and its result in one allocation, which the queue and the handle share.
 //!
 //! ```text
 //!  Queued ------start-------> Started --complete--> Done --take--> Taken
 //!    |  `--set aside--> Aside --start--^               ^
 //!    `------------------`--refuse (cancelled, expired, discarded, abandoned)
 //! ```
-//! One caller alone moves a task out of `Queued`, under its lock: it runs once or is refused once. What
-//! is set aside is out of reach of all but one, who may run it: a guest, or the owner of what was handed back.
-//! Tasks and results are run and dropped outside the lock. A closure that has started is with its worker; a future
-//! comes back while it waits: that is what `R` is for.
+//! Exactly one caller moves a task out of `Queued`, under its lock: the task runs once or is refused once. Only the
+//! caller that set a task aside may run it: a guest, or the owner of a task that was handed back. Tasks and results run
+//! and drop outside the lock. A started closure is with its worker. A started future returns to the cell while it
+//! waits: `R` holds it.
 
 use super::caller::Caller;
 use super::engine::waits::Task;
@@ -19,49 +19,49 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// How a run ended, for its worker.
+/// The end of a run, for its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ran {
     Done,
     Panicked,
-    /// It had been claimed or refused before.
+    /// The task had been claimed or refused before.
     Gone,
 }
 
-/// A task that waits for its turn.
+/// A task that waits to start.
 pub(super) trait Queued: Send + Sync {
-    /// Ends it without a run. False when it was started before, or set aside by another.
+    /// Ends the task without running it. Returns false if it has started, or another caller set it aside.
     fn refuse(&self, why: TaskError) -> bool;
-    /// The same for the caller that has set it aside; and for a cancel, wherever it is.
+    /// Ends the task like `refuse`, for the caller that set it aside, and for a cancel in any case.
     fn refuse_aside(&self, why: TaskError) -> bool;
-    /// True until it is claimed, set aside or refused.
+    /// Returns true until the task is claimed, set aside or refused.
     fn is_queued(&self) -> bool;
-    /// Puts it out of reach of all but the caller, who may start it later, unless it is refused meanwhile. False when
-    /// another has it. It runs nothing of a user's.
+    /// Sets the task aside: only this caller may start it later, unless the task is refused meanwhile. Returns false if
+    /// another caller has the task. Runs no user code.
     fn set_aside(&self) -> bool;
 }
 
-/// A closure as the queue sees it.
+/// A closure, as the queue sees it.
 pub(super) trait Run: Queued {
-    /// The task that may wait for it, where that holds permits: as long as there is a handle.
+    /// Returns the task that may wait for this one, if that task holds permits, for as long as there is a handle.
     fn waiter(&self) -> Option<Arc<dyn Task>>;
-    /// Runs it here and now, unless another has claimed it. `orphan` is called with the payload of a panic for which
-    /// no handle will ask.
+    /// Runs the task on this thread, unless another caller has claimed it. Calls `orphan` with the payload of a panic
+    /// that no handle will take.
     fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
-    /// The same for the caller that has set it aside.
+    /// Runs the task like `run`, for the caller that set it aside.
     fn run_aside(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
 }
 
-/// A task as its handle sees it.
+/// A task, as its handle sees it.
 pub(super) trait Await<T>: Send + Sync {
-    /// The result, once; or leaves `waker` to be woken when it is there.
+    /// Returns the result, once. Until then, registers `waker`.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
-    /// The handle is gone: the result is dropped, now or when it is there.
+    /// Detaches the handle: the result is dropped, now or when the task ends.
     fn detach(&self);
 }
 
-/// A closure as its handle sees it.
+/// A closure, as its handle sees it.
 pub(super) trait Job<T>: Run + Await<T> {}
 impl<C: Run + Await<T>, T> Job<T> for C {}
 
@@ -76,7 +76,7 @@ pub(super) enum Stage<Q, R, T> {
 pub(super) struct Inner<Q, R, T> {
     pub(super) stage: Stage<Q, R, T>,
     pub(super) waker: Option<Waker>,
-    /// The handle is gone.
+    /// True once the handle is gone.
     detached: bool,
 }
 
@@ -102,13 +102,13 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         self.inner.lock()
     }
 
-    /// What the task keeps of its submitter.
+    /// Returns the context that the task keeps of its submitter.
     #[cfg(feature = "tokio")]
     pub(super) fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// Takes the task, if it is still there.
+    /// Takes the task, if it is still queued.
     #[inline]
     pub(super) fn start(&self) -> Option<Q> {
         let mut inner = self.lock();
@@ -121,7 +121,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         }
     }
 
-    /// Takes the task, also where it has been set aside.
+    /// Takes the task, if it is queued or set aside.
     pub(super) fn take_unstarted(&self) -> Option<Q> {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(R::default())) {
@@ -133,15 +133,15 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         }
     }
 
-    /// The task that was taken will not run.
+    /// Ends a taken task without running it.
     fn end_unstarted(&self, task: Q, why: TaskError) -> bool {
         drop_quietly(task);
-        // The caller that refuses it knows why, and a panic is no reason.
+        // The refusing caller knows the reason, so a payload that no handle takes is dropped.
         drop_quietly(self.complete(Err(why)));
         true
     }
 
-    /// There is a result. What comes back is the payload of a panic, when no handle will ask for it.
+    /// Sets the result. Returns the payload of a panic that no handle will take.
     pub(super) fn complete(&self, result: Result<T, TaskError>) -> Option<Payload> {
         let waker = {
             let mut inner = self.lock();

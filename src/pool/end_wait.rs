@@ -1,4 +1,5 @@
-//! A wait for the end of a pool, or for a moment at which it is idle. Given up, it leaves nothing behind: a pool may never end.
+//! Waits for the end of a pool, or for an idle moment. A cancelled wait removes its waker, because a pool may never
+//! end.
 
 use super::quiet::Wait;
 use std::sync::Arc;
@@ -6,11 +7,11 @@ use std::task::{Poll, Waker};
 
 /// A pool that can end.
 pub(super) trait Ends {
-    /// True once everything that was let in has ended. Leaves `waker` otherwise.
+    /// Ready once all accepted tasks have ended. Until then, registers `waker`.
     fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()>;
-    /// True once everything that was let in has ended, and the workers have gone. Leaves `waker` otherwise.
+    /// Ready once all accepted tasks have ended and the workers have gone. Until then, registers `waker`.
     fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()>;
-    /// Waits no more, for that or for idleness.
+    /// Cancels the wait for the end or for idleness.
     fn leave(&self, wait: &mut Wait);
 }
 
@@ -25,7 +26,7 @@ impl<'a, C: Ends> EndWait<'a, C> {
         Self { core, wait }
     }
 
-    /// Ready once everything that was let in has ended.
+    /// Ready once all accepted tasks have ended.
     pub(super) fn poll_idle(&mut self, waker: &Waker) -> Poll<()> {
         self.core.poll_idle(&mut self.wait, waker)
     }

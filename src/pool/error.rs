@@ -1,4 +1,4 @@
-//! What can go wrong: with a pool, with a submission, with a task.
+//! The errors of pools, of submissions and of tasks.
 
 use crate::core::refusal::Rejection;
 use std::any::Any;
@@ -8,35 +8,34 @@ use std::io;
 /// Why a task has no result.
 #[non_exhaustive]
 pub enum TaskError {
-    /// It panicked: this is what it panicked with.
+    /// The task panicked with this payload.
     Panicked(Box<dyn Any + Send>),
-    /// It was cancelled before it started.
+    /// The task was cancelled before it started.
     Cancelled,
-    /// It was thrown out of a full queue, or never let in, by the pool's [`Overflow`](super::Overflow).
+    /// The task was evicted from a full queue, or never accepted, by the pool's [`Overflow`](super::Overflow).
     Discarded,
-    /// Its future was dropped after it had started: tasks of a `TaskPool` can be cancelled while they
-    /// run.
+    /// The future of the task was dropped after it had started: a running task of a `TaskPool` can be cancelled.
     Aborted,
-    /// Its deadline passed before it started.
+    /// The deadline of the task passed before it started.
     Expired,
-    /// The policy in front of the workers has refused it: it can never be admitted, or not within the bounds that the
-    /// policy itself has on waiting.
+    /// The policy refused the task: it can never be admitted, or not within the policy's own bounds on waiting.
     Refused(Rejection),
-    /// The pool ended before it started.
+    /// The pool ended before the task started.
     Abandoned,
-    /// Waiting for the task may never end, whether it has ended by now or not: it needs a permit that the waiter holds, or a task that
-    /// waits for the waiter; or it waits for the waiter itself. The task goes on, and its result stays.
+    /// **Deadlock**: waiting for the task may never end, even if the task has ended by now. The task needs a permit
+    /// that the waiter holds, needs a task that waits for the waiter, or waits for the waiter itself. The task
+    /// continues, and its result stays.
     WouldDeadlock,
-    /// Waiting for the task would leave no thread for the tasks that others wait for: a pool of threads has 256 beyond its limit for
-    /// tasks that wait. The task goes on, and its result stays.
+    /// Waiting for the task would leave no thread for the tasks that others wait for. A pool of threads has 256 threads
+    /// beyond its limit for waiting tasks. The task continues, and its result stays.
     TooManyParked,
 }
 
 impl TaskError {
-    /// What the task panicked with, to be resumed or looked at.
+    /// Returns the payload of the task's panic, to be resumed or inspected.
     ///
     /// # Errors
-    /// The error itself when the task did not panic.
+    /// The error itself, if the task did not panic.
     pub fn into_panic(self) -> Result<Box<dyn Any + Send>, Self> {
         match self {
             Self::Panicked(payload) => Ok(payload),
@@ -44,13 +43,13 @@ impl TaskError {
         }
     }
 
-    /// True when the task started: it may have had effects.
+    /// Returns true if the task started: it may have had effects.
     pub fn has_started(&self) -> bool {
         matches!(self, Self::Panicked(_) | Self::Aborted)
     }
 }
 
-/// The message of a panic, where it has one.
+/// Returns the message of a panic, if its payload is text.
 pub(super) fn message(payload: &(dyn Any + Send)) -> &str {
     payload
         .downcast_ref::<&'static str>()
@@ -93,18 +92,18 @@ impl fmt::Display for TaskError {
 
 impl std::error::Error for TaskError {}
 
-/// Why a task that may fail has no value.
+/// Why a fallible task has no value.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Failed<E> {
-    /// What the task itself returned.
+    /// The error that the task returned.
     Error(E),
-    /// It returned nothing.
+    /// The task returned nothing.
     Task(TaskError),
 }
 
 impl<E> Failed<E> {
-    /// What the task itself returned, if it did.
+    /// Returns the error that the task returned, if any.
     pub fn into_error(self) -> Option<E> {
         match self {
             Self::Error(error) => Some(error),
@@ -135,7 +134,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Failed<E> {
     }
 }
 
-/// Why a task was not taken.
+/// Why a pool did not accept a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Turned {
@@ -143,19 +142,19 @@ pub enum Turned {
     Full,
     /// The queue was full for as long as the submission would wait.
     TimedOut,
-    /// The pool takes no more tasks.
+    /// The pool accepts no more tasks.
     Closed,
-    /// The task weighs more than the whole queue may hold.
+    /// The weight of the task exceeds that of a full queue.
     Oversized {
-        /// What it weighs.
+        /// The weight of the task.
         weight: u32,
-        /// What all queued tasks together may weigh.
+        /// The most weight that all queued tasks may have together.
         allowed: u32,
     },
 }
 
 impl Turned {
-    /// For a caller that waits for the task at once.
+    /// Converts the reason for a caller that would wait for the task at once.
     pub(super) fn into_error(self) -> TaskError {
         match self {
             Self::Closed => TaskError::Abandoned,
@@ -164,11 +163,11 @@ impl Turned {
     }
 }
 
-/// A task that was not taken, handed back.
+/// A task that was not accepted, handed back.
 pub struct Rejected<F> {
     /// The task.
     pub task: F,
-    /// Why it was not taken.
+    /// Why the pool did not accept it.
     pub reason: Turned,
 }
 
@@ -202,34 +201,35 @@ impl<F> fmt::Display for Rejected<F> {
 impl std::error::Error for Turned {}
 impl<F> std::error::Error for Rejected<F> {}
 
-/// Why a pool could not be built, or resized.
+/// Why a pool could not be built or resized.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// A pool has at least one thread, and no more than [`MAX_WORKERS`](super::MAX_WORKERS); the least is no more than
-    /// the most.
+    /// The number of threads is out of bounds. A pool has at least one thread and at most
+    /// [`MAX_WORKERS`](super::MAX_WORKERS), and the minimum is at most the maximum.
     Workers {
-        /// The least that was given.
+        /// The given minimum.
         least: usize,
-        /// The most that was given.
+        /// The given maximum.
         most: usize,
     },
-    /// A queue holds at least one task, and no more than a semaphore has permits.
+    /// The bound on the queue is out of bounds. A queue holds at least one task, and at most the permits of a
+    /// semaphore.
     Queue {
-        /// What was given.
+        /// The given bound.
         given: usize,
     },
-    /// A bound on the queue's weight is at least one.
+    /// The bound on the queue's weight is zero; it must be at least one.
     Weight,
-    /// The limit of a group is at least one.
+    /// The limit of a group is zero; it must be at least one.
     GroupLimit,
-    /// A pool of async tasks was built outside of a runtime, and was given none.
+    /// A pool of async tasks was built outside a runtime, and was given none.
     NoRuntime,
     /// A thread could not be started.
     Spawn(io::Error),
-    /// The name of a thread holds no zero byte.
+    /// The name of a thread contains a zero byte.
     Name {
-        /// What was given.
+        /// The given name.
         given: String,
     },
 }

@@ -1,4 +1,4 @@
-//! The policy in front of the workers, without its type.
+//! The policy in front of the workers, with its type erased.
 
 use super::cell::Ran;
 use super::error::TaskError;
@@ -14,23 +14,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// What a task runs under. None without a policy.
+/// The admission under which a task runs. `None` without a policy.
 pub(crate) type Admitted = Option<Box<dyn Admission>>;
 
 pub(crate) type Admitting = Pin<Box<dyn Future<Output = Result<Admitted, Rejection>> + Send>>;
 
 /// Admits tasks, in turn.
 pub(crate) trait Gate: Send + Sync {
-    /// Admission in turn.
+    /// Admits one task, in turn.
     fn admit(&self, ask: Ask) -> Admitting;
-    /// The queues whose permits a task holds while it runs: those of rates are none, since time gives back what they hand out.
+    /// Adds the queues whose permits a task holds while it runs. Queues of rates are not among them, because time
+    /// refills a rate.
     fn held(&self, held: &mut Vec<QueueId>);
 }
 
-/// A task runs while this lives.
+/// The admission of a task, which runs while this lives.
 pub(crate) trait Admission: Send {
     fn finish(self: Box<Self>, outcome: Outcome);
-    /// No task has started under it: what was taken is given back, where the limiter can still do so.
+    /// Gives the admission back, as far as the limiter still can: no task has started under it.
     fn cancel(self: Box<Self>);
 }
 
@@ -66,7 +67,7 @@ where
     Self: Send,
 {
     fn finish(self: Box<Self>, outcome: Outcome) {
-        // The worker goes on, whatever the limiter and the waiters that it wakes do.
+        // The worker continues even if the limiter or a woken waiter panics.
         quietly(|| Permit::finish(*self, outcome));
     }
 
@@ -82,7 +83,7 @@ where
     }
 }
 
-/// Polls an admission. A policy that panics refuses.
+/// Polls an admission. A policy that panics refuses the task.
 pub(crate) fn poll_admitting(admitting: &mut Admitting, cx: &mut Context<'_>) -> Poll<Result<Admitted, TaskError>> {
     match catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx))) {
         Ok(polled) => polled.map_err(TaskError::Refused),

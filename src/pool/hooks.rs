@@ -1,16 +1,16 @@
-//! What a pool tells its owner, and how it lives with what it is told by others: wakers, drops and hooks may panic.
+//! Calls user code that may panic: wakers, drops, and the pool's hooks.
 
 pub(super) use crate::sync::wake::{forget_panic, quietly};
 use std::any::Any;
 use std::task::Waker;
 
-/// What a task panicked with.
+/// The payload of a task's panic.
 pub(super) type Payload = Box<dyn Any + Send>;
 
-/// Is given what a task panicked with that has no handle.
+/// Takes the payload of a panic in a task that has no handle.
 pub(super) type PanicHook = dyn Fn(Payload) + Send + Sync;
 
-/// Hands what no handle asks for to the hook, if there is one.
+/// Passes a payload that no handle takes to the hook, if there is one.
 pub(super) fn tell_of_panic(hook: Option<&PanicHook>, payload: Payload) {
     match hook {
         Some(hook) => quietly(|| hook(payload)),
@@ -18,7 +18,7 @@ pub(super) fn tell_of_panic(hook: Option<&PanicHook>, payload: Payload) {
     }
 }
 
-/// Hands a task that a full queue has thrown out to the hook, or drops it.
+/// Passes a task that a full queue has evicted to the hook, or drops it.
 pub(super) fn discard<T>(hook: Option<&(dyn Fn(T) + Send + Sync)>, task: T) {
     match hook {
         Some(hook) => quietly(|| hook(task)),
@@ -26,14 +26,14 @@ pub(super) fn discard<T>(hook: Option<&(dyn Fn(T) + Send + Sync)>, task: T) {
     }
 }
 
-/// Wakes, and survives a waker that panics: the thread that completes a task is not the waker's.
+/// Wakes, and contains a panic of the waker: the thread that completes a task is not the waker's.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         quietly(|| waker.wake());
     }
 }
 
-/// Drops what is a user's, and survives a drop that panics.
+/// Drops a user's value, and contains a panic of the drop.
 pub(crate) fn drop_quietly<T>(value: T) {
     quietly(move || drop(value));
 }

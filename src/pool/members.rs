@@ -1,4 +1,5 @@
-//! What the groups of both pools know of their tasks: who is to come, who has ended, and what came of it.
+//! The tasks of a group, in both kinds of pools: those that are queued or run, those that have ended, and their
+//! results.
 
 use super::error::{Failed, TaskError};
 use super::hooks::wake;
@@ -9,12 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Whether a group of tasks has been stopped: for tasks that look, from time to time, whether to go on.
+/// Tells a running task whether its group has been stopped. A task may check it from time to time.
 #[derive(Clone)]
 pub struct StopFlag(Arc<Shared>);
 
 impl StopFlag {
-    /// True once a task of the group has failed, or the group was cancelled.
+    /// Returns true once a task of the group has failed, or the group was cancelled.
     pub fn is_stopped(&self) -> bool {
         self.0.is_stopped()
     }
@@ -26,26 +27,27 @@ impl fmt::Debug for StopFlag {
     }
 }
 
-/// What tasks tell the group.
+/// The state that a group shares with its tasks.
 struct Shared {
     stopped: AtomicBool,
     ended: Mutex<Ended>,
 }
 
-/// Ends a task that runs. Of no effect on one that waits to start: it looks at the flag first.
+/// Ends a running task. Has no effect on a task that waits to start, because that checks the flag first.
 pub(super) type Abort = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Ended {
     ids: VecDeque<usize>,
     waker: Option<Waker>,
-    /// How to end those that have not ended, where tasks can be ended while they run. None: it has not been entered yet.
+    /// The callbacks that end tasks that have not ended, if running tasks can be ended. `None`: the task has not been
+    /// entered yet.
     running: BTreeMap<usize, Option<Abort>>,
 }
 
 impl Shared {
     fn is_stopped(&self) -> bool {
-        // Acquire: what looks sees what the task did that failed. Pairs with the store in `stop`.
+        // Acquire: the reader sees the writes of the failed task. Pairs with the store in `stop`.
         self.stopped.load(Ordering::Acquire)
     }
 
@@ -55,18 +57,18 @@ impl Shared {
     }
 }
 
-/// Travels with the task, and tells when that has ended, run or not.
+/// Travels with a task, and reports its end, with or without a run.
 pub(super) struct Notice {
     shared: Arc<Shared>,
     id: usize,
     /// True while an unwinding would be the task's failure.
     running: bool,
-    /// It has returned an error.
+    /// True once the task has returned an error.
     failed: bool,
     stops: bool,
 }
 
-/// What a task of a group returns to its handle. `None`: the group was stopped before the task started.
+/// The result that a task of a group returns to its handle. `None`: the group was stopped before the task started.
 pub(super) type Ran<T, E> = Option<Result<T, E>>;
 
 impl Notice {
@@ -94,7 +96,7 @@ impl Notice {
 
 impl Drop for Notice {
     fn drop(&mut self) {
-        // One that is dropped while it runs has not failed: what drops it knows why.
+        // A task that is dropped while it runs has not failed: the dropping code knows the reason.
         let panics = self.running && (std::thread::panicking() || seeded!("group_stops_when_dropped"));
         let stops = self.stops && (self.failed || panics);
         let (waker, others) = {
@@ -102,7 +104,7 @@ impl Drop for Notice {
             ended.running.remove(&self.id);
             ended.ids.push_back(self.id);
             if stops {
-                // Behind its number: it comes before all that end because of this.
+                // After the push of its number: this task comes before all that end because of it.
                 self.shared.stop();
             }
             let aborts = stops && !seeded!("group_stops_when_asked");
@@ -116,25 +118,25 @@ impl Drop for Notice {
     }
 }
 
-/// The handle to a task of a group.
+/// The handle of a task of a group.
 pub(super) trait Member {
-    /// Tasks can be ended while they run.
+    /// True if running tasks can be ended.
     const ABORTS: bool;
     fn cancel(&self);
     fn abort(&self) -> Option<Abort>;
 }
 
-/// The tasks of a group. Dropped, it cancels those that are to come.
+/// The tasks of a group. Cancels the tasks that have not ended when dropped.
 pub(super) struct Members<H: Member> {
     shared: Arc<Shared>,
-    /// By id, from `first` on. None: taken, or never let in.
+    /// The handles by number, from `first` on. `None`: taken, or never accepted.
     handles: VecDeque<Option<H>>,
     first: usize,
     left: usize,
-    /// Those below have started, or ended, or are none of ours.
+    /// The number below which no task needs help: each has started, has ended, or belongs to other code.
     helped: usize,
     stops: bool,
-    /// All were cancelled by the group.
+    /// True once the group has cancelled all its tasks.
     cancelled: bool,
 }
 
@@ -162,9 +164,10 @@ impl<H: Member> Members<H> {
         StopFlag(Arc::clone(&self.shared))
     }
 
-    /// The number of one more task, and what is to travel with it.
+    /// Assigns the next task its number, and makes the notice that travels with it.
     pub(super) fn announce(&mut self) -> (usize, Notice) {
-        // All but one that has been announced and not entered: the caller that announces it enters it, or never does.
+        // All records in front are final, except that of a task announced and not entered. The announcing caller enters
+        // that task, or never does.
         self.forget_the_first();
         let id = self.first + self.handles.len();
         self.handles.push_back(None);
@@ -181,14 +184,14 @@ impl<H: Member> Members<H> {
         (id, notice)
     }
 
-    /// It has been let in: to a group that is cancelled only to end.
+    /// Records the handle of an accepted task. If the group is cancelled, cancels the task.
     pub(super) fn enter(&mut self, id: usize, handle: H) {
         if let Some(abort) = handle.abort()
             && let Some(running) = self.shared.ended.lock().running.get_mut(&id)
         {
             *running = Some(abort);
         }
-        // Looked at after that: a stop of the group before has not seen it.
+        // Checked after the abort callback is set: a stop of the group before that has not seen the callback.
         if self.cancelled || (self.shared.is_stopped() && !seeded!("group_enters_blindly")) {
             handle.cancel();
         }
@@ -196,7 +199,7 @@ impl<H: Member> Members<H> {
         self.left += 1;
     }
 
-    /// Those in front that are taken, or were never let in.
+    /// Drops the records in front of tasks that are taken or were never accepted.
     fn forget_the_first(&mut self) {
         while let Some(None) = self.handles.front() {
             self.handles.pop_front();
@@ -216,7 +219,8 @@ impl<H: Member> Members<H> {
         }
     }
 
-    /// The next that has ended, but for a few moves, with its handle: `None` for one that was never let in.
+    /// Returns the next ended task with its handle, `None` if it was never accepted. A task reported here may still
+    /// have a few steps to go.
     pub(super) fn poll_ended(&mut self, waker: &Waker) -> Poll<(usize, Option<H>)> {
         let waker = waker.clone();
         let mut ended = self.shared.ended.lock();
@@ -232,14 +236,14 @@ impl<H: Member> Members<H> {
         Poll::Pending
     }
 
-    /// The first that may still have to start, for a caller that can help. `pass` leaves it behind for good.
+    /// Returns the first task that may still have to start, for a caller that can help. `pass` skips it for good.
     pub(super) fn first_to_help(&mut self) -> Option<(usize, &mut Option<H>)> {
         self.helped = self.helped.max(self.first);
         let id = self.helped;
         self.handles.get_mut(id - self.first).map(|handle| (id, handle))
     }
 
-    /// The first that has not ended.
+    /// Returns the first task that has not ended.
     pub(super) fn first(&mut self) -> Option<(usize, &mut Option<H>)> {
         let at = self.handles.iter().position(Option::is_some)?;
         Some((self.first + at, &mut self.handles[at]))
@@ -249,7 +253,8 @@ impl<H: Member> Members<H> {
         self.helped += 1;
     }
 
-    /// What has come of one that was let in. The first failure cancels the rest, where it is to.
+    /// Settles an accepted task that has ended, and returns its result. The first failure cancels the rest, if the
+    /// group stops on failure.
     pub(super) fn ended<T, E>(&mut self, outcome: Result<Ran<T, E>, TaskError>) -> Result<T, Failed<E>> {
         self.left -= 1;
         self.forget_the_first();
@@ -257,11 +262,11 @@ impl<H: Member> Members<H> {
             Ok(Some(Ok(value))) => return Ok(value),
             Ok(Some(Err(error))) => Failed::Error(error),
             Ok(None) => Failed::Task(TaskError::Cancelled),
-            // The group itself has dropped it, and not its pool.
+            // The group has dropped the task, not its pool.
             Err(TaskError::Aborted) if self.cancelled || self.shared.is_stopped() => Failed::Task(TaskError::Cancelled),
             Err(why) => Failed::Task(why),
         };
-        // Once: most that fail then do because they were cancelled.
+        // Only once: most later failures are themselves cancellations.
         if self.stops && !self.cancelled {
             self.cancel();
         }
@@ -286,7 +291,7 @@ impl<H: Member> fmt::Debug for Members<H> {
     }
 }
 
-/// What has come, by number, and the first failure.
+/// The values by number, and the first failure.
 pub(super) struct Results<T, E> {
     values: Vec<(usize, T)>,
     first: Option<Failed<E>>,
@@ -305,7 +310,7 @@ impl<T, E> Results<T, E> {
     pub(super) fn note(&mut self, id: usize, result: Result<T, Failed<E>>) {
         match result {
             Ok(value) => self.values.push((id, value)),
-            // A task that was kept from running is no first failure.
+            // A cancelled task is not a first failure.
             Err(why) => match &self.first {
                 Some(first) if !first.is_cancelled() || why.is_cancelled() => {}
                 _ => self.first = Some(why),
@@ -322,7 +327,7 @@ impl<T, E> Results<T, E> {
     }
 }
 
-/// Every outcome, in the order of submission.
+/// Returns every outcome, in the order of submission.
 pub(super) fn in_order<R>(mut results: Vec<(usize, R)>) -> Vec<R> {
     results.sort_by_key(|(id, _)| *id);
     results.into_iter().map(|(_, result)| result).collect()
@@ -334,7 +339,7 @@ mod tests {
     use std::cell::Cell;
     use std::rc::Rc;
 
-    /// Counts how many times members are cancelled.
+    /// Counts the cancels of its tasks.
     struct Counting(Rc<Cell<usize>>);
 
     impl Member for Counting {
@@ -349,9 +354,9 @@ mod tests {
         }
     }
 
-    /// A group of a thousand whose tasks all fail cancels each of them once, and one that comes later at once.
+    /// Given a group of a thousand tasks that all fail, then each is cancelled once, and a later task at once.
     #[test]
-    fn each_member_is_cancelled_once_however_many_fail() {
+    fn each_task_is_cancelled_once_when_many_fail() {
         let (count, mut members) = (Rc::new(Cell::new(0)), Members::new());
         let enter = |members: &mut Members<_>| {
             let (id, _notice) = members.announce();
@@ -369,7 +374,7 @@ mod tests {
         assert!(members.ended::<(), u8>(Ok(None)).is_err());
     }
 
-    /// What of these failures a group ends with.
+    /// Returns the failure with which a group ends, of these failures.
     fn first_of(failures: [Failed<u8>; 3]) -> Failed<u8> {
         let mut results = Results::<(), u8>::default();
         for (id, failure) in failures.into_iter().enumerate() {
@@ -378,10 +383,10 @@ mod tests {
         results.all_or_first().expect_err("a failure")
     }
 
-    /// Given one that a failure has ended, when that is told of before the failure, then it was cancelled, and is no
-    /// first failure.
+    /// Given a task that a failure has ended, when its end is reported before the failure, then it counts as cancelled,
+    /// and not as the first failure.
     #[test]
-    fn one_that_was_ended_by_a_failure_was_cancelled() {
+    fn a_task_that_a_failure_ended_counts_as_cancelled() {
         let mut members = Members::new();
         let (first, notice) = members.announce();
         members.enter(first, Counting(Rc::default()));
@@ -396,10 +401,10 @@ mod tests {
         );
     }
 
-    /// Given one task that does not end, when others come and go behind it, and when all come and go, then what is kept is
-    /// from the first that has not ended on.
+    /// Given one task that does not end, when later tasks start and end, then the group keeps records from the first
+    /// unended task on. When all tasks have ended, it keeps none.
     #[test]
-    fn a_group_keeps_nothing_of_those_in_front_that_have_ended() {
+    fn a_group_drops_the_records_of_ended_tasks_in_front() {
         let mut members = Members::new();
         let pass = |members: &mut Members<_>| {
             let (id, notice) = members.announce();
@@ -422,7 +427,7 @@ mod tests {
         let ended = members.ended::<(), ()>(Err(TaskError::Aborted));
         assert!(matches!(ended, Err(Failed::Task(TaskError::Aborted))));
         assert_eq!((members.handles.len(), members.len()), (0, 0));
-        // One that was never let in.
+        // A task that was never accepted.
         drop(members.announce());
         assert!(matches!(members.poll_ended(Waker::noop()), Poll::Ready((102, None))));
         let (next, _notice) = members.announce();
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_is_the_first_that_was_not_kept_from_running() {
+    fn the_first_failure_is_of_a_task_that_was_not_cancelled() {
         let cancelled = || Failed::Task(TaskError::Cancelled);
         assert_eq!(
             first_of([cancelled(), Failed::Error(1), cancelled()]).into_error(),

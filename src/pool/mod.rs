@@ -1,27 +1,28 @@
-//! Worker pools: threads, or async tasks, behind a bounded queue.
+//! Runs tasks on a bounded number of workers, which are threads or async tasks, behind a bounded queue.
 //!
 //! | you want to | use |
 //! |---|---|
 //! | run blocking or computing tasks on a bounded number of threads | [`WorkerPool`] |
-//! | have so many threads as the load needs, within bounds | [`PoolBuilder::workers`]`(4..=32)` |
+//! | have as many threads as the load needs, within bounds | [`PoolBuilder::workers`]`(4..=32)` |
 //! | run tasks that borrow | [`PoolBuilder::scope`] |
 //! | end several tasks together, the first error ending all | [`Group`] |
 //! | give one kind of tasks a bound of its own | [`Group::limit`], or a second pool |
 //! | bound several pools together | the same [`slots`](Builder::slots) in each |
 //! | let a rate, or any policy, admit tasks | [`PoolBuilder::admit_by`] |
-//! | let something else size the pool | [`PoolBuilder::slots`] |
-//! | give tasks a connection, one each at a time | [`PoolBuilder::workers_with`] |
+//! | let other code size the pool | [`PoolBuilder::slots`] |
+//! | give each worker a connection, for one task at a time | [`PoolBuilder::workers_with`] |
 //! | run async tasks, with the same contract | `TaskPool` (feature `tokio`) |
 //!
 //! # Fixed or elastic?
-//! Fixed, where tasks compute: as many workers as processors, and no thread is ever started under load. Elastic, where
-//! tasks block and load comes and goes: the least covers the quiet hours, and the most is what the resource behind the
-//! tasks bears. An elastic pool starts a thread when a task finds no worker idle, no faster than its growth allows, so that a
-//! burst that the least can soon do starts few; and it reaches the number that load needs later than a fixed pool of
-//! that size, which has it from the start.
+//! Choose a fixed pool if tasks compute: give it as many workers as processors, and no thread ever starts under load.
 //!
-//! A burst of 2,000 tasks that compute for 10 µs, through a pool that is made for it and ended after it, on two
-//! processors (`cargo bench -p tollgate-compare --bench compare -- pool/fixed-elastic`):
+//! Choose an elastic pool if tasks block and the load varies. The minimum covers the quiet hours, and the maximum is
+//! the load that the resource behind the tasks bears. An elastic pool starts a thread when a task finds no idle worker,
+//! at most at its growth rate. So a short burst starts few threads. It reaches the number of threads that the load
+//! needs later than a fixed pool of that size.
+//!
+//! The table shows a burst of 2,000 tasks that compute for 10 µs, on two processors. The pool is built before the burst
+//! and ended after it (`cargo bench -p tollgate-compare --bench compare -- pool/fixed-elastic`):
 //!
 //! | workers | CPU time per task | |
 //! |---|---|---|
@@ -29,11 +30,11 @@
 //! | `1..=32` | 10.41 to 10.58 µs | one at first, then no more than 16 at once and 100 a second |
 //! | `32` | 10.64 to 10.75 µs | 32 threads are started, 30 of them for nothing |
 //!
-//! So where tasks compute, an elastic pool costs a hundredth or two more than a fixed one of the right size, and less
-//! than a fixed one that is too large. Once the threads are there, both cost the same per task.
+//! So if tasks compute, an elastic pool costs 1-2 % more than a fixed pool of the right size, and less than a fixed
+//! pool that is too large. Once the threads are started, both cost the same per task.
 //!
-//! A task needs room in the queue when it is submitted, and a slot when it starts: 4 workers and a queue of 100 mean that at
-//! most 104 tasks have been let in and not ended, but for those that tasks of the pool itself submit beyond the bound
+//! A task needs room in the queue when it is submitted, and a slot when it starts. With 4 workers and a queue of 100,
+//! at most 104 accepted tasks have not ended. Tasks of the pool itself may submit beyond that bound
 //! ([`Overflow::Block`]).
 
 mod admission;

@@ -1,59 +1,60 @@
-//! What becomes of a task that finds no room.
+//! The treatment of a task that finds the queue full.
 
 use super::error::Turned;
 use super::room::Room;
 
-/// What happens to a task that is submitted while the queue is full.
+/// The treatment of a task that is submitted while the queue is full.
 ///
-/// A submission that never waits, `try_submit`, refuses where it would.
+/// A submission that never waits, `try_submit`, refuses the task instead of waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Overflow {
-    /// The submitter waits for room. A task of the pool itself does not wait, since its slot may be the one that would make
-    /// room: what it submits is queued beyond the bound.
+    /// The submitter waits for room. A task of the pool itself does not wait, because its slot may be the one that
+    /// would make room. The tasks that it submits are queued beyond the bound.
     ///
-    /// **Starvation**: submitters from outside find no room until the excess has started or ended, so a pool whose tasks go on
-    /// submitting may keep them waiting. **Memory** is not bounded then. **Deadlock**: a task that waits for room in another
-    /// pool, whose tasks wait for its slot, waits for ever; so does one that waits for a thread or a spawned task that submits.
+    /// **Starvation**: submitters from outside find no room until the excess has started or ended, so a pool whose
+    /// tasks keep submitting may keep them waiting. **Memory** is not bounded then. **Deadlock**: a task waits for ever
+    /// if it waits for room in another pool whose tasks wait for its slot. So does a task that waits for a thread or a
+    /// spawned task that submits.
     #[default]
     Block,
     /// The task is handed back.
     Reject,
-    /// The task that has waited longest, among those of the lowest priority, is thrown out; one that waits for the
+    /// The oldest queued task of the lowest priority is evicted. A task that waits for the
     /// [policy](super::Builder::admit_by) is in the queue.
     DropOldest,
-    /// The new task is thrown out.
+    /// The new task is discarded.
     DropNewest,
 }
 
-/// What becomes of a task that is submitted.
+/// The decision on a submitted task.
 pub(super) enum Verdict {
-    /// There is room for it, which is taken.
+    /// The task has room, which is taken.
     In,
-    /// It is thrown out.
+    /// The task is discarded.
     Out,
     /// The submitter waits for room.
     Wait,
 }
 
-/// A pool, as those see it who have found no room.
+/// A pool, as seen by a submitter that has found no room.
 pub(super) trait Crowded {
     type Entry;
     fn room(&self) -> &Room;
     fn overflow(&self) -> Overflow;
-    /// Throws the oldest task of the lowest priority out, and gives its room back.
+    /// Evicts the oldest task of the lowest priority, and gives its room back.
     fn evict(&self) -> Option<Self::Entry>;
-    /// Tells the owner of a task that it was thrown out, unless it has started elsewhere, or ended.
+    /// Notifies the owner that the pool discarded its task, unless the task has started elsewhere or ended.
     fn discard(&self, entry: Self::Entry);
 
-    /// What becomes of a task that has just been `turned` away, and is so heavy.
+    /// Decides on a task of this weight that found no room. `turned` is the reason.
     #[cold]
     fn judge(&self, weight: u32, turned: Turned) -> Result<Verdict, Turned> {
         self.room().fits(weight)?;
         if turned == Turned::Closed {
             return Err(turned);
         }
-        // Places that were owed have come back.
+        // Places that workers had not given back yet may be free now.
         match self.room().try_take(weight) {
             Err(Turned::Full) => {}
             taken => return taken.map(|()| Verdict::In),
@@ -66,12 +67,12 @@ pub(super) trait Crowded {
         }
     }
 
-    /// Throws tasks out until there is room.
+    /// Evicts tasks until there is room.
     fn make_room(&self, weight: u32) -> Result<(), Turned> {
         loop {
             match self.evict() {
                 Some(entry) => self.discard(entry),
-                // All room is with submitters that have not queued their tasks yet.
+                // All room belongs to submitters that have not queued their tasks yet.
                 None => std::thread::yield_now(),
             }
             match self.room().try_take(weight) {

@@ -1,4 +1,4 @@
-//! Waiting on a thread: a parked thread is a [`Waker`] like any other waiter.
+//! Waits on a thread: a parked thread is a [`Waker`] like any other waiter.
 
 use imp::Parked;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 crate::sync::shim::thread_local! {
-    /// This thread's own: each wait on it leaves wakers that are known to be the same.
+    /// The parker of this thread. All waits of the thread share it, so their wakers compare as the same.
     static PARKER: Arc<Parker> = Arc::new(Parker(Parked::current()));
 }
 
-/// By which a thread is unparked.
+/// Unparks a thread.
 pub(super) struct Parker(Parked);
 
 impl Parker {
@@ -34,13 +34,14 @@ impl Wake for Parker {
     }
 }
 
-/// Parks this thread until it is unparked, or for `patience` at most.
+/// Parks this thread until it is unparked, or for at most `patience`.
 pub(super) fn park(patience: Option<Duration>) {
     Parker::current().0.park(patience);
 }
 
-/// Polls until it is ready, parking this thread in between; `None` once `patience` is over. A call within `poll` may be woken in place of
-/// the outer one: so each leaves the thread unparked, which looks once more then.
+/// Polls until ready, and parks this thread between polls. Returns `None` after `patience`. A nested call within `poll`
+/// may consume the wake-up of the outer one. So each call leaves the thread unparked on return, and the outer one polls
+/// once more.
 pub(super) fn block_on<T>(patience: Option<Duration>, poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
     let parker = Parker::current();
     let result = block_on_by(&Waker::from(Arc::clone(&parker)), patience, poll);
@@ -49,7 +50,7 @@ pub(super) fn block_on<T>(patience: Option<Duration>, poll: impl FnMut(&Waker) -
 }
 
 fn block_on_by<T>(waker: &Waker, patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
-    // A patience beyond what the machine's clock can name is no bound.
+    // A patience beyond the range of the machine's clock is no bound.
     let end = patience.and_then(|patience| Instant::now().checked_add(patience));
     loop {
         if let Poll::Ready(value) = poll(waker) {
@@ -63,7 +64,7 @@ fn block_on_by<T>(waker: &Waker, patience: Option<Duration>, mut poll: impl FnMu
     }
 }
 
-/// Runs a future on this thread, parking it in between.
+/// Runs a future on this thread, and parks the thread between polls.
 #[cfg(feature = "tokio")]
 pub(super) fn run_blocking<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
@@ -81,7 +82,8 @@ mod imp {
     use std::thread::{self, Thread};
     use std::time::Duration;
 
-    /// With a token of its own: that of the thread may be used up by a user's code, which runs between a poll and the parking after it.
+    /// A thread with a wake-up token of its own. User code between a poll and the next park may use up the thread's
+    /// token.
     pub(super) struct Parked {
         thread: Thread,
         token: AtomicBool,
@@ -100,15 +102,15 @@ mod imp {
             self.thread.unpark();
         }
 
-        /// Called by the thread itself, or before it is unparked.
+        /// Leaves the token. Called by the thread itself, or before the thread is unparked.
         pub(super) fn leave_token(&self) {
-            // Release: what was done before is seen by the thread. Pairs with the swap in `park`.
+            // Release: publishes the writes before the unpark to the thread. Pairs with the swap in `park`.
             self.token.store(true, Ordering::Release);
         }
 
-        /// Called by the thread itself.
+        /// Parks the thread. Called by the thread itself.
         pub(super) fn park(&self, patience: Option<Duration>) {
-            // Acquire: pairs with the store in `leave_token`. One that comes after this unparks the thread.
+            // Acquire: pairs with the store in `leave_token`. A token that is left after this swap unparks the thread.
             if self.token.swap(false, Ordering::Acquire) {
                 return;
             }
@@ -116,13 +118,14 @@ mod imp {
                 None => thread::park(),
                 Some(patience) => thread::park_timeout(patience),
             }
-            // The return answers what has left it. Acquire: as above.
+            // The return consumes the token that caused it. Acquire: as above.
             self.token.swap(false, Ordering::Acquire);
         }
     }
 }
 
-/// A lock and a condition: the models' own parking loses a token when the thread waits for a lock meanwhile.
+/// Parks with a lock and a condition variable: the models' own parking loses a token if the thread waits for a lock
+/// meanwhile.
 #[cfg(any(tollgate_loom, tollgate_shuttle))]
 mod imp {
     #[cfg(tollgate_loom)]
@@ -153,7 +156,7 @@ mod imp {
             *self.token.lock().unwrap() = true;
         }
 
-        /// Models have no time: a bounded wait is one without bounds.
+        /// Parks without a time bound, because models have no time.
         pub(super) fn park(&self, _: Option<Duration>) {
             let mut token = self.token.lock().unwrap();
             while !*token {

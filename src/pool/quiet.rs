@@ -1,9 +1,9 @@
-//! How many tasks of a pool have not ended, and who waits for there to be none. Plain data, for the pool's lock.
+//! Counts the tasks of a pool that have not ended, and keeps the waiters for zero. Plain data, under the pool's lock.
 
 use std::collections::BTreeMap;
 use std::task::{Poll, Waker};
 
-/// One wait, for idleness or for the end.
+/// One wait for idleness or for the end.
 #[derive(Default)]
 pub(super) struct Wait {
     /// The epoch at the first look.
@@ -13,11 +13,12 @@ pub(super) struct Wait {
 
 #[derive(Default)]
 pub(super) struct Quiet {
-    /// Tasks that were let in and have neither ended nor been taken out, except for what workers have not told yet.
+    /// Accepted tasks that have neither ended nor been taken out, including ended ones that workers have not reported
+    /// yet.
     unfinished: usize,
-    /// How often that has become zero.
+    /// The number of times that `unfinished` has become zero.
     epoch: u64,
-    /// The waiters. One that gives up takes its waker out: a pool may never be idle, or end.
+    /// The waiters. A cancelled one removes its waker, because a pool may never be idle, or end.
     waiting: BTreeMap<u64, Waker>,
     next_key: u64,
 }
@@ -32,7 +33,7 @@ impl Quiet {
         self.unfinished += tasks;
     }
 
-    /// Whom to wake, after the lock, is added to `told`.
+    /// Counts ended tasks. Adds the wakers to wake after the lock to `told`.
     pub(super) fn finished(&mut self, tasks: usize, told: &mut Vec<Waker>) {
         debug_assert!(tasks <= self.unfinished, "{tasks} ended of {}", self.unfinished);
         self.unfinished = self.unfinished.saturating_sub(tasks);
@@ -42,13 +43,13 @@ impl Quiet {
         }
     }
 
-    /// All who wait look again.
+    /// Adds all wakers to `told`: every waiter looks again.
     pub(super) fn tell(&mut self, told: &mut Vec<Waker>) {
         told.extend(std::mem::take(&mut self.waiting).into_values());
     }
 
-    /// True once everything that was let in has ended, at one moment since the first look. Leaves `waker` otherwise; in its
-    /// place there is the one that was left before, for after the lock.
+    /// Ready once all accepted tasks have ended at one moment since the first look. Otherwise registers `waker`, and
+    /// puts the previous one in its place, to be dropped after the lock.
     pub(super) fn poll_idle(&mut self, wait: &mut Wait, waker: &mut Option<Waker>) -> Poll<()> {
         let epoch = *wait.since.get_or_insert(self.epoch);
         if self.unfinished == 0 || epoch != self.epoch {
@@ -58,8 +59,8 @@ impl Quiet {
         Poll::Pending
     }
 
-    /// True once everything that was let in has ended, and the workers have `gone`. Leaves `waker` otherwise, as
-    /// [`poll_idle`](Self::poll_idle).
+    /// Ready once all accepted tasks have ended and the workers have `gone`. Otherwise registers `waker`, as
+    /// [`poll_idle`](Self::poll_idle) does.
     pub(super) fn poll_gone(&mut self, wait: &mut Wait, gone: bool, waker: &mut Option<Waker>) -> Poll<()> {
         if self.unfinished == 0 && gone {
             return Poll::Ready(());
@@ -78,7 +79,7 @@ impl Quiet {
         }
     }
 
-    /// Waits no more. Its waker is for after the lock.
+    /// Cancels the wait. Returns its waker, to be dropped after the lock.
     #[must_use]
     pub(super) fn leave(&mut self, wait: &mut Wait) -> Option<Waker> {
         self.waiting.remove(&wait.key.take()?)
@@ -89,9 +90,9 @@ impl Quiet {
 mod tests {
     use super::*;
 
-    /// Given a waiter, when all has ended and more begins before the next look, then that moment counts.
+    /// Given a waiter, when all tasks have ended and another begins before the next look, then that idle moment counts.
     #[test]
-    fn a_quiet_moment_counts_although_it_is_over() {
+    fn an_idle_moment_counts_after_it_is_over() {
         let (mut quiet, mut wait, mut told) = (Quiet::default(), Wait::default(), Vec::new());
         quiet.begun(2);
         let waker = || Waker::noop().clone();
@@ -109,10 +110,10 @@ mod tests {
         assert!(!ends(&mut quiet, false) && ends(&mut quiet, true));
     }
 
-    /// Given a pool that is never idle, when waits for that or for its end come and go, then nothing is kept of them, and the
-    /// one that stays is told.
+    /// Given a pool that is never idle, when other waits begin and are cancelled, then none leaves a waker, and the
+    /// remaining waiter is woken.
     #[test]
-    fn a_wait_that_is_given_up_leaves_nothing() {
+    fn a_cancelled_wait_leaves_no_waker() {
         let (mut quiet, mut stays, mut told) = (Quiet::default(), Wait::default(), Vec::new());
         quiet.begun(1);
         assert!(

@@ -1,5 +1,5 @@
-//! The bound on the queue: its places, and what all tasks in it weigh, are permits of semaphores. So a submission that
-//! waits for room stands in line, first come first served, blocking or async, and can leave at any time.
+//! The bound on the queue: its places, and the weight of all queued tasks, are permits of semaphores. So a submission
+//! that waits for room is served first come, first served, blocking or async, and can leave at any time.
 
 use super::apart::Apart;
 use super::error::{PoolError, Turned};
@@ -10,28 +10,28 @@ use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub(super) struct Room {
-    /// Apart: submitters write here with each task, and workers read the others before each.
+    /// On cache lines of its own: submitters write it per task, and workers read the other fields before each task.
     places: Apart<Semaphore>,
     weight: Option<(Semaphore, u32)>,
-    /// How many have found no room, or wait for it.
+    /// The number of submissions that have found no room, or wait for it.
     pressing: AtomicUsize,
 }
 
-/// While it lives, every place is given back at once.
+/// Makes workers give every place back at once, until dropped.
 pub(super) struct Pressing<'a>(&'a AtomicUsize);
 
 impl Drop for Pressing<'_> {
     fn drop(&mut self) {
-        // Relaxed: a worker that still sees it gives back early.
+        // Relaxed: a worker that reads a stale count gives back early.
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Room that has been taken. Given back when it is dropped, whatever the wakers of those who wait for it do.
+/// Room that has been taken. Gives the room back when dropped, and contains panics of the waiters' wakers.
 struct Taken<'a>(Option<SemaphorePermit<'a>>);
 
 impl Taken<'_> {
-    /// Hands out what the permit holds: the queue gives it back when the task leaves it.
+    /// Keeps the room for a task: the queue gives it back when the task leaves.
     #[inline]
     fn keep(mut self) {
         if let Some(mut permit) = self.0.take() {
@@ -69,7 +69,7 @@ impl Room {
         })
     }
 
-    /// True when a task so heavy could ever be let in.
+    /// Returns an error if a task of this weight could never be accepted.
     pub(super) fn fits(&self, weight: u32) -> Result<(), Turned> {
         match &self.weight {
             Some((_, allowed)) if weight > *allowed => Err(Turned::Oversized {
@@ -98,8 +98,8 @@ impl Room {
         Ok(())
     }
 
-    /// Takes up to `n` places of this weight at once, and says how many: none when none is free, or when weight has to
-    /// be looked at.
+    /// Takes up to `n` places for tasks of this weight at once, and returns their number. Returns 0 if no place is
+    /// free, or if weights count.
     pub(super) fn try_take_some(&self, n: usize, weight: u32) -> usize {
         let n = n.min(self.places.available_permits());
         if n == 0 || weight != 1 || self.weight.is_some() {
@@ -150,7 +150,7 @@ impl Room {
         Ok(())
     }
 
-    /// Takes a place and weight beyond the bound. What is given back next pays for the excess.
+    /// Takes a place and weight beyond the bound. The room given back next repays the excess.
     #[cold]
     pub(super) fn overdraw(&self, weight: u32) {
         self.places.overdraw(1);
@@ -159,8 +159,7 @@ impl Room {
         }
     }
 
-    /// These places, and this weight, are free again. The worker that gives them back is not told of wakers that panic: it has
-    /// tasks in hand.
+    /// Frees these places and this weight. Panics of wakers do not reach the worker, because it has tasks in hand.
     #[inline]
     pub(super) fn give_back(&self, places: usize, weight: u64) {
         if places > 0 {
@@ -173,7 +172,7 @@ impl Room {
         }
     }
 
-    /// So much weight is free again; the place is given back later.
+    /// Frees this weight; the worker gives the place back later.
     #[inline]
     pub(super) fn give_back_weight(&self, weight: u32) {
         if self.weight.is_some() {
@@ -183,31 +182,32 @@ impl Room {
 
     #[must_use]
     pub(super) fn press(&self) -> Pressing<'_> {
-        // Relaxed: the submission looks at all shelves next. A worker that takes a task off its shelf after that has
-        // the lock of the shelf after it, and sees this.
+        // Relaxed: the submission looks at all shelves next. A worker that takes a task off its shelf after that look
+        // has the shelf's lock after it, and so sees this count.
         self.pressing.fetch_add(1, Ordering::Relaxed);
         Pressing(&self.pressing)
     }
 
-    /// True when a place must be given back at once. Asked under the lock of a shelf.
+    /// Returns true if a place must be given back at once. Called under the lock of a shelf.
     #[inline]
     pub(super) fn is_pressed(&self) -> bool {
         // Relaxed: see `press`.
         self.pressing.load(Ordering::Relaxed) > 0
     }
 
-    /// True when a submitter waits for room, or would have to.
+    /// Returns true if a submitter waits for room, or would have to.
     pub(super) fn is_short(&self) -> bool {
         let short = |room: &Semaphore| room.available_permits() == 0 || room.waiting() > 0;
         self.is_pressed() || short(&self.places) || self.weight.as_ref().is_some_and(|(all, _)| short(all))
     }
 
-    /// True when `dead` places that come back make room: they do not while the pool's own tasks have overdrawn it by more.
+    /// Returns true if giving `dead` places back makes room. It does not while the pool's own tasks have overdrawn the
+    /// room by at least as much.
     pub(super) fn is_helped_by(&self, dead: usize) -> bool {
         dead > self.places.debt() && self.weight.as_ref().is_none_or(|(all, _)| all.debt() == 0)
     }
 
-    /// No task is let in any more, and waiters are told so.
+    /// Closes the room: no task is accepted any more, and waiters end with an error.
     pub(super) fn close(&self) {
         quietly(|| self.places.close());
         if let Some((all, _)) = &self.weight {

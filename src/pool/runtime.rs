@@ -1,4 +1,4 @@
-//! The runtime whose tasks runners are: tokio's, or the model's where schedules are drawn at random.
+//! The runtime that runs a pool's runners: tokio's, or the model's for random schedules.
 
 #[cfg(not(tollgate_shuttle))]
 mod imp {
@@ -13,12 +13,12 @@ mod imp {
             Self(handle.clone())
         }
 
-        /// That of the caller, if it is in one.
+        /// Returns the caller's runtime, if it is in one.
         pub(crate) fn current() -> Option<Self> {
             Handle::try_current().ok().map(Self)
         }
 
-        /// Where the runtime is gone, it drops the task.
+        /// Spawns the task. If the runtime is gone, the task is dropped.
         pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
             self.0.spawn(task).abort_handle()
         }
@@ -32,7 +32,7 @@ mod imp {
     use std::sync::Arc;
     use std::task::{Poll, Waker};
 
-    /// The model's own handle ends nothing: whether it is aborted, and who is to be told.
+    /// Aborts a task; the model's own handle ends none. Holds the aborted flag and the waker to wake.
     #[derive(Clone, Default)]
     pub(crate) struct AbortHandle(Arc<Mutex<(bool, Option<Waker>)>>);
 
@@ -76,7 +76,7 @@ mod imp {
                     task.as_mut().poll(cx)
                 }
             }));
-            // Dropped, it would no longer be waited for.
+            // Dropping the handle would detach the task from the model's final wait.
             std::mem::forget(task);
             handle
         }

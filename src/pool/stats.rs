@@ -1,25 +1,25 @@
-//! The numbers of a pool.
+//! The statistics of a pool.
 
-/// A snapshot of a pool. What workers have done is told when they next look for work: `finished` and those below it lag
-/// by at most 16 tasks a worker, and are exact once the pool is idle.
+/// A snapshot of a pool. A worker reports its ended tasks when it next looks for work. So `finished` and the counts
+/// below it lag by at most 16 tasks per worker, and are exact once the pool is idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {
-    /// Threads that there are, those included that are being started.
+    /// Threads, including those that are starting.
     pub threads: usize,
     /// Threads that sleep.
     pub idle: usize,
-    /// How many tasks may run at once.
+    /// The most tasks that may run at once.
     pub limit: usize,
     /// Tasks that wait.
     pub queued: usize,
     /// Tasks that wait or run.
     pub unfinished: usize,
-    /// The most threads that there have been.
+    /// The most threads at any one time.
     pub peak_threads: usize,
-    /// Tasks that were taken.
+    /// Tasks that were accepted.
     pub submitted: u64,
-    /// Tasks that have run, those included that panicked.
+    /// Tasks that have run, including those that panicked.
     pub finished: u64,
     /// Tasks that panicked.
     pub panicked: u64,
@@ -27,7 +27,7 @@ pub struct PoolStats {
     pub expired: u64,
     /// Tasks that the policy in front of the workers has refused.
     pub refused: u64,
-    /// Tasks that were thrown out by a full queue, or not let in, without a word to the submitter.
+    /// Tasks that a full queue evicted or did not accept, without an error for the submitter.
     pub discarded: u64,
     /// Threads that could not be started.
     pub failed_starts: u64,

@@ -1,4 +1,4 @@
-//! How a task wants to be treated.
+//! The options of a task.
 
 use super::engine::group_limit::{GroupLimit, Membership};
 use super::entry::Priority;
@@ -7,14 +7,14 @@ use crate::time::{Clock, Instant};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a task wants to be treated. Copyable; the default is normal priority, weight 1, no deadline, one call.
+/// The options of a task. The default is normal priority, weight 1, no deadline, and an ask of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spec {
     pub(super) priority: Priority,
     pub(super) weight: u32,
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
-    /// True while there is no deadline, no ask of its own, and no limit of a group: then an entry need not keep them.
+    /// True without a deadline, an ask of its own, and a group limit: then an entry need not keep them.
     pub(super) plain: bool,
 }
 
@@ -27,21 +27,22 @@ impl Spec {
         plain: true,
     };
 
-    /// True of what asks for nothing special.
+    /// Returns true if all options have their defaults.
     #[inline]
     pub(super) fn is_common(&self) -> bool {
         self.plain && self.weight == 1 && self.priority == Priority::Normal
     }
 }
 
-/// A pool, by whose clock deadlines are.
+/// A pool whose clock measures deadlines.
 pub trait Clocked {
     #[doc(hidden)]
     fn clock(&self) -> &Clock;
 }
 
-/// Submits tasks to a pool, with wishes. Copyable: make one for each kind of task. It comes from
-/// [`Pool::priority`](super::Pool::priority), `weight`, `deadline` or `ask`, and from those of a `TaskPool`.
+/// Submits tasks to a pool, with options. It is `Copy`: make one for each kind of task.
+/// [`Pool::priority`](super::Pool::priority), `weight`, `deadline` and `ask` return one, and so do those of a
+/// `TaskPool`.
 ///
 /// ```
 /// # use tollgate::{WorkerPool, pool::Priority};
@@ -54,7 +55,7 @@ pub trait Clocked {
 pub struct Submit<'p, P> {
     pub(super) pool: &'p P,
     pub(super) spec: Spec,
-    /// That of the group that submits. It stands beside `spec`, which is not `plain` then.
+    /// The limit of the submitting group. It is beside `spec`, which is not `plain` then.
     pub(super) limit: Option<&'p Arc<GroupLimit>>,
 }
 
@@ -74,26 +75,27 @@ impl<'p, P: Clocked> Submit<'p, P> {
         Self { pool, spec, limit }
     }
 
-    /// Of one more task, where its group has a limit.
+    /// Makes the membership of one more task, if its group has a limit.
     #[inline]
     pub(super) fn member(&self) -> Option<Arc<Membership>> {
         self.limit.map(GroupLimit::member)
     }
 
-    /// Tasks of this priority.
+    /// Sets the priority of the tasks.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.spec.priority = priority;
         self
     }
 
-    /// Tasks of this weight, which counts against the [`queue_weight`](super::Builder::queue_weight); 0 counts as 1.
+    /// Sets the weight of each task, which counts against the [`queue_weight`](super::Builder::queue_weight); 0 counts
+    /// as 1.
     pub fn weight(mut self, weight: u32) -> Self {
         self.spec.weight = weight.max(1);
         self
     }
 
-    /// Tasks that end with [`TaskError::Expired`](super::TaskError::Expired) when they have not started so long from
-    /// now. That is found out when their turn comes.
+    /// Sets the deadline to `within` from now. A task that has not started by then ends with
+    /// [`TaskError::Expired`](super::TaskError::Expired), when its turn comes.
     pub fn deadline(mut self, within: Duration) -> Self {
         let clock = self.pool.clock();
         self.spec.deadline = Some(clock.after(clock.now(), within));
@@ -101,7 +103,7 @@ impl<'p, P: Clocked> Submit<'p, P> {
         self
     }
 
-    /// Tasks that the policy of [`admit_by`](super::Builder::admit_by) is asked this for; one call unless set.
+    /// Sets the ask that the policy of [`admit_by`](super::Builder::admit_by) is asked for; one call unless set.
     pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
         self.spec.ask = ask.into();
         self.spec.plain = false;

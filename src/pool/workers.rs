@@ -1,4 +1,4 @@
-//! How many workers a pool may have.
+//! The number of workers of a pool.
 
 use super::error::PoolError;
 use std::ops::{RangeInclusive, RangeToInclusive};
@@ -6,7 +6,7 @@ use std::ops::{RangeInclusive, RangeToInclusive};
 /// The most workers that a pool may have: 65,536.
 pub const MAX_WORKERS: usize = 1 << 16;
 
-/// How many workers: a number, or a range of which the least are always there.
+/// The number of workers: a number, or a range whose minimum is always running.
 #[derive(Clone, Debug)]
 pub struct Workers(RangeInclusive<usize>);
 

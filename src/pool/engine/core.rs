@@ -1,5 +1,5 @@
-//! A pool: the lock with all that it guards, the bound on the queue, and what was decided when the pool was built. Tasks, hooks,
-//! wakers and drops run outside the lock.
+//! Runs a pool: its lock with the state under it, the bound on its queue, and its settings. Tasks, hooks, wakers and
+//! drops run outside the lock.
 
 use super::group_limit::Membership;
 use super::seat::Seat;
@@ -21,51 +21,53 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// What stands in the queue of a pool.
+/// An entry in the queue of a pool.
 pub(in crate::pool) trait Entry {
-    /// How many places of the queue it has, and what it weighs there.
+    /// Returns the number of queue places that the entry takes, and its weight.
     fn room(&self) -> (usize, u64);
     fn ask(&self) -> Ask;
     fn deadline(&self) -> Option<Instant>;
-    /// It has started elsewhere, or ended.
+    /// Returns true if the task has started through another entry, or has ended.
     fn is_dead(&self) -> bool {
         false
     }
-    /// Under the lock of the pool: no other entry of the task starts it from now on, unless one has before.
+    /// Claims the task: no other entry of the task starts it from now on, unless one already has. Called under the lock
+    /// of the pool.
     fn claim(&mut self) {}
-    /// Where its group has a limit.
+    /// Returns the task's membership in its group, if the group has a limit.
     fn member(&self) -> Option<&Arc<Membership>>;
-    /// Ends it without a run. False when it had started, or ended, before.
+    /// Ends the task without running it. Returns false if the task had already started or ended.
     fn refuse(self, why: TaskError) -> bool;
 }
 
-/// What pools differ in.
+/// The operations in which kinds of pools differ.
 pub(in crate::pool) trait Kind: Sized + Send + Sync {
     type Entry: Entry;
     type TaskQueue: TaskQueue<Entry = Self::Entry>;
-    /// Comes before each transition, and what it has done follows: under the lock.
+    /// Runs before each transition, under the lock. `settle` runs after it, under the lock.
     fn enter(&self, _: &mut State<Self::TaskQueue>) {}
     fn settle(&self, _: &mut State<Self::TaskQueue>, _: &mut Acts<Own<Self>>) {}
-    /// No more tasks are taken: before those that have been taken are entered.
+    /// Closes the intake. Runs before the pool enters the tasks that it has already accepted.
     fn close(&self) {}
-    /// Takes all entries out of the queue, and wherever else they wait.
+    /// Removes all entries from the queue and from every other place where they wait.
     fn drain(&self, state: &mut State<Self::TaskQueue>) -> Vec<Self::Entry>;
-    /// Takes out what a full queue discards first.
+    /// Removes the entry that a full queue evicts first.
     fn evict(&self, state: &mut State<Self::TaskQueue>) -> Option<Self::Entry>;
-    /// Tells the owner of a task that it was discarded.
+    /// Notifies the owner of a task that the pool discarded the task.
     fn discard(engine: &Arc<Engine<Self>>, entry: Self::Entry);
-    /// The worker at `seat` has taken the entry. Under the lock of the pool: what ends the pool finds it queued, or begun.
+    /// Marks the entry as taken by the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds
+    /// the entry either queued or started.
     fn starts(entry: &mut Self::Entry, seat: &Seat<Own<Self>>);
     /// Starts a worker.
     fn start(engine: &Arc<Engine<Self>>, seat: Arc<Seat<Own<Self>>>);
-    /// Starts one if there may be one more.
+    /// Starts one more worker, if the pool may have one more.
     fn grow(_: &Arc<Engine<Self>>) {}
 }
 
-/// What workers of such a pool keep where others find it.
+/// The state of a worker that other threads read.
 pub(in crate::pool) type Own<K> = <<K as Kind>::TaskQueue as TaskQueue>::Own;
 
-/// What is decided when a pool is built.
+/// The settings of a pool, fixed when it is built.
 pub(in crate::pool) struct Settings {
     pub(in crate::pool) clock: Clock,
     pub(in crate::pool) admission: Admission,
@@ -77,17 +79,17 @@ pub(in crate::pool) struct Engine<K: Kind> {
     state: Apart<Mutex<State<K::TaskQueue>>>,
     pub(in crate::pool) room: Room,
     pub(in crate::pool) settings: Settings,
-    /// What tasks hold that are admitted, as it was found last.
+    /// The permits that an admitted task holds, as last read from the policy.
     held: Mutex<Held>,
     pub(in crate::pool) kind: K,
 }
 
-/// What was admitted, on a lent slot or not, its ticket, and the permits that it holds.
+/// An admitted entry, whether it runs on a lent slot, its ticket, and the permits that it holds.
 type Admitted<E> = (E, bool, Ticket, Held);
 
 impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn new(queue: K::TaskQueue, limit: usize, room: Room, settings: Settings, kind: K) -> Self {
-        // Slots that others share are all the slots that there are.
+        // Shared slots are the only slots of such a pool.
         let own = if settings.admission.slots.is_some() && !K::TaskQueue::THREADS {
             usize::MAX
         } else {
@@ -102,12 +104,12 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// To look only.
+    /// Locks the state, for reading only.
     pub(in crate::pool) fn look(&self) -> MutexGuard<'_, State<K::TaskQueue>> {
         self.state.lock()
     }
 
-    /// Runs a transition, and then what it wants done.
+    /// Runs a transition, and then its actions outside the lock.
     #[inline]
     pub(in crate::pool) fn transition<T>(
         self: &Arc<Self>,
@@ -159,7 +161,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Ends tasks that were taken out of the queue without a run. Returns how many.
+    /// Ends dequeued tasks without running them. Returns the number of tasks that it ended.
     pub(in crate::pool) fn refuse(
         &self,
         entries: impl IntoIterator<Item = K::Entry>,
@@ -173,13 +175,13 @@ impl<K: Kind> Engine<K> {
         refused
     }
 
-    /// The entry has left the queue.
+    /// Gives back the queue places and the weight of an entry that has left the queue.
     pub(in crate::pool) fn give_back(&self, entry: &K::Entry) {
         let (places, weight) = entry.room();
         self.room.give_back(places, weight);
     }
 
-    /// Ends tasks that are too late, and have been counted.
+    /// Ends tasks whose deadline has passed. The caller has already counted them.
     #[cold]
     fn expire(self: &Arc<Self>, entries: Vec<K::Entry>) {
         self.refuse(entries, || TaskError::Expired);
@@ -187,9 +189,11 @@ impl<K: Kind> Engine<K> {
 
     // ---- workers ----
 
-    /// What the worker at `seat` does next, after it has ended tasks, and the slot is free again that it had, lent or not.
+    /// Returns the next step of the worker at `seat`. First counts the tasks that the worker has ended, and frees its
+    /// slot, lent or not.
     ///
-    /// All is one transition: the worker takes the task that its own end made startable, and no other is called for it.
+    /// All of this is one transition. So the worker takes the task that its own finished task made startable, and the
+    /// pool calls no other worker for it.
     #[inline]
     pub(in crate::pool) fn next(
         self: &Arc<Self>,
@@ -220,7 +224,7 @@ impl<K: Kind> Engine<K> {
         next
     }
 
-    /// Asks what admits tasks, for the one that is first. Ready with the task that starts, if one does.
+    /// Asks for the admission of the first task. Ready with the task that starts, or with `None`.
     pub(in crate::pool) fn poll_admission(
         self: &Arc<Self>,
         seat: &Arc<Seat<Own<K>>>,
@@ -228,7 +232,7 @@ impl<K: Kind> Engine<K> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Admitted<K::Entry>>> {
         loop {
-            // Before the look at which task is first: whatever changes that after the look calls.
+            // Register the waker before reading which task is first: every later change of that task calls this worker.
             seat.listen(cx);
             let mut gone = None;
             let first = self.transition(|state, acts| {
@@ -242,20 +246,20 @@ impl<K: Kind> Engine<K> {
                 Some((key, entry.ask()))
             });
             let Some((key, ask)) = first else {
-                // The place in the queue of the policy is given up.
+                // Gives up the place in the queue of the policy.
                 drop_quietly(asking.take());
                 self.expire(gone.into_iter().collect());
                 return Poll::Ready(None);
             };
             let admission = &self.settings.admission;
-            // An ask like the one before keeps its place there.
+            // An ask that equals the previous one keeps its place in the policy's queue.
             drop_quietly(asking.take_if(|asking| asking.ask != ask && admission.gate.is_some()));
             let polled = asking.get_or_insert_with(|| admission.ask(ask, cx.waker())).poll();
             let Poll::Ready(admitted) = polled else {
                 return Poll::Pending;
             };
             drop_quietly(asking.take());
-            // The policy is asked what its permits are, which may panic as well.
+            // Reading the policy's permits calls user code, which may panic as well.
             let held = |ticket| match catch_unwind(AssertUnwindSafe(|| self.held())) {
                 Ok(held) => Ok((ticket, held)),
                 Err(payload) => {
@@ -273,7 +277,7 @@ impl<K: Kind> Engine<K> {
                     });
                     match entry {
                         Some((entry, borrows)) => return Poll::Ready(Some((entry, borrows, ticket, held))),
-                        // It was taken out meanwhile, or another is first now.
+                        // The task has left the queue meanwhile, or another task is first now.
                         None => ticket.cancel(),
                     }
                 }
@@ -299,7 +303,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// A worker has gone: in order, or dropped, or it never started.
+    /// Removes a worker that has exited in order, was dropped, or never started.
     pub(in crate::pool) fn left(
         self: &Arc<Self>,
         seat: &Arc<Seat<Own<K>>>,
@@ -323,7 +327,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Nothing that is queued will start.
+    /// Ends all queued tasks as abandoned.
     fn abandon(self: &Arc<Self>) {
         let entries = self.stop();
         let _aside = Inside::aside();
@@ -332,7 +336,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// The task of a runner waits: its slot is lent. Then it goes on.
+    /// Lends the slot of a runner whose task waits. `resume` ends the loan.
     pub(in crate::pool) fn park(self: &Arc<Self>) -> bool {
         self.transition(State::park)
     }
@@ -352,7 +356,7 @@ impl<K: Kind> Engine<K> {
 
     pub(in crate::pool) fn resize(self: &Arc<Self>, limit: usize) {
         if let Some(slots) = &self.settings.admission.slots {
-            // Whatever the wakers of those do that wait for a slot.
+            // The wakers of slot waiters may panic.
             hooks::quietly(|| slots.set_limit(limit));
         }
         if K::TaskQueue::THREADS || self.settings.admission.slots.is_none() {
@@ -366,7 +370,7 @@ impl<K: Kind> Engine<K> {
         self.room.close();
     }
 
-    /// Takes out everything that has not started, and starts nothing more.
+    /// Stops the pool: removes all tasks that have not started, and starts no others.
     pub(in crate::pool) fn stop(self: &Arc<Self>) -> Vec<K::Entry> {
         self.kind.close();
         let entries = self.transition(|state, acts| {
@@ -379,13 +383,13 @@ impl<K: Kind> Engine<K> {
         entries
     }
 
-    /// The permits that a task holds while it runs, as the policy has it now.
+    /// Returns the permits that a task holds while it runs, according to the current policy.
     pub(in crate::pool) fn held(&self) -> Held {
         let admission = &self.settings.admission;
         if !admission.is_gated() {
             return Arc::clone(&self.held.lock());
         }
-        // The policy may have been reloaded. It is asked outside the lock.
+        // The policy may have been reloaded. Ask it outside the lock.
         let now = admission.held();
         let mut held = self.held.lock();
         if **held != *now {
@@ -425,13 +429,13 @@ impl<K: Kind> Lends for Engine<K> {
 
 impl<K: Kind> Ends for Engine<K> {
     fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
-        // What comes back is dropped after the lock.
+        // The old waker comes back here, and is dropped after the lock.
         let mut waker = Some(waker.clone());
         self.transition(|state, _| state.quiet.poll_idle(wait, &mut waker))
     }
 
     fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
-        // What comes back is dropped after the lock.
+        // The old waker comes back here, and is dropped after the lock.
         let mut waker = Some(waker.clone());
         self.transition(|state, _| {
             let gone = !state.has_workers();
@@ -473,7 +477,7 @@ impl<K: Kind> Crowded for Arc<Engine<K>> {
     }
 }
 
-/// The numbers of a pool.
+/// The statistics of a pool.
 impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn stats(self: &Arc<Self>) -> PoolStats {
         let limit = self.limit();

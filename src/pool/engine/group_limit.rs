@@ -1,8 +1,8 @@
-//! The limit of a group: at most `limit` of its tasks run at once.
+//! Limits a group: at most `limit` of its tasks run at once.
 //!
-//! A task needs a place in its group to start. The pool sets a queued task aside when that is first in the queue and its group is
-//! full, so that the tasks behind it can start. The place of a task that ends goes to the first task that was set aside, which is
-//! first in the queue again then.
+//! A task needs a place in its group to start. If the first queued task belongs to a full group, the pool sets it
+//! aside, so that the tasks behind it can start. When a task of the group ends, its place goes to the first task set
+//! aside, which becomes first in the queue again.
 //!
 //! ```text
 //!  None --its turn comes back--> Reserved --start--> Running --end--> Over
@@ -12,18 +12,18 @@
 //! Invariant: while tasks are set aside, all `limit` places are taken, each by a task that is `Reserved` or `Running`.
 
 use super::queue::Key;
-// Not that of the models, which change threads there: it is used under the lock of the pool.
+// Not the models' mutex, which switches threads: this one is locked under the lock of the pool.
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// See the [module](self).
+/// The limit of a group. See the [module](self).
 pub(in crate::pool) struct GroupLimit(Mutex<Places>);
 
 struct Places {
     limit: usize,
     taken: usize,
-    /// The tasks that were set aside, in the order of the queue. Those that have left the queue since are in it as well.
+    /// The tasks set aside, in queue order. Tasks that have since left the queue remain listed.
     aside: VecDeque<Key>,
 }
 
@@ -35,7 +35,7 @@ enum Place {
     Over,
 }
 
-/// A task of a group with a limit, as its entries in the queue and its worker share it.
+/// The membership of a task in a group with a limit. The task's queue entries and its worker share it.
 pub(in crate::pool) struct Membership {
     group: Arc<GroupLimit>,
     place: Mutex<Place>,
@@ -59,7 +59,7 @@ impl GroupLimit {
 }
 
 impl Membership {
-    /// True when the task may start, as far as its group goes.
+    /// Returns true if the group limit allows the task to start.
     pub(in crate::pool) fn may_start(&self) -> bool {
         let places = self.group.0.lock();
         match *self.place.lock() {
@@ -69,7 +69,8 @@ impl Membership {
         }
     }
 
-    /// True when its entry has to wait for a place. One whose task has started by another entry need not: it leaves the queue.
+    /// Returns true if the entry must wait for a place. An entry whose task has started through another entry need not
+    /// wait: it leaves the queue.
     pub(super) fn must_wait(&self) -> bool {
         let places = self.group.0.lock();
         *self.place.lock() == Place::None && places.taken >= places.limit
@@ -79,7 +80,7 @@ impl Membership {
         self.group.0.lock().aside.push_back(key);
     }
 
-    /// The task starts: it may.
+    /// Starts the task. The caller has checked that it may start.
     pub(super) fn start(&self) {
         let before = std::mem::replace(&mut *self.place.lock(), Place::Running);
         if before == Place::None {
@@ -87,7 +88,7 @@ impl Membership {
         }
     }
 
-    /// It is first in the queue again, and has the place of a task that has ended. False when it was cancelled meanwhile.
+    /// Reserves for the task the place of a task that has ended. Returns false if the task was cancelled meanwhile.
     pub(super) fn reserve(&self) -> bool {
         let mut place = self.place.lock();
         let takes_it = *place == Place::None;
@@ -97,24 +98,24 @@ impl Membership {
         takes_it
     }
 
-    /// True while the task has a place, and has not started.
+    /// Returns true while the task has a place and has not started.
     pub(in crate::pool) fn is_reserved(&self) -> bool {
         *self.place.lock() == Place::Reserved
     }
 
-    /// The task has ended: true when it gives its place back.
+    /// Ends the task. Returns true if it gives a place back.
     pub(super) fn ends(&self) -> bool {
         let before = std::mem::replace(&mut *self.place.lock(), Place::Over);
         matches!(before, Place::Reserved | Place::Running)
     }
 
-    /// An entry of the task has left the queue, and does not start: true when the task gives its place back.
+    /// Removes an entry that does not start from the queue. Returns true if the task gives a place back.
     pub(super) fn leaves_queue(&self) -> bool {
         let is_running = *self.place.lock() == Place::Running && !seeded!("group_limit_counts_entries");
         !is_running && self.ends()
     }
 
-    /// The place that was given back is free, or goes to the task that `restore` finds by its key.
+    /// Passes the freed place to the first task set aside that `restore` finds by its key, or frees the place.
     pub(super) fn pass_on(&self, mut restore: impl FnMut(Key) -> bool) {
         let mut places = self.group.0.lock();
         while let Some(next) = places.aside.pop_front() {

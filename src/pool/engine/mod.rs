@@ -1,7 +1,7 @@
-//! What pools share, whatever runs their tasks.
+//! The engine of all pools, of threads and of async tasks.
 //!
-//! Two rules take the place of special cases. **A task that waits lends its slot**: `slots` has that as plain numbers. **A task
-//! stays in the queue until it starts**: so a cancel, an eviction and the end of the pool concern the queue alone; `queue` is the
+//! Two rules replace special cases. **A waiting task lends its slot**: `slots` counts the loans. **A task stays in the
+//! queue until it starts**: so a cancel, an eviction and the end of the pool concern the queue alone. `queue` is the
 //! queue, and `state` has all transitions. `waits` refuses the waits that cannot end.
 
 pub(super) mod core;

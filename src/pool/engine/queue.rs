@@ -1,6 +1,6 @@
-//! The queue of a pool as plain data: entries in a slab, linked by index. An entry is pushed, taken and removed in constant time.
+//! The queue of a pool as plain data: entries in a slab, linked by index. Push, take and remove run in constant time.
 //!
-//! An entry stands in the list of its priority, and besides in the list of awaited entries while a task awaits it.
+//! An entry is in the list of its priority. While a task awaits it, it is in the list of awaited entries as well.
 
 use super::core::Entry;
 use super::group_limit::Membership;
@@ -13,19 +13,19 @@ use std::sync::Arc;
 
 const NONE: u32 = u32::MAX;
 
-/// Slabs of no more than this many places are kept while the queue is empty.
+/// The number of slab places that an empty queue may keep. It frees a larger slab.
 const KEPT: usize = 256;
 
-/// An entry's place. It stays valid after the entry is gone, and then finds nothing.
+/// The key of an entry. After the entry has left, the key finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::pool) struct Key {
     index: u32,
-    /// Of its entry, which no other has.
+    /// The number of the entry, unique within the queue.
     number: u64,
 }
 
 impl Key {
-    /// Of a queue that has other places.
+    /// Builds a key from its parts, for another queue type.
     pub(in crate::pool) fn of(index: usize, number: u64) -> Self {
         let index = index as u32;
         Self { index, number }
@@ -48,12 +48,12 @@ struct Node<E> {
     entry: Option<E>,
     number: u64,
     priority: Priority,
-    /// In the list of its priority; of a free place, the next free one.
+    /// The links in the list of the entry's priority. A free place links to the next free place.
     links: Links,
-    /// How many tasks await it; linked by `awaited_links` while there is one.
+    /// The number of tasks that await the entry. `awaited_links` links the entry while there is one.
     awaited: u32,
     awaited_links: Links,
-    /// In the list of those that were set aside, in place of that of its priority.
+    /// True if the entry is in the list of tasks set aside, not in that of its priority.
     aside: bool,
 }
 
@@ -69,7 +69,7 @@ impl Default for List {
     }
 }
 
-/// Which links of a node a list goes by.
+/// Selects the links of a node that a list uses.
 type Via<E> = fn(&mut Node<E>) -> &mut Links;
 
 impl List {
@@ -85,7 +85,7 @@ impl List {
         self.tail = index;
     }
 
-    /// Before all others when `prev` is `NONE`.
+    /// Inserts the node after `prev`; at the front if `prev` is `NONE`.
     fn insert_behind<E>(&mut self, nodes: &mut [Node<E>], via: Via<E>, prev: u32, index: u32) {
         let next = match prev {
             NONE => std::mem::replace(&mut self.head, index),
@@ -111,26 +111,26 @@ impl List {
     }
 }
 
-/// True of a task that was set aside, and has its place in its group now.
+/// Returns true if the task was set aside and now has its place in its group.
 pub(in crate::pool) fn is_back(entry: &impl Entry) -> bool {
     entry.member().is_some_and(|member| member.is_reserved())
 }
 
-/// `W` is what a worker keeps.
+/// A queue of tasks. `W` is the state of a worker.
 pub(in crate::pool) struct Queue<E, W = ()> {
     nodes: Vec<Node<E>>,
     free: u32,
-    /// By priority, the lowest first.
+    /// The lists by priority, the lowest first.
     lists: [List; 3],
     aside: [List; 3],
     awaited: List,
     awaited_len: usize,
     aside_len: usize,
-    /// How many entries are of groups with a limit.
+    /// The number of entries in groups with a limit.
     members: usize,
     len: usize,
     next_number: u64,
-    /// How many were preferred to the oldest since that was last the next.
+    /// The number of entries preferred to the oldest one since the oldest was last taken.
     preferred: u32,
     own: PhantomData<fn() -> W>,
 }
@@ -197,7 +197,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
         heads.map(|head| self.key(head)).min_by_key(|key| key.number)
     }
 
-    /// The oldest entry of the lowest priority: the first to be evicted.
+    /// Returns the oldest entry of the lowest priority: the first to be evicted.
     pub(in crate::pool) fn last(&self) -> Option<Key> {
         let mut heads = self
             .lists
@@ -211,7 +211,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
         lowest.map(|head| self.key(head)).min_by_key(|key| key.number)
     }
 
-    /// A task awaits the entry from now on. False when the entry has left the queue.
+    /// Counts one more task that awaits the entry. Returns false if the entry has left the queue.
     pub(in crate::pool) fn await_it(&mut self, key: Key) -> bool {
         if self.node(key).is_none() {
             return false;
@@ -226,7 +226,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
         true
     }
 
-    /// A task awaits the entry no longer.
+    /// Counts one task fewer that awaits the entry.
     pub(in crate::pool) fn await_no_more(&mut self, key: Key) {
         if self.node(key).is_none() {
             return;
@@ -244,7 +244,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
             .unlink(&mut self.nodes, |node| &mut node.awaited_links, index);
     }
 
-    /// Takes all entries out, the highest priority first, each in order of arrival.
+    /// Removes all entries: the highest priority first, each priority in order of arrival.
     pub(in crate::pool) fn drain(&mut self) -> Vec<E> {
         let empty = Self {
             next_number: self.next_number,
@@ -274,7 +274,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
         self.awaited_len
     }
 
-    /// The entry that is next by priority, age and arrival.
+    /// Returns the next entry by priority, age and arrival.
     fn first(&self) -> Option<Key> {
         if self.preferred >= AGEING {
             return self.oldest();
@@ -308,7 +308,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
         self.node(key)?.entry.as_ref()
     }
 
-    /// Takes an entry out to start it: the order by priority counts it.
+    /// Takes an entry out to start it, and counts it for the ageing of priorities.
     fn take(&mut self, key: Key) -> Option<E> {
         self.node(key)?;
         self.preferred = if self.oldest() == Some(key) {
@@ -418,9 +418,10 @@ mod tests {
         assert_eq!((queue.len(), other.len(), other.first()), (0, 0, None));
     }
 
-    /// Given endless tasks of the highest priority, then those of each other one have their turns.
+    /// Given endless tasks of the highest priority, when entries are taken, then the tasks of each other priority get
+    /// their turns.
     #[test]
-    fn the_oldest_is_taken_after_the_stated_number_of_preferred_ones() {
+    fn the_oldest_entry_is_taken_after_ageing_preferred_ones() {
         let mut queue = new();
         queue.push(1_000, Priority::Low);
         queue.push(2_000, Priority::Normal);
@@ -436,7 +437,7 @@ mod tests {
         let first = queue.push(1, Priority::Normal);
         assert_eq!(queue.remove(first), Some(1));
         let second = queue.push(2, Priority::Normal);
-        assert_eq!(first.index, second.index, "the place is used again");
+        assert_eq!(first.index, second.index, "the place is reused");
         assert!(queue.remove(first).is_none() && queue.get(second) == Some(&2));
         assert_eq!((taken(&mut queue), queue.len()), (vec![2], 0));
     }
@@ -457,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_is_set_aside_is_first_again_once_it_is_restored() {
+    fn a_restored_entry_is_first_again() {
         let mut queue = new();
         let keys = [1, 2, 3, 4].map(|n| queue.push(n, Priority::Normal));
         assert_eq!(

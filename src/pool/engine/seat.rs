@@ -1,4 +1,4 @@
-//! A worker, as others see and call it.
+//! The state of a worker that other threads read, and the means to call it.
 
 use crate::pool::hooks::wake;
 use crate::sync::shim::Mutex;
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 #[derive(Default)]
 pub(in crate::pool) struct Seat<W> {
-    /// It looks for a task, or has been called to. Under the lock of the pool.
+    /// True if the worker looks for a task, or has been called to look. Written under the lock of the pool.
     looks: AtomicBool,
     place: Mutex<Place>,
     pub(in crate::pool) own: W,
@@ -15,7 +15,7 @@ pub(in crate::pool) struct Seat<W> {
 
 #[derive(Default)]
 struct Place {
-    /// It has been called since it last asked.
+    /// True if the worker has been called since it last asked.
     called: bool,
     waker: Option<Waker>,
 }
@@ -29,13 +29,13 @@ impl<W> Seat<W> {
         }
     }
 
-    /// It looks from now on.
+    /// Marks the worker as looking for a task.
     pub(super) fn looks(&self) {
-        // Relaxed, as below: under the lock of the pool.
+        // Relaxed, here and in `looks_no_more`: the lock of the pool orders the accesses.
         self.looks.store(true, Ordering::Relaxed);
     }
 
-    /// True when it has looked until now.
+    /// Ends the search for a task. Returns true if the worker was looking.
     pub(super) fn looks_no_more(&self) -> bool {
         let looked = self.looks.load(Ordering::Relaxed);
         if looked {
@@ -53,7 +53,7 @@ impl<W> Seat<W> {
         wake(waker);
     }
 
-    /// Is woken by each call from now on, before it looks at what calls are about.
+    /// Registers the waker for each later call, before the worker reads the state that calls are about.
     pub(in crate::pool) fn listen(&self, cx: &Context<'_>) {
         let waker = cx.waker().clone();
         let mut place = self.place.lock();
@@ -63,7 +63,7 @@ impl<W> Seat<W> {
         drop(old);
     }
 
-    /// Ready once for each time that it was called.
+    /// Ready once per call.
     pub(in crate::pool) fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
         let mut place = self.place.lock();

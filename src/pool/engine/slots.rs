@@ -1,28 +1,29 @@
-//! The slots of a pool as plain numbers.
+//! Counts the slots of a pool, as plain numbers.
 //!
-//! A task that has started and not ended either runs or is parked: it waits for another task through its handle. A parked task
-//! lends its slot. Only tasks that are awaited may start on lent slots.
+//! A started task that has not ended either runs or is parked: it waits for another task through its handle. A parked
+//! task lends its slot. Only awaited tasks may start on lent slots.
 //!
-//! | number | what it counts |
+//! | number | meaning |
 //! |---|---|
 //! | `limit` | slots |
 //! | `started` | tasks that have started and not ended |
-//! | `parked` | those of them that wait for another task |
-//! | `borrowed` | those of them that started on a lent slot, and have not inherited a slot of their own since |
+//! | `parked` | started tasks that wait for another task |
+//! | `borrowed` | started tasks that began on a lent slot and have not inherited a slot of their own since |
 //!
-//! - A task that is awaited starts while `started - parked < limit`: fewer tasks run than there are slots.
-//! - Any other task needs in addition `started - borrowed < limit`: a slot that is not merely lent. So at most `limit` tasks that
-//!   nothing awaits are started and not ended, however many of them are parked.
-//! - A parked task resumes at once. More tasks than `limit` may run then, and none starts until they are fewer again.
+//! - An awaited task starts while `started - parked < limit`: fewer tasks run than there are slots.
+//! - Any other task also needs `started - borrowed < limit`: a slot that is not merely lent. So at most `limit` tasks
+//!   that no task awaits have started and not ended, regardless of the number of parked ones.
+//! - A parked task resumes at once. More than `limit` tasks may run then, and no task starts until fewer than `limit`
+//!   run.
 
-/// See the [module](self).
+/// The slots of a pool. See the [module](self).
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct Slots {
     limit: usize,
     started: usize,
     parked: usize,
     borrowed: usize,
-    /// Tasks that started on a lent slot and have not ended, whether they have inherited one since or not.
+    /// The number of tasks that started on a lent slot and have not ended, with or without an inherited slot.
     borrowers: usize,
 }
 
@@ -49,17 +50,17 @@ impl Slots {
         self.parked
     }
 
-    /// How many tasks that are awaited may start now.
+    /// Returns the number of awaited tasks that may start now.
     pub(super) fn lent(&self) -> usize {
         self.limit.saturating_sub(self.started - self.parked)
     }
 
-    /// How many tasks that nothing awaits may start now.
+    /// Returns the number of tasks that no task awaits and that may start now.
     pub(super) fn free(&self) -> usize {
         self.limit.saturating_sub(self.started - self.borrowed).min(self.lent())
     }
 
-    /// A task starts, for which there is a slot. True when it borrows that.
+    /// Starts a task, for which there is a slot. Returns true if the task borrows that slot.
     pub(super) fn start(&mut self) -> bool {
         debug_assert!(self.lent() > 0);
         let borrows = self.started - self.borrowed >= self.limit;
@@ -69,7 +70,8 @@ impl Slots {
         borrows
     }
 
-    /// A task that runs ends, which borrowed its slot or not. Its slot goes to a borrower for which no parked task is left.
+    /// Ends a running task, which borrowed its slot or not. The slot goes to a borrower that has no parked task left to
+    /// borrow from.
     pub(super) fn end(&mut self, borrowed: bool) {
         self.started -= 1;
         self.borrowers -= usize::from(borrowed);
@@ -104,7 +106,7 @@ mod tests {
         slots.resume();
         assert_eq!(slots.started - slots.parked, 2, "resuming does not wait");
         slots.end(false);
-        assert_eq!(slots.lent(), 0, "the borrower has the slot now");
+        assert_eq!(slots.lent(), 0, "the borrower inherits the slot");
         slots.end(true);
         assert_eq!((slots.lent(), slots.free(), slots.started), (1, 1, 0));
     }
@@ -122,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_borrower_takes_no_other_slot_than_that_of_its_waiter() {
+    fn a_borrower_takes_only_the_slot_of_its_waiter() {
         let mut slots = Slots::new(2);
         slots.start();
         slots.start();
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_heir_that_ends_leaves_the_slot_of_another_borrower_alone() {
+    fn a_borrower_that_inherited_its_slot_leaves_other_borrowers_alone() {
         let mut slots = Slots::new(2);
         slots.start();
         slots.start();
@@ -148,13 +150,14 @@ mod tests {
         slots.resume();
         slots.end(false);
         slots.park();
-        assert!(slots.start(), "it borrows from the same");
+        assert!(slots.start(), "it borrows the same slot");
         slots.end(true);
         assert_eq!(slots.free(), 1);
     }
 
     proptest! {
-        /// Given any operations, at most `limit` tasks run right after one starts, and at most `limit` tasks hold slots of their own.
+        /// Given any operations, when a task starts, then at most `limit` tasks run, and at most `limit` tasks hold
+        /// slots of their own.
         #[test]
         fn no_start_exceeds_the_limit(limit in 1usize..5, steps in prop::collection::vec((0u8..5, 0usize..8), 0..200)) {
             let mut slots = Slots::new(limit);
@@ -177,7 +180,7 @@ mod tests {
                 prop_assert_eq!((slots.started, slots.parked), (running.len() + parked.len(), parked.len()));
                 prop_assert!(slots.started - slots.borrowed <= limit);
                 prop_assert!(step > 1 || running.len() <= limit);
-                // Each slot is of use: where fewer run than there are slots, and none is lent, there is a free one.
+                // No slot is lost: if fewer tasks run than there are slots, and no slot is lent, a slot is free.
                 prop_assert!(running.len() >= limit || slots.free() > 0 || !parked.is_empty());
             }
         }

@@ -1,12 +1,13 @@
-//! What the lock of a pool guards: the queue, the slots, and the workers. Each transition is plain data; what is to be done after
-//! the lock comes back in [`Acts`].
+//! The state under the lock of a pool: the queue, the slots, and the workers. Each transition is plain data; [`Acts`]
+//! holds its actions, which run after the lock.
 //!
-//! - A worker that is called looks for a task. As many look as tasks can start: one that was called may stand behind a task that
-//!   keeps its runtime's thread. Of threads one looks at a time, and calls the next when it has found a task.
-//! - A worker falls asleep under the lock, after it has found nothing there that can start. So a transition either comes before,
-//!   and the worker sees what it made startable, or after, and calls it.
-//! - Where tasks are admitted by a policy, or by slots that others share, one worker at a time asks, for the task that is first. The
-//!   task stays in the queue meanwhile. Whatever changes which one is first calls the asker.
+//! - A called worker looks for a task. As many async workers look as tasks can start, because a called one may be
+//!   scheduled behind a task that blocks its runtime's thread. Of threads, one looks at a time, and calls the next when
+//!   it has found a task.
+//! - A worker falls asleep under the lock, after it has found no startable task there. So a transition either comes
+//!   before, and the worker sees the task that it made startable, or comes after, and calls the worker.
+//! - If a policy or shared slots admit tasks, one worker at a time asks, for the first task. That task stays in the
+//!   queue meanwhile. Every change of the first task calls the asker.
 
 use super::core::Entry;
 use super::group_limit::Membership;
@@ -19,67 +20,67 @@ use crate::pool::stats::PoolStats;
 use std::sync::Arc;
 use std::task::Waker;
 
-/// How many threads there may be beyond the limit, for tasks that are awaited while others wait.
+/// The number of threads that a pool may have beyond its limit, to run awaited tasks while others wait.
 pub(in crate::pool) const SPARES: usize = 256;
 
-/// How many tasks that will not start are taken out in one transition.
+/// The most tasks that will not start and that one transition takes out.
 const GONE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::pool) enum Phase {
     Running,
-    /// No more tasks are taken; what is queued still runs.
+    /// The pool accepts no tasks; queued tasks still run.
     Draining,
-    /// What was queued has been taken out: nothing more starts.
+    /// The queue has been drained, and no task starts any more.
     Stopped,
 }
 
-/// Why an entry will not start.
+/// The reason that an entry will not start.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::pool) enum Gone {
-    /// It has started elsewhere, or ended.
+    /// The task has started through another entry, or has ended.
     Dead,
     Late,
 }
 
-/// A queue, in the order of which tasks start.
+/// A queue, in whose order tasks start.
 pub(in crate::pool) trait TaskQueue: Send {
     type Entry: Entry;
-    /// Of an entry: it stays valid after the entry is gone, and then finds nothing.
+    /// The key of an entry. After the entry has left, the key finds nothing.
     type Key: Copy + PartialEq + Send;
-    /// What a worker keeps where others find it.
+    /// The state of a worker that other threads read.
     type Own: Send + Sync;
-    /// Workers are threads: dear to start, and called one by one.
+    /// True if workers are threads: these are expensive to start, and are called one at a time.
     const THREADS: bool;
-    /// Moves something into the empty queue from elsewhere. False when there is nothing.
+    /// Moves tasks from elsewhere into the empty queue. Returns false if there are none.
     fn refill(&mut self, _: &[Arc<Seat<Self::Own>>]) -> bool {
         false
     }
-    /// For one more worker.
+    /// Makes the state of one more worker.
     fn seat(&mut self) -> Seat<Self::Own>;
 
     fn len(&self) -> usize;
-    /// How many tasks are awaited by tasks.
+    /// Returns the number of queued tasks that other tasks await.
     fn awaited_len(&self) -> usize;
-    /// How many are set aside, and not counted by `len`: their group is full.
+    /// Returns the number of tasks set aside because their group is full. `len` does not count them.
     fn aside_len(&self) -> usize;
-    /// False when no entry in order is of a group with a limit. It may be true all the same.
+    /// Returns false if no entry in order belongs to a group with a limit. May return true without need.
     fn may_have_members(&self) -> bool;
     fn first(&self) -> Option<Self::Key>;
-    /// Of the awaited entries that may start, the one that has been awaited for longest.
+    /// Returns the entry that has been awaited for longest, of the awaited entries that may start.
     fn first_awaited(&self) -> Option<Self::Key>;
     fn get(&self, key: Self::Key) -> Option<&Self::Entry>;
-    /// Takes an entry out to start it: the order by priority counts it.
+    /// Takes an entry out to start it, and counts it for the ageing of priorities.
     fn take(&mut self, key: Self::Key) -> Option<Self::Entry>;
     fn remove(&mut self, key: Self::Key) -> Option<Self::Entry>;
-    /// Takes an entry out of the order, and keeps it.
+    /// Removes an entry from the order, but not from the queue.
     fn set_aside(&mut self, key: Self::Key) -> Option<GroupKey>;
-    /// Puts an entry that was set aside before all others of its priority, but those that came back before it and have not started. None
-    /// when it has left.
+    /// Puts an entry that was set aside before the others of its priority, but behind restored ones that have not
+    /// started. Returns `None` if the entry has left.
     fn restore(&mut self, key: GroupKey) -> Option<Arc<Membership>>;
 }
 
-/// The worker that asks, and for which entry.
+/// The worker that asks, and the entry for which it asks.
 type Asker<Q> = (Arc<Seat<<Q as TaskQueue>::Own>>, Option<<Q as TaskQueue>::Key>);
 
 pub(in crate::pool) struct State<Q: TaskQueue> {
@@ -87,14 +88,15 @@ pub(in crate::pool) struct State<Q: TaskQueue> {
     slots: Slots,
     seats: Vec<Arc<Seat<Q::Own>>>,
     idle: Vec<Arc<Seat<Q::Own>>>,
-    /// Workers that are about to exit: two must not in the place of one.
+    /// Workers that are about to exit: two must not exit for a surplus of one.
     leaving: usize,
     /// Workers that look for a task, or have been called to.
     looks: usize,
-    /// Something else than slots admits tasks: workers ask it.
+    /// True if a policy or shared slots admit tasks: workers must ask them.
     gated: bool,
     asker: Option<Asker<Q>>,
-    /// Threads only: how many there are at least, the most tasks that have been parked at once, and whether a timer lets the pool grow.
+    /// For threads only: the least number of threads, the most tasks parked at once, and whether a timer lets the pool
+    /// grow.
     pub(in crate::pool) least: usize,
     most_parked: usize,
     pub(in crate::pool) grows_later: bool,
@@ -103,13 +105,13 @@ pub(in crate::pool) struct State<Q: TaskQueue> {
     pub(in crate::pool) stats: PoolStats,
 }
 
-/// What is to be done after the lock.
+/// The actions to run after the lock.
 #[must_use]
 pub(in crate::pool) struct Acts<W> {
     pub(in crate::pool) call: Vec<Arc<Seat<W>>>,
-    /// Workers to be started.
+    /// The workers to start.
     pub(in crate::pool) start: Vec<Arc<Seat<W>>>,
-    /// A thread is to be started, if there may be one more.
+    /// True if one more thread is to start, if the pool may have one more.
     pub(in crate::pool) grow: bool,
     pub(in crate::pool) quiet: Vec<Waker>,
 }
@@ -132,19 +134,19 @@ impl<W> Acts<W> {
     }
 }
 
-/// What a worker does next.
+/// The next step of a worker.
 pub(in crate::pool) enum Next<E> {
-    /// It starts this, and whether on a lent slot.
+    /// Runs this entry; true if on a lent slot.
     Run(E, bool),
-    /// It asks what admits tasks.
+    /// Asks for admission.
     Ask,
-    /// It looks again, at once or in a moment.
+    /// Looks again, at once or in a moment.
     Again,
     Sleep,
     Exit,
 }
 
-/// What workers have ended.
+/// The tasks that a worker has ended and not yet reported.
 #[derive(Default)]
 pub(in crate::pool) struct Counts {
     pub(in crate::pool) entries: usize,
@@ -188,9 +190,9 @@ impl<Q: TaskQueue> State<Q> {
         }
     }
 
-    /// How many tasks can start now.
+    /// Returns the number of tasks that can start now.
     fn startable(&mut self) -> usize {
-        // Not of the length alone: those that are in the queue may be of full groups.
+        // The length alone is not enough: all queued tasks may belong to full groups.
         if self.first().is_none() {
             return 0;
         }
@@ -198,7 +200,7 @@ impl<Q: TaskQueue> State<Q> {
         common.max(self.queue.awaited_len().min(self.slots.lent()))
     }
 
-    /// The entry that is to start next.
+    /// Returns the entry that is to start next.
     #[inline]
     pub(in crate::pool) fn first(&mut self) -> Option<Q::Key> {
         if self.queue.may_have_members() {
@@ -209,11 +211,11 @@ impl<Q: TaskQueue> State<Q> {
         } else {
             None
         };
-        // One that is awaited may have been taken out of the queue, and not have started.
+        // An awaited task may have been taken out of the queue without a start.
         common.or_else(|| (self.slots.lent() > 0).then(|| self.queue.first_awaited())?)
     }
 
-    /// Sets aside what is first while its group is full.
+    /// Sets aside the first task while its group is full.
     #[cold]
     fn set_members_aside(&mut self) {
         while let Some(key) = self.queue.first()
@@ -225,7 +227,7 @@ impl<Q: TaskQueue> State<Q> {
         }
     }
 
-    /// A task of a group with a limit has ended.
+    /// Ends a task of a group with a limit.
     #[cold]
     pub(in crate::pool) fn member_ended(&mut self, member: &Membership) {
         if member.ends() {
@@ -233,7 +235,7 @@ impl<Q: TaskQueue> State<Q> {
         }
     }
 
-    /// An entry has left the queue, and will not start.
+    /// Updates the group of an entry that has left the queue and will not start.
     #[inline]
     pub(in crate::pool) fn entry_left(&mut self, entry: &Q::Entry) {
         if let Some(member) = entry.member() {
@@ -241,7 +243,7 @@ impl<Q: TaskQueue> State<Q> {
         }
     }
 
-    /// The same of a task of a group with a limit.
+    /// The same, for a member of a group with a limit.
     pub(in crate::pool) fn member_left(&mut self, member: &Membership) {
         if member.leaves_queue() {
             self.pass_place_on(member);
@@ -259,7 +261,7 @@ impl<Q: TaskQueue> State<Q> {
         self.queue.get(key)
     }
 
-    /// Calls or starts workers, as tasks can start for which none looks.
+    /// Calls or starts workers for the startable tasks for which no worker looks.
     #[inline]
     pub(in crate::pool) fn call(&mut self, acts: &mut Acts<Q::Own>) {
         let is_plain = self.phase == Phase::Running && self.asker.is_none();
@@ -306,25 +308,26 @@ impl<Q: TaskQueue> State<Q> {
         acts.call.push(seat);
     }
 
-    /// A worker is about to be started that looks.
+    /// Registers a worker that is about to start and looks for a task.
     pub(in crate::pool) fn starts(&mut self, seat: Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) {
         self.looks_again(&seat);
         self.enters(&seat);
         acts.start.push(seat);
     }
 
-    /// A worker is about to be started.
+    /// Registers a worker that is about to start.
     pub(in crate::pool) fn enters(&mut self, seat: &Arc<Seat<Q::Own>>) {
         self.seats.push(Arc::clone(seat));
         self.stats.peak_threads = self.stats.peak_threads.max(self.seats.len());
     }
 
-    /// How many workers there are and will be.
+    /// Returns the number of workers, without those about to exit.
     pub(in crate::pool) fn staying(&self) -> usize {
         self.seats.len() - self.leaving
     }
 
-    /// How many workers there are above the limit, those not counted whose tasks are parked, or of threads were at once.
+    /// Returns the number of workers above the limit. Does not count one worker per parked task; of threads, per task
+    /// of the most parked at once.
     fn surplus(&self) -> usize {
         let parked = if Q::THREADS {
             self.most_parked
@@ -336,7 +339,7 @@ impl<Q: TaskQueue> State<Q> {
 
     // ---- threads ----
 
-    /// True when one more thread may be started.
+    /// Returns true if one more thread may start.
     #[inline]
     pub(in crate::pool) fn may_grow(&self) -> bool {
         let most = self.slots.limit().saturating_add(self.slots.parked().min(SPARES));
@@ -344,29 +347,30 @@ impl<Q: TaskQueue> State<Q> {
         !has_thread && (!self.grows_later || self.is_urgent())
     }
 
-    /// True when one more thread would find a task, for which none looks.
+    /// Returns true if one more thread would find a task for which no worker looks.
     pub(in crate::pool) fn wants_thread(&mut self) -> bool {
         let finds_task = self.asker.is_none() && self.startable() > 0;
         finds_task && self.may_grow() && self.idle.is_empty() && self.looks == 0 && self.phase != Phase::Stopped
     }
 
-    /// True when no rate holds the next thread back: none is there, or all the others wait for it.
+    /// Returns true if the growth rate does not delay the next thread: there is no thread, or all other threads wait
+    /// for it.
     pub(in crate::pool) fn is_urgent(&self) -> bool {
         self.staying() <= self.slots.parked() || self.slots.free() == 0
     }
 
-    /// True when a task that comes in calls a worker, or starts one.
+    /// Returns true if a submitted task calls or starts a worker.
     pub(in crate::pool) fn wants_call(&self) -> bool {
         let could_start = self.slots.free() > 0 && (!self.idle.is_empty() || self.may_grow());
         self.gated || (self.looks == 0 && could_start)
     }
 
-    /// True while no worker sleeps, and no more will be started.
+    /// Returns true while no worker sleeps and no more workers will start.
     pub(in crate::pool) fn is_busy(&self) -> bool {
         self.idle.is_empty() && self.staying() >= self.slots.limit()
     }
 
-    /// The worker has slept for as long as it is kept: true when it is to exit.
+    /// Ends the idle time of a worker. Returns true if the worker is to exit.
     pub(in crate::pool) fn leaves_idle(&mut self, seat: &Arc<Seat<Q::Own>>) -> bool {
         let Some(at) = self.idle.iter().position(|idle| Arc::ptr_eq(idle, seat)) else {
             return false;
@@ -380,10 +384,10 @@ impl<Q: TaskQueue> State<Q> {
         true
     }
 
-    // ---- what a worker does ----
+    // ---- worker steps ----
 
-    /// What the worker does next. What `is_gone`, as it will not start, goes to `gone`. A `patient` worker that finds nothing looks again
-    /// before it sleeps, if no other does.
+    /// Returns the next step of the worker. Entries that will not start, according to `is_gone`, go to `gone`. If a
+    /// `patient` worker finds no task, it looks again before it sleeps, unless another worker looks.
     pub(in crate::pool) fn next(
         &mut self,
         seat: &Arc<Seat<Q::Own>>,
@@ -402,7 +406,8 @@ impl<Q: TaskQueue> State<Q> {
                     self.stats.expired += u64::from(why == Gone::Late);
                     gone.extend(self.remove(key, acts));
                 }
-                // They are the user's, and are dropped first: meanwhile this worker has nothing in hand, and another is called.
+                // Dropping these runs user code, and comes first. This worker has no task in hand meanwhile, and
+                // another is called.
                 _ if !gone.is_empty() => {
                     self.asks_no_more(seat);
                     break Next::Again;
@@ -438,12 +443,12 @@ impl<Q: TaskQueue> State<Q> {
                 self.looks -= 1;
             }
         } else {
-            // It was woken by a call from before it fell asleep.
+            // A call from before the worker fell asleep has woken it.
             self.idle.retain(|idle| !Arc::ptr_eq(idle, seat));
         }
     }
 
-    /// The worker is on its way to look: none is called in its place.
+    /// Marks the worker as about to look: the pool calls no other in its place.
     fn looks_again(&mut self, seat: &Seat<Q::Own>) {
         self.looks += 1;
         seat.looks();
@@ -459,7 +464,7 @@ impl<Q: TaskQueue> State<Q> {
         Next::Exit
     }
 
-    /// Takes the entry out to start it. There is a slot.
+    /// Takes the entry out to start it. The caller has checked that there is a slot.
     fn take(&mut self, key: Q::Key) -> Option<(Q::Entry, bool)> {
         let entry = self.queue.take(key)?;
         if let Some(member) = entry.member() {
@@ -468,13 +473,13 @@ impl<Q: TaskQueue> State<Q> {
         Some((entry, self.slots.start()))
     }
 
-    /// A task was taken in.
+    /// Counts accepted tasks.
     pub(in crate::pool) fn came(&mut self, tasks: usize) {
         self.quiet.begun(tasks);
         self.stats.submitted += tasks as u64;
     }
 
-    /// Tasks have ended that ran, or were taken out.
+    /// Counts tasks that have ended: they ran, or were taken out.
     pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<Q::Own>) {
         self.stats.finished += counts.finished;
         self.stats.panicked += counts.panicked;
@@ -482,7 +487,7 @@ impl<Q: TaskQueue> State<Q> {
         self.finished(counts.entries, acts);
     }
 
-    /// The slot is free again that a task started on, lent or not.
+    /// Frees the slot, lent or not, of a task that has ended.
     pub(in crate::pool) fn free_slot(&mut self, borrowed: bool) {
         self.slots.end(borrowed);
     }
@@ -491,7 +496,7 @@ impl<Q: TaskQueue> State<Q> {
         self.quiet.finished(tasks, &mut acts.quiet);
     }
 
-    /// Takes the entry out of the queue: it will not start.
+    /// Takes out an entry that will not start.
     pub(in crate::pool) fn remove(&mut self, key: Q::Key, acts: &mut Acts<Q::Own>) -> Option<Q::Entry> {
         let entry = self.queue.remove(key)?;
         self.entry_left(&entry);
@@ -499,14 +504,14 @@ impl<Q: TaskQueue> State<Q> {
         Some(entry)
     }
 
-    /// Nothing more starts: the queue is empty.
+    /// Stops the pool: no more tasks start. The caller has emptied the queue.
     pub(in crate::pool) fn stop(&mut self, drained: usize, acts: &mut Acts<Q::Own>) {
         self.phase = Phase::Stopped;
         self.finished(drained, acts);
         self.call_all(acts);
     }
 
-    /// No more tasks are taken in.
+    /// Closes the intake of tasks.
     pub(in crate::pool) fn close(&mut self, acts: &mut Acts<Q::Own>) {
         self.phase = self.phase.max(Phase::Draining);
         if !seeded!("engine_closes_quietly") {
@@ -514,13 +519,13 @@ impl<Q: TaskQueue> State<Q> {
         }
     }
 
-    /// Every idle worker looks, and so does the asker.
+    /// Makes every idle worker look, and the asker as well.
     fn call_all(&mut self, acts: &mut Acts<Q::Own>) {
         self.call_idle(acts);
         self.call_asker(acts);
     }
 
-    /// Another entry may be first, although its key does not say so.
+    /// Calls the asker, because another entry may be first although its key does not show it.
     pub(in crate::pool) fn call_asker(&mut self, acts: &mut Acts<Q::Own>) {
         acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
     }
@@ -537,7 +542,7 @@ impl<Q: TaskQueue> State<Q> {
         if seeded!("engine_resizes_quietly") {
             return;
         }
-        // Those above the limit look, and exit.
+        // Surplus workers look, and exit.
         let surplus = self.surplus().min(self.idle.len());
         for seat in self.idle.split_off(self.idle.len() - surplus) {
             self.calls(seat, acts);
@@ -545,9 +550,10 @@ impl<Q: TaskQueue> State<Q> {
         self.call(acts);
     }
 
-    // ---- tasks that wait ----
+    // ---- waiting tasks ----
 
-    /// The task of a worker waits, and lends its slot. False, and it does not, when no thread would be left for those that are awaited.
+    /// Lends the slot of a worker whose task waits. Returns false, and lends nothing, if the loan would leave no thread
+    /// for the awaited tasks.
     pub(in crate::pool) fn park(&mut self, acts: &mut Acts<Q::Own>) -> bool {
         if Q::THREADS && self.slots.parked() + 1 >= self.slots.limit().saturating_add(SPARES) {
             return false;
@@ -560,14 +566,14 @@ impl<Q: TaskQueue> State<Q> {
         true
     }
 
-    /// The task goes on at once.
+    /// Takes the slot back: the task resumes at once.
     pub(in crate::pool) fn resume(&mut self) {
         self.slots.resume();
     }
 
     // ---- the asker ----
 
-    /// For which entry the asker asks from now on. None: it asks no more.
+    /// Returns the entry for which the asker asks from now on. `None`: the asker stops asking.
     pub(in crate::pool) fn asks(&mut self, seat: &Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) -> Option<Q::Key> {
         let first = self.first();
         self.asker = first.map(|key| (Arc::clone(seat), Some(key)));
@@ -578,7 +584,7 @@ impl<Q: TaskQueue> State<Q> {
         first
     }
 
-    /// What was asked for is admitted: the entry starts, if it `fits` still, which is asked of the one that is first now.
+    /// Starts the first entry, which has been admitted, if that still `fits` the admission.
     pub(in crate::pool) fn admitted(
         &mut self,
         fits: impl FnOnce(&Q::Entry) -> bool,
@@ -591,14 +597,15 @@ impl<Q: TaskQueue> State<Q> {
         taken
     }
 
-    /// A runner looks next: none is started in its place. A thread drops what is a user's first, for as long as that takes.
+    /// Ends the asking. A runner looks next, so no runner starts in its place. A thread first drops user values, which
+    /// may take long.
     fn asks_no_more(&mut self, seat: &Seat<Q::Own>) {
         if !Q::THREADS {
             self.looks_again(seat);
         }
     }
 
-    /// What was asked for is refused, or too late: the entry will not start, and the worker asks no more.
+    /// Removes an entry that was refused or is late, and ends the asking.
     pub(in crate::pool) fn refused(
         &mut self,
         seat: &Seat<Q::Own>,
@@ -614,7 +621,8 @@ impl<Q: TaskQueue> State<Q> {
 
     // ---- workers ----
 
-    /// A worker has gone. True when it was dropped, or not started, and none is left for what is queued.
+    /// Removes a worker. Returns true if the worker was dropped or not started, and no worker is left for the queued
+    /// tasks.
     pub(in crate::pool) fn left(&mut self, seat: &Arc<Seat<Q::Own>>, in_order: bool, acts: &mut Acts<Q::Own>) -> bool {
         self.looks_no_more(seat);
         self.seats.retain(|known| !Arc::ptr_eq(known, seat));
@@ -625,7 +633,7 @@ impl<Q: TaskQueue> State<Q> {
         if self.seats.is_empty() {
             self.quiet.tell(&mut acts.quiet);
         }
-        // One that was dropped is not replaced: its runtime is gone, and drops the next as well.
+        // A dropped runner is not replaced: its runtime is gone, and would drop the next one as well.
         if in_order || (Q::THREADS && !self.idle.is_empty()) {
             self.call(acts);
         }

@@ -1,59 +1,61 @@
-//! Tasks that wait for tasks: which task this thread runs, and which waits cannot end.
+//! Waits of tasks for other tasks: finds the task that a thread runs, and refuses waits that cannot end.
 //!
-//! A task that waits keeps the permits of its pool's policy, and the tasks that wait for it keep theirs. Where one that holds `a`
-//! waits for one that needs `b`, there is an edge from `a` to `b` for as long as the wait lasts. A deadlock is a cycle of such
-//! edges; the wait that would close one is refused. The end of a task counts as a permit as well: the task holds it, and so do the
-//! tasks below it. A task that waits for a task of its own needs no edge for that: what it holds is found from below.
+//! A waiting task keeps the permits of its pool's policy, and the tasks that wait for it keep theirs. If a task that
+//! holds `a` waits for one that needs `b`, there is an edge from `a` to `b` for the duration of the wait. A deadlock is
+//! a cycle of such edges, and a wait that would close a cycle is refused. The end of a task counts as a permit as well,
+//! held by the task and by the tasks below it. A task that waits for a task of its own needs no such edge: the walk up
+//! from the awaited task finds its permits.
 //!
-//! A task counts as one for which its submitter waits, or the task that has waited for it since, as long as there is a handle: it may
-//! wait at any time. So whether a wait for permits is refused does not depend on timing.
+//! A task has a waiter as long as there is a handle, because the handle's owner may wait at any time. The waiter is the
+//! submitter, or the task that has waited since. So the refusal of a wait for permits does not depend on timing.
 //!
-//! A task on a thread stands in the graph only while it holds permits: it counts as one that waits for its submitter's. So the graph
-//! sees no cycle of threads that wait for each other's ends.
+//! A task on a thread is in the graph only while it holds permits; otherwise its submitter represents it. So the graph
+//! misses cycles of threads that wait for each other's ends.
 
 use crate::pool::error::TaskError;
 use crate::sync::wait_queue::QueueId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-// Not those of the models, which change threads there: they are used under a lock that is none of theirs.
+// Not the models' atomics, which switch threads: these are used under a lock unknown to the models.
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A pool, as waits see it.
 pub(in crate::pool) trait Home: Lends {
-    /// A queued task, and that it is awaited.
+    /// Identifies a queued task.
     type Target;
     type Awaited;
-    /// The permits that a task of it holds while it runs, as its policy has it now.
+    /// Returns the permits that a task of the pool holds while it runs, according to the current policy.
     fn held(&self) -> Held;
-    /// A task awaits the queued task from now on.
+    /// Marks the queued task as awaited by one more task.
     fn await_it(self: &Arc<Self>, target: Self::Target) -> Self::Awaited;
     fn await_no_more(self: &Arc<Self>, awaited: Self::Awaited);
 }
 
 /// A pool whose tasks lend their slots.
 pub(in crate::pool) trait Lends: Send + Sync {
-    /// The task on the slot, one of this pool, awaits one more handle. False, and it does not, when no thread would be left for the
-    /// tasks that are awaited.
+    /// Counts one more handle that the task on the slot awaits. The task is one of this pool. Returns false, and lends
+    /// nothing, if the loan would leave no thread for the awaited tasks.
     fn lend(self: Arc<Self>, slot: &Slot) -> bool;
-    /// One less.
+    /// Counts one handle fewer.
     fn take_back(self: Arc<Self>, slot: &Slot);
-    /// The task has ended.
+    /// Ends the loan, because the task has ended.
     fn end(self: Arc<Self>, slot: &Slot);
 }
 
-/// What a thread runs its tasks on. The task lends it while it awaits a handle.
+/// The slot on which a thread runs its tasks. A task lends the slot while it awaits a handle.
 pub(in crate::pool) struct Slot {
-    /// None: tasks of the pool borrow, and lend it while they wait for each other alone.
+    /// `None`: the pool's tasks borrow, and lend the slot only while they wait for each other.
     pool: Option<Weak<dyn Lends>>,
-    /// How many handles the task awaits, `ENDED`, and `LENT`. Written under the lock of the pool. The worker itself reads it without: it
-    /// was the last to add to it, and what takes from it meanwhile has the lock before the worker.
+    /// The number of handles that the task awaits, with the flags `ENDED` and `LENT`. Written under the lock of the
+    /// pool. The worker reads it without the lock: its own writes are the last that add, and a thread that subtracts
+    /// meanwhile has the lock before the worker.
     lent: AtomicUsize,
 }
 
-/// The task has ended, although there are such handles.
+/// The task has ended, with awaited handles left.
 const ENDED: usize = 1 << (usize::BITS - 1);
-/// It has been lent since the worker looked last.
+/// The slot has been lent since the worker last looked.
 const LENT: usize = 1 << (usize::BITS - 2);
 
 impl Slot {
@@ -62,7 +64,7 @@ impl Slot {
         Arc::new(Self { pool, lent })
     }
 
-    /// The pool that counts it as lent, where the task awaits a handle of `home`.
+    /// Returns the pool that counts the slot as lent while the task awaits a handle of `home`.
     fn lender<H: Home>(&self, home: &Arc<H>, is_own: bool) -> Lender<H> {
         match &self.pool {
             Some(pool) => pool.upgrade().map_or(Lender::None, Lender::Any),
@@ -73,28 +75,29 @@ impl Slot {
 
     // Relaxed, here and below: see `lent`.
 
-    /// Under the lock of the pool. True when it is the first handle.
+    /// Adds a handle. Called under the lock of the pool. Returns true for the first handle.
     pub(super) fn adds(&self) -> bool {
         let before = self.lent.load(Ordering::Relaxed);
         self.lent.store((before + 1) | LENT, Ordering::Relaxed);
         before & !LENT == 0
     }
 
-    /// Under the lock of the pool. True when it was the last, of a task that has not ended.
+    /// Removes a handle. Called under the lock of the pool. Returns true for the last handle of a task that has not
+    /// ended.
     pub(super) fn removes(&self) -> bool {
         let left = self.lent.load(Ordering::Relaxed) - 1;
         self.lent.store(left, Ordering::Relaxed);
         left & !LENT == 0
     }
 
-    /// Under the lock of the pool. True when handles are left.
+    /// Marks the task as ended. Called under the lock of the pool. Returns true if handles are left.
     pub(super) fn ends(&self) -> bool {
         let before = self.lent.load(Ordering::Relaxed) & !LENT;
         self.lent.store(before | ENDED, Ordering::Relaxed);
         before > 0
     }
 
-    /// True when the task has lent it.
+    /// Returns true if the task has lent the slot.
     #[inline]
     pub(in crate::pool) fn was_lent(&self) -> bool {
         self.lent.load(Ordering::Relaxed) != 0
@@ -104,7 +107,7 @@ impl Slot {
 /// The pool that counts a slot as lent.
 enum Lender<H> {
     Any(Arc<dyn Lends>),
-    /// That of the handle.
+    /// The pool of the handle.
     Own(Arc<H>),
     None,
 }
@@ -112,35 +115,36 @@ enum Lender<H> {
 /// A task, as waits see it.
 pub(in crate::pool) trait Task: Send + Sync {
     fn record(&self) -> &Record;
-    /// Ends it, whether it has started or not: for this reason, if it has never been polled. False when it had ended, or cannot be
-    /// ended.
+    /// Ends the task, started or not, with the reason `queued` if it has never been polled. Returns false if it has
+    /// ended, or cannot be ended.
     fn abort(&self, queued: TaskError) -> bool;
 }
 
-/// What permits are held: the queues that wait for them.
+/// The queues whose permits a task holds.
 pub(in crate::pool) type Held = Arc<[QueueId]>;
 
 #[derive(Default)]
 pub(in crate::pool) struct Record {
-    /// The permits that it holds.
+    /// The permits that the task holds.
     held: OnceLock<Held>,
-    /// The task that waits for it, or may. Where it is changed for another than its submitter, or followed: under the lock of `WAITS`.
+    /// The task that waits for this one, or may. Under the lock of `WAITS`, it is set to a task other than the
+    /// submitter, and followed.
     waiter: parking_lot::Mutex<Option<Arc<dyn Task>>>,
-    /// Another than its submitter has waited for it.
+    /// True if a task other than the submitter has waited for this one.
     moved: AtomicBool,
-    /// How many handles it has polled that were not ready, and have not been dropped since.
+    /// The number of handles that the task has polled, that were not ready, and that are not dropped since.
     awaits: AtomicUsize,
-    /// It holds nothing any more.
+    /// True once the task holds nothing.
     ended: AtomicBool,
-    /// Its number, once it stands in the graph of waits.
+    /// The task's number in the graph of waits.
     number: OnceLock<u64>,
 }
 
-/// What a task on a thread is that holds permits.
+/// The graph's record of a task on a thread that holds permits.
 pub(in crate::pool) struct Holder(Record);
 
 impl Holder {
-    /// `waiter` waits for the task, or may.
+    /// Makes a record with the permits `held`. `waiter` waits for the task, or may.
     pub(in crate::pool) fn of(held: Held, waiter: Option<Arc<dyn Task>>) -> Arc<Self> {
         let waiter = parking_lot::Mutex::new(waiter);
         let record = Record {
@@ -151,7 +155,7 @@ impl Holder {
         Arc::new(Self(record))
     }
 
-    /// It has given back what it held, and keeps no other.
+    /// Ends the record: the task has given its permits back. Cuts the link to the waiter.
     pub(in crate::pool) fn end(&self) {
         self.0.end();
         self.0.cut();
@@ -169,7 +173,7 @@ impl Task for Holder {
 }
 
 impl Record {
-    /// Of a task that this thread submits.
+    /// Makes the record of a task that this thread submits.
     pub(in crate::pool) fn new() -> Self {
         Self {
             waiter: parking_lot::Mutex::new(current()),
@@ -177,24 +181,25 @@ impl Record {
         }
     }
 
-    /// It has been admitted, and holds these permits until it ends.
+    /// Sets the permits that the admitted task holds until it ends.
     pub(in crate::pool) fn holds(&self, held: Held) {
         let _ = self.held.set(held);
     }
 
-    /// It awaits a handle that was not ready.
+    /// Returns true while the task awaits a handle that was not ready.
     pub(in crate::pool) fn awaits(&self) -> bool {
-        // Relaxed: its own polls write it, but for a handle that is dropped elsewhere. Then it lends its slot until it is woken.
+        // Relaxed: the task's own polls write it. If a handle is dropped elsewhere, a stale value lends the slot until
+        // the task is woken.
         self.awaits.load(Ordering::Relaxed) > 0
     }
 
-    /// It has given back what it held.
+    /// Marks the permits as given back.
     pub(in crate::pool) fn end(&self) {
         // Release: pairs with the loads in `judged` and `held_above`.
         self.ended.store(true, Ordering::Release);
     }
 
-    /// No task will wait for it.
+    /// Cuts the link to the waiter: no task will wait for this one.
     pub(in crate::pool) fn cut(&self) {
         let waiter = self.waiter.lock().take();
         drop(waiter);
@@ -202,7 +207,7 @@ impl Record {
 
     fn number(&self) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: a number that no other has is all that is asked for.
+        // Relaxed: the number must only be unique.
         *self.number.get_or_init(|| NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
@@ -213,23 +218,23 @@ crate::sync::shim::thread_local! {
     static CURRENT: RefCell<Vec<Frame>> = RefCell::new(Vec::new());
 }
 
-/// What a thread runs.
+/// A task or worker on the stack of a thread.
 struct Frame {
     pool: PoolId,
-    /// The task as waits see it. Of a task on a thread: what holds permits, it or the task that waits for it.
+    /// The task, as waits see it. For a task on a thread: the permit holder, which is the task or its waiter.
     task: Option<Arc<dyn Task>>,
     /// The slot of a thread, which its task lends.
     slot: Option<Arc<Slot>>,
-    /// How many tasks are run there inside of another. None: it is no thread of a pool.
+    /// The number of tasks that run nested in another on this frame. `None`: the thread is not a pool's.
     inlined: Option<usize>,
 }
 
-/// Which pool: where it is.
+/// The identity of a pool: its address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::pool) struct PoolId(usize);
 
 impl PoolId {
-    /// Of a task that is run outside its pool, and outside a task.
+    /// The identity for a task that runs outside its pool and outside any task.
     const NONE: Self = Self(0);
 
     pub(in crate::pool) fn of<H: Lends>(home: &H) -> Self {
@@ -244,13 +249,13 @@ fn with_last<T>(look: impl FnOnce(&mut Frame) -> T) -> Option<T> {
         .flatten()
 }
 
-/// The task that this thread runs.
+/// Returns the task that this thread runs.
 #[inline]
 pub(in crate::pool) fn current() -> Option<Arc<dyn Task>> {
     with_last(|frame| frame.task.clone()).flatten()
 }
 
-/// True in a task of this pool.
+/// Returns true in a task of this pool.
 pub(in crate::pool) fn is_inside<H: Lends>(home: &H) -> bool {
     let home = PoolId::of(home);
     CURRENT
@@ -258,7 +263,7 @@ pub(in crate::pool) fn is_inside<H: Lends>(home: &H) -> bool {
         .unwrap_or(false)
 }
 
-/// While it lives, this thread runs the task, or the tasks of a pool.
+/// Marks this thread as running a task, or the tasks of a pool, until dropped.
 pub(in crate::pool) struct Inside(());
 
 impl Inside {
@@ -266,14 +271,15 @@ impl Inside {
         Self::push(pool, Some(task), None)
     }
 
-    /// A task that is run outside its pool, in place of the one that this thread runs, if any.
+    /// Enters a task that runs outside its pool, in place of the task that this thread runs, if any.
     pub(in crate::pool) fn enter_aside(task: Arc<dyn Task>) -> Self {
         let known = with_last(|frame| (frame.pool, frame.slot.clone()));
         let (pool, slot) = known.unwrap_or((PoolId::NONE, None));
         Self::push(pool, Some(task), slot)
     }
 
-    /// A worker drops tasks that will not start: what they wait for has no slot of theirs. None on other threads.
+    /// Enters the dropping of tasks that will not start: their drops wait without a slot. Returns `None` on threads
+    /// outside pools.
     pub(in crate::pool) fn aside() -> Option<Self> {
         let (pool, inlined) = with_last(|frame| (frame.pool, frame.inlined))?;
         inlined?;
@@ -282,7 +288,7 @@ impl Inside {
         Some(inside)
     }
 
-    /// A worker of the pool, on its slot.
+    /// Enters a worker of the pool, on its slot.
     pub(in crate::pool) fn work(pool: PoolId, slot: Arc<Slot>) -> Self {
         Self::push(pool, None, Some(slot))
     }
@@ -306,13 +312,13 @@ impl Drop for Inside {
     }
 }
 
-/// The worker has this slot from now on.
+/// Gives the worker this slot.
 pub(in crate::pool) fn work_on(slot: Arc<Slot>) {
     let old = with_last(|frame| frame.slot.replace(slot));
     drop(old);
 }
 
-/// While it lives, this holds permits for the task that the worker runs.
+/// Replaces the worker's task by a holder of its permits, until dropped.
 pub(in crate::pool) struct Under(Option<Arc<dyn Task>>);
 
 impl Under {
@@ -329,14 +335,14 @@ impl Drop for Under {
     }
 }
 
-/// While it lives, a worker runs a task inside of one that waits for it.
+/// Counts a task that a worker runs nested in a task that waits for it, until dropped.
 pub(in crate::pool) struct Inlined(());
 
-/// How many tasks a worker runs inside of each other, at most, beside the one that it has started.
+/// The most tasks that a worker runs nested, beside the one that it has started.
 const INLINED: usize = 16;
 
 impl Inlined {
-    /// None when this thread does not run a task of `home`, or too many.
+    /// Returns `None` if this thread runs no task of `home`, or too many nested ones.
     pub(in crate::pool) fn enter<H: Lends>(home: &H) -> Option<Self> {
         let home = PoolId::of(home);
         with_last(|frame| {
@@ -354,10 +360,10 @@ impl Drop for Inlined {
     }
 }
 
-/// What a wait needs, or a task holds that waits.
+/// A permit that a wait needs, or that a waiting task holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Node {
-    /// The end of the task of this number. Before the others, for `LEAST`.
+    /// The end of the task with this number. Sorts before the others, for `LEAST`.
     EndOf(u64),
     Permits(QueueId),
 }
@@ -366,29 +372,29 @@ impl Node {
     const LEAST: Self = Self::EndOf(0);
 }
 
-/// What it starts from, where it leads, and the number of the wait.
+/// The start of the edge, its end, and the number of the wait.
 type Edge = (Node, Node, u64);
 
-/// The edges that there are, each with the task that waits.
+/// All edges, each with the waiting task.
 type Edges = BTreeMap<Edge, Arc<dyn Task>>;
 
-/// Not a lock of the models: nothing else is locked under it but the waiters of tasks.
+/// Not a lock of the models: under it, only the waiters of tasks are locked.
 static WAITS: parking_lot::Mutex<Edges> = parking_lot::Mutex::new(BTreeMap::new());
 
-/// What this thread runs that waits.
+/// The waiting side of a wait: this thread's task and slot.
 pub(in crate::pool) struct Waiter {
     task: Option<Arc<dyn Task>>,
-    /// Of a task on a thread, and whether it is one of the pool whose task it awaits.
+    /// The slot of a task on a thread, and whether the task belongs to the pool of the task that it awaits.
     slot: Option<(Arc<Slot>, bool)>,
 }
 
 impl Waiter {
-    /// A thread whose task holds no permits, nor does one that waits for it.
+    /// Returns true if neither the thread's task nor a task that waits for it holds permits.
     pub(in crate::pool) fn holds_nothing(&self) -> bool {
         self.task.is_none()
     }
 
-    /// None when this thread runs no task.
+    /// Returns `None` if this thread runs no task.
     pub(in crate::pool) fn current<H: Lends>(home: &H) -> Option<Self> {
         let home = PoolId::of(home);
         with_last(|frame| Self {
@@ -398,18 +404,18 @@ impl Waiter {
     }
 }
 
-/// A task that waits for another, through a handle.
+/// A wait of one task for another, through a handle.
 pub(in crate::pool) struct Wait<H: Home> {
     waiter: Waiter,
     edges: Vec<Edge>,
-    /// The queued task is listed as awaited, and the slot of the waiter lent.
+    /// The queued task, listed as awaited. The waiter's slot is lent while this is set.
     listed: Option<(Arc<H>, H::Awaited)>,
     lender: Lender<H>,
 }
 
 impl<H: Home> Wait<H> {
-    /// The waiter is about to wait for a task of `home`, whose handle it polls: for `task`, if that is in the graph. None when the wait
-    /// may never end.
+    /// Begins a wait for a task of `home`, whose handle the waiter polls. `task` is the awaited task, if it is in the
+    /// graph. Returns `None` if the wait may never end.
     pub(in crate::pool) fn begin(waiter: Waiter, task: Option<&dyn Task>, home: &H) -> Option<Self> {
         let edges = match &waiter.task {
             Some(by) => judged(by, task, home)?,
@@ -437,7 +443,8 @@ impl<H: Home> Wait<H> {
         same_task && same_slot
     }
 
-    /// The task was not ready: the waiter lends its slot, and the task may have it. False, and it does not, when it cannot wait.
+    /// Lends the waiter's slot and lists the task as awaited, because the task was not ready. Returns false, and lends
+    /// nothing, if the waiter cannot wait.
     pub(in crate::pool) fn list(&mut self, home: &Arc<H>, target: impl FnOnce() -> H::Target) -> bool {
         if self.listed.is_some() {
             return true;
@@ -484,21 +491,21 @@ impl<H: Home> Drop for Wait<H> {
         if !self.edges.is_empty() {
             let mut waits = WAITS.lock();
             for edge in &self.edges {
-                // Not the last of the task: this wait has one more.
+                // Never the last reference to the task: this wait holds one more.
                 waits.remove(edge);
             }
         }
     }
 }
 
-/// The edges of a wait for a task of `home`. None when one would close a cycle.
+/// Returns the edges of a wait for a task of `home`, or `None` if one would close a cycle.
 fn judged<H: Home>(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, home: &H) -> Option<Vec<Edge>> {
-    // Asks the policy: not under the lock.
+    // `held` asks the policy, so it is called outside the lock.
     let held = home.held();
     let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
     if let Some(record) = task.map(Task::record) {
-        // Relaxed, and it stays so: the handle alone changes both, which the waiter has. What another holds that waits was not found
-        // from below before it waited, so its waits are judged each time.
+        // Relaxed, and `is_own` stays as it is: only the handle changes both, and the waiter has the handle. The walk from
+        // below could not find another waiter's permits before that waiter waited, so each of its waits is judged.
         let is_own = !record.moved.load(Ordering::Relaxed)
             && record
                 .waiter
@@ -520,8 +527,8 @@ fn is_same(one: &Arc<dyn Task>, other: &Arc<dyn Task>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 
-/// What the task holds, the one that waits for it, and so on. A task that has ended holds nothing. All of them go to `seen`, to be dropped
-/// after the lock.
+/// Returns the permits held by the task, by its waiter, by the waiter's waiter, and so on. A task that has ended holds
+/// none. Adds all these tasks to `seen`, which the caller drops after the lock.
 fn held_above(task: &Arc<dyn Task>, seen: &mut Vec<Arc<dyn Task>>) -> BTreeSet<Node> {
     let (mut held, mut next) = (BTreeSet::new(), Some(Arc::clone(task)));
     while let Some(task) = next.take() {
@@ -529,7 +536,7 @@ fn held_above(task: &Arc<dyn Task>, seen: &mut Vec<Arc<dyn Task>>) -> BTreeSet<N
         // Acquire: pairs with the store in `end`.
         if !record.ended.load(Ordering::Acquire) {
             if !held.insert(Node::EndOf(record.number())) {
-                // A handle of a task above has come to one below.
+                // The handle of a task above has moved to a task below.
                 break;
             }
             let permits = record.held.get().into_iter().flat_map(|held| held.iter());
@@ -541,11 +548,11 @@ fn held_above(task: &Arc<dyn Task>, seen: &mut Vec<Arc<dyn Task>>) -> BTreeSet<N
     held
 }
 
-/// Notes the edges of a wait for `task`, for which the waiter waits from now on. None, and nothing is noted, when one would close a
-/// cycle.
+/// Records the edges of a wait for `task`, and makes the waiter its waiter. Returns `None`, and records nothing, if an
+/// edge would close a cycle.
 fn edges(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, needed: &[Node]) -> Option<Vec<Edge>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Dropped after the lock: the last of a task drops what is a user's.
+    // Dropped after the lock: the last reference to a task drops user values.
     let (mut seen, mut old) = (Vec::new(), None);
     let noted = {
         let mut waits = WAITS.lock();
@@ -563,7 +570,7 @@ fn edges(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, needed: &[Node]) -> Op
                 // Relaxed: see `judged`.
                 record.moved.store(true, Ordering::Relaxed);
             }
-            // Relaxed: a number that no other has is all that is asked for.
+            // Relaxed: the number must only be unique.
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let edge = |from: Node| needed.iter().map(move |&to| (from, to, number));
             let new: Vec<_> = held.iter().flat_map(|&from| edge(from)).collect();
@@ -575,8 +582,8 @@ fn edges(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, needed: &[Node]) -> Op
     noted
 }
 
-/// True when one of the `needed` waits, directly or by way of others, for one of the `held`. An edge leads on as long as the task that
-/// waits has not ended, and what it starts from is held by that task, or by one that waits for it.
+/// Returns true if one of `needed` waits, directly or through others, for one of `held`. An edge counts while its
+/// waiting task has not ended, and while that task or one that waits for it holds the edge's start.
 fn reaches(waits: &Edges, needed: &[Node], held: &BTreeSet<Node>, seen: &mut Vec<Arc<dyn Task>>) -> bool {
     let (mut reached, mut next) = (BTreeSet::new(), needed.to_vec());
     while let Some(at) = next.pop() {
