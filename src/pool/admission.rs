@@ -43,8 +43,8 @@ impl Ticket {
         slots.is_none_or(|slots| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0)
     }
 
-    /// Ends the admission of a task that has ended. Returns its slot for the next task, if the ticket [may
-    /// keep](Self::may_keep) it.
+    /// Ends the admission of a task that has ended. Returns its slot for the next task, if it
+    /// [may keep](Self::may_keep) it.
     #[cfg(feature = "fan-out")]
     pub(crate) fn finish_task(mut self, outcome: Outcome) -> Option<Self> {
         let kept = if self.may_keep() { self.slot.take() } else { None };

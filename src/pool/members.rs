@@ -166,8 +166,7 @@ impl<H: Member> Members<H> {
 
     /// Assigns the next task its number, and makes the notice that travels with it.
     pub(super) fn announce(&mut self) -> (usize, Notice) {
-        // All records in front are final, except that of a task announced and not entered. The announcing caller enters
-        // that task, or never does.
+        // An empty record in front is final: the caller enters a task before it announces the next one, or never.
         self.forget_the_first();
         let id = self.first + self.handles.len();
         self.handles.push_back(None);
@@ -310,7 +309,7 @@ impl<T, E> Results<T, E> {
     pub(super) fn note(&mut self, id: usize, result: Result<T, Failed<E>>) {
         match result {
             Ok(value) => self.values.push((id, value)),
-            // A cancelled task is not a first failure.
+            // A cancelled task is a first failure only if all are cancelled.
             Err(why) => match &self.first {
                 Some(first) if !first.is_cancelled() || why.is_cancelled() => {}
                 _ => self.first = Some(why),

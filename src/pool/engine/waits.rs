@@ -504,8 +504,8 @@ fn judged<H: Home>(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, home: &H) ->
     let held = home.held();
     let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
     if let Some(record) = task.map(Task::record) {
-        // Relaxed, and `is_own` stays as it is: only the handle changes both, and the waiter has the handle. The walk from
-        // below could not find another waiter's permits before that waiter waited, so each of its waits is judged.
+        // Relaxed, and `is_own` stays as it is: only the handle changes both, and the waiter has the handle. The walk
+        // from below could not find another waiter's permits before that waiter waited, so each of its waits is judged.
         let is_own = !record.moved.load(Ordering::Relaxed)
             && record
                 .waiter
