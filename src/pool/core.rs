@@ -104,7 +104,7 @@ impl<'j> Threads<'j> {
     /// Returns true when there seems to be work. A hint.
     #[inline]
     pub(super) fn seems_busy(&self) -> bool {
-        // Relaxed: a hint from the store in `settle`. A worker that acts on it takes the lock.
+        // Relaxed: a hint, stored by `settle`. A worker that acts on it takes the lock.
         !self.inbox.seems_empty() || self.pending.load(Ordering::Relaxed) > 0
     }
 

@@ -234,7 +234,7 @@ impl<'j> Pool<'j> {
         self.core().set_workers(least, most).map_err(PoolError::Spawn)
     }
 
-    /// Waits for one moment at which every admitted task has ended. Returns false at once on a worker of this pool, whose
+    /// Waits for one moment at which every accepted task has ended. Returns false at once on a worker of this pool, whose
     /// own task would never end.
     pub fn wait_idle(&self) -> bool {
         self.wait_idle_for(None)

@@ -163,7 +163,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
                 Ok(id)
             }
             Err(Rejected { task: wrapper, reason }) => {
-                let task = held.lock().take().expect("it has not run");
+                let task = held.lock().take().expect("the task has not run");
                 drop(wrapper);
                 Err(Rejected { task, reason })
             }

@@ -22,16 +22,16 @@ use std::time::Duration;
 /// unless the task's group has a limit. So tasks may submit tasks and wait for them, across pools, and in pools of one worker.
 ///
 /// A pool does not lend permits: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was
-/// given. A wait ends at once with [`TaskError::WouldDeadlock`], whether a permit is free or not, if the awaited task needs a permit that
-/// the waiter holds, or that a task which waits for the waiter holds. If as many tasks wait as there are slots and 255 more, the next wait
-/// ends with [`TaskError::TooManyParked`]. In both cases the awaited task continues, and a handle that was polled, or
+/// given. A wait ends at once with [`TaskError::WouldDeadlock`] if the awaited task needs a permit that the waiter holds, or that a task
+/// which waits for the waiter holds. It does so whether a permit is free or not. If as many tasks wait as there are slots and 255 more, the
+/// next wait ends with [`TaskError::TooManyParked`]. In both cases the awaited task continues, and a handle that was polled, or
 /// [joined](Self::join_by_ref), by reference is unchanged.
 ///
 /// **Deadlock**: a pool detects only waits for handles. It does not detect a cycle of tasks on threads that wait for each other by
 /// handles that were passed on. A task of a [scope](super::PoolBuilder::scope) keeps its slot while it waits for a task of another pool.
 ///
 /// # Cancel safety
-/// Polling can stop at any time: the cell keeps the result until a caller takes it.
+/// Polling can stop at any time: the task keeps its result until a caller takes it.
 ///
 /// # Panics
 /// Polling again after the result was returned panics.

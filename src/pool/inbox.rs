@@ -66,6 +66,7 @@ impl<'j> Inbox<'j> {
 
     #[inline]
     pub(super) fn seems_empty(&self) -> bool {
+        // Relaxed: a hint, stored by `note_len`.
         self.len.load(Ordering::Relaxed) == 0
     }
 

@@ -314,8 +314,8 @@ mod tests {
         assert_eq!((lanes.is_uniform(), lanes.len()), (true, 0));
     }
 
-    /// Given tasks of weights 1 to 5, of which the third may be of high priority, when the queue takes them over in two parts,
-    /// then they leave it in order.
+    /// Given tasks of weights 1 to 5, the third perhaps of high priority, when the queue takes them over in two parts, then
+    /// they leave it in order.
     #[test]
     fn entries_taken_over_queue_behind_earlier_ones() {
         for (special, expected) in [(false, [1, 2, 3, 4, 5]), (true, [3, 1, 2, 4, 5])] {

@@ -1,9 +1,9 @@
 //! A worker's local queue: tasks that it has taken and not started, and that every worker may take. It holds only common tasks: of normal
 //! priority and weight 1, without options.
 //!
-//! A task in a local queue still counts against the queue's capacity. A worker gives back the capacity of all tasks that it has started at
-//! once, before it looks at the queue again; until then it owes that capacity. Owed capacity neither refuses a submission nor keeps one
-//! waiting: a submission that finds the queue full presses, and collects the owed capacity.
+//! A task in a local queue still counts against the queue's capacity. A worker gives back the capacity of its started tasks together,
+//! before it looks at the queue again; until then it owes that capacity. Owed capacity neither refuses a submission nor keeps one waiting:
+//! a submission that finds the queue full presses, and collects the owed capacity.
 //!
 //! Other workers take from a local queue when the priority queue is empty, which may never happen. So a local queue has a due date, counted
 //! in tasks taken: then its remaining tasks go back to the front of the priority queue. The worker that takes the first of them starts it,

@@ -31,7 +31,7 @@ impl<'j> Report<'j> {
         }
     }
 
-    /// Returns true if every admitted task had ended.
+    /// Returns true if every accepted task had ended.
     pub fn is_clean(&self) -> bool {
         self.unstarted.is_empty() && self.running == 0
     }

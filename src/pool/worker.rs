@@ -52,7 +52,7 @@ impl Bench<'_> {
     /// Returns the number of ended tasks that the worker has not reported. It is at most the pool's count of unfinished tasks:
     /// only its worker increases it, and it decreases only under the pool's lock.
     pub(super) fn untold(&self) -> usize {
-        // Relaxed, as the store in `note_untold`: a statistic that `numbers` adds to others.
+        // Relaxed, like the store in `note_untold`: a statistic that `numbers` sums.
         self.untold.load(Ordering::Relaxed)
     }
 
