@@ -1,21 +1,21 @@
-//! A pool of threads, as the engine knows it.
+//! Runs the engine on threads: an injector, a priority queue, and a local queue for each worker.
 //!
-//! What is submitted is put into the [`Inbox`], under a lock of its own, and entered into the lanes by each transition. A submission
-//! that finds a worker looking for work calls none. Whether it is to call stands in the inbox: true while no worker looks and one
-//! could be called. It is written here, when the lock of the pool is about to go:
+//! A submission puts its task into the injector, an [`Inbox`], which has a lock of its own. Each transition moves the injected tasks into
+//! the priority queue. A submission calls a worker, that is, wakes or starts one, only if the injector's `calls` is true: no worker looks
+//! for work, and one could be called. A transition writes `calls` before it releases the pool's lock:
 //!
-//! - S1. A submission puts its task into the inbox and reads `calls`, under the inbox's lock.
-//! - S2. If that was true it takes the pool's lock, finds its task in the lanes, and calls.
-//! - W1. A worker that falls asleep, or finds work and looks no more, writes `calls` under the inbox's lock.
-//! - W2. If it writes true and finds tasks there, it enters them and calls, in the place of the submissions.
+//! - S1. A submission puts its task into the injector and reads `calls`, under the injector's lock.
+//! - S2. If that was true, the submission takes the pool's lock, finds its task in the priority queue, and calls a worker.
+//! - W1. A worker that falls asleep, or finds work and stops looking, writes `calls` under the injector's lock.
+//! - W2. If it writes true and finds tasks there, it moves them into the priority queue and calls for the submitters.
 //!
-//! Either S1 comes before W1: then W2 finds the task, unless it had been entered before; then the worker has seen it in the
-//! lanes under the same lock. Or W1 comes before S1: then S2 calls. A worker that is awake and looks takes the pool's lock
-//! once more before it sleeps.
+//! If S1 comes before W1, W2 finds the task, unless an earlier transition moved it: then the worker has seen it in the priority queue
+//! under the same lock. If W1 comes before S1, S2 calls. A worker that is awake and looks takes the pool's lock once more before it
+//! sleeps.
 //!
-//! A worker takes several tasks at once onto its shelf only while none sleeps and no more may be started, and none sleeps before all
-//! shelves are empty: what lies on a shelf is always within reach of every worker that is awake. Hence the invariant: a worker sleeps
-//! => all shelves are empty, or no slot is free.
+//! A worker moves several tasks at once to its local queue only while no worker sleeps and no more may be started. No worker sleeps before
+//! all local queues are empty, so every worker that is awake can take their tasks. Hence the invariant: a worker sleeps => all local
+//! queues are empty, or no slot is free.
 
 use super::apart::Apart;
 use super::cell::Ran;
@@ -50,14 +50,14 @@ use std::time::Duration;
 pub(super) type Spawner<'j> = dyn Fn(WorkerThread<'j>) -> io::Result<()> + Send + Sync + 'j;
 pub(super) type DiscardHook = dyn Fn(Unstarted<'_>) + Send + Sync;
 
-/// How many tasks a worker takes at once, at most, when all workers have plenty to do.
+/// The maximum number of tasks that a worker takes at once, when all workers have plenty to do.
 const BATCH: usize = 16;
 
-/// How many tasks for each worker may be taken past those on a shelf. Several times as many as a worker takes at once: a
-/// shelf whose worker gets on is empty by then.
+/// The number of tasks per worker that may overtake the tasks of a local queue. A multiple of [`BATCH`]: a worker that makes
+/// progress has emptied its local queue by then.
 const PATIENCE: u64 = 128;
 
-/// When a thread is started again that could not be, and that tasks need.
+/// The delay before the pool retries a failed thread start that tasks need.
 const RETRY: Duration = Duration::from_millis(100);
 
 pub(super) type Core<'j> = Engine<Threads<'j>>;
@@ -67,13 +67,13 @@ type Bound<'j> = Acts<Bench<'j>>;
 
 pub(super) struct Threads<'j> {
     pub(super) inbox: Apart<Inbox<'j>>,
-    /// A copy of the lanes' length, for what looks without the lock.
+    /// A copy of the priority queue's length, for readers without the lock.
     pending: Apart<AtomicUsize>,
     pub(super) settings: Settings<'j>,
-    /// The timer that lets the pool grow later, and what it wakes.
+    /// The timer after which the pool may grow, and the waker that it wakes.
     regrow: Mutex<Option<Pin<Box<Sleep>>>>,
     regrow_waker: OnceLock<Waker>,
-    /// The pool, as its tasks see it that wait. None where tasks borrow.
+    /// The pool, for its tasks that wait and lend their slots. None where tasks borrow.
     lends: OnceLock<Weak<dyn Lends>>,
 }
 
@@ -101,14 +101,14 @@ impl<'j> Threads<'j> {
         self.lends.get().map(Weak::clone)
     }
 
-    /// True when there seems to be work. A hint.
+    /// Returns true when there seems to be work. A hint.
     #[inline]
     pub(super) fn seems_busy(&self) -> bool {
-        // Relaxed: what acts on it takes the lock.
+        // Relaxed: a hint, stored by `settle`. A worker that acts on it takes the lock.
         !self.inbox.seems_empty() || self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Moves what was submitted into the lanes.
+    /// Moves the injected tasks into the priority queue.
     #[inline]
     fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
         tray.take_over(&mut state.queue.spent);
@@ -119,23 +119,23 @@ impl<'j> Threads<'j> {
     }
 }
 
-/// What is queued, and who gets to it in which order.
+/// The queued tasks, and the order in which they start.
 pub(super) struct Entries<'j> {
     pub(super) lanes: Lanes<Entry<'j>>,
-    /// What starts tasks that are awaited by others, which stand in the lanes or on shelves as well.
+    /// Second entries of awaited tasks, whose first ones are in the priority queue or in a local queue.
     awaited: BTreeMap<u64, Entry<'j>>,
     next_awaited: u64,
-    /// Those whose group is full, by priority, which stand nowhere else.
+    /// Entries whose group is at its limit, by priority. They are in no other queue.
     aside: [BTreeMap<u64, Entry<'j>>; 3],
     next_aside: u64,
-    /// Entries whose task is known to have started or ended elsewhere.
+    /// The number of entries whose task is known to have started or ended elsewhere.
     dead: usize,
-    /// How many common tasks have been taken out of the lanes, or so, and how many will have been when shelves are due.
+    /// The approximate number of common tasks taken out of the priority queue, and its value when the next local queue is due.
     taken: u64,
     shelves_due: u64,
-    /// What is left of tasks that have run, until it can be handed to those that submit.
+    /// The memory of tasks that have run, until submitters can take it over.
     spent: Box<Spent<'j>>,
-    /// Whether a submission is to call a worker, as the inbox has it.
+    /// A copy of the injector's `calls`.
     calls: bool,
     next_index: usize,
 }
@@ -170,7 +170,7 @@ impl<'j> TaskQueue for Entries<'j> {
     type Own = Bench<'j>;
     const THREADS: bool = true;
 
-    /// From a shelf.
+    /// Moves one task from a local queue to the empty priority queue.
     fn refill(&mut self, seats: &[Arc<Seat<Bench<'j>>>]) -> bool {
         if self.lanes.len() > 0 {
             return false;
@@ -279,7 +279,7 @@ impl<'j> Kind for Threads<'j> {
             state.queue.calls = state.wants_call();
             tray.calls = state.queue.calls;
         }
-        // Relaxed: a hint.
+        // Relaxed: a hint, read by `seems_busy`.
         self.pending.store(state.queue.lanes.len(), Ordering::Relaxed);
     }
 
@@ -357,7 +357,7 @@ impl<'j> Kind for Threads<'j> {
 }
 
 impl<'j> Home for Core<'j> {
-    /// None: it is not queued.
+    /// None: the task is not queued.
     type Target = Option<Entry<'j>>;
     type Awaited = Option<u64>;
 
@@ -368,14 +368,14 @@ impl<'j> Home for Core<'j> {
     fn await_it(self: &Arc<Self>, entry: Option<Entry<'j>>) -> Option<u64> {
         let mut entry = Some(entry?);
         let number = self.transition(|state, acts| {
-            // One that has ended meanwhile needs no thread.
+            // A task that has ended meanwhile needs no thread.
             if state.phase == Phase::Stopped || !entry.as_ref()?.is_live() {
                 return None;
             }
             let number = state.queue.next_awaited;
             state.queue.next_awaited += 1;
             state.queue.awaited.insert(number, entry.take()?);
-            // It counts as one more: it may run while the other is taken out.
+            // The second entry counts as one more unfinished task: it may run while a transition takes out the first.
             state.quiet.begun(1);
             state.call(acts);
             Some(number)
@@ -396,11 +396,11 @@ impl<'j> Home for Core<'j> {
     }
 }
 
-/// What only this kind of pool does.
+/// The operations that only a pool of threads has.
 impl<'j> Core<'j> {
     // ---- the queue ----
 
-    /// Queues a task for which room has been taken. Hands it back when no more are taken. `into` only converts.
+    /// Queues a task whose capacity has been taken. Returns the task when the pool is closed. `into` only converts.
     #[inline]
     pub(super) fn push<J>(self: &Arc<Self>, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<(), J> {
         let put = self.kind.inbox.put(job, into)?;
@@ -411,8 +411,8 @@ impl<'j> Core<'j> {
         Ok(())
     }
 
-    /// Queues the first `n` of `jobs` at once, in order. False, and nothing is taken, when no more are. `into` only
-    /// converts; `buffer` is empty, before and after.
+    /// Queues the first `n` of `jobs` at once, in order. Returns false, and takes none, when the pool is closed. `into` only
+    /// converts. `buffer` is empty before and after.
     pub(super) fn push_all<J>(
         self: &Arc<Self>,
         jobs: &mut Vec<J>,
@@ -430,13 +430,14 @@ impl<'j> Core<'j> {
         true
     }
 
-    /// For a submission that is to call.
+    /// Calls a worker, for a submission.
     #[cold]
     pub(super) fn call(self: &Arc<Self>) {
         self.transition(State::call);
     }
 
-    /// For a submission that finds no room, or waits for it: workers give back what they owe, and owe nothing meanwhile.
+    /// Collects the capacity that workers owe, and keeps them from owing more until the guard is dropped. For a submission that finds
+    /// the queue full.
     pub(super) fn press(&self) -> Pressing<'_> {
         let pressing = self.room.press();
         let owed = {
@@ -447,13 +448,14 @@ impl<'j> Core<'j> {
         pressing
     }
 
-    /// Gives back the places that the worker owes.
+    /// Gives back the queue capacity that the worker owes.
     pub(super) fn pay(&self, bench: &Bench<'j>) {
         let owed = bench.shelf.lock().owed();
         self.room.give_back(owed, 0);
     }
 
-    /// A queued task has started or ended without being taken out. Such are taken out when they are in the majority, or room is short.
+    /// Notes that a queued task has started or ended without leaving the queue. Purges such entries when they are the majority, or when
+    /// capacity is short and the purge helps.
     pub(super) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut Guarded<'j>)) {
         let dead = self.transition(|state, acts| {
             state.queue.dead += 1;
@@ -461,7 +463,7 @@ impl<'j> Core<'j> {
             let (dead, all) = (state.queue.dead, state.queue.lanes.len() + state.queue.aside_len());
             let many = dead * 2 > all || self.room.is_short() && self.room.is_helped_by(dead);
             let dead = take_dead(state, acts, many);
-            // Another is first, where it was, or has its place in its group.
+            // Another entry may be first now, or may start within its group's limit.
             state.call_asker(acts);
             state.call(acts);
             dead
@@ -469,7 +471,7 @@ impl<'j> Core<'j> {
         self.bury(dead);
     }
 
-    /// A task was run inside of one that waited for it.
+    /// Counts a task that its waiter has run inline.
     pub(super) fn note_inlined(self: &Arc<Self>, ran: Ran) {
         if ran != Ran::Gone {
             self.note_dead(|state| {
@@ -479,7 +481,7 @@ impl<'j> Core<'j> {
         }
     }
 
-    /// For a submission that finds no room: what is known to be dead is taken out, wherever it lies.
+    /// Purges the entries that are known to be dead from all queues. For a submission that finds the queue full.
     pub(super) fn sweep(self: &Arc<Self>) {
         let dead = self.transition(|state, acts| {
             let any = self.room.is_helped_by(state.queue.dead) && !seeded!("pool_full_of_dead");
@@ -497,16 +499,16 @@ impl<'j> Core<'j> {
         }
     }
 
-    /// Puts what the worker has not started back in front of the queue, and gives back the places that it owes.
+    /// Puts the worker's unstarted tasks back at the front of the queue, and gives back the capacity that it owes.
     pub(super) fn unshelve(self: &Arc<Self>, bench: &Bench<'j>) {
         self.transition(|state, _| bench.shelf.lock().put_back(&mut state.queue.lanes));
         self.pay(bench);
     }
 
-    /// Takes out everything that has not started and is to be handed back, and starts nothing more.
+    /// Stops the pool, and returns the tasks that have not started.
     pub(super) fn unstarted(self: &Arc<Self>) -> Vec<Entry<'j>> {
         let mut unstarted = self.stop();
-        // Tasks that were cancelled or run elsewhere are not handed back.
+        // Tasks that were cancelled or run elsewhere are not returned.
         unstarted.retain(|entry| match seeded!("pool_runs_what_is_listed") {
             true => !entry.is_awaited() && entry.is_live(),
             false => entry.set_aside(),
@@ -516,7 +518,7 @@ impl<'j> Core<'j> {
 
     // ---- workers ----
 
-    /// What the worker does next, after it has ended tasks, and the slot is free again that it had, lent or not.
+    /// Reports the ended tasks, frees the worker's `slot`, lent or not, and returns the worker's next step.
     pub(super) fn take(
         self: &Arc<Self>,
         seat: &Arc<Seat<Bench<'j>>>,
@@ -554,7 +556,7 @@ impl<'j> Core<'j> {
         )
     }
 
-    /// A worker has gone, or was not started.
+    /// Removes a worker that has exited, or was not started.
     pub(super) fn left_by(
         self: &Arc<Self>,
         seat: &Arc<Seat<Bench<'j>>>,
@@ -574,15 +576,15 @@ impl<'j> Core<'j> {
 
     fn spawn(self: &Arc<Self>, seat: Arc<Seat<Bench<'j>>>) -> io::Result<()> {
         let worker = WorkerThread::new(Arc::clone(self), seat);
-        // The hook is a user's, and what starts a thread may have tasks in hand.
+        // The spawner is the user's, and the thread that calls it may own tasks.
         let started = catch_unwind(AssertUnwindSafe(|| (self.kind.settings.spawner)(worker)));
         started.unwrap_or_else(|payload| {
             forget_panic(Err(payload));
-            Err(io::Error::other("what starts threads has panicked"))
+            Err(io::Error::other("the thread spawner panicked"))
         })
     }
 
-    /// A worker was not started. The next submission tries again, and so does a timer, where tasks wait that no submission helps.
+    /// Removes a worker whose thread did not start. The next submission tries again. So does a timer, when queued tasks need the thread.
     pub(super) fn never_started(self: &Arc<Self>, seat: &Arc<Seat<Bench<'j>>>) {
         self.left_by(seat, &mut Told::default(), None, false);
         let wants = self.transition(|state, _| {
@@ -594,7 +596,7 @@ impl<'j> Core<'j> {
         }
     }
 
-    /// Starts the threads that are always there.
+    /// Starts threads up to the pool's minimum.
     pub(super) fn start_least(self: &Arc<Self>) -> io::Result<()> {
         loop {
             let seat = self.transition(|state, _| {
@@ -615,7 +617,7 @@ impl<'j> Core<'j> {
     pub(super) fn set_workers(self: &Arc<Self>, least: usize, most: usize) -> io::Result<()> {
         self.transition(|state, _| {
             state.least = least;
-            // What lies on shelves is within reach of those that are about to be started, too.
+            // Workers that are about to start must reach the tasks of local queues too.
             for seat in state.workers().to_vec() {
                 seat.own.shelf.lock().put_back(&mut state.queue.lanes);
             }
@@ -625,7 +627,7 @@ impl<'j> Core<'j> {
     }
 
     fn grow_later(self: &Arc<Self>, after: Duration) {
-        // A pool whose tasks borrow has no such waker: there, submissions and workers try again.
+        // A pool whose tasks borrow has no such waker. Its submissions and workers try again.
         if self.kind.regrow_waker.get().is_some() {
             self.look().grows_later = true;
             self.wake_later(&self.settings.clock, after);
@@ -668,7 +670,7 @@ impl<'j> Core<'j> {
 }
 
 impl Core<'static> {
-    /// What wakes the pool, or calls it for its tasks, does not keep it.
+    /// Gives the timer's waker and the waiting tasks weak references to the pool.
     pub(super) fn know_itself(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let _ = self
@@ -679,7 +681,7 @@ impl Core<'static> {
     }
 }
 
-/// What the timer of a pool that grows later wakes.
+/// The waker of the growth timer.
 struct Regrow(Weak<Core<'static>>);
 
 impl Wake for Regrow {
@@ -692,12 +694,13 @@ impl Wake for Regrow {
             drop(fired);
             core.look().grows_later = false;
             core.call();
-            // It may be the last to have it, and the timer has nothing to do with what a pool holds.
+            // This may be the last reference, and a panic of a dropped task must not reach the timer.
             drop_quietly(core);
         }
     }
 }
 
+/// Purges the dead entries of all queues, if `all` is true, and returns them.
 fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Vec<Entry<'j>> {
     if !all {
         return Vec::new();
@@ -717,7 +720,7 @@ fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Ve
     dead
 }
 
-/// Moves `n` of the tasks that are next to the shelf of a worker.
+/// Moves the next `n` tasks to the local queue of a worker.
 fn load<'j>(state: &mut Guarded<'j>, bench: &Bench<'j>, n: usize) {
     state.queue.taken += n as u64;
     let due = state.queue.taken + PATIENCE * state.staying() as u64;
@@ -725,8 +728,7 @@ fn load<'j>(state: &mut Guarded<'j>, bench: &Bench<'j>, n: usize) {
     bench.shelf.lock().load(n, due, &mut state.queue.lanes);
 }
 
-/// Some tasks may have been passed too often on a shelf: those go back in front of the
-/// queue, first those that have been taken last.
+/// Moves the tasks of local queues that are due back to the front of the queue, the latest taken first.
 #[cold]
 fn clear_shelves(state: &mut Guarded<'_>) {
     let (mut late, mut due_next) = (Vec::new(), u64::MAX);
@@ -746,12 +748,12 @@ fn clear_shelves(state: &mut Guarded<'_>) {
     state.queue.shelves_due = due_next;
 }
 
-/// What a worker has done since it last told.
+/// The work of a worker that it has not reported to the pool yet.
 #[derive(Default)]
 pub(super) struct Told<'j> {
     pub(super) counts: Counts,
-    /// What is left of it.
+    /// The memory of the tasks that it has run.
     pub(super) spent: Gathered<'j>,
-    /// The task that it has run, where its group has a limit.
+    /// The task that it has run, if its group has a limit.
     pub(super) member: Option<Arc<Membership>>,
 }

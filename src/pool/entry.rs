@@ -1,4 +1,4 @@
-//! What stands in the queue: a task, what it weighs, and how it wants to be treated.
+//! An entry of the queue: a task, its weight, and its options.
 
 use super::caller::Caller;
 use super::cell::{Ran, Run};
@@ -16,10 +16,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// In what order tasks leave the queue. Within one priority: first come, first served.
+/// The order in which tasks leave the queue. Within one priority: first come, first served.
 ///
 /// # Fairness
-/// After [`AGEING`] tasks that were preferred to waiting ones of lower priority, one of these is served: none starves.
+/// After [`AGEING`] tasks that overtook waiting ones of lower priority, one of these starts. None starves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
     /// After all others.
@@ -31,7 +31,7 @@ pub enum Priority {
     High,
 }
 
-/// How many tasks may be preferred to those of lower priority before one of these is served.
+/// The number of tasks that may overtake waiting ones of lower priority before one of these starts.
 pub const AGEING: u32 = 32;
 
 impl Wishes {
@@ -44,25 +44,25 @@ impl Wishes {
     }
 }
 
-/// The rarer wishes.
+/// The options that few tasks have.
 #[derive(Clone)]
 pub(super) struct Wishes {
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
-    /// Where its group has a limit.
+    /// Its membership, if its group has a limit.
     pub(super) member: Option<Arc<Membership>>,
 }
 
-/// A task without a handle, without its type.
+/// A type-erased task without a handle.
 pub(super) trait Task: Send {
-    /// Runs it, once, and drops all of it that is a user's.
+    /// Runs the task, once, and drops the user's closure.
     fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran;
 }
 
 /// A closure that has not run.
 struct Plain<F>(Option<F>);
 
-/// Runs a task without a handle. A panic stays here, and its payload goes to `orphan`.
+/// Runs a task without a handle. Catches a panic, and passes its payload to `orphan`.
 #[inline]
 pub(super) fn run_quietly(task: impl FnOnce(), orphan: &mut dyn FnMut(Payload)) -> Ran {
     match catch_unwind(AssertUnwindSafe(task)) {
@@ -81,41 +81,41 @@ impl<F: FnOnce() + Send> Task for Plain<F> {
     }
 }
 
-/// An entry that asks for more than a place.
+/// An entry with a priority, a weight or options.
 struct Special<'j> {
     entry: Entry<'j>,
     priority: Priority,
-    /// What it took of the queue's room.
+    /// The queue weight that it took.
     weight: u32,
     wishes: Wishes,
-    /// What stands for a task that is awaited has put that out of reach of others.
+    /// True once the second entry of an awaited task has set that task aside.
     claimed: bool,
 }
 
-/// One allocation for each task at most: none for a small closure without a handle, that of a larger one, or the cell
-/// that a task shares with its handle.
+/// An entry of the queue. It costs at most one allocation per task: none for a small closure without a handle, one for a
+/// larger closure, or the cell that a task shares with its handle.
 pub(super) struct Entry<'j>(Kind<'j>);
 
-/// Of two variants, since a second is all for which the first has a niche: a tag would make it larger.
+/// Two variants, since the niche of the first holds only one more: a tag would make the entry larger.
 enum Kind<'j> {
     Small(Small<'j>),
     Apart(Apart<'j>),
 }
 
-/// A task somewhere else.
+/// A task in an allocation of its own.
 enum Apart<'j> {
-    /// One without a handle.
+    /// A task without a handle.
     Own(Box<dyn Task + 'j>),
-    /// One to which there is, or was, a handle.
+    /// A task that has, or had, a handle.
     Held(Arc<dyn Run + 'j>),
-    /// One with wishes.
+    /// A task with a priority, a weight or options.
     Special(Box<Special<'j>>),
-    /// One that stands in the queue as well: a task awaits it. It takes no room.
+    /// The second entry of a queued task that another task awaits. It takes no capacity.
     Awaited(Box<Special<'j>>),
 }
 
 impl<'j> Entry<'j> {
-    /// A task without a handle.
+    /// Creates the entry of a task without a handle.
     #[inline]
     pub(super) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, spec: &Spec) -> Self {
         if caller.is_nothing() {
@@ -140,7 +140,7 @@ impl<'j> Entry<'j> {
         Self(Kind::Apart(Apart::Held(cell))).with(spec, member)
     }
 
-    /// What starts a task that is queued, and awaited.
+    /// Creates the second entry of a queued task that another task awaits.
     pub(super) fn awaited(cell: Arc<dyn Run + 'j>, wishes: Wishes) -> Self {
         Self(Kind::Apart(Apart::Awaited(Box::new(Special {
             entry: Self(Kind::Apart(Apart::Held(cell))),
@@ -151,7 +151,7 @@ impl<'j> Entry<'j> {
         }))))
     }
 
-    /// The task that may wait for it, where that holds permits.
+    /// Returns the task that may wait for this one, if that task holds permits.
     #[inline]
     pub(super) fn waiter(&self) -> Option<Arc<dyn waits::Task>> {
         match &self.0 {
@@ -197,15 +197,15 @@ impl<'j> Entry<'j> {
         self.special().map_or(1, |special| special.weight)
     }
 
-    /// Runs it. A panic stays here; the payload of one without a handle is handed to `orphan`.
+    /// Runs the task. Catches a panic; without a handle, its payload goes to `orphan`.
     pub(super) fn run(self, mut orphan: impl FnMut(Payload)) -> Ran {
         let (ran, left) = self.run_and_leave(&mut orphan);
         drop_quietly(left);
         ran
     }
 
-    /// The same for a caller that has a use for what is left, which is memory alone: the closure has been used up, and the
-    /// result belongs to the handle, or was dropped.
+    /// Runs the task like [`run`](Self::run), and returns its memory to the caller. Only memory is left: the closure is
+    /// consumed, and the result belongs to the handle or was dropped.
     #[inline]
     pub(super) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<Left<'j>>) {
         match self.0 {
@@ -217,7 +217,7 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// Puts it out of reach of its handle, but for a cancel. False when it has started, or ended.
+    /// Sets the task aside: its handle can then only cancel it. Returns false when the task has started or ended.
     pub(super) fn set_aside(&self) -> bool {
         match &self.0 {
             Kind::Apart(Apart::Held(cell)) => cell.set_aside(),
@@ -227,7 +227,7 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// Runs it as [`run`](Self::run) does, after it has been set aside.
+    /// Runs a task that was set aside, like [`run`](Self::run).
     fn run_aside(self, mut orphan: impl FnMut(Payload)) -> Ran {
         match self.0 {
             Kind::Apart(Apart::Held(cell)) => {
@@ -240,7 +240,7 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// The same for the caller that has set it aside.
+    /// Ends a task that the caller has set aside, without running it.
     pub(super) fn refuse_aside(self, why: TaskError) -> bool {
         self.end(|cell| cell.refuse_aside(why))
     }
@@ -302,14 +302,14 @@ impl core::Entry for Entry<'_> {
     }
 }
 
-/// What is left of a task that has run: memory.
+/// The memory of a task that has run.
 pub(super) enum Left<'j> {
     Own(Box<dyn Task + 'j>),
     Held(Arc<dyn Run + 'j>),
 }
 
 impl Left<'_> {
-    /// How many bytes.
+    /// Returns its size in bytes.
     #[inline]
     pub(super) fn size(&self) -> usize {
         match self {
@@ -339,8 +339,8 @@ impl Ranked for Entry<'_> {
     }
 }
 
-/// A task that the pool did not start, handed back. Run it, or drop it: then its handle is told
-/// [`TaskError::Abandoned`], or why it was thrown out.
+/// A task that the pool returned without starting it. Run it, or drop it: then its handle gets [`TaskError::Abandoned`],
+/// or [`TaskError::Discarded`] if a full queue discarded it.
 #[must_use = "a task that is dropped here will never run"]
 pub struct Unstarted<'j> {
     entry: Option<Entry<'j>>,
@@ -348,7 +348,7 @@ pub struct Unstarted<'j> {
 }
 
 impl<'j> Unstarted<'j> {
-    /// One that has been set aside.
+    /// Wraps an entry that was set aside.
     pub(super) fn new(entry: Entry<'j>, discarded: bool) -> Self {
         Self {
             entry: Some(entry),
@@ -356,20 +356,20 @@ impl<'j> Unstarted<'j> {
         }
     }
 
-    /// What it weighs.
+    /// Returns its weight.
     pub fn weight(&self) -> u32 {
         self.entry.as_ref().map_or(0, Entry::weight)
     }
 
-    /// Its priority.
+    /// Returns its priority.
     pub fn priority(&self) -> Priority {
         self.entry.as_ref().map_or(Priority::Normal, Ranked::priority)
     }
 
-    /// Runs it here. Its handle gets the result. False when it was cancelled meanwhile.
+    /// Runs the task on this thread. Its handle gets the result. Returns false when the task was cancelled meanwhile.
     ///
     /// # Panics
-    /// When a task panics that has no handle, or none any more.
+    /// When the task panics and its handle is gone, or it never had one.
     pub fn run(mut self) -> bool {
         match self.entry.take() {
             Some(entry) => entry.run_aside(|payload| std::panic::resume_unwind(payload)) != Ran::Gone,

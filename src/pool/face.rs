@@ -1,4 +1,4 @@
-//! The face of a pool.
+//! Pools of threads.
 
 use super::core::Core;
 use super::end_wait::EndWait;
@@ -19,10 +19,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most tasks that a queue may hold.
+/// The maximum number of tasks that a queue may hold.
 pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
 
-/// The last to go closes the pool.
+/// Closes the pool when the last clone is dropped.
 struct Owner<'j> {
     core: Arc<Core<'j>>,
 }
@@ -33,23 +33,23 @@ impl Drop for Owner<'_> {
     }
 }
 
-/// Threads that run tasks, behind a bounded queue. Cheap to clone; clones are the same pool.
+/// Runs tasks on worker threads, with a bounded queue. Cheap to clone; clones are the same pool.
 ///
 /// Its tasks live for `'j`: `'static` for a [`WorkerPool`], less for a [pool of a scope](PoolBuilder::scope).
 ///
-/// Dropping the last clone takes no more tasks in. Those that are queued still run, on threads that end afterwards;
-/// no call waits. [`shutdown`](Self::shutdown) waits, and [`abort`](Self::abort) hands back what has not started.
+/// Dropping the last clone closes the pool and does not wait. Queued tasks still run, and then the threads end.
+/// [`shutdown`](Self::shutdown) waits, and [`abort`](Self::abort) returns the tasks that have not started.
 ///
 /// # Panics
-/// A task that panics takes nothing with it: its handle is given the payload, and the worker goes on.
+/// A panic of a task does not end its worker. The handle of the task gets the payload.
 ///
 /// # Fairness
-/// First come, first served, by [`Priority`]. A worker with plenty queued takes up to 16 tasks of normal priority at
-/// once, unless tasks with wishes wait; others take them from it when it is busy, so none waits behind a long one: at the
-/// latest, they are next when 128 tasks for each worker have been taken since.
+/// First come, first served, by [`Priority`]. A worker of a pool with a long queue takes up to 16 tasks of normal priority
+/// at once, unless tasks with options wait. Other workers take these tasks over while it is busy, so none waits behind a
+/// long task: each is next at the latest when 128 tasks per worker have been taken since.
 ///
 /// # Memory ordering
-/// What is done before a task is submitted is seen by it; what it does is seen with its result.
+/// Writes before a submission are visible to the task. Writes of the task are visible to the reader of its result.
 ///
 /// ```
 /// # use tollgate::WorkerPool;
@@ -78,7 +78,8 @@ impl Clone for Pool<'_> {
 }
 
 impl WorkerPool {
-    /// A builder with the defaults: as many workers as processors, a queue of 1,024 tasks, submitters wait for room.
+    /// Returns a builder with the defaults: one worker per processor, a queue of 1,024 tasks, and submitters that wait while
+    /// the queue is full.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::default()
     }
@@ -98,22 +99,22 @@ impl<'j> Pool<'j> {
         Submit::new(self)
     }
 
-    /// Tasks of this priority.
+    /// Submits tasks with this priority.
     pub fn priority(&self, priority: Priority) -> Submit<'_, Self> {
         self.plain().priority(priority)
     }
 
-    /// Tasks of this weight in a queue that is bounded by [`queue_weight`](super::Builder::queue_weight).
+    /// Submits tasks with this weight, in a queue that is bounded by [`queue_weight`](super::Builder::queue_weight).
     pub fn weight(&self, weight: u32) -> Submit<'_, Self> {
         self.plain().weight(weight)
     }
 
-    /// Tasks that are given up when they have not started so long from now.
+    /// Submits tasks that expire unless they start within this time from now.
     pub fn deadline(&self, within: Duration) -> Submit<'_, Self> {
         self.plain().deadline(within)
     }
 
-    /// Tasks that the policy of [`admit_by`](super::Builder::admit_by) is asked this for.
+    /// Submits tasks with this ask of the policy of [`admit_by`](super::Builder::admit_by).
     pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> Submit<'_, Self> {
         self.plain().ask(ask)
     }
@@ -174,7 +175,7 @@ impl<'j> Pool<'j> {
     /// See [`Submit::submit_all`].
     ///
     /// # Errors
-    /// [`Rejected`], with the tasks that were not taken.
+    /// [`Rejected`], with each task that the pool did not take.
     pub fn submit_all<T, F>(
         &self,
         tasks: impl IntoIterator<Item = F>,
@@ -209,7 +210,7 @@ impl<'j> Pool<'j> {
     /// Runs `task` on the pool and waits for its result.
     ///
     /// # Errors
-    /// [`TaskError`]; a pool that takes no more tasks abandons it.
+    /// [`TaskError`]: [`Abandoned`](TaskError::Abandoned) if the pool is closed.
     pub fn run<T, F>(&self, task: F) -> Result<T, TaskError>
     where
         F: FnOnce() -> T + Send + 'j,
@@ -221,25 +222,25 @@ impl<'j> Pool<'j> {
         }
     }
 
-    /// Changes how many tasks run at once, while running: a number, or a range for an elastic pool. Effective at once:
-    /// below what runs, nothing more starts until enough have ended. Sets the limit of the
+    /// Changes the number of tasks that run at once, immediately: a number, or a range for an elastic pool. If more tasks
+    /// run than the new limit, no task starts until enough have ended. Also sets the limit of the
     /// [slots](super::Builder::slots) that the pool was given.
     ///
     /// # Errors
-    /// [`PoolError`]: a number that makes no sense changes nothing. When a thread could not be started the new bounds
-    /// hold, and the next submission tries again.
+    /// [`PoolError`]: an invalid number changes nothing. If a thread could not be started, the new bounds hold, and the next
+    /// submission tries again.
     pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
         self.core().set_workers(least, most).map_err(PoolError::Spawn)
     }
 
-    /// Waits until no task that was let in is unfinished: for one moment at which that is so. False, at once, on a
-    /// worker of this pool, whose own task would never end.
+    /// Waits for one moment at which every accepted task has ended. Returns false at once on a worker of this pool, whose
+    /// own task would never end.
     pub fn wait_idle(&self) -> bool {
         self.wait_idle_for(None)
     }
 
-    /// Waits as [`wait_idle`](Self::wait_idle), for at most `patience`. False when the time was over.
+    /// Waits like [`wait_idle`](Self::wait_idle), for at most `patience`. Returns false on a timeout.
     pub fn wait_idle_timeout(&self, patience: Duration) -> bool {
         self.wait_idle_for(Some(patience))
     }
@@ -252,15 +253,15 @@ impl<'j> Pool<'j> {
         block_on(patience, |waker| wait.poll_idle(waker)).is_some()
     }
 
-    /// Takes no more tasks in. What is queued still runs. It does not wait.
+    /// Closes the pool to new tasks. Queued tasks still run. Does not wait.
     pub fn close(&self) {
         self.core().close();
     }
 
-    /// Takes no more tasks in, waits until all have ended and the threads have gone, for at most `deadline`, and then
-    /// hands back exactly the tasks that have not started.
+    /// Closes the pool, and waits until all tasks and threads have ended, for at most `deadline`. Then returns exactly the
+    /// tasks that have not started.
     ///
-    /// On a worker of this pool it does not wait: its own task would never end.
+    /// Does not wait on a worker of this pool, whose own task would never end.
     pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
         self.core().close();
         if !is_inside(&**self.core()) {
@@ -270,12 +271,12 @@ impl<'j> Pool<'j> {
         self.abort()
     }
 
-    /// Starts nothing more, and hands back the tasks that have not started. Those that run go on to their ends.
+    /// Stops the pool, and returns the tasks that have not started. Running tasks continue.
     pub fn abort(&self) -> Report<'j> {
         Report::new(self.core())
     }
 
-    /// The numbers of this pool.
+    /// Returns the pool's statistics.
     pub fn stats(&self) -> PoolStats {
         self.core().numbers()
     }
@@ -295,8 +296,8 @@ impl fmt::Debug for Pool<'_> {
     }
 }
 
-/// A [`Pool`] whose tasks may borrow from `'env`: what [`PoolBuilder::scope`] gives its body. Cheap to clone; clones are the
-/// same pool.
+/// A [`Pool`] whose tasks may borrow from `'env`. [`PoolBuilder::scope`] passes it to its body. Cheap to clone; clones are
+/// the same pool.
 ///
 /// ```
 /// # use tollgate::WorkerPool;
@@ -315,7 +316,7 @@ impl fmt::Debug for Pool<'_> {
 /// ```
 pub struct Scoped<'scope, 'env: 'scope> {
     pool: Pool<'scope>,
-    // Invariant, as the scope of the standard library: otherwise `'env` could be shortened.
+    // Invariant, like the standard library's scope: otherwise `'env` could be shortened.
     env: PhantomData<&'env mut &'env ()>,
 }
 
@@ -324,7 +325,7 @@ impl<'scope, 'env> Scoped<'scope, 'env> {
         Self { pool, env: PhantomData }
     }
 
-    /// Runs the body, and ends the pool also when that panics: or the threads would never go.
+    /// Runs the body, and ends the pool even if the body panics: otherwise its threads would never end.
     pub(super) fn run<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
         struct EndOnPanic<'a, 'j>(&'a Pool<'j>);
         impl Drop for EndOnPanic<'_, '_> {

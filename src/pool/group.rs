@@ -1,4 +1,4 @@
-//! Tasks that end together: the first error keeps the rest from starting.
+//! Groups of fallible tasks: the first error keeps the rest from starting.
 
 use super::engine::group_limit::GroupLimit;
 use super::error::{Failed, PoolError, Rejected, TaskError};
@@ -13,18 +13,19 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Fallible tasks of one pool that end together. The first that fails keeps those from running that have not started;
-/// those that run are told by the [`StopFlag`], where they look.
+/// Runs fallible tasks of one pool that end together. The first failure cancels the tasks that have not started. Running
+/// tasks can poll the [`StopFlag`].
 ///
-/// Results come in the order of submission ([`join`](Self::join)) or as they end ([`next`](Self::next)), blocking or
+/// Returns results in the order of submission ([`join`](Self::join)) or as tasks end ([`next`](Self::next)), blocking or
 /// async. A task of a pool that waits for a group runs tasks of the group meanwhile, or lends its slot.
 ///
-/// Dropping a group cancels what has not started, and does not wait. Until then it keeps a few words for each task, from
-/// the first whose result has not been given out on.
+/// Dropping a group cancels the tasks that have not started, and does not wait.
+///
+/// **Memory**: a group keeps a few words for each task, beginning with the first task whose result it has not returned.
 ///
 /// # Cancel safety
-/// [`next_async`](Self::next_async) can be dropped and called again; no result is lost. [`join_async`](Self::join_async) takes
-/// the group: dropped, it drops that.
+/// [`next_async`](Self::next_async) can be dropped and called again; no result is lost. Dropping the future of
+/// [`join_async`](Self::join_async) drops the group.
 ///
 /// ```
 /// # use tollgate::WorkerPool;
@@ -50,7 +51,7 @@ pub struct Group<'p, 'j, T: Send, E: Send> {
 }
 
 enum Help<T, E> {
-    /// One more may have ended.
+    /// One more task may have ended.
     Again,
     Ended(usize, Result<Ran<T, E>, TaskError>),
     Wait,
@@ -69,14 +70,14 @@ impl<T: Send> Member for ScopedJoinHandle<'_, T> {
 }
 
 impl<'j> Pool<'j> {
-    /// A group of fallible tasks.
+    /// Creates a group of fallible tasks.
     pub fn group<T: Send, E: Send>(&self) -> Group<'_, 'j, T, E> {
         Submit::new(self).group()
     }
 }
 
 impl<'p, 'j> Submit<'p, Pool<'j>> {
-    /// A group of fallible tasks with these wishes.
+    /// Creates a group of fallible tasks with these options.
     pub fn group<T: Send, E: Send>(self) -> Group<'p, 'j, T, E> {
         Group {
             submit: self,
@@ -87,23 +88,24 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 }
 
 impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
-    /// An error does not stop the others, of those that are submitted from now on.
+    /// Keeps an error of a task submitted from now on from cancelling other tasks.
     pub fn keep_going(mut self) -> Self {
         self.members.keep_going();
         self
     }
 
-    /// Runs at most `limit` tasks of the group at once, of those that are submitted from now on. The others wait in the queue, and let the
-    /// tasks behind them pass. A task keeps its place in the group until it ends, also while it waits for another task. The limit does not
-    /// bind a task that the pool has handed back, as [`Unstarted`](super::Unstarted).
+    /// Runs at most `limit` tasks of the group at once, of those submitted from now on. The others wait in the queue, and the
+    /// tasks behind them overtake them. A task counts against the limit until it ends, even while it waits for another task.
+    /// The limit does not bind a task that the pool has returned as [`Unstarted`](super::Unstarted).
     ///
-    /// **Deadlock**: a task of the group that waits for another task of the group may wait for its own place.
+    /// **Deadlock**: a task of the group that waits for another task of the group may itself fill the limit that the other needs.
     ///
     /// # Errors
     /// [`PoolError::GroupLimit`]: a limit of 0.
     ///
     /// # Fairness
-    /// Tasks of the group start in the order of submission. A task that gets a place is the first of its priority.
+    /// Tasks of the group start in the order of submission. When the limit admits a waiting task, it is the first of its
+    /// priority.
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,21 +128,20 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
             return Err(PoolError::GroupLimit);
         }
         self.limit = Some(GroupLimit::new(limit));
-        // Entries have to keep it.
+        // Entries must keep their membership.
         self.submit.spec.plain = false;
         Ok(self)
     }
 
-    /// For tasks that look whether to go on.
+    /// Returns a flag by which tasks see that they should stop.
     pub fn stop_flag(&self) -> StopFlag {
         self.members.stop_flag()
     }
 
-    /// Submits a task, and returns its number: they count from zero. A full queue is dealt with as by
-    /// [`Submit::submit`].
+    /// Submits a task, and returns its number, counted from zero. Handles a full queue like [`Submit::submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task. It leaves a gap in the numbers.
+    /// [`Rejected`], with the task. Its number is not used again.
     pub fn submit<F>(&mut self, task: F) -> Result<usize, Rejected<F>>
     where
         F: FnOnce() -> Result<T, E> + Send + 'j,
@@ -148,7 +149,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
         E: 'j,
     {
         let (id, notice) = self.members.announce();
-        // Held here as well, to be handed back when the pool does not take it.
+        // Shared, to return the task if the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
         let limit = self.limit.as_ref();
@@ -162,34 +163,34 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
                 Ok(id)
             }
             Err(Rejected { task: wrapper, reason }) => {
-                let task = held.lock().take().expect("it has not run");
+                let task = held.lock().take().expect("the task has not run");
                 drop(wrapper);
                 Err(Rejected { task, reason })
             }
         }
     }
 
-    /// How many results are to come.
+    /// Returns the number of outstanding results.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// True when no result is to come.
+    /// Returns true when no result is outstanding.
     pub fn is_empty(&self) -> bool {
         self.members.len() == 0
     }
 
-    /// Cancels what has not started.
+    /// Cancels the tasks that have not started.
     pub fn cancel(&mut self) {
         self.members.cancel();
     }
 
-    /// The number and the result of the next task that has ended; `Ready(None)` when none is to come.
+    /// Polls for the next task that has ended, and returns its number and result; `Ready(None)` if none is outstanding.
     #[allow(clippy::type_complexity)]
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, Failed<E>>)>> {
         while self.members.len() > 0 {
             match self.members.poll_ended(cx.waker()) {
-                // It has ended but for a few moves.
+                // It ends within a few instructions.
                 Poll::Ready((id, Some(handle))) => {
                     if let Some((_, Some(first))) = self.members.first() {
                         first.leave();
@@ -207,7 +208,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
         Poll::Ready(None)
     }
 
-    /// Runs one task of the group here, or waits for it: a task of a pool lends its slot.
+    /// Runs one task of the group inline, or waits for it. A task of a pool lends its slot while it waits.
     fn help(&mut self, waker: &Waker) -> Help<T, E> {
         while let Some((_, member)) = self.members.first_to_help() {
             if let Some(handle) = member {
@@ -233,13 +234,13 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
         Help::Ended(id, outcome)
     }
 
-    /// Waits for the next task that ends, and returns its number and result; `None` when none is to come.
+    /// Waits for the next task that ends, and returns its number and result; `None` if none is outstanding.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
         block_on(None, |waker| self.poll_next(&mut Context::from_waker(waker))).flatten()
     }
 
-    /// [`next`](Self::next) without blocking the thread.
+    /// Waits like [`next`](Self::next), without blocking the thread.
     pub async fn next_async(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -247,7 +248,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     /// Waits until all have ended, and returns the results in the order of submission.
     ///
     /// # Errors
-    /// The first failure, in order of time. Those that had not started were cancelled.
+    /// The first failure, in order of time. It cancelled the tasks that had not started.
     pub fn join(mut self) -> Result<Vec<T>, Failed<E>> {
         let mut results = Results::default();
         while let Some((id, result)) = self.next() {
@@ -256,7 +257,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
         results.all_or_first()
     }
 
-    /// [`join`](Self::join) without blocking the thread.
+    /// Waits like [`join`](Self::join), without blocking the thread.
     ///
     /// # Errors
     /// As [`join`](Self::join).

@@ -1,4 +1,4 @@
-//! The handle to a task: its result, as a future or by blocking, and its cancellation.
+//! Task handles: the result, as a future or by blocking, and cancellation.
 
 use super::cell::Job;
 use super::core::Core;
@@ -14,28 +14,27 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The result of a task, once it is there. Dropping the handle lets the task run all the same.
+/// Waits for a task's result, and cancels the task. Dropping the handle does not cancel the task.
 ///
 /// # Tasks that wait for tasks
-/// A task of a pool that waits for another lends its slot meanwhile: tasks that are awaited may start on it, on one of at most 256
-/// threads beyond the limit. [`join`](Self::join) runs a task of the same pool that is still queued on the thread of its waiter, at
-/// most 16 within each other, unless its group has a limit. So tasks may submit tasks and wait for them, across pools, in pools of one.
+/// A task of a pool lends its slot while it waits for another task. An awaited task may start on the lent slot, on one of at most 256
+/// threads beyond the limit. [`join`](Self::join) runs a queued task of the same pool inline, on the waiter's thread, at most 16 deep,
+/// unless the task's group has a limit. So tasks may submit tasks and wait for them, across pools, and in pools of one worker.
 ///
-/// Permits are not lent: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was given. A
-/// task that waits for one which needs a permit that it holds itself, or that the task holds which waits for it, is told
-/// [`TaskError::WouldDeadlock`] at once, whether a permit is free or not. Where as many tasks wait as there are slots and 255 more,
-/// one more is told [`TaskError::TooManyParked`]. In both cases the task goes on, and a handle that was polled, or
-/// [joined](Self::join_by_ref), by reference is as before.
+/// A pool does not lend permits: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was
+/// given. A wait ends at once with [`TaskError::WouldDeadlock`] if the awaited task needs a permit that the waiter holds, or that a task
+/// which waits for the waiter holds. It does so whether a permit is free or not. If as many tasks wait as there are slots and 255 more, the
+/// next wait ends with [`TaskError::TooManyParked`]. In both cases the awaited task continues, and a handle that was polled, or
+/// [joined](Self::join_by_ref), by reference is unchanged.
 ///
-/// **Deadlock**: a pool sees no wait for anything else than a handle. It sees no cycle of tasks on threads that wait for each other's
-/// ends, by handles that were passed on. A task of a [scope](super::PoolBuilder::scope) keeps its slot while it waits for a task of
-/// another pool.
+/// **Deadlock**: a pool detects only waits for handles. It does not detect a cycle of tasks on threads that wait for each other by
+/// handles that were passed on. A task of a [scope](super::PoolBuilder::scope) keeps its slot while it waits for a task of another pool.
 ///
 /// # Cancel safety
-/// Polling can stop at any time: the result stays until it is taken.
+/// Polling can stop at any time: the task keeps its result until a caller takes it.
 ///
 /// # Panics
-/// A future that has been ready with a result must not be polled again.
+/// Polling again after the result was returned panics.
 #[must_use = "a handle that is dropped lets its task run unobserved"]
 pub struct ScopedJoinHandle<'j, T> {
     cell: Arc<dyn Job<T> + 'j>,
@@ -63,8 +62,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         }
     }
 
-    /// Runs the task here, inside of the one that waits for it, if it is queued and nothing else than a slot admits it. Returns whether it
-    /// has been looked after.
+    /// Runs the task inline, in its waiter, if the task is queued and needs only a slot. Returns whether it ran or expired.
     pub(super) fn help(&self) -> bool {
         let is_member = self.wishes.as_ref().is_some_and(|wishes| wishes.member.is_some());
         if self.core.settings.admission.is_gated() || is_member || !self.cell.is_queued() {
@@ -80,7 +78,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
             }
             return true;
         }
-        // It counts as one of the task that waits here, where that holds permits.
+        // On a thread that runs no task, the waits of the inlined task count as those of its waiter, which may hold permits.
         let under = if current().is_none() { self.cell.waiter() } else { None };
         let under = under.map(Under::enter);
         let ran = self.cell.run(&mut |payload| self.core.orphan(payload));
@@ -89,7 +87,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         true
     }
 
-    /// It is not waited for now.
+    /// Ends the wait: a lent slot is no longer lent for it.
     pub(super) fn leave(&mut self) {
         self.wait = None;
     }
@@ -98,7 +96,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         self.cell.is_queued()
     }
 
-    /// What stands for the task while it is awaited.
+    /// Returns the task's second entry, under which it starts while it is awaited.
     fn awaited(&self) -> Option<Entry<'j>> {
         let wishes = self.wishes.as_deref().cloned();
         let cell = Arc::clone(&self.cell) as _;
@@ -106,7 +104,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         self.cell.is_queued().then(entry)
     }
 
-    /// Waits: a task of a pool lends its slot.
+    /// Polls for the result. A task of a pool lends its slot while it waits.
     pub(super) fn poll_join(&mut self, waker: &Waker) -> Poll<Result<T, TaskError>> {
         match Waiter::current(&*self.core) {
             Some(waiter) if self.wait.as_ref().is_some_and(|wait| wait.is_by(&waiter)) => {}
@@ -135,28 +133,29 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         }
     }
 
-    /// The result of a task that has ended, but for a few moves.
+    /// Returns the result of a task that ends within a few instructions.
     pub(super) fn take_result(self) -> Result<T, TaskError> {
         let result = block_on(None, |waker| self.cell.poll_result(waker));
-        // Without a bound it waits until there is one.
+        // An unbounded wait always returns a result.
         result.unwrap_or(Err(TaskError::Abandoned))
     }
 
     /// Waits for the result.
     ///
     /// # Errors
-    /// [`TaskError`]: it panicked, or never started.
+    /// [`TaskError`]: the task panicked, or never started.
     pub fn join(mut self) -> Result<T, TaskError> {
         self.join_by_ref()
     }
 
-    /// Waits for the result, and keeps the handle: to join again, when the wait was refused. See [`TaskError::WouldDeadlock`].
+    /// Waits for the result, and keeps the handle, so that a caller can join again after a refused wait. See
+    /// [`TaskError::WouldDeadlock`].
     ///
     /// # Errors
     /// As [`join`](Self::join).
     ///
     /// # Panics
-    /// When the result has been taken before.
+    /// If the result was taken before.
     pub fn join_by_ref(&mut self) -> Result<T, TaskError> {
         self.help();
         let result = block_on(None, |waker| self.poll_join(waker));
@@ -166,15 +165,15 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     /// Waits for the result for at most `patience`.
     ///
     /// # Errors
-    /// The handle itself when the time is over: the task goes on.
+    /// The handle itself on a timeout: the task continues.
     pub fn join_timeout(mut self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
         let joined = block_on(Some(patience), |waker| self.poll_join(waker));
         self.wait = None;
         joined.ok_or(self)
     }
 
-    /// Takes the task back, if it has not started: its result is [`TaskError::Cancelled`] then. False when it is too
-    /// late; a task that runs is not interrupted.
+    /// Cancels the task, if it has not started: its result is then [`TaskError::Cancelled`]. Returns false when it is too
+    /// late. Does not interrupt a running task.
     pub fn cancel(&self) -> bool {
         let ended = self.cell.refuse_aside(TaskError::Cancelled);
         if ended {
@@ -185,15 +184,15 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         ended
     }
 
-    /// True once the result is there.
+    /// Returns true once the task has a result.
     pub fn is_finished(&self) -> bool {
         self.cell.is_done()
     }
 
-    /// The result, if it is there.
+    /// Returns the result, if the task has one.
     ///
     /// # Errors
-    /// The handle itself when it is not.
+    /// The handle itself if it has none yet.
     pub fn try_join(self) -> Result<Result<T, TaskError>, Self> {
         match self.cell.poll_result(Waker::noop()) {
             Poll::Ready(result) => Ok(result),

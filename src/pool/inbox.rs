@@ -1,7 +1,7 @@
-//! Where submitted tasks are put, under a lock of its own: a submission touches one line of memory, and workers empty it
-//! into the lanes, all of it at once, whenever they have the pool's lock.
+//! The injector: receives submitted tasks under a lock of its own. A submission touches one cache line. Each worker that holds
+//! the pool's lock moves all injected tasks into the priority queue.
 //!
-//! The locks are taken in this order: the pool's, a shelf's, this one.
+//! Lock order: the pool's, a local queue's, the injector's.
 
 use super::entry::{Entry, Left};
 use super::lanes::{Lanes, Ranked};
@@ -12,30 +12,30 @@ use std::collections::VecDeque;
 
 pub(super) struct Inbox<'j> {
     tray: Mutex<Tray<'j>>,
-    /// A copy of the tray's length, for what looks without the lock.
+    /// A copy of the number of tasks, for readers without the lock.
     len: AtomicUsize,
 }
 
 pub(super) struct Tray<'j> {
     tasks: VecDeque<Entry<'j>>,
-    /// Whether one of them is not common.
+    /// True if one of them is not common.
     special: bool,
-    /// No more are taken.
+    /// True once the pool takes no more tasks.
     closed: bool,
-    /// No worker looks for work, and there is one to call: a submission calls. See `core.rs` for when that is written.
+    /// True while no worker looks for work and one could be called: then a submission calls. The module docs of `core` name its writer.
     pub(super) calls: bool,
-    /// Elsewhere: the rest is one line of memory.
+    /// Boxed, since the other fields fit in one cache line.
     spent: Box<Spent<'j>>,
-    /// There is some.
+    /// True if `spent` is not empty.
     any_spent: bool,
 }
 
-/// What a submission does, after the lock.
+/// The steps that a submission takes after it has released the lock.
 #[must_use]
 pub(super) struct Put<'j> {
-    /// It calls a worker.
+    /// True if it calls a worker.
     pub(super) calls: bool,
-    /// It frees this.
+    /// The memory that it frees.
     pub(super) spent: Option<[Option<Left<'j>>; 2]>,
 }
 
@@ -60,16 +60,17 @@ impl<'j> Inbox<'j> {
     }
 
     fn note_len(&self, tray: &Tray<'j>) {
-        // Relaxed: a hint. What acts on it takes the lock.
+        // Relaxed: a hint for `seems_empty`. A worker that acts on it takes the lock.
         self.len.store(tray.tasks.len(), Ordering::Relaxed);
     }
 
     #[inline]
     pub(super) fn seems_empty(&self) -> bool {
+        // Relaxed: a hint, stored by `note_len`.
         self.len.load(Ordering::Relaxed) == 0
     }
 
-    /// Puts one in, or hands it back when no more are taken. `into` only converts.
+    /// Injects a task, or returns it when the pool is closed. `into` only converts.
     #[inline]
     pub(super) fn put<J>(&self, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<Put<'j>, J> {
         let mut tray = self.lock();
@@ -84,8 +85,8 @@ impl<'j> Inbox<'j> {
         })
     }
 
-    /// Puts the first `n` of `jobs` in, in order, and adds what is to be freed to `spent`. None, and nothing is taken, when
-    /// no more are.
+    /// Injects the first `n` of `jobs`, in order, and adds the memory that the caller frees to `spent`. Returns `None`, and
+    /// takes no task, when the pool is closed.
     pub(super) fn put_all<J>(
         &self,
         jobs: &mut Vec<J>,
@@ -111,7 +112,7 @@ impl<'j> Inbox<'j> {
         })
     }
 
-    /// Moves everything into `lanes`, and says how many.
+    /// Moves all tasks into `lanes`, and returns their number.
     pub(super) fn empty(&self, tray: &mut Tray<'j>, lanes: &mut Lanes<Entry<'j>>) -> usize {
         let uniform = !std::mem::take(&mut tray.special);
         let moved = lanes.take_over(&mut tray.tasks, uniform);
@@ -135,7 +136,7 @@ impl<'j> Tray<'j> {
         self.closed = true;
     }
 
-    /// Takes over what is left of tasks that have run, for those who submit.
+    /// Takes over the memory of tasks that have run, for submitters to free.
     #[inline]
     pub(super) fn take_over(&mut self, spent: &mut Box<Spent<'j>>) {
         if !self.any_spent && !spent.is_empty() {
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_submission_touches_is_one_line() {
+    fn a_submission_touches_one_cache_line() {
         assert!(size_of::<Inbox<'_>>() <= 64, "{}", size_of::<Inbox<'_>>());
     }
 }

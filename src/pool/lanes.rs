@@ -1,20 +1,20 @@
-//! The order of the queue: one lane for each priority, first come first served within it.
+//! A priority queue: one lane for each priority, first come, first served within it.
 //!
-//! Plain data, for its owner's lock. It runs nothing and drops nothing of a user's.
+//! Plain data, behind its owner's lock. It runs and drops no user code.
 
 use super::entry::{AGEING, Priority};
 use std::collections::VecDeque;
 
-/// What can stand in a lane.
+/// An element of a lane.
 pub(super) trait Ranked {
     fn priority(&self) -> Priority;
-    /// True for what has normal priority and nothing special about it: it can be thrown out, and takes one place.
+    /// Returns true for an entry of normal priority and weight 1, without options.
     fn is_common(&self) -> bool;
-    /// True while it has neither started nor been refused.
+    /// Returns true until the entry has started or was refused.
     fn is_live(&self) -> bool;
 }
 
-/// Where an entry is that is the first of its lane. It stays valid after the entry is gone, and then finds nothing.
+/// The position of an entry at the head of its lane. Finds nothing once the entry has left the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     lane: usize,
@@ -24,14 +24,14 @@ pub(super) struct Place {
 pub(super) struct Lanes<E> {
     /// By priority, the lowest first.
     lanes: [VecDeque<E>; 3],
-    /// How many times each lane has had another front, or more.
+    /// Upper bounds on the number of times each lane's head has changed.
     gone: [u64; 3],
     len: usize,
-    /// How many of them are not common.
+    /// The number of entries that are not common.
     special: usize,
-    /// How many were preferred to a waiting one of lower priority since the lowest was served.
+    /// The number of entries that overtook a waiting one of lower priority since ageing last served a lane.
     preferred: u32,
-    /// The lane that was served last because of that.
+    /// The lane that ageing served last.
     aged: usize,
 }
 
@@ -62,7 +62,7 @@ impl<E: Ranked> Lanes<E> {
         }
     }
 
-    /// True when one is like another: all are common.
+    /// Returns true when all entries are common.
     #[inline]
     pub(super) fn is_uniform(&self) -> bool {
         self.special == 0
@@ -77,7 +77,7 @@ impl<E: Ranked> Lanes<E> {
         self.lanes[entry.priority() as usize].push_back(entry);
     }
 
-    /// Takes over what stands in `queue`, in order, and says how many. `uniform` when all of them are common.
+    /// Takes over the entries of `queue`, in order, and returns their number. `uniform` says that all of them are common.
     pub(super) fn take_over(&mut self, queue: &mut VecDeque<E>, uniform: bool) -> usize {
         let n = queue.len();
         if !uniform {
@@ -86,7 +86,7 @@ impl<E: Ranked> Lanes<E> {
         }
         let lane = &mut self.lanes[Priority::Normal as usize];
         if lane.is_empty() {
-            // Nothing is moved: each goes on in the memory of the other.
+            // Swapping the buffers moves no entry.
             std::mem::swap(lane, queue);
         } else {
             lane.append(queue);
@@ -95,7 +95,7 @@ impl<E: Ranked> Lanes<E> {
         n
     }
 
-    /// Puts back what had been taken out, before all others of its priority.
+    /// Puts an entry back at the head of its priority.
     pub(super) fn push_front(&mut self, entry: E) {
         self.len += 1;
         if !entry.is_common() {
@@ -106,7 +106,7 @@ impl<E: Ranked> Lanes<E> {
         self.lanes[lane].push_front(entry);
     }
 
-    /// The same, but behind those in front that are `back` already.
+    /// Puts an entry back behind the leading entries of its priority for which `is_back` is true.
     pub(super) fn put_back(&mut self, entry: E, is_back: impl Fn(&E) -> bool) {
         let lane = entry.priority() as usize;
         match self.lanes[lane].iter().take_while(|entry| is_back(entry)).count() {
@@ -119,7 +119,7 @@ impl<E: Ranked> Lanes<E> {
         }
     }
 
-    /// The entry that is next by priority, age and arrival.
+    /// Returns the position of the next entry by priority, age and arrival.
     #[inline]
     pub(super) fn first(&self) -> Option<Place> {
         if self.len == 0 {
@@ -136,7 +136,7 @@ impl<E: Ranked> Lanes<E> {
         })
     }
 
-    /// The entry that is first in its lane, and has this place.
+    /// Returns the entry at this position, if it still heads its lane.
     #[inline]
     pub(super) fn get(&self, place: Place) -> Option<&E> {
         if self.gone[place.lane] != place.number {
@@ -145,7 +145,7 @@ impl<E: Ranked> Lanes<E> {
         self.lanes[place.lane].front()
     }
 
-    /// Takes that entry out to start it: the order by priority counts it.
+    /// Takes out the entry at this position to start it, and counts it for ageing.
     #[inline]
     pub(super) fn take(&mut self, place: Place) -> Option<E> {
         if self.special > 0 && self.get(place).is_some() {
@@ -154,7 +154,7 @@ impl<E: Ranked> Lanes<E> {
         self.remove(place)
     }
 
-    /// Takes that entry out.
+    /// Takes out the entry at this position.
     #[inline]
     pub(super) fn remove(&mut self, place: Place) -> Option<E> {
         self.get(place)?;
@@ -170,7 +170,7 @@ impl<E: Ranked> Lanes<E> {
         self.take(self.first()?)
     }
 
-    /// The next `n` in line, or all there are, where all are common.
+    /// Takes out the next `n` entries, or all if there are fewer. All entries must be common.
     #[inline]
     pub(super) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = E> {
         let n = n.min(self.len);
@@ -187,12 +187,12 @@ impl<E: Ranked> Lanes<E> {
         if self.preferred < AGEING {
             return Some(highest);
         }
-        // Those of the lower priorities in turn: else one between two that always have tasks would starve.
+        // Ageing alternates between the lower lanes: otherwise a lane between two that always have tasks would starve.
         let above = (self.aged + 1..highest).find(|&lane| !self.lanes[lane].is_empty());
         Some(above.unwrap_or(lowest))
     }
 
-    /// One of this lane starts.
+    /// Counts the start of an entry of this lane, for ageing.
     #[cold]
     fn count(&mut self, lane: usize) {
         let lowest = self.lanes.iter().position(|lane| !lane.is_empty());
@@ -206,24 +206,24 @@ impl<E: Ranked> Lanes<E> {
         }
     }
 
-    /// The first of the lowest priority that there is.
+    /// Returns the head of the lowest lane that is not empty.
     pub(super) fn lowest(&self) -> Option<&E> {
         self.lanes.iter().find_map(|lane| lane.front())
     }
 
-    /// Takes out the one that has waited longest of the lowest priority there is: the first to be thrown out.
+    /// Takes out the head of the lowest lane that is not empty: the first entry to evict.
     pub(super) fn evict(&mut self) -> Option<E> {
         let lane = self.lanes.iter().position(|lane| !lane.is_empty())?;
         let number = self.gone[lane];
         self.remove(Place { lane, number })
     }
 
-    /// Takes out what has been cancelled, or been run by the task that waited for it.
+    /// Takes out the entries that were cancelled, or that their waiters ran inline.
     pub(super) fn purge(&mut self) -> Vec<E> {
         let mut dead = Vec::new();
         for (lane, gone) in self.lanes.iter_mut().zip(&mut self.gone) {
             purge(lane, &mut dead);
-            // Another may be its first now.
+            // Its head may have changed.
             *gone = gone.wrapping_add(1);
         }
         self.len -= dead.len();
@@ -233,8 +233,8 @@ impl<E: Ranked> Lanes<E> {
         dead
     }
 
-    /// Takes out everything, in the order in which it would have been served but for ageing. Those that were set `aside` are before all
-    /// others of their priority but those that have been put back.
+    /// Takes out all entries, in the order of service without ageing. Entries `aside` precede all others of their priority, except those
+    /// that were put back.
     pub(super) fn drain(&mut self, aside: impl Iterator<Item = E>, is_back: impl Fn(&E) -> bool) -> Vec<E> {
         (self.len, self.special) = (0, 0);
         let mut behind = [const { VecDeque::new() }; 3];
@@ -247,7 +247,7 @@ impl<E: Ranked> Lanes<E> {
     }
 }
 
-/// Moves what is dead out of `entries`, whose order stays.
+/// Moves the dead entries out of `entries`, and preserves the order of the rest.
 pub(super) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Vec<E>) {
     let live = VecDeque::with_capacity(entries.len());
     for entry in std::mem::replace(entries, live) {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_is_served_after_so_many_that_were_preferred() {
+    fn the_lowest_priority_is_served_after_the_bound_of_overtakers() {
         let mut lanes = Lanes::new();
         lanes.push(entry(Priority::Low, 7));
         for _ in 0..100 {
@@ -287,9 +287,9 @@ mod tests {
         assert_eq!(before.count() as u32, AGEING);
     }
 
-    /// Given endless tasks of the highest and the lowest priority, then those between have their turns.
+    /// Given many tasks of the highest and the lowest priority, a task of the priority between is still served.
     #[test]
-    fn none_starves_between_two_priorities() {
+    fn a_priority_between_two_others_does_not_starve() {
         let mut lanes = Lanes::new();
         for _ in 0..100 {
             lanes.push(entry(Priority::Low, 1));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_alike_again_once_the_special_ones_have_gone() {
+    fn the_queue_is_uniform_again_once_its_special_entries_have_left() {
         let mut lanes = Lanes::new();
         lanes.push(entry(Priority::Normal, 1));
         assert!(lanes.is_uniform());
@@ -314,10 +314,10 @@ mod tests {
         assert_eq!((lanes.is_uniform(), lanes.len()), (true, 0));
     }
 
-    /// Given tasks of weights 1 to 5, of which the third may be of high priority, when they are taken over in two parts, then
-    /// they come in order.
+    /// Given tasks of weights 1 to 5, the third perhaps of high priority, when the queue takes them over in two parts, then
+    /// they leave it in order.
     #[test]
-    fn what_is_taken_over_stands_behind_what_was_there() {
+    fn entries_taken_over_queue_behind_earlier_ones() {
         for (special, expected) in [(false, [1, 2, 3, 4, 5]), (true, [3, 1, 2, 4, 5])] {
             let made = |weight| match weight {
                 3 if special => entry(Priority::High, weight),
@@ -334,9 +334,10 @@ mod tests {
         }
     }
 
-    /// The same for common ones, which are not looked at one by one: into an empty lane, and behind others.
+    /// Given common entries, which the queue takes over without looking at each, into an empty lane and behind others, then
+    /// they leave it in order.
     #[test]
-    fn what_is_common_is_taken_over_in_order() {
+    fn common_entries_are_taken_over_in_order() {
         let ran = Mutex::new(Vec::new());
         let mut lanes = Lanes::new();
         for part in [0..2, 2..5] {
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn many_are_taken_from_the_front_and_no_more_than_there_are() {
+    fn pop_many_takes_from_the_front_and_at_most_all_entries() {
         let mut lanes = Lanes::new();
         (0..5).for_each(|_| lanes.push(entry(Priority::Normal, 1)));
         assert_eq!((lanes.pop_many(3).count(), lanes.len()), (3, 2));
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_evicted_is_the_oldest_of_the_lowest() {
+    fn eviction_takes_the_oldest_entry_of_the_lowest_priority() {
         let mut lanes = Lanes::new();
         lanes.push(entry(Priority::Normal, 1));
         lanes.push(entry(Priority::Low, 2));

@@ -1,13 +1,13 @@
-//! What a worker has taken from the queue and not started. It lies where every worker may take it. Only common tasks get
-//! here: of normal priority and weight one, without wishes.
+//! A worker's local queue: tasks that it has taken and not started, and that every worker may take. It holds only common tasks: of normal
+//! priority and weight 1, without options.
 //!
-//! A task on a shelf keeps its place in the queue. The worker gives the places of those that it starts back all at once,
-//! before it looks at the queue again: until then it owes them. No submission is turned away, or kept waiting, for a place
-//! that is owed: one that finds no room presses, and collects what is owed.
+//! A task in a local queue still counts against the queue's capacity. A worker gives back the capacity of its started tasks together,
+//! before it looks at the queue again; until then it owes that capacity. Owed capacity neither refuses a submission nor keeps one waiting:
+//! a submission that finds the queue full presses, and collects the owed capacity.
 //!
-//! Others take from a shelf when the queue is empty. It may never be, so a shelf has a date, by the count of tasks that are
-//! taken: those that still lie there then go back in front of the queue. The worker that takes one of them next starts it, and may
-//! take others onto a shelf again, behind it: so that befalls a task no more often than there are tasks on a shelf.
+//! Other workers take from a local queue when the priority queue is empty, which may never happen. So a local queue has a due date, counted
+//! in tasks taken: then its remaining tasks go back to the front of the priority queue. The worker that takes the first of them starts it,
+//! and may move others to a local queue again. So a task goes back at most as many times as a local queue holds tasks.
 
 use super::entry::Entry;
 use super::lanes::{Lanes, purge};
@@ -17,12 +17,12 @@ use std::collections::VecDeque;
 pub(super) struct Shelf<'j> {
     entries: VecDeque<Entry<'j>>,
     owed: usize,
-    /// When so many have been taken, what lies here is due.
+    /// The number of tasks taken at which the entries are due.
     due: u64,
 }
 
 impl<'j> Shelf<'j> {
-    /// The next task for the worker itself, which owes its place from now on.
+    /// Takes the next task for the owner to start. The owner then owes its capacity.
     #[inline]
     pub(super) fn start_next(&mut self) -> Option<Entry<'j>> {
         let entry = self.take()?;
@@ -30,19 +30,19 @@ impl<'j> Shelf<'j> {
         Some(entry)
     }
 
-    /// The next task for another worker, which gives its place back.
+    /// Takes the next task for another worker, which gives back its capacity.
     #[inline]
     pub(super) fn take(&mut self) -> Option<Entry<'j>> {
         self.entries.pop_front()
     }
 
-    /// Takes `n` common tasks from the queue, if it has so many, until `due`.
+    /// Takes `n` common tasks from the queue, or all if there are fewer, until `due`.
     pub(super) fn load(&mut self, n: usize, due: u64, lanes: &mut Lanes<Entry<'j>>) {
         self.entries.extend(lanes.pop_many(n));
         self.due = due;
     }
 
-    /// When what lies here is due, if there is anything.
+    /// Returns the due date, unless the local queue is empty.
     pub(super) fn due(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.due)
     }
@@ -55,19 +55,19 @@ impl<'j> Shelf<'j> {
         self.entries.len()
     }
 
-    /// Takes all of them.
+    /// Takes all tasks.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<'j>> {
         self.entries.drain(..)
     }
 
-    /// How many places have to be given back, by the caller.
+    /// Takes the number of tasks whose capacity is owed. The caller gives it back.
     #[inline]
     #[must_use]
     pub(super) fn owed(&mut self) -> usize {
         std::mem::take(&mut self.owed)
     }
 
-    /// Takes out what has been cancelled, or been run by the task that waited for it. Its places are given back by the caller.
+    /// Takes out the tasks that were cancelled, or that their waiters ran inline. The caller gives back their capacity.
     pub(super) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
         purge(&mut self.entries, dead);
     }

@@ -1,4 +1,4 @@
-//! How a pool ended.
+//! The report of a shutdown.
 
 use super::core::Core;
 use super::end_wait::EndWait;
@@ -9,13 +9,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What was left when a pool ended.
+/// The tasks that were unstarted or running when a pool ended.
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
 pub struct Report<'j> {
-    /// The tasks that have not started, in the order in which they would have. Run them, or drop them.
+    /// The tasks that have not started, in the order in which they would have started. Run or drop them.
     pub unstarted: Vec<Unstarted<'j>>,
-    /// How many tasks were running, and run on.
+    /// The number of tasks that were running. They continue.
     pub running: usize,
     core: Arc<Core<'j>>,
 }
@@ -31,13 +31,13 @@ impl<'j> Report<'j> {
         }
     }
 
-    /// True when every task that was let in has ended.
+    /// Returns true if every accepted task had ended.
     pub fn is_clean(&self) -> bool {
         self.unstarted.is_empty() && self.running == 0
     }
 
-    /// Waits until the tasks that were running have ended and the threads have gone. False, at once, in a task of the pool, which
-    /// would wait for itself.
+    /// Waits until the running tasks and the threads have ended. Returns false at once in a task of the pool, which would wait
+    /// for itself.
     ///
     /// ```
     /// # use std::{sync::mpsc, time::Duration};
@@ -57,7 +57,7 @@ impl<'j> Report<'j> {
         self.wait_within(None)
     }
 
-    /// The same, for at most `patience`. False when the time was over.
+    /// Waits like [`wait`](Self::wait), for at most `patience`. Returns false on a timeout.
     pub fn wait_timeout(&self, patience: Duration) -> bool {
         self.wait_within(Some(patience))
     }

@@ -1,5 +1,5 @@
-//! A closure inside its entry: most capture a few words, and memory that one thread makes, another reads and a third
-//! frees is most of what a small task costs.
+//! Small closures, stored inside their entries. Most closures capture a few words. Memory that one thread allocates, another
+//! reads and a third frees is most of a small task's cost.
 
 use super::cell::Ran;
 use super::entry::run_quietly;
@@ -8,13 +8,13 @@ use stackfuture::StackFuture;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-/// As many bytes as make an entry one line of the cache.
+/// The number of bytes that makes an entry one cache line.
 const BYTES: usize = 48;
 
 pub(super) struct Small<'j>(StackFuture<'j, (), BYTES>);
 
-/// A closure as a future, which is ready at the first poll: what there is to put things of any type into a place of fixed
-/// size, in safe code, takes futures.
+/// A closure as a future that is ready at the first poll: `StackFuture`, which stores a value of any type in a fixed size
+/// without unsafe code here, takes futures.
 struct Once<F>(Option<F>);
 
 /// The closure is moved out before it runs.
@@ -32,22 +32,22 @@ impl<F: FnOnce()> Future for Once<F> {
 }
 
 impl<'j> Small<'j> {
-    /// True of closures that are small enough.
+    /// Returns true if closures of this type fit.
     pub(super) const fn fits<F>() -> bool {
         StackFuture::<'_, (), BYTES>::has_space_for::<Once<F>>()
             && StackFuture::<'_, (), BYTES>::has_alignment_for::<Once<F>>()
     }
 
-    /// Of one that [`fits`](Self::fits).
+    /// Stores a closure that [`fits`](Self::fits).
     #[inline]
     pub(super) fn new<F: FnOnce() + Send + 'j>(task: F) -> Self {
         match StackFuture::try_from(Once(Some(task))) {
             Ok(place) => Self(place),
-            Err(_) => unreachable!("it fits"),
+            Err(_) => unreachable!("the closure fits"),
         }
     }
 
-    /// Runs it. Nothing is left of it then.
+    /// Runs the closure, and leaves no memory to free.
     #[inline]
     pub(super) fn run(self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         let mut task = pin!(self.0);
@@ -72,12 +72,12 @@ mod tests {
     struct Aligned(u8);
 
     #[test]
-    fn an_entry_is_one_line_and_has_room_for_five_words() {
+    fn an_entry_is_one_cache_line_and_holds_five_words() {
         assert_eq!(size_of::<Entry<'_>>(), 64);
         let (five, six, aligned) = ([0usize; 5], [0usize; 6], Aligned(0));
         assert!(fits(&move || _ = black_box(five)));
         assert!(!fits(&move || _ = black_box(six)) && !fits(&move || _ = black_box(&aligned).0));
-        // And for six where one of them is never null.
+        // Six fit if one of them is never null.
         let text = (String::new(), [0usize; 3]);
         assert!(fits(&move || _ = black_box(text)));
     }

@@ -1,25 +1,25 @@
-//! What is left of tasks that have run: memory, which goes back to those that submit.
+//! Deferred frees: submitters free the memory of tasks that have run.
 //!
-//! A small closure leaves none. Of others an allocator is slow where one thread makes what another frees, and slower still
-//! where both do so at once. So workers free little themselves: they hand over what is left of tasks that are not large
-//! when they take the lock of the pool for new ones; from there it comes into the inbox, and each submission, which has
-//! the lock of that, frees what is left of two.
+//! A small closure leaves no memory. An allocator is slow if one thread frees the memory that another allocated, and slower if
+//! both do so at once. So workers free little themselves. They pass on the memory of tasks that are not large when they take the
+//! pool's lock for new ones. From there it moves into the injector. Each submission takes the memory of two tasks under the injector's
+//! lock, and frees it afterwards.
 
 use super::entry::Left;
 
-/// How many lie with the pool's lock, at most, and as many again in the inbox; workers free what is beyond.
+/// The maximum number of items behind the pool's lock, and again in the injector. Workers free the excess.
 const MOST: usize = 128;
-/// How many a worker gathers until then, at most.
+/// The maximum number of items that a worker gathers until it takes the lock.
 const GATHERED: usize = 16;
-/// What takes more bytes is freed at once.
+/// The maximum size in bytes of a gathered item. A worker frees larger ones at once.
 const SMALL: usize = 256;
 
-/// Of one worker.
+/// The items of one worker.
 #[derive(Default)]
 pub(super) struct Gathered<'j>(Vec<Left<'j>>);
 
 impl<'j> Gathered<'j> {
-    /// What is left of a task that has run. Not to be called under a lock.
+    /// Adds the memory of a task that has run. Frees memory, so callers hold no lock.
     #[inline]
     pub(super) fn add(&mut self, left: Left<'j>) {
         if self.0.len() == GATHERED {
@@ -31,12 +31,12 @@ impl<'j> Gathered<'j> {
     }
 }
 
-/// Of the whole pool.
+/// The items of the whole pool.
 #[derive(Default)]
 pub(super) struct Spent<'j>(Vec<Left<'j>>);
 
 impl<'j> Spent<'j> {
-    /// Takes over as much as there is room for.
+    /// Takes over as many items as fit.
     pub(super) fn take_over(&mut self, gathered: &mut Gathered<'j>) {
         let fit = gathered.0.len().min(MOST - self.0.len());
         self.0.extend(gathered.0.drain(..fit));
@@ -46,14 +46,14 @@ impl<'j> Spent<'j> {
         self.0.is_empty()
     }
 
-    /// What one submission frees, after the lock.
+    /// Takes out two items, which one submission frees after it has released the lock.
     #[inline]
     #[must_use]
     pub(super) fn two(&mut self) -> [Option<Left<'j>>; 2] {
         [self.0.pop(), self.0.pop()]
     }
 
-    /// What the submission of `n` tasks frees, after the lock.
+    /// Takes out `2 * n` items, which the submission of `n` tasks frees after it has released the lock.
     pub(super) fn many(&mut self, n: usize) -> impl Iterator<Item = Left<'j>> {
         let rest = self.0.len().saturating_sub(2 * n);
         self.0.drain(rest..)
@@ -69,11 +69,11 @@ mod tests {
 
     fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Left<'j> {
         let (_, left) = Entry::own(Caller::current(), task, &Spec::DEFAULT).run_and_leave(&mut |_| ());
-        left.expect("it is too large to lie in the entry")
+        left.expect("the closure is too large for the entry")
     }
 
     #[test]
-    fn no_more_is_gathered_or_kept_than_so_many_and_nothing_large() {
+    fn deferred_frees_are_bounded_and_exclude_large_items() {
         let (mut gathered, mut spent) = (Gathered::default(), Spent::default());
         let (large, small) = ([0u8; SMALL], [0u8; SMALL - 1]);
         gathered.add(ran(move || _ = std::hint::black_box(large)));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn each_submission_frees_two() {
+    fn each_submission_frees_two_items() {
         let mut spent = Spent::default();
         let mut gathered = Gathered::default();
         let large = [0u8; 100];

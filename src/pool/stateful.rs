@@ -1,4 +1,4 @@
-//! A pool of threads whose tasks are given a state: a connection, a parser, a buffer.
+//! A pool of threads that lends each task a state: a connection, a parser, a buffer.
 
 use super::builder::Builder;
 use super::error::{PoolError, Rejected, TaskError};
@@ -23,11 +23,11 @@ pub struct StatefulBuilder<S> {
 type Make<S> = dyn Fn() -> S + Send + Sync;
 
 impl Builder<Threads> {
-    /// A pool whose tasks are given a state that `make` makes, one at a time: at most as many states exist as tasks run at once. A state
-    /// is made when a task finds none idle, on the thread of the task. One whose task panics is dropped, and made anew. Set the number of
-    /// workers before; the states of a pool with given [`slots`](Self::slots) are as many as those.
+    /// Gives each task exclusive use of a state made by `make`. The number of states is at most the number of tasks that run at once. If
+    /// no state is idle, `make` runs on the thread of the task. A state whose task panics is dropped, and `make` replaces it. Set the
+    /// number of workers before; a pool with given [`slots`](Self::slots) has as many states as slots.
     ///
-    /// A state is not lent: a task that waits for another task of the pool is told [`TaskError::WouldDeadlock`].
+    /// A waiting task does not lend its state. A task that waits for another task of the pool gets [`TaskError::WouldDeadlock`].
     ///
     /// ```
     /// # use tollgate::WorkerPool;
@@ -46,7 +46,7 @@ impl Builder<Threads> {
         make: impl Fn() -> S + Send + Sync + 'static,
     ) -> StatefulBuilder<S> {
         if self.common.given_slots().is_none() {
-            // Permits are not lent as slots are. The number is checked when the pool is built.
+            // A waiting task lends slots, not permits. `build` checks the number.
             let most = self.kind.most().min(MAX_WORKERS);
             self = self.slots(Arc::new(Semaphore::new(most)));
         }
@@ -56,7 +56,7 @@ impl Builder<Threads> {
 }
 
 impl<S: Send + 'static> StatefulBuilder<S> {
-    /// Builds the pool and starts the least of its threads. It makes no state.
+    /// Builds the pool and starts its minimum of threads. Makes no state.
     ///
     /// # Errors
     /// As [`PoolBuilder::build`](super::PoolBuilder::build).
@@ -78,7 +78,7 @@ impl<S> fmt::Debug for StatefulBuilder<S> {
     }
 }
 
-/// The states that no task has, the last to come back first.
+/// The idle states: the last one returned is the first one reused.
 struct States<S> {
     idle: Mutex<Vec<S>>,
     make: Box<Make<S>>,
@@ -90,7 +90,7 @@ impl<S> States<S> {
         idle.unwrap_or_else(|| (self.make)())
     }
 
-    /// `most` are kept.
+    /// Returns a state, or drops it if `most` are idle.
     fn give_back(&self, state: S, most: usize) {
         let mut idle = self.idle.lock();
         if idle.len() < most {
@@ -101,8 +101,8 @@ impl<S> States<S> {
     }
 }
 
-/// A [`WorkerPool`] whose tasks are given a state: see [`PoolBuilder::workers_with`](super::PoolBuilder::workers_with). It is a
-/// `WorkerPool` for all else: for verbs that it does not have itself, [`with`](Self::with) makes a task of the kind they take.
+/// A [`WorkerPool`] that gives each task a state: see [`PoolBuilder::workers_with`](super::PoolBuilder::workers_with).
+/// Dereferences to the `WorkerPool`. For methods that it does not have itself, [`with`](Self::with) makes a task that they take.
 ///
 /// ```
 /// # use tollgate::{WorkerPool, pool::Priority};
@@ -118,14 +118,14 @@ pub struct StatefulPool<S> {
 }
 
 impl<S: Send + 'static> StatefulPool<S> {
-    /// The task, given a state while it runs.
+    /// Wraps a task so that it takes a state while it runs.
     pub fn with<T>(&self, task: impl FnOnce(&mut S) -> T + Send + 'static) -> impl FnOnce() -> T + Send + 'static {
         let (states, slots) = (
             Arc::clone(&self.states),
             self.pool.core().settings.admission.slots.clone(),
         );
         move || {
-            // Dropped with it, when the task panics.
+            // A panic of the task drops the state.
             let mut state = states.take();
             let result = task(&mut state);
             states.give_back(state, slots.map_or(0, |slots| slots.limit()));
@@ -133,10 +133,10 @@ impl<S: Send + 'static> StatefulPool<S> {
         }
     }
 
-    /// As [`WorkerPool::submit`], with a state.
+    /// Submits like [`WorkerPool::submit`], with a state.
     ///
     /// # Errors
-    /// [`Rejected`], with the task as [`with`](Self::with) makes it: it can be run where it is.
+    /// [`Rejected`], with the task as [`with`](Self::with) wraps it: the caller can run it.
     pub fn submit<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut S) -> T + Send + 'static,
@@ -144,7 +144,7 @@ impl<S: Send + 'static> StatefulPool<S> {
         self.pool.submit(self.with(task))
     }
 
-    /// As [`WorkerPool::try_submit`], with a state.
+    /// Submits like [`WorkerPool::try_submit`], with a state.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -155,7 +155,7 @@ impl<S: Send + 'static> StatefulPool<S> {
         self.pool.try_submit(self.with(task))
     }
 
-    /// As [`WorkerPool::execute`], with a state.
+    /// Submits like [`WorkerPool::execute`], with a state.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -166,7 +166,7 @@ impl<S: Send + 'static> StatefulPool<S> {
         self.pool.execute(self.with(task))
     }
 
-    /// As [`WorkerPool::run`], with a state.
+    /// Runs a task like [`WorkerPool::run`], with a state.
     ///
     /// # Errors
     /// As [`WorkerPool::run`].

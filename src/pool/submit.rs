@@ -1,4 +1,4 @@
-//! Submitting closures.
+//! Submission of closures.
 
 use super::caller::Caller;
 use super::cell::Cell;
@@ -14,7 +14,7 @@ use super::wishes::Submit;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many tasks of a batch are queued at once.
+/// The maximum number of tasks of a batch that are queued at once.
 const BATCH: usize = 64;
 
 impl<'p, 'j> Submit<'p, Pool<'j>> {
@@ -28,11 +28,11 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         self.core().room.try_take(self.spec.weight)
     }
 
-    /// Submits a task and returns its handle. A full queue is dealt with by the pool's
-    /// [`Overflow`](super::Overflow).
+    /// Submits a task and returns its handle. The pool's [`Overflow`](super::Overflow) decides what happens if the queue is
+    /// full.
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
+    /// [`Rejected`], with the task: the pool is closed, the queue is full, or the task is too heavy for it.
     #[inline]
     pub fn submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
@@ -42,7 +42,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         self.submit_within(task, Patience::Endless)
     }
 
-    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back.
+    /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -72,7 +72,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         self.submit_within(task, Patience::None)
     }
 
-    /// As [`submit`](Self::submit), and waits for room for at most `patience`.
+    /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience`.
     ///
     /// # Errors
     /// As [`submit`](Self::submit), and [`Turned::TimedOut`].
@@ -84,13 +84,13 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         self.submit_within(task, Patience::For(patience))
     }
 
-    /// As [`submit`](Self::submit), and waits for room without blocking the thread.
+    /// Submits like [`submit`](Self::submit), and waits for capacity without blocking the thread.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
     ///
     /// # Cancel safety
-    /// Dropping the future before it is ready drops the task; it has not run.
+    /// Dropping the future before it is ready drops the task, which has not run.
     pub async fn submit_async<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
         F: FnOnce() -> T + Send + 'j,
@@ -115,7 +115,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         }
     }
 
-    /// Submits a task for which there is room.
+    /// Submits a task whose capacity has been taken.
     #[inline]
     fn submit_in<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
     where
@@ -149,7 +149,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
                 self.core().discard(self.entry_of(Arc::clone(&cell), None));
                 cell
             }
-            Verdict::Wait => unreachable!("it has waited"),
+            Verdict::Wait => unreachable!("the submitter has waited"),
         };
         Ok(self.handle(cell, None))
     }
@@ -186,7 +186,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         }
     }
 
-    /// Queues a task for which there is room.
+    /// Queues a task whose capacity has been taken.
     #[inline]
     fn execute_in<F>(self, task: F) -> Result<(), Rejected<F>>
     where
@@ -213,13 +213,13 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         match verdict {
             Verdict::In => return self.execute_in(task),
             Verdict::Out => self.core().discard(entry(task)),
-            Verdict::Wait => unreachable!("it has waited"),
+            Verdict::Wait => unreachable!("the submitter has waited"),
         }
         Ok(())
     }
 
-    /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of
-    /// those that were taken, in order, and hands back the others, each with its reason.
+    /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the
+    /// accepted tasks, in order, and the rejected tasks, each with its reason.
     pub fn submit_all<T, F>(
         self,
         tasks: impl IntoIterator<Item = F>,
@@ -256,7 +256,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         (handles, rejected)
     }
 
-    /// [`execute`](Self::execute) for many tasks: as [`submit_all`](Self::submit_all), without handles.
+    /// Submits many tasks like [`submit_all`](Self::submit_all), without handles.
     pub fn execute_all<F>(self, tasks: impl IntoIterator<Item = F>) -> Vec<Rejected<F>>
     where
         F: FnOnce() + Send + 'j,
@@ -284,9 +284,9 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 }
 
-/// Has `queue` take tasks from the front of so many at a time until all are gone. They are made before room is taken for
-/// them: making them is the user's code. One buffer for all: an allocation of more than a thousand bytes has the
-/// allocator put all small ones in order, which costs as much as queueing does.
+/// Passes the tasks to `queue` in chunks of up to [`BATCH`], each until `queue` has emptied it. Tasks are made before capacity
+/// is taken for them: making them runs the user's code. All chunks share one buffer: an allocation of more than a thousand
+/// bytes makes the allocator consolidate all small ones, which costs as much as queueing does.
 fn in_chunks<T>(mut tasks: impl Iterator<Item = T>, mut queue: impl FnMut(&mut Vec<T>)) {
     let mut chunk = Vec::new();
     loop {
@@ -300,21 +300,21 @@ fn in_chunks<T>(mut tasks: impl Iterator<Item = T>, mut queue: impl FnMut(&mut V
     }
 }
 
-/// The same for those who await in between.
+/// Returns the next chunk of up to [`BATCH`] tasks, for a caller that awaits between chunks.
 #[cfg(feature = "tokio")]
 pub(super) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<Vec<F>> {
     let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
     (!chunk.is_empty()).then_some(chunk)
 }
 
-/// Gets a task back that the pool, closed meanwhile, has not taken.
+/// Takes a task back from its cell, after the pool has closed without taking it.
 fn take_back<T, F>(cell: &Cell<F, (), T>) -> Rejected<F>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     Rejected {
-        task: cell.start().expect("nothing else has seen this task"),
+        task: cell.start().expect("no other thread has this task"),
         reason: Turned::Closed,
     }
 }

@@ -1,4 +1,4 @@
-//! Pools of threads: how they are built, and where their threads come from.
+//! The builder of pools of threads, and their thread spawners.
 
 use super::admission::Admission;
 use super::builder::Builder;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Builds a [`WorkerPool`], or a pool for a scope.
 pub type PoolBuilder = Builder<Threads>;
 
-/// What a pool of threads is told beside what every [`Builder`] knows.
+/// The settings of a pool of threads, beyond those of every [`Builder`].
 pub struct Threads {
     workers: Workers,
     keep_alive: Duration,
@@ -47,53 +47,55 @@ impl Default for Builder<Threads> {
 }
 
 impl Builder<Threads> {
-    /// How many tasks run at once: as many as the machine has processors unless set. A number makes a fixed pool, a
-    /// range an elastic one: it starts a thread when a task finds no worker idle, and lets those above the least go when
-    /// they have been idle for [`keep_alive`](Self::keep_alive).
+    /// Sets the number of tasks that run at once; one per processor unless set. A number makes a fixed pool, a range an
+    /// elastic one. An elastic pool starts a thread when a task finds no idle worker. It ends threads above the minimum that
+    /// have been idle for [`keep_alive`](Self::keep_alive).
     pub fn workers(mut self, workers: impl Into<Workers>) -> Self {
         self.kind.workers = workers.into();
         self
     }
 
-    /// How long a thread above the least stays without work; 10 s unless set.
+    /// Sets how long a thread above the minimum stays without work; 10 s unless set.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.kind.keep_alive = keep_alive;
         self
     }
 
-    /// How fast an elastic pool starts threads above its least: 100 a second after a burst of 16 unless set. A pool
-    /// for a scope that has been refused a thread asks again when a task is submitted or taken; others do by a timer as well.
+    /// Sets the rate at which an elastic pool starts threads above its minimum; 100 per second after a burst of 16 unless
+    /// set. A pool that may not start a thread yet tries again when a task is submitted or taken. Pools without a scope also
+    /// try again on a timer.
     pub fn growth(mut self, quota: Quota) -> Self {
         self.kind.growth = quota;
         self
     }
 
-    /// What threads are called: `worker` unless set, followed by a dash and the worker's number. It holds no zero byte.
+    /// Sets the name of the threads, which a dash and the worker's number follow; `worker` unless set. It must contain no
+    /// zero byte.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.kind.name = name.into();
         self
     }
 
-    /// How many bytes of stack a thread has.
+    /// Sets the stack size of a thread, in bytes.
     pub fn stack_size(mut self, bytes: usize) -> Self {
         self.kind.stack_size = Some(bytes);
         self
     }
 
-    /// Runs in each thread before its first task. A panic of it is ignored.
+    /// Runs `hook` in each thread before its first task. The pool ignores a panic of the hook.
     pub fn on_start(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
         self.kind.on_start = Some(Arc::new(hook));
         self
     }
 
-    /// Is given each task that a full queue throws out. Without, they are dropped.
+    /// Passes each task that a full queue discards to `hook`. Without a hook, the pool drops them.
     pub fn on_discard(mut self, hook: impl Fn(Unstarted<'_>) + Send + Sync + 'static) -> Self {
         self.kind.on_discard = Some(Box::new(hook));
         self
     }
 
-    /// Starts threads by `spawn` instead of the standard library: it is to run [`WorkerThread::run`] on a thread of
-    /// its own. Name and stack size are its business then. A panic of it counts as a thread that could not be started.
+    /// Starts threads by `spawn` instead of the standard library. `spawn` must run [`WorkerThread::run`] on a thread of its
+    /// own, and sets that thread's name and stack size. A panic of `spawn` counts as a thread that could not be started.
     /// Scopes start their own threads.
     pub fn spawn_with(
         mut self,
@@ -103,11 +105,10 @@ impl Builder<Threads> {
         self
     }
 
-    /// Builds the pool and starts the least of its threads.
+    /// Builds the pool and starts its minimum of threads.
     ///
     /// # Errors
-    /// [`PoolError`]: numbers or a name that make no sense, or a thread that could not be started. Nothing is left behind
-    /// then.
+    /// [`PoolError`]: an invalid number or name, or a thread that could not be started. Then no thread remains.
     pub fn build(mut self) -> Result<WorkerPool, PoolError> {
         let spawner = match self.kind.spawner.take() {
             Some(spawner) => spawner,
@@ -124,15 +125,14 @@ impl Builder<Threads> {
         Ok(pool)
     }
 
-    /// Runs `body` with a pool whose tasks may borrow whatever outlives this call. All tasks have ended when it
-    /// returns. A task that submits others takes a clone of the pool with it.
+    /// Runs `body` with a pool whose tasks may borrow data that outlives this call. All tasks have ended when it returns. A
+    /// task that submits others captures a clone of the pool.
     ///
     /// # Errors
-    /// [`PoolError`]: numbers or a name that make no sense, or a thread that could not be started; `body` has not been
-    /// called.
+    /// [`PoolError`]: an invalid number or name, or a thread that could not be started. Then `body` has not run.
     ///
     /// # Panics
-    /// When `body` does; tasks that have not started are dropped then.
+    /// If `body` panics. Tasks that have not started are then dropped.
     ///
     /// ```
     /// # use tollgate::WorkerPool;
@@ -196,7 +196,7 @@ impl Threads {
         self.workers.most()
     }
 
-    /// The name, taken: threads must not be started with one that the system cannot take.
+    /// Takes the name, and checks that the system accepts it.
     fn checked_name(&mut self) -> Result<String, PoolError> {
         let given = std::mem::take(&mut self.name);
         if given.contains('\0') {

@@ -1,4 +1,4 @@
-//! A submission that finds no room.
+//! The slow path of a submission: the queue is full.
 
 use super::engine::waits::is_inside;
 use super::error::Turned;
@@ -10,7 +10,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// How long a submitter waits for room, where the pool's overflow says that it waits.
+/// The time for which a submitter waits for capacity, if the pool's overflow makes it wait.
 #[derive(Clone, Copy)]
 pub(super) enum Patience {
     None,
@@ -19,11 +19,11 @@ pub(super) enum Patience {
 }
 
 impl Submit<'_, Pool<'_>> {
-    /// What becomes of a task that has been turned away.
+    /// Decides what happens to a task that found the queue full, and waits if need be.
     #[cold]
     pub(super) fn let_in(&self, turned: Turned, patience: Patience) -> Result<Verdict, Turned> {
         let (core, weight) = (self.core(), self.spec.weight);
-        // Workers may owe places.
+        // Workers may owe capacity.
         let _pressing = core.press();
         let patience = match (self.judge(turned)?, patience) {
             (Verdict::Wait, Patience::None) => return Err(Turned::Full),
@@ -39,7 +39,7 @@ impl Submit<'_, Pool<'_>> {
         Ok(Verdict::In)
     }
 
-    /// The same without blocking the thread.
+    /// Decides like [`let_in`](Self::let_in), and waits without blocking the thread.
     pub(super) async fn let_in_async(self, turned: Turned) -> Result<Verdict, Turned> {
         let core = self.core();
         let _pressing = core.press();
@@ -49,7 +49,7 @@ impl Submit<'_, Pool<'_>> {
         }
         let mut room = pin!(core.room.take(self.spec.weight));
         poll_fn(|cx| match room.as_mut().poll(cx) {
-            // Asked at each poll: a future can be moved into a task.
+            // Checked at each poll: a caller can move the future into a task.
             Poll::Pending if is_inside(&**core) => {
                 core.room.overdraw(self.spec.weight);
                 Poll::Ready(Ok(Verdict::In))
@@ -60,7 +60,7 @@ impl Submit<'_, Pool<'_>> {
     }
 
     fn judge(&self, turned: Turned) -> Result<Verdict, Turned> {
-        // What has been cancelled takes no room from now on.
+        // Cancelled tasks free their capacity first.
         self.core().sweep();
         self.core().judge(self.spec.weight, turned)
     }

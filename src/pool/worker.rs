@@ -1,4 +1,4 @@
-//! A worker: takes a task, runs it, and again.
+//! The worker loop: takes a task, runs it, repeats.
 
 use super::admission::Ticket;
 use super::cell::Ran;
@@ -21,21 +21,22 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-/// How often a worker that has run out of work looks at the hint before it sleeps. A microsecond or so: less than it
-/// takes to wake a thread.
+/// The number of times that a worker without work reads the hint before it sleeps. About a microsecond: less than it takes
+/// to wake a thread.
 const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
     0
 } else {
     200
 };
 
-/// What others see of a worker, which writes to it before and after each task: it lies apart.
+/// The state of a worker that other threads read. The worker writes it before and after each task, so it has cache lines of its
+/// own.
 #[repr(align(128))]
 pub(super) struct Bench<'j> {
     index: usize,
-    /// Tasks that it has taken and not started: every worker may take them from here.
+    /// The tasks that it has taken and not started. Every worker may take them from here.
     pub(super) shelf: Mutex<Shelf<'j>>,
-    /// What it has ended since it last told. Written by itself; set to zero under the pool's lock.
+    /// The number of tasks that it has ended and not reported. The worker writes it; it becomes zero under the pool's lock.
     untold: AtomicUsize,
 }
 
@@ -48,21 +49,22 @@ impl Bench<'_> {
         }
     }
 
-    /// Relaxed, here and below: a count that is added to others. It is no greater than what the pool counts as
-    /// unfinished, as only its worker lets it grow, and only under the pool's lock does it shrink.
+    /// Returns the number of ended tasks that the worker has not reported. It is at most the pool's count of unfinished tasks:
+    /// only its worker increases it, and it decreases only under the pool's lock.
     pub(super) fn untold(&self) -> usize {
+        // Relaxed, like the store in `note_untold`: a statistic that `numbers` sums.
         self.untold.load(Ordering::Relaxed)
     }
 
     #[inline]
     pub(super) fn note_untold(&self, entries: usize) {
+        // Relaxed: see the load in `untold`.
         self.untold.store(entries, Ordering::Relaxed);
     }
 }
 
-/// A worker that is to be run on a thread of its own: what the hook of
-/// [`PoolBuilder::spawn_with`](super::PoolBuilder::spawn_with) is given. Dropping it without a run is the same as
-/// failing to start the thread.
+/// A worker for the hook of [`PoolBuilder::spawn_with`](super::PoolBuilder::spawn_with) to run on a thread of its own.
+/// Dropping it unrun counts as a failure to start the thread.
 #[must_use = "a worker works while it is run"]
 pub struct WorkerThread<'j> {
     core: Arc<Core<'j>>,
@@ -75,12 +77,12 @@ impl<'j> WorkerThread<'j> {
         Self { core, seat, ran: false }
     }
 
-    /// Counts the workers of one pool from zero; a number is not given again.
+    /// Returns the worker's number within its pool, counted from zero. The pool does not reuse numbers.
     pub fn index(&self) -> usize {
         self.seat.own.index
     }
 
-    /// Works until the pool needs this worker no more.
+    /// Runs tasks until the pool no longer needs this worker.
     pub fn run(mut self) {
         self.ran = true;
         if let Some(hook) = &self.core.kind.settings.on_start {
@@ -106,13 +108,13 @@ impl fmt::Debug for WorkerThread<'_> {
     }
 }
 
-/// The loop of a worker, and what it keeps between two tasks.
+/// The loop of a worker, and its state between two tasks.
 struct Work<'a, 'j> {
     core: &'a Arc<Core<'j>>,
     seat: &'a Arc<Seat<Bench<'j>>>,
-    /// What its task lends while it waits.
+    /// The slot that its task lends while it waits.
     slot: Arc<Slot>,
-    /// It has taken tasks on a slot, lent or not, since it last looked.
+    /// Some if it has started tasks on a slot since it last looked; true if the slot is a lent one.
     started: Option<bool>,
     told: Told<'j>,
 }
@@ -130,10 +132,10 @@ impl<'a, 'j> Work<'a, 'j> {
 
     fn work(mut self) {
         let inside = Inside::work(PoolId::of(&**self.core), Arc::clone(&self.slot));
-        // One that has just started, or worked, looks again before it sleeps.
+        // A worker that has just started, or has run a task, looks again before it sleeps.
         let mut patient = LOOKS > 0;
         loop {
-            // What lies on the shelf comes first.
+            // The local queue comes first.
             if let Some(entry) = self.shelved() {
                 self.run_shelved(entry);
                 continue;
@@ -146,7 +148,7 @@ impl<'a, 'j> Work<'a, 'j> {
                 }
                 Next::Ask => self.ask(),
                 Next::Again => {
-                    // Another may have been faster: then it looks again.
+                    // Another worker may take the task first: then this one looks again.
                     patient = self.look();
                     continue;
                 }
@@ -159,7 +161,7 @@ impl<'a, 'j> Work<'a, 'j> {
         self.core.left_by(self.seat, &mut self.told, None, true);
     }
 
-    /// Looks at the hint for a moment. True when there seems to be work.
+    /// Spins on the hint. Returns true when there seems to be work.
     fn look(&self) -> bool {
         for _ in 0..LOOKS {
             if self.core.kind.seems_busy() {
@@ -170,7 +172,7 @@ impl<'a, 'j> Work<'a, 'j> {
         false
     }
 
-    /// Sleeps until called; false when it has slept too long.
+    /// Sleeps until called. Returns false when it has been idle for `keep_alive` and is to exit.
     fn sleep(&self) -> bool {
         let core = self.core;
         let clock = &core.settings.clock;
@@ -186,7 +188,7 @@ impl<'a, 'j> Work<'a, 'j> {
                 if core.transition(|state, _| state.leaves_idle(self.seat)) {
                     return false;
                 }
-                // It has been called, or belongs to those that stay.
+                // The worker has been called, or belongs to the minimum.
                 stays = true;
             } else if clock.is_manual() {
                 let timer = timer.get_or_insert_with(|| Sleep::until(clock, until));
@@ -200,7 +202,7 @@ impl<'a, 'j> Work<'a, 'j> {
         true
     }
 
-    /// The next task from the shelf.
+    /// Takes the next task of the local queue.
     #[inline]
     fn shelved(&mut self) -> Option<Entry<'j>> {
         let mut shelf = self.seat.own.shelf.lock();
@@ -234,7 +236,8 @@ impl<'a, 'j> Work<'a, 'j> {
         ran
     }
 
-    /// The task has lent its slot. Others may have it still: what lies on the shelf starts on one that is free.
+    /// Replaces a slot that the task has lent, since other tasks may still hold it. The tasks of the local queue go back, to start on free
+    /// slots.
     #[cold]
     fn renew_slot(&mut self) {
         Arc::clone(self.core).end(&self.slot);
@@ -243,7 +246,7 @@ impl<'a, 'j> Work<'a, 'j> {
         self.core.unshelve(&self.seat.own);
     }
 
-    /// Asks what admits tasks, and runs the one that is admitted.
+    /// Asks the policy and the given slots for admission, and runs the admitted task.
     #[cold]
     fn ask(&mut self) {
         let mut asking = None;
@@ -257,13 +260,13 @@ impl<'a, 'j> Work<'a, 'j> {
         }
     }
 
-    /// Runs a task that has left the queue, unless it is too late.
+    /// Runs a task that has left the queue, unless it has expired.
     #[inline]
     fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
         self.core.give_back(&entry);
         self.told.member = entry.member().map(Arc::clone);
         if entry.is_awaited() {
-            // The one that stands in the queue.
+            // The task's first entry is still in the queue.
             self.core.note_dead(|_| ());
         }
         let ran = if !entry.is_common() && self.core.is_late(&entry) {

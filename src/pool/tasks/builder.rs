@@ -1,4 +1,4 @@
-//! How a pool of async tasks is built, and on whose runners it runs.
+//! The builder of pools of async tasks, and their runtime.
 
 use super::core::{Core, DiscardHook, Tasks};
 use super::entry::UnstartedTask;
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 /// Builds a [`TaskPool`].
 pub type TaskPoolBuilder = Builder<Runners>;
 
-/// What a pool of async tasks is told beside what every [`Builder`] knows.
+/// The settings of a pool of async tasks, beyond those of every [`Builder`].
 pub struct Runners {
     limit: usize,
     on_discard: Option<Box<DiscardHook>>,
@@ -33,22 +33,22 @@ impl Builder<Runners> {
         })
     }
 
-    /// Is given each task that a full queue throws out. Without, they are dropped.
+    /// Passes each task that a full queue discards to `hook`. Without a hook, the pool drops them.
     pub fn on_discard(mut self, hook: impl Fn(UnstartedTask) + Send + Sync + 'static) -> Self {
         self.kind.on_discard = Some(Box::new(hook));
         self
     }
 
-    /// The runtime whose tasks the runners are: the current one unless set.
+    /// Sets the runtime on which the runners are spawned; the current one unless set.
     pub fn runtime(mut self, runtime: &Handle) -> Self {
         self.kind.runtime = Some(Runtime::of(runtime));
         self
     }
 
-    /// Builds the pool. Runners are started when tasks come.
+    /// Builds the pool. It starts runners as tasks arrive.
     ///
     /// # Errors
-    /// [`PoolError`]: numbers that make no sense, or no runtime.
+    /// [`PoolError`]: an invalid number, or no runtime.
     pub fn build(mut self) -> Result<TaskPool, PoolError> {
         let runtime = self.kind.runtime.take().or_else(Runtime::current);
         let Self { common, kind } = self;

@@ -1,11 +1,11 @@
-//! A future and its result: what the queue holds of it, its runner, and its handle.
+//! A future and its result, shared by the queue, the runner and the handle.
 //!
 //! ```text
 //!  Queued --start--> Resting <--> Polled --ready--> Done --take--> Taken
 //!    |                 |            |                ^
 //!    `--refuse---------+--abort-----+--(next)--------'
 //! ```
-//! What takes the future out of it, under the lock, polls or drops it outside.
+//! A thread takes the future out under the lock, and polls or drops it outside.
 
 use crate::pool::caller::Caller;
 use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
@@ -16,25 +16,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// A future as the queue and its runner see it.
+/// The view of the queue and the runner.
 pub(super) trait Run: Task {
-    /// Takes it for its runner: it has started, and an abort comes after its first poll. False when it has ended. It runs nothing
-    /// of a user's.
+    /// Starts the task for its runner; an abort then takes effect after its first poll. Returns false when the task has ended. Runs no user
+    /// code.
     fn start(&self) -> bool;
-    /// Polls it, once it has started. `orphan` is called with the payload of a panic for which nothing will ask.
+    /// Polls the started task. Passes the payload of a panic to `orphan` if no handle will return it.
     fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran>;
-    /// Ends it without a run. False when it has started, or ended.
+    /// Ends the task without running it. Returns false when it has started or ended.
     fn refuse(&self, why: TaskError) -> bool;
 }
 
-/// A future as its handle sees it.
+/// The view of the handle.
 pub(super) trait Job<T>: Run + Await<T> {}
 impl<C: Run + Await<T>, T> Job<T> for C {}
 
 /// A future that has started.
 pub(super) enum Progress<Fut> {
     Resting(Rest<Fut>),
-    /// Its runner polls it, and is to end it then when this is true.
+    /// Its runner polls it. True: the runner is to end it after the poll.
     Polled(bool),
 }
 
@@ -46,15 +46,15 @@ impl<Fut> Default for Progress<Fut> {
 
 pub(super) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
-    /// It is about to be polled for the first time, and then to be ended when this is true.
+    /// Some before the first poll. True: the runner is to end it after that poll.
     starting: Option<bool>,
-    /// Its runner, to be told when it is aborted.
+    /// The runner's waker, for an abort.
     poller: Option<Waker>,
 }
 
 pub(super) struct TaskCell<Fut, T> {
     record: Record,
-    /// In a box from the beginning: what moves it moves a pointer.
+    /// Boxed from the beginning: a move of the future moves a pointer.
     cell: Cell<Box<Fut>, Progress<Fut>, T>,
 }
 
@@ -66,11 +66,12 @@ impl<Fut, T> TaskCell<Fut, T> {
         }
     }
 
-    /// Gets the future back, which has not been queued.
+    /// Takes back a future that has not been queued.
     pub(super) fn take_back(&self) -> Fut {
-        *self.cell.start().expect("nothing else has seen this task")
+        *self.cell.start().expect("no other thread has this task")
     }
 
+    /// Takes the future out to poll it. Returns `None` if it was aborted.
     fn take_up(&self) -> Option<Rest<Fut>> {
         let mut inner = self.cell.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
@@ -87,7 +88,7 @@ impl<Fut, T> TaskCell<Fut, T> {
         }
     }
 
-    /// True unless the task has been aborted meanwhile: then it has ended.
+    /// Puts a pending future back. If the task was aborted during the poll, ends it and returns false.
     fn lay_down(&self, rest: Rest<Fut>) -> bool {
         let mut inner = self.cell.lock();
         if let Stage::Started(Progress::Polled(true)) = inner.stage {
@@ -99,7 +100,7 @@ impl<Fut, T> TaskCell<Fut, T> {
         true
     }
 
-    /// Drops the future, or what is left of it, and tells the handle why.
+    /// Drops the future, and gives the handle the reason.
     fn end<F>(&self, future: F, why: TaskError) {
         drop_quietly(future);
         drop_quietly(self.cell.complete(Err(why)));
@@ -131,7 +132,7 @@ impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
                 wake(poller);
                 true
             }
-            // Its runner sees this when the future is pending; one that is ready has its result.
+            // The runner reads this if the future is pending. A ready future has its result.
             Stage::Started(Progress::Polled(_)) => {
                 inner.stage = Stage::Started(Progress::Polled(true));
                 true
@@ -168,7 +169,6 @@ where
     }
 
     fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran> {
-        // None: it was aborted.
         let Some(mut rest) = self.take_up() else {
             return Poll::Ready(Ran::Gone);
         };

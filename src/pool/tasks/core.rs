@@ -1,4 +1,4 @@
-//! A pool of async tasks, as the engine knows it.
+//! Runs the engine on runners: tasks of a tokio runtime.
 
 use super::cell::Run;
 use super::entry::{Entry, UnstartedTask};
@@ -28,7 +28,7 @@ pub(super) struct Tasks {
     pub(super) runtime: Runtime,
 }
 
-/// What a runner runs.
+/// The task that a runner runs.
 #[derive(Default)]
 pub(super) struct Running(Mutex<Option<Arc<dyn Run>>>);
 
@@ -37,7 +37,7 @@ impl Running {
         self.0.lock().clone()
     }
 
-    /// Its task has ended.
+    /// Takes out the task, which has ended.
     pub(super) fn take(&self) -> Option<Arc<dyn Run>> {
         self.0.lock().take()
     }
@@ -68,7 +68,7 @@ impl Kind for Tasks {
 
     fn start(core: &Arc<Core>, seat: Arc<Seat<Running>>) {
         let runner = runner::run(Arc::clone(core), seat);
-        // A runner that is not started is dropped, and strikes itself off.
+        // The drop of a runner that did not start removes it from the pool.
         drop(core.kind.runtime.spawn(runner));
     }
 }
@@ -98,14 +98,14 @@ impl Home for Core {
     }
 }
 
-/// What only this kind of pool does.
+/// The operations that only a pool of async tasks has.
 impl Core {
-    /// Queues a task for which room has been taken. None when no more are taken: the submitter has another hold on it.
+    /// Queues a task whose capacity has been taken. Returns `None` when the pool is closed: the submitter holds the task too.
     pub(super) fn push(self: &Arc<Self>, entry: Entry) -> Option<Key> {
         self.push_all([entry].into_iter()).map(|keys| keys[0])
     }
 
-    /// Queues tasks, in order, at once. None, and none is queued, when no more are taken.
+    /// Queues tasks at once, in order. Returns `None`, and queues none, when the pool is closed.
     pub(super) fn push_all(self: &Arc<Self>, entries: impl Iterator<Item = Entry>) -> Option<Vec<Key>> {
         self.transition(|state, acts| {
             if state.phase != Phase::Running {
@@ -122,7 +122,7 @@ impl Core {
         })
     }
 
-    /// Ends a task that is queued. False when it is not.
+    /// Ends a queued task. Returns false when it is not queued.
     pub(super) fn cancel(self: &Arc<Self>, key: Key) -> bool {
         let entry = self.transition(|state, acts| {
             let entry = state.remove(key, acts);
@@ -136,7 +136,7 @@ impl Core {
         self.look().get(key).is_some()
     }
 
-    /// Drops the futures that run.
+    /// Aborts the running tasks.
     pub(super) fn abort_running(&self) {
         let workers = self.look().workers().to_vec();
         for seat in workers {
@@ -146,7 +146,7 @@ impl Core {
         }
     }
 
-    /// Polls for at most `patience` on the pool's clock. False when the time was over.
+    /// Polls for at most `patience` on the pool's clock. Returns false on a timeout.
     pub(super) async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
         let clock = &self.settings.clock;
         let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));

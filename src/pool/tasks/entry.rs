@@ -1,4 +1,4 @@
-//! What stands in the queue of a task pool.
+//! The queue entries of a task pool.
 
 use super::cell::Run;
 use crate::core::ask::Ask;
@@ -55,8 +55,8 @@ impl Entry {
     }
 }
 
-/// A task that a [`TaskPool`](super::TaskPool) did not start, handed back. Poll it with [`run`](Self::run), or drop it:
-/// then its handle is told [`TaskError::Abandoned`], or [`TaskError::Discarded`] when a full queue evicted it.
+/// A task that a [`TaskPool`](super::TaskPool) returned without starting it. Poll it with [`run`](Self::run), or drop it:
+/// then its handle gets [`TaskError::Abandoned`], or [`TaskError::Discarded`] if a full queue discarded it.
 #[must_use = "a task that is dropped here will never run"]
 pub struct UnstartedTask {
     entry: Option<Entry>,
@@ -64,39 +64,39 @@ pub struct UnstartedTask {
 }
 
 impl UnstartedTask {
-    /// One that has been taken out of the queue.
+    /// Wraps an entry that was taken out of the queue.
     pub(super) fn new(entry: Entry, discarded: bool) -> Self {
         let entry = Some(entry);
         Self { entry, discarded }
     }
 
-    /// What it weighs.
+    /// Returns its weight.
     pub fn weight(&self) -> u32 {
         self.entry.as_ref().map_or(0, |entry| entry.weight)
     }
 
-    /// Its priority.
+    /// Returns its priority.
     pub fn priority(&self) -> Priority {
         self.entry.as_ref().map_or(Priority::Normal, |entry| entry.priority)
     }
 
-    /// Runs it here. Its handle gets the result. False when it was cancelled.
+    /// Runs the task in this future. Its handle gets the result. Returns false when the task was cancelled.
     ///
     /// # Cancel safety
     /// Dropping this future drops the task.
     ///
     /// # Panics
-    /// When a task panics that has no handle, or none any more.
+    /// When the task panics and its handle is gone, or it never had one.
     pub async fn run(mut self) -> bool {
         let Some(entry) = self.entry.take() else { return false };
         if !entry.task.start() {
             return false;
         }
-        // Of no effect once it has ended.
+        // The abort has no effect once the task has ended.
         let task = AbortOnDrop(entry.task);
         let orphan = |payload| resume_unwind(payload);
         let ran = poll_fn(|cx| {
-            // Inside of another task, what it waits for that waits for.
+            // Inside another task, its waits count as waits of that task.
             let _inside = current()
                 .is_none()
                 .then(|| Inside::enter_aside(Arc::clone(&task.0) as _));

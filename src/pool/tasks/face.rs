@@ -1,4 +1,4 @@
-//! The face of a task pool.
+//! Pools of async tasks.
 
 use super::builder::TaskPoolBuilder;
 use super::core::Core;
@@ -17,22 +17,22 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// So many async tasks at once, behind a bounded queue. Cheap to clone; clones are the same pool.
+/// Runs at most `limit` async tasks concurrently, with a bounded queue. Cheap to clone; clones are the same pool.
 ///
-/// Runners, at most as many as may run at once, are tasks of a tokio runtime that take one task after the other: there
-/// is no spawn per task. Where the runtime is shut down, what it had is told [`TaskError::Abandoned`](crate::pool::TaskError::Abandoned) or
-/// [`TaskError::Aborted`](crate::pool::TaskError::Aborted).
+/// Its runners, at most `limit`, are tasks of a tokio runtime. Each takes one task after another, so the pool does not spawn
+/// per task. If the runtime shuts down, unfinished tasks end with [`TaskError::Abandoned`](crate::pool::TaskError::Abandoned)
+/// or [`TaskError::Aborted`](crate::pool::TaskError::Aborted).
 ///
-/// Dropping the last clone takes no more tasks in; those that are queued still run.
+/// Dropping the last clone closes the pool. Queued tasks still run.
 ///
-/// What a [`WorkerPool`](crate::WorkerPool) can do it can do as well, except for what threads alone need or can: there
-/// are no names, stacks and hooks of threads, and no scope whose tasks borrow. Where that one blocks this one is awaited.
+/// A `TaskPool` does all that a [`WorkerPool`](crate::WorkerPool) does, except for threads: it has no names, stacks and hooks
+/// of threads, and no scope whose tasks borrow. Where a `WorkerPool` blocks the caller, the caller awaits a `TaskPool`.
 ///
 /// # Panics
-/// A task that panics takes nothing with it: its handle is given the payload, and the runner goes on.
+/// A panic of a task does not end its runner. The handle of the task gets the payload.
 ///
 /// # Fairness
-/// First come, first served, by [`Priority`]. Tasks that are ready at once yield to others of the runtime in between.
+/// First come, first served, by [`Priority`]. Between tasks that are ready at once, a runner yields to other tasks of the runtime.
 ///
 /// ```
 /// # use tollgate::pool::TaskPool;
@@ -49,7 +49,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct TaskPool(Arc<Owner>);
 
-/// The last to go closes the pool.
+/// Closes the pool when the last clone is dropped.
 struct Owner {
     core: Arc<Core>,
 }
@@ -61,7 +61,7 @@ impl Drop for Owner {
 }
 
 impl TaskPool {
-    /// A builder for a pool that runs at most `limit` tasks at once.
+    /// Returns a builder of a pool that runs at most `limit` tasks at once.
     pub fn builder(limit: usize) -> TaskPoolBuilder {
         TaskPoolBuilder::with_limit(limit)
     }
@@ -78,22 +78,22 @@ impl TaskPool {
         Submit::new(self)
     }
 
-    /// Tasks of this priority.
+    /// Submits tasks with this priority.
     pub fn priority(&self, priority: Priority) -> Submit<'_, Self> {
         self.plain().priority(priority)
     }
 
-    /// Tasks of this weight in a queue that is bounded by weight.
+    /// Submits tasks with this weight, in a queue that is bounded by weight.
     pub fn weight(&self, weight: u32) -> Submit<'_, Self> {
         self.plain().weight(weight)
     }
 
-    /// Tasks that are given up when they have not started so long from now.
+    /// Submits tasks that expire unless they start within this time from now.
     pub fn deadline(&self, within: Duration) -> Submit<'_, Self> {
         self.plain().deadline(within)
     }
 
-    /// Tasks that the policy of the pool is asked this for.
+    /// Submits tasks with this ask of the pool's policy.
     pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> Submit<'_, Self> {
         self.plain().ask(ask)
     }
@@ -192,10 +192,10 @@ impl TaskPool {
     /// Runs `task` on the pool and waits for its result.
     ///
     /// # Errors
-    /// [`TaskError`]; a pool that takes no more tasks abandons it.
+    /// [`TaskError`]: [`Abandoned`](TaskError::Abandoned) if the pool is closed.
     ///
     /// # Cancel safety
-    /// Dropping the future drops a task that has not been queued; one that has runs all the same.
+    /// Dropping the future drops a task that has not been queued. A queued task still runs.
     pub async fn run<T, Fut>(&self, task: Fut) -> Result<T, TaskError>
     where
         Fut: Future<Output = T> + Send + 'static,
@@ -207,22 +207,22 @@ impl TaskPool {
         }
     }
 
-    /// Changes how many tasks run at once. Effective at once: below what runs, nothing more starts until enough have
-    /// ended.
+    /// Changes the number of tasks that run at once, immediately. If more tasks run than the new limit, no task starts until
+    /// enough have ended.
     ///
     /// # Errors
-    /// [`PoolError`]: a number that makes no sense changes nothing.
+    /// [`PoolError`]: an invalid number changes nothing.
     pub fn resize(&self, limit: usize) -> Result<(), PoolError> {
         let (_, limit) = Workers::from(limit).check()?;
         self.core().resize(limit);
         Ok(())
     }
 
-    /// Waits until no task that was let in is unfinished: for one moment at which that is so. False, at once, in a task
-    /// of this pool, which would wait for itself.
+    /// Waits for one moment at which every accepted task has ended. Returns false at once in a task of this pool, which would
+    /// wait for itself.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the pool.
     pub async fn wait_idle(&self) -> bool {
         if is_inside(&**self.core()) {
             return false;
@@ -232,10 +232,10 @@ impl TaskPool {
         true
     }
 
-    /// Waits as [`wait_idle`](Self::wait_idle), for at most `patience` on the pool's clock. False when the time was over.
+    /// Waits like [`wait_idle`](Self::wait_idle), for at most `patience` on the pool's clock. Returns false on a timeout.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the pool.
     pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
         if is_inside(&**self.core()) {
             return false;
@@ -244,16 +244,16 @@ impl TaskPool {
         self.core().within(patience, |waker| wait.poll_idle(waker)).await
     }
 
-    /// Takes no more tasks in. What is queued still runs. It does not wait.
+    /// Closes the pool to new tasks. Queued tasks still run. Does not wait.
     pub fn close(&self) {
         self.core().close();
     }
 
-    /// Takes no more tasks in, waits until all have ended, for at most `deadline` on the pool's clock, and then hands
-    /// back exactly the tasks that have not started. Those that run go on. In a task of this pool it does not wait.
+    /// Closes the pool, and waits until all tasks have ended, for at most `deadline` on the pool's clock. Then returns exactly
+    /// the tasks that have not started. Running tasks continue. Does not wait in a task of this pool.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it has closed the pool, and leaves nothing else behind.
+    /// Dropping the future while it waits leaves the pool closed, and has no other effect.
     pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
         self.core().close();
         if !is_inside(&**self.core()) {
@@ -263,8 +263,8 @@ impl TaskPool {
         self.report()
     }
 
-    /// Starts nothing more, drops the futures that run, whose handles are told
-    /// [`TaskError::Aborted`](crate::pool::TaskError::Aborted), and hands back the tasks that have not started.
+    /// Stops the pool, aborts the running tasks, and returns the tasks that have not started. The handles of aborted tasks get
+    /// [`TaskError::Aborted`](crate::pool::TaskError::Aborted).
     pub fn abort(&self) -> TaskReport {
         let report = self.report();
         self.core().abort_running();
@@ -282,7 +282,7 @@ impl TaskPool {
         }
     }
 
-    /// The numbers of this pool; its runners count as threads.
+    /// Returns the pool's statistics. Runners count as threads.
     pub fn stats(&self) -> PoolStats {
         self.core().stats()
     }
@@ -302,28 +302,28 @@ impl fmt::Debug for TaskPool {
     }
 }
 
-/// What was left when a task pool ended.
+/// The tasks that were unstarted or running when a task pool ended.
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
 pub struct TaskReport {
-    /// The tasks that have not started, in the order in which they would have. Run them, or drop them.
+    /// The tasks that have not started, in the order in which they would have started. Run or drop them.
     pub unstarted: Vec<UnstartedTask>,
-    /// How many tasks were running.
+    /// The number of tasks that were running.
     pub running: usize,
     core: Arc<Core>,
 }
 
 impl TaskReport {
-    /// True when every task that was let in has ended.
+    /// Returns true if every accepted task had ended.
     pub fn is_clean(&self) -> bool {
         self.unstarted.is_empty() && self.running == 0
     }
 
-    /// Waits until the tasks that were running have ended and the runners have gone. False, at once, in a task of the pool, which
-    /// would wait for itself.
+    /// Waits until the running tasks and the runners have ended. Returns false at once in a task of the pool, which would wait
+    /// for itself.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the pool.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -350,10 +350,10 @@ impl TaskReport {
         true
     }
 
-    /// The same, for at most `patience` on the pool's clock. False when the time was over.
+    /// Waits like [`wait`](Self::wait), for at most `patience` on the pool's clock. Returns false on a timeout.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
+    /// Dropping the future has no effect on the pool.
     pub async fn wait_timeout(&self, patience: Duration) -> bool {
         if is_inside(&*self.core) {
             return false;

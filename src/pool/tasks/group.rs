@@ -1,4 +1,4 @@
-//! Async tasks that end together.
+//! Groups of fallible async tasks: the first error cancels the rest.
 
 use super::face::TaskPool;
 use super::handle::TaskHandle;
@@ -13,15 +13,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Fallible tasks of one [`TaskPool`] that end together. The first that fails cancels the rest, whether the group is polled
-/// or not: those that wait do not start, and those that run are dropped.
+/// Runs fallible tasks of one [`TaskPool`] that end together. The first failure cancels the rest, even if no caller polls the
+/// group: queued tasks do not start, and the futures of running tasks are dropped.
 ///
-/// Dropping a group cancels all of it. Until then it keeps a few words for each task, from the first whose result has not been
-/// given out on.
+/// Dropping a group cancels all its tasks.
+///
+/// **Memory**: a group keeps a few words for each task, beginning with the first task whose result it has not returned.
 ///
 /// # Cancel safety
-/// [`next`](Self::next) can be dropped and called again; no result is lost. [`join`](Self::join) and
-/// [`join_all`](Self::join_all) take the group: dropped, they drop that.
+/// [`next`](Self::next) can be dropped and called again; no result is lost. Dropping the future of [`join`](Self::join) or
+/// [`join_all`](Self::join_all) drops the group.
 ///
 /// ```
 /// # use tollgate::pool::TaskPool;
@@ -40,7 +41,7 @@ pub struct TaskGroup<'p, T: Send + 'static, E: Send + 'static> {
     submit: Submit<'p, TaskPool>,
     limit: Option<Arc<GroupLimit>>,
     members: Members<TaskHandle<Ran<T, E>>>,
-    /// The one whose result is next, but for a few moves.
+    /// The task whose result is next, and ends within a few instructions.
     ending: Option<(usize, TaskHandle<Ran<T, E>>)>,
 }
 
@@ -57,14 +58,14 @@ impl<T: Send + 'static> Member for TaskHandle<T> {
 }
 
 impl TaskPool {
-    /// A group of fallible tasks.
+    /// Creates a group of fallible tasks.
     pub fn group<T: Send + 'static, E: Send + 'static>(&self) -> TaskGroup<'_, T, E> {
         Submit::new(self).group()
     }
 }
 
 impl<'p> Submit<'p, TaskPool> {
-    /// A group of fallible tasks with these wishes.
+    /// Creates a group of fallible tasks with these options.
     pub fn group<T: Send + 'static, E: Send + 'static>(self) -> TaskGroup<'p, T, E> {
         TaskGroup {
             submit: self,
@@ -76,22 +77,23 @@ impl<'p> Submit<'p, TaskPool> {
 }
 
 impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
-    /// An error does not stop the others, of those that are submitted from now on.
+    /// Keeps an error of a task submitted from now on from cancelling other tasks.
     pub fn keep_going(mut self) -> Self {
         self.members.keep_going();
         self
     }
 
-    /// Runs at most `limit` tasks of the group at once, of those that are submitted from now on. The others wait in the queue, and let the
-    /// tasks behind them pass. A task keeps its place in the group until it ends, also while it waits for another task.
+    /// Runs at most `limit` tasks of the group at once, of those submitted from now on. The others wait in the queue, and the
+    /// tasks behind them overtake them. A task counts against the limit until it ends, even while it waits for another task.
     ///
-    /// **Deadlock**: a task of the group that waits for another task of the group may wait for its own place.
+    /// **Deadlock**: a task of the group that waits for another task of the group may itself fill the limit that the other needs.
     ///
     /// # Errors
     /// [`PoolError::GroupLimit`]: a limit of 0.
     ///
     /// # Fairness
-    /// Tasks of the group start in the order of submission. A task that gets a place is the first of its priority.
+    /// Tasks of the group start in the order of submission. When the limit admits a waiting task, it is the first of its
+    /// priority.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -121,21 +123,20 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
             return Err(PoolError::GroupLimit);
         }
         self.limit = Some(GroupLimit::new(limit));
-        // Entries have to keep it.
+        // Entries must keep their membership.
         self.submit.spec.plain = false;
         Ok(self)
     }
 
-    /// For tasks that look whether to go on.
+    /// Returns a flag by which tasks see that they should stop.
     pub fn stop_flag(&self) -> StopFlag {
         self.members.stop_flag()
     }
 
-    /// Submits a task, and returns its number: they count from zero. A full queue is dealt with as by
-    /// [`Submit::submit`].
+    /// Submits a task, and returns its number, counted from zero. Handles a full queue like [`Submit::submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task. It leaves a gap in the numbers.
+    /// [`Rejected`], with the task. Its number is not used again.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
@@ -144,7 +145,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
         let (id, notice) = self.members.announce();
-        // Held here as well, to be handed back when the pool does not take it.
+        // Shared, to return the task if the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
         let limit = self.limit.as_ref();
@@ -158,28 +159,28 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
                 Ok(id)
             }
             Err(Rejected { reason, .. }) => {
-                let task = held.lock().take().expect("it has not run");
+                let task = held.lock().take().expect("the task has not run");
                 Err(Rejected { task, reason })
             }
         }
     }
 
-    /// How many results are to come.
+    /// Returns the number of outstanding results.
     pub fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// True when no result is to come.
+    /// Returns true when no result is outstanding.
     pub fn is_empty(&self) -> bool {
         self.members.len() == 0
     }
 
-    /// Cancels all that have not ended.
+    /// Cancels the tasks that have not ended.
     pub fn cancel(&mut self) {
         self.members.cancel();
     }
 
-    /// The number and the result of the next task that has ended; `Ready(None)` when none is to come.
+    /// Polls for the next task that has ended, and returns its number and result; `Ready(None)` if none is outstanding.
     #[allow(clippy::type_complexity)]
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, Failed<E>>)>> {
         while self.members.len() > 0 {
@@ -203,7 +204,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         Poll::Ready(None)
     }
 
-    /// Awaits the first that has not ended: a task of a pool that waits lends its slot.
+    /// Polls the first task that has not ended. A task of a pool lends its slot while it waits.
     #[allow(clippy::type_complexity)]
     fn help(&mut self, cx: &mut Context<'_>) -> Option<(usize, Result<Ran<T, E>, TaskError>)> {
         while let Some((id, member)) = self.members.first_to_help() {
@@ -222,7 +223,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         None
     }
 
-    /// Waits for the next task that ends, and returns its number and result; `None` when none is to come.
+    /// Waits for the next task that ends, and returns its number and result; `None` if none is outstanding.
     ///
     /// # Cancel safety
     /// No result is lost.
@@ -233,10 +234,10 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     /// Waits until all have ended, and returns the results in the order of submission.
     ///
     /// # Errors
-    /// The first failure, in order of time. The rest was cancelled, and has ended.
+    /// The first failure, in order of time. It cancelled the rest, which have ended.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the group, which cancels all that have not ended.
+    /// Dropping the future drops the group, which cancels the tasks that have not ended.
     pub async fn join(mut self) -> Result<Vec<T>, Failed<E>> {
         let mut results = Results::default();
         while let Some((id, result)) = self.next().await {

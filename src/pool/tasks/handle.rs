@@ -1,4 +1,4 @@
-//! The handle to an async task.
+//! Handles of async tasks.
 
 use super::cell::Job;
 use super::core::Core;
@@ -16,32 +16,34 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The result of an async task, once it is there. Dropping the handle lets the task run all the same.
+/// Waits for an async task's result, and cancels the task. Dropping the handle does not cancel the task.
 ///
 /// # Tasks that wait for tasks
-/// A task of a pool that polls the handle of another lends its slot from then on until the handle is ready or dropped, while it is
-/// not polled itself: tasks that are awaited may start on the slot. So tasks may submit tasks and wait for them, to any depth, across
-/// pools, in pools of one.
+/// A task of a pool that polls the handle of another task lends its slot until the handle is ready or dropped. It lends the slot only while
+/// it is not polled itself. Awaited tasks may start on the lent slot. So tasks may submit tasks and wait for them, to any depth, across
+/// pools, and in pools of one runner.
 ///
-/// Permits are not lent: those of a [policy](crate::pool::Builder::admit_by), and [slots](crate::pool::Builder::slots) that the pool
-/// was given. A wait that needs a permit which the waiter holds, or a task that waits for the waiter or may, since it has its handle,
-/// ends at once with [`TaskError::WouldDeadlock`], whether a permit is free or not, and whether the task has ended or not; so does one
-/// that closes a cycle of waits. The task goes on, and a handle that was polled by reference is as before.
+/// A pool does not lend permits: those of a [policy](crate::pool::Builder::admit_by), and [slots](crate::pool::Builder::slots) that the
+/// pool was given. A wait ends at once with [`TaskError::WouldDeadlock`] if it needs a permit that one of these tasks holds: the waiter, a
+/// task that waits for the waiter, or a task that may do so since it has the waiter's handle. It does so whether a permit is free or not,
+/// and whether the awaited task has ended or not. A wait that closes a cycle of waits ends the same way. The awaited task continues, and a
+/// handle that was polled by reference is unchanged.
 ///
-/// **Deadlock**: a pool sees no wait for anything else than a handle: for a channel, for room in another pool, for another pool to be
-/// idle; none in a task that the waiter has spawned; none that blocks the thread. And it sees no permit that a task took itself, or that
-/// a limiter without a queue has given, as the trial of a breaker, or for which a policy was reloaded while the wait lasted.
+/// **Deadlock**: a pool detects only waits for handles. It does not detect a wait for a channel, for capacity in another pool, or for
+/// another pool to be idle. Nor does it detect a wait in a task that the waiter has spawned, or one that blocks the thread. It does not
+/// know permits that a task acquired itself, or permits of a policy that was reloaded during the wait. Nor does it know permits of a
+/// limiter without a queue, such as the probe of a breaker.
 ///
 /// # Cancel safety
-/// Polling can stop at any time: the result stays until it is taken.
+/// Polling can stop at any time: the task keeps its result until a caller takes it.
 ///
 /// # Panics
-/// A future that has been ready with a result must not be polled again.
+/// Polling again after the result was returned panics.
 #[must_use = "a handle that is dropped lets its task run unobserved"]
 pub struct TaskHandle<T: Send + 'static> {
     task: Arc<dyn Job<T>>,
     core: Arc<Core>,
-    /// None: it was never queued.
+    /// None: the task was never queued.
     key: Option<Key>,
     wait: Option<Wait<Core>>,
 }
@@ -56,21 +58,21 @@ impl<T: Send + 'static> TaskHandle<T> {
         }
     }
 
-    /// Ends the task. One that has never been polled ends with [`TaskError::Cancelled`]; one that runs has its future
-    /// dropped, at once or when it is next pending, and ends with [`TaskError::Aborted`]. False when it had ended.
+    /// Ends the task. A task that was never polled ends with [`TaskError::Cancelled`]. A running task ends with
+    /// [`TaskError::Aborted`]: its future is dropped, at once or when it is next pending. Returns false when the task had ended.
     pub fn cancel(&self) -> bool {
         self.key.is_some_and(|key| self.core.cancel(key)) || self.task.abort(TaskError::Cancelled)
     }
 
-    /// True once the result is there.
+    /// Returns true once the task has a result.
     pub fn is_finished(&self) -> bool {
         self.task.is_done()
     }
 
-    /// The result, if it is there.
+    /// Returns the result, if the task has one.
     ///
     /// # Errors
-    /// The handle itself when it is not.
+    /// The handle itself if it has none yet.
     pub fn try_join(self) -> Result<Result<T, TaskError>, Self> {
         match self.task.poll_result(Waker::noop()) {
             Poll::Ready(result) => Ok(result),
@@ -81,7 +83,7 @@ impl<T: Send + 'static> TaskHandle<T> {
     /// Waits for the result for at most `patience` on the pool's clock.
     ///
     /// # Errors
-    /// The handle itself when the time is over: the task goes on.
+    /// The handle itself on a timeout: the task continues.
     pub async fn join_timeout(mut self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
         let core = Arc::clone(&self.core);
         let clock = &core.settings.clock;
@@ -99,15 +101,15 @@ impl<T: Send + 'static> TaskHandle<T> {
         }
     }
 
-    /// Waits for the result and blocks the thread meanwhile: not for async code.
+    /// Waits for the result and blocks the thread. Not for async code.
     ///
     /// # Errors
-    /// [`TaskError`]: it panicked, was dropped, or never started.
+    /// [`TaskError`]: the task panicked, was dropped, or never started.
     pub fn join_blocking(self) -> Result<T, TaskError> {
         run_blocking(self)
     }
 
-    /// Ends the task, later, if it has started and not ended by then.
+    /// Returns a function that ends the task, if it is running then.
     pub(super) fn abort_if_started(&self) -> Abort {
         let (task, core, key) = (Arc::downgrade(&self.task), Arc::downgrade(&self.core), self.key);
         Box::new(move || {
@@ -121,11 +123,11 @@ impl<T: Send + 'static> TaskHandle<T> {
         })
     }
 
-    /// A task of a pool is about to wait. False when that would never end.
+    /// Begins the wait of a task of a pool. Returns false when the wait would deadlock.
     fn begin_to_wait(&mut self) -> bool {
         let waiter = Waiter::current(&*self.core);
         if waiter.as_ref().is_none_or(Waiter::holds_nothing) {
-            // Its submitter has given it away.
+            // The submitter has passed the handle on.
             self.task.record().cut();
         }
         let Some(waiter) = waiter else {

@@ -1,10 +1,10 @@
-//! The pool of async tasks: the contract of the [`WorkerPool`](super::WorkerPool), on runners that are tasks of a tokio
-//! runtime and live as long as the pool.
+//! Pools of async tasks: the contract of the [`WorkerPool`](super::WorkerPool), on runners. A runner is a task of a tokio
+//! runtime and lives as long as the pool.
 //!
 //! ```text
 //!  TaskPool --push--> Core (queue, slots, runners) --next--> runner --poll--> TaskCell --result--> TaskHandle
 //! ```
-//! The transitions are those of the `engine`.
+//! The `engine` defines the transitions.
 
 mod builder;
 mod cell;

@@ -1,4 +1,4 @@
-//! A runner: takes a task, polls it to its end, and again.
+//! The runner loop: takes a task, polls it to its end, repeats.
 
 use super::cell::Run;
 use super::core::{Core, Running};
@@ -16,7 +16,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A runner. Dropped before it has ended in order, it was dropped by its runtime, even before its first poll.
+/// A runner. If it is dropped while `in_order` is false, its runtime dropped it, perhaps before its first poll.
 struct Runner {
     core: Arc<Core>,
     seat: Arc<Seat<Running>>,
@@ -24,15 +24,15 @@ struct Runner {
     in_order: bool,
 }
 
-/// The task that it has started and not told the end of.
+/// The task that a runner has started, and whose end it has not reported.
 #[derive(Default)]
 struct Runs {
     ticket: Option<Ticket>,
-    /// It started on a lent slot.
+    /// True if it started on a lent slot.
     borrows: bool,
     is_parked: bool,
     ended: Option<Ran>,
-    /// Where its group has a limit.
+    /// Its membership, if its group has a limit.
     member: Option<Arc<Membership>>,
 }
 
@@ -60,7 +60,7 @@ impl Drop for Runner {
     }
 }
 
-/// The runner is there before the first poll: it may never come.
+/// Creates the runner's future. The [`Runner`] exists before the first poll, since the runtime may drop the future unpolled.
 pub(super) fn run(core: Arc<Core>, seat: Arc<Seat<Running>>) -> impl Future<Output = ()> + Send {
     work(Runner {
         core,
@@ -101,7 +101,7 @@ async fn work(mut runner: Runner) {
         if let Some((entry, borrows, ticket)) = started {
             runner.run(entry, borrows, ticket).await;
         }
-        // Futures that are ready at once, or refused, must not keep the runtime from its other tasks.
+        // Futures that are ready at once, or refused, must not starve the runtime's other tasks.
         tokio::task::coop::consume_budget().await;
     }
     runner.in_order = true;
@@ -123,13 +123,13 @@ impl Runner {
         }
         entry.task.record().end();
         runs.ended = Some(ran);
-        // The handle may be gone: then this drops the result.
+        // If the handle is gone, this drops the result.
         drop_quietly((self.seat.own.take(), entry));
     }
 }
 
-/// Polls the task. One that is pending while it awaits a handle is parked until it is woken, whichever future its last poll polled:
-/// a set of futures polls only those that were woken.
+/// Polls the task. Parks a task that is pending and awaits a handle until it is woken, even if its last poll did not poll that
+/// handle: a set of futures polls only those that were woken.
 fn poll(core: &Arc<Core>, task: &Arc<dyn Run>, is_parked: &mut bool, cx: &mut Context<'_>) -> Poll<Ran> {
     if std::mem::take(is_parked) {
         core.resume();

@@ -1,4 +1,4 @@
-//! Submitting futures.
+//! Submission of futures.
 
 use super::cell::{Run, TaskCell};
 use super::core::Core;
@@ -21,7 +21,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 type Shared<Fut, T> = Arc<TaskCell<Fut, T>>;
-/// A task that was taken, and its place in the queue: none, when a full queue discarded it.
+/// An accepted task and its queue key: `None` if a full queue discarded the task.
 type Taken<Fut, T> = (Shared<Fut, T>, Option<Key>);
 
 impl<'p> Submit<'p, TaskPool> {
@@ -47,8 +47,8 @@ impl<'p> Submit<'p, TaskPool> {
         }
         let mut room = pin!(core.room.take(self.spec.weight));
         let mut room = pin!(poll_fn(|cx| match room.as_mut().poll(cx) {
-            // The slot of a task of the pool may be the one that would make room. Asked at each poll: a future can be moved into
-            // a task.
+            // **Deadlock**: capacity may need the slot of the very task that waits here. Checked at each poll: a caller can move the
+            // future into a task.
             Poll::Pending if is_inside(&**core) => {
                 core.room.overdraw(self.spec.weight);
                 Poll::Ready(Ok(Verdict::In))
@@ -67,12 +67,11 @@ impl<'p> Submit<'p, TaskPool> {
         .await
     }
 
-    /// Submits a task and returns its handle. A full queue is dealt with by the pool's
-    /// [`Overflow`](crate::pool::Overflow). A task of the pool itself does not wait for room: see
-    /// [`Overflow::Block`](crate::pool::Overflow::Block).
+    /// Submits a task and returns its handle. The pool's [`Overflow`](crate::pool::Overflow) decides what happens if the queue
+    /// is full. A task of the pool itself does not wait for capacity: see [`Overflow::Block`](crate::pool::Overflow::Block).
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue full, or the task too heavy for it.
+    /// [`Rejected`], with the task: the pool is closed, the queue is full, or the task is too heavy for it.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
@@ -86,7 +85,7 @@ impl<'p> Submit<'p, TaskPool> {
         Ok(self.handle(cell, key))
     }
 
-    /// As [`submit`](Self::submit), and waits for room for at most `patience` on the pool's clock.
+    /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience` on the pool's clock.
     ///
     /// # Errors
     /// As [`submit`](Self::submit), and [`Turned::TimedOut`].
@@ -103,7 +102,7 @@ impl<'p> Submit<'p, TaskPool> {
         Ok(self.handle(cell, key))
     }
 
-    /// As [`submit`](Self::submit), but never waits: where the pool would, the task is handed back.
+    /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -120,7 +119,7 @@ impl<'p> Submit<'p, TaskPool> {
         Ok(self.handle(cell, key))
     }
 
-    /// As [`submit`](Self::submit), and blocks the thread while it waits: for threads that are none of a runtime's.
+    /// Submits like [`submit`](Self::submit), and blocks the thread while it waits. For threads outside of a runtime.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -132,8 +131,7 @@ impl<'p> Submit<'p, TaskPool> {
         run_blocking(self.submit(task))
     }
 
-    /// Submits a task without a handle. What it panics with is given to the pool's
-    /// [`on_panic`](crate::pool::Builder::on_panic).
+    /// Submits a task without a handle. The pool's [`on_panic`](crate::pool::Builder::on_panic) gets the payload of a panic.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -148,13 +146,11 @@ impl<'p> Submit<'p, TaskPool> {
         self.carry_out(task, verdict, true).map(drop)
     }
 
-    /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of those
-    /// that were taken, in order, and hands back the others, each with its reason. What finds the queue full is dealt
-    /// with as in [`submit`](Self::submit).
+    /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the accepted
+    /// tasks, in order, and the rejected tasks, each with its reason. Handles a full queue like [`submit`](Self::submit).
     ///
     /// # Cancel safety
-    /// Dropping the future before it is ready drops the tasks that have not been queued; those that have run all the
-    /// same.
+    /// Dropping the future before it is ready drops the tasks that have not been queued. Queued tasks still run.
     ///
     /// ```
     /// # use tollgate::pool::TaskPool;
@@ -182,7 +178,7 @@ impl<'p> Submit<'p, TaskPool> {
         (handles, rejected)
     }
 
-    /// [`execute`](Self::execute) for many tasks: as [`submit_all`](Self::submit_all), without handles.
+    /// Submits many tasks like [`submit_all`](Self::submit_all), without handles.
     ///
     /// # Cancel safety
     /// As [`submit_all`](Self::submit_all).
@@ -193,7 +189,7 @@ impl<'p> Submit<'p, TaskPool> {
         self.all(tasks, true, |_, _| ()).await
     }
 
-    /// Tasks are made before room is taken for them: making them is the user's code.
+    /// Submits the tasks, and returns the rejected ones. Makes tasks before it takes capacity for them: making them runs the user's code.
     async fn all<T, Fut>(
         &self,
         tasks: impl IntoIterator<Item = Fut>,
@@ -249,7 +245,7 @@ impl<'p> Submit<'p, TaskPool> {
         }
     }
 
-    /// Does as was decided. Refused, the task is still in its cell.
+    /// Queues or discards the task, as decided. After an error the task is still in its cell.
     fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<Option<Key>, Turned>
     where
         Fut: Future<Output = T> + Send + 'static,
@@ -261,7 +257,7 @@ impl<'p> Submit<'p, TaskPool> {
                 self.core().discard(self.entry(cell));
                 Ok(None)
             }
-            Verdict::Wait => unreachable!("it has waited"),
+            Verdict::Wait => unreachable!("the submitter has waited"),
         }
     }
 
@@ -295,7 +291,7 @@ impl<'p> Submit<'p, TaskPool> {
     }
 }
 
-/// Gets a task back that the pool has not taken.
+/// Takes a task back from its cell, after the pool has refused it.
 fn take_back<T, Fut>(cell: &Shared<Fut, T>, reason: Turned) -> Rejected<Fut> {
     let task = cell.take_back();
     Rejected { task, reason }
