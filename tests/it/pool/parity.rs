@@ -48,7 +48,7 @@ parity! {
     a_task_may_start_at_its_deadline_and_no_later
     a_task_is_cancelled_until_it_starts_and_makes_room
     a_batch_is_taken_in_order_through_a_smaller_queue
-    what_a_batch_finds_no_room_for_is_handed_back
+    a_batch_hands_back_the_tasks_beyond_the_capacity
     a_batch_without_handles_is_run_whole_and_its_panics_go_to_the_hook
     a_full_queue_rejects
     a_full_queue_discards_the_newest
@@ -82,18 +82,18 @@ parity! {
     slots_with_a_bounded_queue_are_no_end_of_a_pool
     a_rate_admits_the_tasks
     a_semaphore_admits_the_tasks
-    what_can_never_be_admitted_is_refused
-    what_a_closed_policy_refuses_is_told_and_counted
+    a_task_that_can_never_be_admitted_is_refused
+    refusals_of_a_closed_policy_are_returned_and_counted
     a_policy_hears_how_tasks_end
     a_task_that_waits_for_its_admission_leaves_the_slot_to_others
     an_admission_without_a_slot_costs_nothing
     a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next
-    what_is_cancelled_or_late_takes_no_token
+    a_cancelled_or_late_task_takes_no_token
     a_resize_is_effective_at_once_in_both_directions
     waits_for_idleness_are_all_told
     shutdown_lists_exactly_the_tasks_that_never_started
     a_shutdown_from_inside_does_not_wait
-    what_a_report_lists_is_run_by_its_owner_alone
+    listed_tasks_are_run_by_the_owner_of_the_report_alone
     a_report_can_be_waited_for
     a_closed_pool_takes_nothing_and_runs_what_it_has
     a_dropped_pool_runs_what_it_has
@@ -102,14 +102,14 @@ parity! {
     groups_nest_in_a_pool_of_one
     a_task_waits_for_several_at_once
     a_task_waits_for_one_that_was_submitted_from_outside
-    what_is_awaited_starts_before_what_is_not
+    awaited_tasks_start_before_others
     a_wait_that_timed_out_can_be_taken_up_again
     a_slot_that_is_not_lent_goes_to_the_next
     a_task_on_a_lent_slot_is_admitted_first
     a_policy_hears_of_tasks_on_lent_slots
     a_task_without_a_handle_waits_for_what_its_submitter_holds
     the_first_failure_ends_a_group_in_a_task
-    a_task_is_told_of_the_end_of_the_pool_that_it_waits_for
+    a_task_learns_of_the_end_of_the_pool_that_it_waits_for
     a_task_that_is_cancelled_at_the_gate_leaves_it
     pools_of_one_wait_for_each_other_up_and_down
     pools_of_one_wait_in_a_ring
@@ -458,7 +458,7 @@ async fn a_batch_is_taken_in_order_through_a_smaller_queue(kind: Kind) {
     }
 }
 
-async fn what_a_batch_finds_no_room_for_is_handed_back(kind: Kind) {
+async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
     let pool = pool!(kind, 1, queue(3), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let (handles, rejected) = pool.plain().submit_all((0..5).map(|n| async move { n })).await;
@@ -1146,7 +1146,7 @@ async fn a_semaphore_admits_the_tasks(kind: Kind) {
     assert_eq!((permits.available_permits(), permits.waiting()), (2, 0));
 }
 
-async fn what_can_never_be_admitted_is_refused(kind: Kind) {
+async fn a_task_that_can_never_be_admitted_is_refused(kind: Kind) {
     let pool = pool!(kind, 1, admit_by(Policy::new(Semaphore::new(1))));
     let refused = pool.ask(Ask::many(2)).submit(async {}).await.unwrap();
     assert!(matches!(refused.join().await, Err(TaskError::Refused(why)) if why.reason == Reason::Oversized));
@@ -1156,7 +1156,7 @@ async fn what_can_never_be_admitted_is_refused(kind: Kind) {
     assert_eq!((stats.refused, stats.finished, stats.unfinished), (1, 1, 0));
 }
 
-async fn what_a_closed_policy_refuses_is_told_and_counted(kind: Kind) {
+async fn refusals_of_a_closed_policy_are_returned_and_counted(kind: Kind) {
     let permits = Arc::new(Semaphore::new(1));
     let pool = pool!(kind, 1, admit_by(Policy::new(Arc::clone(&permits))));
     permits.close();
@@ -1255,7 +1255,7 @@ async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next(kind: Kind) {
     assert_eq!((policy.waiting(), permits.available_permits()), (0, 2));
 }
 
-async fn what_is_cancelled_or_late_takes_no_token(kind: Kind) {
+async fn a_cancelled_or_late_task_takes_no_token(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 3);
     let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
@@ -1376,7 +1376,7 @@ async fn a_shutdown_from_inside_does_not_wait(kind: Kind) {
 }
 
 /// Given a task that a shutdown has listed, when one that still runs waits for it, then the owner of the report runs it, or drops it.
-async fn what_a_report_lists_is_run_by_its_owner_alone(kind: Kind) {
+async fn listed_tasks_are_run_by_the_owner_of_the_report_alone(kind: Kind) {
     for runs in [true, false] {
         let pool = pool!(kind, 1);
         let here = pool.clone();
@@ -1521,7 +1521,7 @@ async fn a_task_waits_for_one_that_was_submitted_from_outside(kind: Kind) {
     pool.ends_clean().await;
 }
 
-async fn what_is_awaited_starts_before_what_is_not(kind: Kind) {
+async fn awaited_tasks_start_before_others(kind: Kind) {
     let (pool, log) = (pool!(kind, 1), Log::default());
     let (here, noted) = (pool.clone(), log.clone());
     let outer = pool.run(async move {
@@ -1659,7 +1659,7 @@ async fn the_first_failure_ends_a_group_in_a_task(kind: Kind) {
     pool.ends_clean().await;
 }
 
-async fn a_task_is_told_of_the_end_of_the_pool_that_it_waits_for(kind: Kind) {
+async fn a_task_learns_of_the_end_of_the_pool_that_it_waits_for(kind: Kind) {
     let [pool, other] = [(); 2].map(|()| pool!(kind, 1));
     let busy = Busy::on(&other).await;
     let (tell, told) = oneshot::channel();

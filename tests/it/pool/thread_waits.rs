@@ -250,7 +250,7 @@ fn a_large_pool_lets_more_wait() {
 
 /// Given a task whose shelf holds others, when it has lent its slot, then those wait until what runs on the lent slot has ended.
 #[test]
-fn what_lies_on_a_shelf_starts_on_no_lent_slot() {
+fn tasks_in_a_local_queue_start_on_no_lent_slot() {
     let pool = WorkerPool::builder().workers(1).build().unwrap();
     let (begun, go) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
     let (begins, goes) = (Arc::clone(&begun), Arc::clone(&go));
