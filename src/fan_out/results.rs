@@ -46,7 +46,7 @@ impl<T> Stream for Results<T> {
             if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 this.waker = Some(cx.waker().clone());
             }
-            // After the clone of the waker: that may panic.
+            // After the waker's clone, which may panic.
             let given = std::mem::take(&mut this.given);
             match Arc::clone(&this.shared).poll_due(&mut this.due, given, &mut this.waker) {
                 Poll::Pending => return Poll::Pending,
