@@ -1,4 +1,4 @@
-//! How a fan-out is to be: its source, its limit, its order.
+//! The builder of a fan-out: its source, its limit, its order.
 
 use super::progress::{Hook, Progress};
 use super::results::{Results, TryResults};
@@ -13,15 +13,14 @@ use futures::{Stream, StreamExt};
 use std::fmt;
 use std::sync::Arc;
 
-/// How many at once: a number, or the permits of a semaphore that others may share or resize.
+/// The concurrency limit of a fan-out: a number, or the permits of a semaphore that others may share or resize.
 ///
-/// # Deadlock
-/// A future that awaits a fan-out under the limit that it runs under itself holds what that waits for. Where such nest,
-/// each depth takes a limit of its own.
+/// **Deadlock**: a future holds a permit of its limit while it awaits an inner fan-out. If fan-outs nest, give each depth its
+/// own limit.
 #[derive(Clone, Debug)]
 pub struct Limit {
     limit: usize,
-    /// In place of the number: slots that others may share.
+    /// Replaces the number: slots that others may share.
     slots: Option<Arc<Semaphore>>,
 }
 
@@ -32,7 +31,7 @@ impl Limit {
 }
 
 impl From<usize> for Limit {
-    /// Zero is a fan-out that never starts anything.
+    /// Converts a number. A fan-out with a limit of zero never starts an item.
     fn from(limit: usize) -> Self {
         let slots = (limit == 0).then(|| Arc::new(Semaphore::new(0)));
         Self { limit, slots }
@@ -52,7 +51,7 @@ impl From<&Arc<Semaphore>> for Limit {
     }
 }
 
-/// A fan-out over the items of an iterator, at most `limit` at once.
+/// Makes a fan-out over the items of an iterator that runs at most `limit` of them concurrently.
 ///
 /// ```
 /// # use futures::StreamExt;
@@ -68,7 +67,7 @@ pub fn fan_out<I: IntoIterator>(items: I, limit: impl Into<Limit>) -> FanOut<Ite
     fan_out_stream(iter(items), limit)
 }
 
-/// A fan-out over the items of a stream, at most `limit` at once.
+/// Makes a fan-out over the items of a stream that runs at most `limit` of them concurrently.
 pub fn fan_out_stream<S: Stream>(source: S, limit: impl Into<Limit>) -> FanOut<S> {
     FanOut {
         source,
@@ -80,7 +79,7 @@ pub fn fan_out_stream<S: Stream>(source: S, limit: impl Into<Limit>) -> FanOut<S
     }
 }
 
-/// Builds a fan-out: [`fan_out`], wishes, and [`map`](Self::map) or [`try_map`](Self::try_map).
+/// Builds a fan-out: [`fan_out`], then options, then [`map`](Self::map) or [`try_map`](Self::try_map).
 #[must_use = "nothing starts before `map`"]
 pub struct FanOut<S> {
     source: S,
@@ -96,55 +95,55 @@ where
     S: Stream + Send + 'static,
     S::Item: Send + 'static,
 {
-    /// Results come in the order of the items, instead of as they end. One that takes long holds up those behind it,
-    /// and with them, once there is no more room for results, the source.
+    /// Gives the results in the order of the items, instead of the order in which they end. A slow item delays the results
+    /// behind it. Once the buffer is full it delays the source as well.
     pub fn ordered(mut self) -> Self {
         self.ordered = true;
         self
     }
 
-    /// How many results may wait for the consumer beside those that run; as many as may run at once unless set. A limit
-    /// of 10 and a buffer of 5: at most 15 items have been taken from the source whose results have not been given out.
+    /// Sets the number of results that may wait for the consumer, beside the items that run. The default is the limit. With a
+    /// limit of 10 and a buffer of 5, at most 15 items are taken from the source and not yet given out as results.
     ///
-    /// **Deadlock**: a consumer that takes one result and then waits, without polling on, for the next item to start may wait
-    /// for ever. Keep polling: the room that results make is noticed for up to 16 of them at once, and when the stream of
-    /// results is polled and has none at hand.
+    /// **Deadlock**: a consumer that takes one result and waits for the next item to start, without polling, may wait for
+    /// ever. Keep polling the results: freed capacity is reported for up to 16 results at once, and when a poll finds no
+    /// result ready.
     pub fn buffer(mut self, results: usize) -> Self {
         self.ahead = Some(results);
         self
     }
 
-    /// Each item is admitted by `policy`, in turn, as one call, beside the limit. Where it can never be admitted, or not
-    /// within the bounds that the policy has on waiting, its result is
-    /// [`TaskError::Refused`](crate::pool::TaskError::Refused). One item at a time waits for the policy, and holds no permit
-    /// of a shared limit meanwhile.
+    /// Asks `policy` to admit each item, in order, as one call. The limit applies as well. If the policy refuses an item, or
+    /// its bounds on waiting are exceeded, the item's result is [`TaskError::Refused`](crate::pool::TaskError::Refused). One
+    /// item at a time waits for the policy, and it holds no permit of a shared limit meanwhile.
     ///
-    /// The permit of the policy is given back after the future is gone: as a success; as a failure when it panics, or fails
-    /// in [`try_map`](Self::try_map); and it counts for nothing when the future is dropped before its end.
+    /// The policy's permit is released after the future is dropped. Its outcome is a failure if the future panicked or failed
+    /// in [`try_map`](Self::try_map), and a success otherwise. The outcome of a future that is dropped before its end is
+    /// ignored.
     pub fn admit_by<L: Limiter<Ticket: Send> + 'static>(mut self, policy: Policy<L>) -> Self {
         self.gate = Some(Arc::new(policy));
         self
     }
 
-    /// Is called whenever a future has ended, by the task that ran it. Tasks call it side by side, so that a later
-    /// [`Progress`] may come before an earlier one. A panic of it is ignored.
+    /// Sets a hook that each task calls after a future has ended. Tasks call it concurrently, so a later [`Progress`] may
+    /// arrive before an earlier one. A panic of the hook is ignored.
     pub fn progress(mut self, hook: impl Fn(Progress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Box::new(hook));
         self
     }
 
-    /// Starts: `f` makes a future of each item, and the futures run on tasks of the current runtime. `f` itself is
-    /// called for one item at a time.
+    /// Starts the fan-out. `f` makes a future of each item, one item at a time. The futures run on tasks of the current
+    /// runtime.
     ///
-    /// Each item has one result: what its future returned, or why it returned nothing. A source, or an `f`, that panics
-    /// ends the fan-out with one more result, the panic; a runtime that is shut down ends it with
+    /// Each item has one result: the output of its future, or the [`TaskError`](crate::pool::TaskError) that replaced it. If
+    /// the source or `f` panics, the fan-out ends with one more result, the panic. If the runtime is shut down, it ends with
     /// [`TaskError::Aborted`](crate::pool::TaskError::Aborted).
     ///
     /// # Cancel safety
-    /// Dropping the stream of results drops the source and, as soon as their tasks are polled next, all futures.
+    /// Dropping the stream of results drops the source. Each future is dropped at the next poll of its task.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     pub fn map<F, Fut>(self, f: F) -> Results<Fut::Output>
     where
         F: FnMut(S::Item) -> Fut + Send + 'static,
@@ -154,16 +153,18 @@ where
         self.start(f, |_| false)
     }
 
-    /// Starts as [`map`](Self::map), for futures that may fail. The first failure ends the fan-out, whether the stream of
-    /// results is polled or not: nothing more is taken from the source, what runs is dropped, and the stream ends behind it.
-    /// In order, the items in front of the failure still run to their ends, and their results come first; should one of
-    /// them fail as well, that is the failure behind which the stream ends.
+    /// Starts the fan-out as [`map`](Self::map) does, for futures that may fail. The first failure ends the fan-out, whether
+    /// or not the results are polled: no further item is taken from the source, running futures are dropped, and the failure
+    /// is the last result.
+    ///
+    /// If the results are [`ordered`](Self::ordered), the items in front of the failure run to their ends, and their results
+    /// come first. If one of them fails too, the results end with that failure.
     ///
     /// # Cancel safety
-    /// As [`map`](Self::map).
+    /// As for [`map`](Self::map).
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside of a tokio runtime.
     ///
     /// ```
     /// # use futures::TryStreamExt;

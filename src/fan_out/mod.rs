@@ -1,22 +1,21 @@
-//! Fan-out: runs an async function on the items of an iterator or a stream, at most `limit` at once, on tasks of the runtime.
+//! Runs an async function on the items of an iterator or a stream, on at most `limit` tasks concurrently.
 //!
 //! | you want to | use |
 //! |---|---|
-//! | every outcome, as they end | [`fan_out`]`(items, 64).map(f)` |
-//! | in the order of the items | [`FanOut::ordered`] |
-//! | the first error to end it all | [`FanOut::try_map`] |
-//! | to share the limit, or change it while it runs | an `Arc<`[`Semaphore`](crate::Semaphore)`>` for the limit |
-//! | a rate, or any policy, in front of each item | [`FanOut::admit_by`] |
+//! | get every outcome, as the items end | [`fan_out`]`(items, 64).map(f)` |
+//! | get the results in the order of the items | [`FanOut::ordered`] |
+//! | stop at the first error | [`FanOut::try_map`] |
+//! | share the limit, or change it during the run | an `Arc<`[`Semaphore`](crate::Semaphore)`>` for the limit |
+//! | put a rate, or any policy, in front of each item | [`FanOut::admit_by`] |
 //!
 //! # Compared to `buffer_unordered`
-//! The futures run on tasks of their own: in parallel, and whether the stream of results is polled or not. A consumer
-//! that waits for something that one of the futures holds does not deadlock (futures-rs#2387). The price is that items,
-//! futures and results are `Send + 'static`.
+//! The futures run on their own tasks: in parallel, whether or not the results are polled. A consumer that waits for a
+//! resource which one of the futures holds does not deadlock (futures-rs#2387). The price: items, futures and results are
+//! `Send + 'static`.
 //!
 //! # Compared to a task per item
-//! Runners, at most as many as the limit, live as long as the fan-out and take one item after the other. There is no
-//! task, no join handle and no permit to be made per item, and no item is taken from the source before there is room
-//! for its result.
+//! At most `limit` runners live as long as the fan-out, and each runs one item after the other. An item needs no task, join
+//! handle or permit of its own. No item is taken from the source before the buffer has room for its result.
 
 mod builder;
 mod progress;

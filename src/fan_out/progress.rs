@@ -1,14 +1,14 @@
-//! How far a fan-out has come.
+//! The progress of a fan-out.
 
-/// How far a fan-out has come: what [`FanOut::progress`](super::FanOut::progress) is called with.
+/// The progress of a fan-out: the argument of its [`FanOut::progress`](super::FanOut::progress) hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Items that were taken from the source.
+    /// The number of items that were taken from the source.
     pub taken: usize,
-    /// Items whose futures have ended, be it by a panic.
+    /// The number of items whose futures have ended, panics included.
     pub finished: usize,
-    /// How many there will be, where the source knew that at the start.
+    /// The number of all items, if the source's size hint was exact at the start.
     pub total: Option<usize>,
 }
 

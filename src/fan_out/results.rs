@@ -1,4 +1,4 @@
-//! The consumer's end: streams of results.
+//! The consumer's side: streams of results.
 
 use super::shared::Deliver;
 use super::state::Outcome;
@@ -10,16 +10,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// The results of [`FanOut::map`](super::FanOut::map): one for each item. Dropping it ends the fan-out.
+/// The stream of results of [`FanOut::map`](super::FanOut::map): one for each item. Dropping it ends the fan-out.
 #[must_use = "dropping the results ends the fan-out"]
 pub struct Results<T> {
     shared: Arc<dyn Deliver<T>>,
-    /// What has been taken over and not given out.
+    /// Results taken from the shared state and not yet given out.
     due: VecDeque<Outcome<T>>,
-    /// What has been given out and not told: room for new items is made by several at once.
+    /// Results given out and not yet reported: capacity is freed for several at once.
     given: usize,
     tell_at: usize,
-    /// Made, and not left with what is shared.
+    /// A waker that was cloned and not left in the shared state.
     waker: Option<Waker>,
 }
 
@@ -46,7 +46,7 @@ impl<T> Stream for Results<T> {
             if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 this.waker = Some(cx.waker().clone());
             }
-            // A waker that panics comes before.
+            // After the waker's clone, which may panic.
             let given = std::mem::take(&mut this.given);
             match Arc::clone(&this.shared).poll_due(&mut this.due, given, &mut this.waker) {
                 Poll::Pending => return Poll::Pending,
@@ -73,7 +73,7 @@ impl<T> fmt::Debug for Results<T> {
     }
 }
 
-/// The results of [`FanOut::try_map`](super::FanOut::try_map): they end behind the first failure.
+/// The stream of results of [`FanOut::try_map`](super::FanOut::try_map). It ends with the first failure.
 #[derive(Debug)]
 #[must_use = "dropping the results ends the fan-out"]
 pub struct TryResults<T, E>(Option<Results<Result<T, E>>>);
@@ -101,7 +101,7 @@ impl<T, E> Stream for TryResults<T, E> {
             Poll::Ready(Some(Err(why))) => Some(Err(Failed::Task(why))),
             Poll::Ready(None) => None,
         };
-        // Everything else ends here.
+        // Ends the fan-out.
         this.0 = None;
         Poll::Ready(failed)
     }

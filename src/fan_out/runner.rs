@@ -1,4 +1,4 @@
-//! A runner: takes the source, gets an item and what the item runs under, runs the future, delivers, and again.
+//! The loop of a runner: take the source, take an item, get its slot and admission, run its future, deliver the result.
 
 use super::shared::Shared;
 use super::state::Work;
@@ -11,11 +11,11 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// A runner. Dropped before it has ended in order, it was aborted, or dropped by its runtime, even before its first poll.
+/// A runner. If it is dropped before `in_order` is set, it was aborted or its runtime dropped it, maybe before its first poll.
 struct Runner<Fut: Work> {
     shared: Arc<Shared<Fut>>,
     number: usize,
-    /// What its item runs under.
+    /// The slot and the admission of its item.
     ticket: Option<Ticket>,
     in_order: bool,
 }
@@ -29,7 +29,7 @@ impl<Fut: Work> Drop for Runner<Fut> {
     }
 }
 
-/// Runs items until the source has ended. The runner is there before the first poll: that may never come.
+/// Runs items until the source has ended. The `Runner` exists before the first poll, which may never come.
 pub(super) fn run<Fut: Work>(shared: Arc<Shared<Fut>>, number: usize) -> impl Future<Output = ()> + Send {
     work(Runner {
         shared,
@@ -48,7 +48,7 @@ impl<Fut: Work> Runner<Fut> {
     async fn work(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut done = None;
-        // A future that is dropped half-way is gone before what it ran under is given back.
+        // A local, so it drops before the runner: a future dropped half-way is gone before its ticket is given back.
         let mut work = pin!(None::<Fut>);
         loop {
             let number = self.number;
@@ -59,7 +59,7 @@ impl<Fut: Work> Runner<Fut> {
                 Ok(None) => return shared.end(source, None),
                 Err(payload) => return shared.end(source, Some(TaskError::Panicked(payload))),
             }
-            // Before the source goes back: no more than one item is taken ahead of its slot.
+            // Before the source is put back: at most one item is taken ahead of its slot.
             let refused = match self.admit().await {
                 Ok(()) => None,
                 Err(Refused::Task(why)) => Some(why),
@@ -88,13 +88,13 @@ impl<Fut: Work> Runner<Fut> {
                 });
             }
             done = Some((item, outcome));
-            // Futures that are ready at once must not keep the runtime from its other tasks.
+            // Futures that are ready at once must not starve the runtime's other tasks.
             tokio::task::coop::consume_budget().await;
         }
     }
 
     async fn admit(&mut self) -> Result<(), Refused> {
-        // Others had their turns since the item before.
+        // Other waiters may be due since the previous item.
         if self.ticket.as_ref().is_some_and(|ticket| !ticket.may_keep()) {
             self.give_up();
         }
@@ -105,7 +105,7 @@ impl<Fut: Work> Runner<Fut> {
         Ok(())
     }
 
-    /// Polls to the end. The slot of the item before is not kept meanwhile.
+    /// Polls until ready. A pending poll gives up the slot of the previous item.
     async fn without_slot<T>(&mut self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
         poll_fn(|cx| {
             let polled = poll(cx);
@@ -124,7 +124,7 @@ impl<Fut: Work> Runner<Fut> {
     }
 }
 
-/// What the poll gives, or the payload of its panic.
+/// Returns the result of the poll, or the payload of its panic.
 fn caught<T>(poll: impl FnOnce() -> Poll<T>) -> Poll<std::thread::Result<T>> {
     match catch_unwind(AssertUnwindSafe(poll)) {
         Ok(polled) => polled.map(Ok),

@@ -1,5 +1,5 @@
-//! What runners and the consumer of a fan-out share. Wakers, futures, hooks, and drops of a user's things come after the
-//! lock.
+//! The state shared by the runners and the consumer of a fan-out. Wakers, futures, hooks and a user's drops run after the
+//! lock is released.
 
 use super::builder::Limit;
 use super::progress::Hook;
@@ -15,7 +15,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 pub(super) struct Settings<T> {
     pub(super) limit: Limit,
-    /// The policy, and the slots of the limit that others share.
+    /// The policy, and the slots of a shared limit.
     pub(super) admission: Admission,
     pub(super) ahead: Option<usize>,
     pub(super) progress: Option<Box<Hook>>,
@@ -39,7 +39,7 @@ impl<Fut: Work> Shared<Fut> {
         shared
     }
 
-    /// Runs a transition, and then what it wants done.
+    /// Runs a transition, then performs its [`Acts`] without the lock.
     fn transition<R>(self: &Arc<Self>, step: impl FnOnce(&mut State<Fut>, &mut Acts) -> R) -> R {
         let mut acts = Acts::default();
         let mut state = self.state.lock();
@@ -50,11 +50,11 @@ impl<Fut: Work> Shared<Fut> {
         result
     }
 
-    /// Keeps the invariant of the state. While only a higher limit would let another runner start, it is watched for.
+    /// Keeps the invariant of the state. Watches for a higher limit while only that would let another runner start.
     fn call(self: &Arc<Self>, state: &mut State<Fut>, acts: &mut Acts) {
         loop {
             let limit = self.settings.limit.now();
-            // A limit of zero may be raised: one runner waits for that.
+            // A limit of zero may be raised: one runner waits for the raise.
             let is_held_back = !state.call(limit.max(1), self.window(limit), acts);
             let Some(slots) = &self.settings.admission.slots else {
                 return;
@@ -80,7 +80,7 @@ impl<Fut: Work> Shared<Fut> {
         }
     }
 
-    /// How many items may have been taken whose results have not been given out.
+    /// Returns the largest number of items that may be taken and not yet given out as results.
     fn window(&self, limit: usize) -> usize {
         limit.saturating_add(self.settings.ahead.unwrap_or(limit)).max(1)
     }
@@ -112,10 +112,8 @@ impl<Fut: Work> Shared<Fut> {
         }
     }
 
-    // ---- runners ----
-
-    /// Takes the source as soon as it is there and there is room for a result. None at the end. `done` is what came of the
-    /// item before.
+    /// Takes the source once it is free and the buffer has room for a result. Returns `None` at the end. `done` is the
+    /// previous item and its outcome.
     pub(super) fn poll_next(
         self: &Arc<Self>,
         runner: usize,
@@ -130,12 +128,12 @@ impl<Fut: Work> Shared<Fut> {
         })
     }
 
-    /// Puts the source back after an item was taken, which has this number. None when the fan-out has ended.
+    /// Puts the source back and returns the number of the item that was taken, or `None` if the fan-out has ended.
     pub(super) fn put_back(self: &Arc<Self>, runner: usize, source: Source<Fut>) -> Option<usize> {
         self.transition(|state, acts| state.put_back(runner, source, acts))
     }
 
-    /// The source has ended; `why`, if it did not end by itself, is one more result.
+    /// Ends the source. If it did not end by itself, `why` is one more result.
     pub(super) fn end(self: &Arc<Self>, source: Source<Fut>, why: Option<TaskError>) {
         self.transition(|state, acts| state.end(source, why, acts));
     }
@@ -145,26 +143,26 @@ impl<Fut: Work> Shared<Fut> {
     }
 }
 
-/// Wakes the fan-out when the limit of slots that others share was raised.
+/// Looks again when a shared limit was raised.
 impl<Fut: Work> Wake for Shared<Fut> {
     fn wake(self: Arc<Self>) {
         if !seeded!("fan_out_misses_a_limit") {
             self.transition(|state, _| self.end_watch(state));
         }
-        // All others may have gone meanwhile: then results are dropped here.
+        // This may be the last reference, which drops results.
         drop_quietly(self);
     }
 }
 
-/// The consumer's side, without the type of the futures.
+/// The consumer's methods, without the type of the futures.
 pub(super) trait Deliver<T>: Send + Sync {
-    /// Moves results into `due`, which is empty, or takes the waker; `given` results have been given out since the last time.
-    /// `Ready(false)` when none is to come.
+    /// Moves results into `due`, which is empty, or takes the waker. `given` results were given out since the previous report.
+    /// Returns `Ready(false)` if no result is to come.
     fn poll_due(self: Arc<Self>, due: &mut VecDeque<Outcome<T>>, given: usize, waker: &mut Option<Waker>)
     -> Poll<bool>;
-    /// The consumer has given out `given` results.
+    /// Frees the capacity of `given` results that the consumer gave out.
     fn given(self: Arc<Self>, given: usize);
-    /// The consumer has gone.
+    /// Ends the fan-out: the consumer was dropped.
     fn stop(self: Arc<Self>);
 }
 

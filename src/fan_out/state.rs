@@ -1,12 +1,12 @@
-//! What the lock of a fan-out guards. Each transition is plain data; what is to be done after the lock comes back in
-//! [`Acts`].
+//! The state under the lock of a fan-out. Each transition changes data alone and returns, as [`Acts`], the work to do after
+//! the lock is released.
 //!
-//! - One runner at a time has the source: it takes that out, gets an item and what the item runs under, and puts the
-//!   source back.
-//! - A runner idles when the source is taken, or there is no room for another result.
-//! - The invariant, which [`call`](State::call) keeps after each transition: while the source is here and there is room for
-//!   another result, a runner is on its way to take it, or as many as may run are busy. One is called at a time, so that a
-//!   burst of short futures is run by few.
+//! - One runner at a time has the source: it takes the source, takes an item, gets the item's slot and admission, and puts
+//!   the source back.
+//! - A runner idles while the source is taken, or while the buffer has no room for another result.
+//! - Invariant, kept by [`call`](State::call) after each transition: while the source is free and the buffer has room, a
+//!   runner was called to take it, or `limit` runners are busy. One runner is called at a time, so that a few runners handle
+//!   a burst of short futures.
 
 use super::progress::Progress;
 use crate::pool::{AbortHandle, TaskError};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Poll, Waker};
 
-/// Gives a future for each item.
+/// The source of items, mapped to their futures.
 pub(super) type Source<Fut> = Pin<Box<dyn Stream<Item = Fut> + Send>>;
 
 /// The future of an item.
@@ -23,7 +23,7 @@ pub(super) trait Work: Future<Output: Send> + Send + 'static {}
 
 impl<Fut: Future<Output: Send> + Send + 'static> Work for Fut {}
 
-/// What came of an item.
+/// The outcome of an item.
 pub(super) type Outcome<T> = Result<T, TaskError>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,11 +31,11 @@ enum Phase {
     Running,
     /// The source has ended.
     Ended,
-    /// The result of this item has ended it: in order, the first of those.
+    /// The result of this item has ended the fan-out. If ordered, it is the first such item.
     Failed(usize),
-    /// The runtime has dropped a runner: no result comes beside those that are here.
+    /// The runtime has dropped a runner: no further result is to come.
     Dropped,
-    /// The consumer has gone.
+    /// The consumer was dropped.
     Stopped,
 }
 
@@ -44,47 +44,47 @@ pub(super) struct State<Fut: Work> {
     ordered: bool,
     /// Whether a result ends the fan-out.
     fails: fn(&Outcome<Fut::Output>) -> bool,
-    /// None while a runner has it, and after the end.
+    /// `None` while a runner has it, and after the end.
     source: Option<Source<Fut>>,
     runners: Vec<Runner>,
     idle: Vec<usize>,
-    /// The runner that is on its way to take the source.
+    /// The runner that was called to take the source.
     called: Option<usize>,
-    /// Results, in order from `first` on, with gaps where those are still to come; as they came, without gaps, else.
+    /// If ordered, the results from item `first` on, with gaps for those to come. Otherwise in the order of arrival.
     results: VecDeque<Option<Outcome<Fut::Output>>>,
     first: usize,
-    /// Items that were taken whose results have not been given out.
+    /// Items that were taken and not yet given out as results.
     pub(super) outstanding: usize,
     consumer: Option<Waker>,
     progress: Progress,
-    /// The number of the watch for a limit of shared slots above this one.
+    /// The number of the watch for a shared limit above this one.
     pub(super) watch: Option<(u64, usize)>,
 }
 
 #[derive(Default)]
 struct Runner {
-    /// None until it has been started, and once it was ended.
+    /// `None` until the runner was started, and once it was aborted.
     abort: Option<AbortHandle>,
     /// The item that it runs.
     item: Option<usize>,
-    /// There while it idles.
+    /// `Some` while the runner idles.
     waker: Option<Waker>,
 }
 
-/// What is to be done after the lock.
+/// The work to do after the lock is released.
 #[must_use]
 #[derive(Default)]
 pub(super) struct Acts {
     pub(super) consumer: Option<Waker>,
-    /// Of the runner that is called.
+    /// Wakes the runner that was called.
     pub(super) called: Option<Waker>,
     pub(super) progress: Option<Progress>,
     pub(super) others: Vec<Act>,
 }
 
-/// What is to be done now and then.
+/// A rare kind of such work.
 pub(super) enum Act {
-    /// The source, or a result that the consumer does not get.
+    /// Drops the source, or a result that the consumer does not get.
     Drop(Box<dyn Send>),
     Start(usize),
     Wake(Waker),
@@ -128,7 +128,7 @@ impl<Fut: Work> State<Fut> {
         self.phase == Phase::Running
     }
 
-    /// Calls or starts a runner, if one is to take the source. False when a higher limit would let one do so.
+    /// Calls or starts a runner if the source is free. Returns false if only a higher limit would let a runner take it.
     pub(super) fn call(&mut self, limit: usize, window: usize, acts: &mut Acts) -> bool {
         if self.source.is_none() || self.called.is_some() {
             return true;
@@ -147,9 +147,7 @@ impl<Fut: Work> State<Fut> {
         self.called.is_some()
     }
 
-    // ---- runners ----
-
-    /// The runner is a task from now on.
+    /// Keeps the handle by which the runner's task is aborted.
     pub(super) fn started(&mut self, runner: usize, abort: AbortHandle, acts: &mut Acts) {
         match self.is_in_vain(runner) {
             true => acts.others.push(Act::Abort(abort)),
@@ -157,7 +155,7 @@ impl<Fut: Work> State<Fut> {
         }
     }
 
-    /// The runner takes the source, or idles until it is called. None at the end.
+    /// Gives the source to the runner, or lets it idle until it is called. Returns `None` at the end.
     pub(super) fn next(&mut self, runner: usize, window: usize, waker: &Waker) -> Poll<Option<Source<Fut>>> {
         if self.phase != Phase::Running {
             return Poll::Ready(None);
@@ -173,13 +171,13 @@ impl<Fut: Work> State<Fut> {
         {
             return Poll::Ready(Some(source));
         }
-        // Of a runner's own task: a clone runs no code of a user's.
+        // The waker of a runner's own task: its clone runs no user code.
         self.runners[runner].waker = Some(waker.clone());
         self.idle.push(runner);
         Poll::Pending
     }
 
-    /// The runner puts the source back after it got an item. None when the fan-out has ended.
+    /// Puts the source back and returns the number of the runner's item, or `None` if the fan-out has ended.
     pub(super) fn put_back(&mut self, runner: usize, source: Source<Fut>, acts: &mut Acts) -> Option<usize> {
         if self.phase != Phase::Running {
             acts.drop(Some(source));
@@ -197,14 +195,14 @@ impl<Fut: Work> State<Fut> {
         self.progress.taken - 1
     }
 
-    /// The item of the runner has ended.
+    /// Delivers the outcome of the runner's item.
     pub(super) fn finished(&mut self, runner: usize, item: usize, outcome: Outcome<Fut::Output>, acts: &mut Acts) {
         self.runners[runner].item = None;
         self.deliver(item, outcome, acts);
         acts.progress = Some(self.progress);
     }
 
-    /// The source has ended. With `why` it did not end by itself: that is one more result.
+    /// Ends the source. If it did not end by itself, `why` is one more result.
     pub(super) fn end(&mut self, source: Source<Fut>, why: Option<TaskError>, acts: &mut Acts) {
         acts.drop(Some(source));
         if self.phase == Phase::Running {
@@ -219,7 +217,7 @@ impl<Fut: Work> State<Fut> {
         acts.consumer = acts.consumer.take().or_else(|| self.consumer.take());
     }
 
-    /// Keeps a result for the consumer. A failure ends the fan-out, and goes first, where there is no order.
+    /// Keeps a result for the consumer. A failure ends the fan-out, and is given out first unless the results are ordered.
     fn deliver(&mut self, item: usize, outcome: Outcome<Fut::Output>, acts: &mut Acts) {
         self.progress.finished += 1;
         let ends = match self.phase {
@@ -243,7 +241,7 @@ impl<Fut: Work> State<Fut> {
         acts.consumer = self.consumer.take();
     }
 
-    /// Where the result of the item goes, in order.
+    /// Returns the place for the item's result. Ordered results only.
     fn place(&mut self, item: usize) -> &mut Option<Outcome<Fut::Output>> {
         let at = item - self.first;
         if self.results.len() <= at {
@@ -252,7 +250,7 @@ impl<Fut: Work> State<Fut> {
         &mut self.results[at]
     }
 
-    /// True of a runner whose results the consumer will not get: in order, one that is not in front of the failure.
+    /// Returns true if the consumer will not get the runner's results. If ordered, that is a runner behind the failure.
     fn is_in_vain(&self, runner: usize) -> bool {
         match self.phase {
             Phase::Failed(failed) => !self.ordered || self.runners[runner].item.is_none_or(|item| item > failed),
@@ -260,31 +258,31 @@ impl<Fut: Work> State<Fut> {
         }
     }
 
-    /// It has failed, or the consumer has gone: what is not needed ends.
+    /// Aborts the runners whose results are not needed, and drops the source.
     fn abort_in_vain(&mut self, acts: &mut Acts) {
         for runner in 0..self.runners.len() {
             if self.is_in_vain(runner) && !seeded!("fan_out_runs_in_vain") {
                 acts.others.extend(self.runners[runner].abort.take().map(Act::Abort));
             }
         }
-        // After them: its drop may wait for what they run.
+        // After the aborts: the source's drop may wait for a future of theirs.
         acts.drop(self.source.take());
     }
 
-    /// The runner was dropped before its end, with the item that it ran.
+    /// Ends the fan-out after the runtime dropped a runner, with the item that it ran.
     pub(super) fn dropped(&mut self, runner: usize, acts: &mut Acts) {
         match self.phase {
-            // It had nothing more to do.
+            // The runner had no work left.
             Phase::Ended if self.runners[runner].item.is_none() => return,
             Phase::Running | Phase::Ended => {
                 self.phase = Phase::Dropped;
                 acts.drop(self.source.take());
-                // The gaps stay empty: one result in the place of all that are missing.
+                // One result replaces all that are missing.
                 self.results.retain(Option::is_some);
                 self.results.push_back(Some(Err(TaskError::Aborted)));
                 self.outstanding += 1;
             }
-            // The consumer waits for what is in front of the failure.
+            // The consumer waits for the items in front of the failure.
             Phase::Failed(_) if self.ordered && !self.is_in_vain(runner) && !seeded!("fan_out_misses_quietly") => {
                 if let Some(item) = self.runners[runner].item {
                     self.place(item).get_or_insert(Err(TaskError::Aborted));
@@ -295,9 +293,7 @@ impl<Fut: Work> State<Fut> {
         acts.consumer = self.consumer.take();
     }
 
-    // ---- the consumer ----
-
-    /// Moves results into `due`, which is empty, or leaves the waker. False when no result is to come.
+    /// Moves results into `due`, which is empty, or leaves the waker. Returns false if no result is to come.
     pub(super) fn poll_due(
         &mut self,
         due: &mut VecDeque<Outcome<Fut::Output>>,
@@ -321,7 +317,7 @@ impl<Fut: Work> State<Fut> {
         Poll::Pending
     }
 
-    /// The consumer has gone.
+    /// Ends the fan-out: the consumer was dropped.
     pub(super) fn stop(&mut self, acts: &mut Acts) {
         self.phase = Phase::Stopped;
         self.abort_in_vain(acts);

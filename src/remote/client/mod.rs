@@ -32,7 +32,7 @@ pub(super) struct Client {
     sessions: u64,
     /// Sessions that have ended here and whose end the store must still learn: with a sequence number, and the attempts so far.
     session_ends: VecDeque<(Session, u64, u32)>,
-    /// Sessions whose end the store knows, or is no longer told of: notifications for them are not awaited any more.
+    /// Sessions whose end the store knows, or whose end is no longer reported to it. Notifications for them are not awaited.
     ended_sessions: Vec<Session>,
 
     /// Permits: units held by the session, and units in use.

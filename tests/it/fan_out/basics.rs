@@ -1,4 +1,4 @@
-//! Fan-out: order, limits, back-pressure, errors, panics, and the program that `buffer_unordered` cannot run.
+//! Tests of fan-outs: order, limits, back-pressure, errors, panics, and a program that deadlocks with `buffer_unordered`.
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use tollgate::fan_out::{Progress, fan_out, fan_out_stream};
 use tollgate::pool::{Failed, TaskError};
 use tollgate::{Policy, Quota, Semaphore, TokenBucket};
 
-/// Counts how many are inside at once.
+/// Counts the tasks inside, and keeps the peak.
 #[derive(Clone, Default)]
 struct Gauge {
     now: Arc<AtomicUsize>,
@@ -120,7 +120,7 @@ async fn a_stream_is_taken_from_as_it_comes() {
     send.unbounded_send(1).unwrap();
     assert_eq!(results.next().await.unwrap().unwrap(), 2);
     settle().await;
-    // Nothing is held while the source has nothing.
+    // No slot is held while the source is pending.
     assert_eq!(slots.in_use(), 0);
     send.unbounded_send(5).unwrap();
     assert_eq!(results.next().await.unwrap().unwrap(), 6);
@@ -316,9 +316,8 @@ async fn closed_slots_end_it() {
     assert!(matches!(results[..], [Err(TaskError::Abandoned)]));
 }
 
-/// futures-rs#2387. Given a lock that the futures take, and a consumer that takes it as well, when a future is granted
-/// the lock while the consumer waits for it, then `buffer_unordered`, which polls futures only while the stream is
-/// polled, stands still for ever; here the futures go on.
+/// futures-rs#2387. Given a lock that the futures and the consumer take, when a future is granted the lock while the consumer
+/// waits for it, then the futures go on. `buffer_unordered` polls futures only while the stream is polled, and deadlocks.
 #[tokio::test(start_paused = true)]
 async fn a_consumer_may_wait_for_a_resource_of_the_futures() {
     const END: Duration = Duration::from_secs(60);

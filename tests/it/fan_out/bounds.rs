@@ -1,4 +1,4 @@
-//! Fan-out at its bounds: of capacity, of limits, of size hints; and its remains at its end.
+//! Tests of fan-outs at the bounds of capacity, limits and size hints, and of the state left at the end.
 
 use futures::channel::mpsc;
 use futures::stream::StreamExt;
@@ -19,15 +19,14 @@ async fn settle() {
     }
 }
 
-/// Numbers from zero, and how many of them have been taken.
+/// Returns numbers from zero, and the count of those taken.
 fn counted() -> (impl Iterator<Item = usize> + Send, Arc<AtomicUsize>) {
     let taken = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&taken);
     ((0..).inspect(move |_| _ = count.fetch_add(1, Ordering::SeqCst)), taken)
 }
 
-/// Given a limit of 2 and 4 results at hand, when some are taken and others are left, then as many items are taken, but for
-/// the last.
+/// Given a limit of 2 and 4 ready results, when the consumer takes some of them, then one item is taken for each but the last.
 #[tokio::test]
 async fn capacity_is_freed_while_results_are_ready() {
     let (items, taken) = counted();
@@ -41,7 +40,7 @@ async fn capacity_is_freed_while_results_are_ready() {
     }
 }
 
-/// Given a limit of zero, with and without room for results beside it, when it is raised, then all run.
+/// Given a limit of zero, with and without a buffer, when it is raised, then all items run.
 #[tokio::test]
 async fn a_limit_of_zero_may_be_raised() {
     for ahead in [None, Some(0), Some(5)] {
@@ -58,8 +57,7 @@ async fn a_limit_of_zero_may_be_raised() {
     }
 }
 
-/// Given a limit that is made smaller while room for results is left, when items end, then nothing is started in their
-/// place until it holds.
+/// Given a lowered limit and a buffer with room, when items end, then no item starts until the running ones are below the limit.
 #[tokio::test]
 async fn a_limit_that_was_lowered_holds_with_room_to_spare() {
     let slots = Arc::new(Semaphore::new(3));
@@ -82,7 +80,7 @@ async fn a_limit_that_was_lowered_holds_with_room_to_spare() {
     drop(results);
 }
 
-/// More than a semaphore may have is as many as it may.
+/// A limit above the largest of a semaphore is that largest limit.
 #[tokio::test]
 async fn a_limit_beyond_all_bounds_is_none() {
     assert_eq!(fan_out(0..100, usize::MAX).map(|_| async {}).count().await, 100);
@@ -90,7 +88,7 @@ async fn a_limit_beyond_all_bounds_is_none() {
     assert_eq!(bounded.map(|_| async {}).count().await, 100);
 }
 
-/// Given futures that are ready at once, and room for all of their results, then other tasks get their turns in between.
+/// Given futures that are ready at once, and a buffer for all of their results, then other tasks run in between.
 #[tokio::test]
 async fn a_ready_source_yields_to_other_tasks() {
     const ITEMS: usize = 100_000;
@@ -104,7 +102,7 @@ async fn a_ready_source_yields_to_other_tasks() {
     drop(results);
 }
 
-/// Given a source of which nothing is known in advance, or of which only a bound is, then no total is reported.
+/// Given a source whose size hint is unknown or only a bound, then no total is reported.
 #[tokio::test]
 async fn a_known_total_is_reported() {
     let totals = Arc::new(Mutex::new(Vec::new()));
@@ -121,7 +119,7 @@ async fn a_known_total_is_reported() {
     assert_eq!(*totals.lock().unwrap(), [Some(2), Some(2), None, None]);
 }
 
-/// Given runners that idle, when the source ends, then they end, although the results have not been dropped.
+/// Given idle runners, when the source ends, then they end, although the consumer still has the results.
 #[tokio::test]
 async fn no_waiter_is_left_when_the_source_has_ended() {
     let (send, items) = mpsc::unbounded();
@@ -140,8 +138,8 @@ async fn no_waiter_is_left_when_the_source_has_ended() {
     assert!(results.next().await.is_none());
 }
 
-/// Given results in order, of which the first is still to come, when the runtime is shut down, then those behind it come,
-/// and why there are no more.
+/// Given ordered results of which the first is still to come, when the runtime is shut down, then those behind it are given out,
+/// and then the error.
 #[test]
 fn in_order_a_runtime_that_is_shut_down_leaves_no_gap() {
     let runtime = Builder::new_current_thread().build().unwrap();
@@ -162,7 +160,7 @@ fn in_order_a_runtime_that_is_shut_down_leaves_no_gap() {
     assert!(next().is_none());
 }
 
-/// Given a breaker in front of the items, then it counts failures where futures may fail, and panics everywhere.
+/// Given a breaker in front of the items, then it counts errors in `try_map`, and panics in both `map` and `try_map`.
 #[tokio::test]
 async fn a_policy_receives_the_outcomes_of_its_items() {
     let breaker = || {

@@ -1,4 +1,4 @@
-//! How a fan-out ends: by a failure, in order and as they come, and with its runtime.
+//! Tests of the end of a fan-out: by a failure, ordered or not, and with its runtime.
 
 use futures::stream::StreamExt;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ async fn settle() {
     }
 }
 
-/// Which items have run to their ends.
+/// The items that have run to their ends.
 #[derive(Clone, Default)]
 struct Ends(Arc<Mutex<BTreeSet<usize>>>);
 
@@ -38,8 +38,8 @@ impl Ends {
     }
 }
 
-/// Given a source that has ended, and a consumer that looks later, when an item fails, then what runs is dropped then and
-/// there, and the failure comes first: for as many items as there are runners, for fewer, and for the last of many.
+/// Given a source that has ended, and a consumer that polls later, when an item fails, then running items are dropped at once,
+/// and the failure is the first result: for as many items as runners, for fewer, and for the last of many.
 #[tokio::test(start_paused = true)]
 async fn a_failure_after_the_end_of_the_source_drops_the_running_items() {
     for (items, fails) in [(8, 0), (3, 0), (1_000, 999)] {
@@ -68,8 +68,8 @@ async fn a_failure_after_the_end_of_the_source_drops_the_running_items() {
     }
 }
 
-/// Given a failure in order, then the items behind it are dropped at once. So is the source, even while a runner waits for
-/// its next item. The items in front of the failure run to their end.
+/// Given a failure of an ordered fan-out, then the items behind it are dropped at once. So is the source, even while a runner
+/// waits for its next item. The items in front of the failure run to their ends.
 #[tokio::test(start_paused = true)]
 async fn in_order_items_that_run_behind_a_failure_are_dropped() {
     let (send, receive) = futures::channel::mpsc::unbounded();
@@ -103,7 +103,7 @@ async fn in_order_items_that_run_behind_a_failure_are_dropped() {
     assert_eq!(ends.all(), [0]);
 }
 
-/// A source that panics is a failure as well: what runs is dropped, and nothing goes before it.
+/// Given a source that panics, then running items are dropped, and the panic is the first result.
 #[tokio::test(start_paused = true)]
 async fn a_source_that_panics_is_the_first_failure() {
     let ends = Ends::default();
@@ -130,7 +130,7 @@ async fn a_source_that_panics_is_the_first_failure() {
     assert!(results.next().await.is_none());
 }
 
-/// Given a second failure in front of the first, then the results end behind that one; behind the first it changes nothing.
+/// Given a second failure in front of the first, then the results end with the second. Behind the first it changes nothing.
 #[tokio::test(start_paused = true)]
 async fn in_order_the_failure_that_counts_is_the_one_in_front() {
     let after = |times: [u64; 4]| {
@@ -145,8 +145,8 @@ async fn in_order_the_failure_that_counts_is_the_one_in_front() {
     }
 }
 
-/// Given a failure in order, when the runtime is shut down while an item in front of it runs, then the consumer learns it
-/// in that place.
+/// Given a failure of an ordered fan-out, when the runtime is shut down while an item in front of it runs, then that item's
+/// result is the error.
 #[test]
 fn a_runtime_shutdown_after_a_failure_leaves_no_waiter() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -162,7 +162,7 @@ fn a_runtime_shutdown_after_a_failure_leaves_no_waiter() {
         results
     });
     drop(runtime);
-    // Everything has happened: there is nothing to wait for.
+    // All results are ready, so no poll may be pending.
     let mut next = || futures::FutureExt::now_or_never(results.next()).expect("the consumer is left waiting");
     assert!(matches!(next(), Some(Ok(0))));
     assert!(matches!(next(), Some(Err(Failed::Task(TaskError::Aborted)))));
@@ -178,7 +178,7 @@ impl Wake for Note {
     }
 }
 
-/// The same for a consumer that waits.
+/// As above, for a consumer that waits.
 #[test]
 fn a_consumer_that_waits_behind_a_failure_is_woken_by_the_end_of_the_runtime() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -213,7 +213,7 @@ fn a_consumer_that_waits_behind_a_failure_is_woken_by_the_end_of_the_runtime() {
     assert!(matches!(told, Poll::Ready(Some(Err(Failed::Task(TaskError::Aborted))))));
 }
 
-/// Given a runtime that ends while the source has nothing, then the consumer learns it once.
+/// Given a runtime that ends while the source is pending, then the consumer gets one error.
 #[test]
 fn the_end_of_the_runtime_is_reported_once() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -1,4 +1,4 @@
-//! Fan-out over async tasks.
+//! Tests of fan-outs over async tasks.
 
 mod basics;
 mod bounds;

@@ -1,5 +1,5 @@
-//! Fan-outs that share their slots, or whose slots get fewer, while the buffer has room for many results: between two items a
-//! slot goes to its next waiter. And the outcome of an item that the limiter in front receives.
+//! Tests of slots that go to their next waiter between two items, for fan-outs with a large buffer that share their slots or
+//! lose some; and of the outcomes that the admitting limiter receives.
 
 use futures::stream::{StreamExt, TryStreamExt};
 use std::panic::resume_unwind;
@@ -54,7 +54,7 @@ async fn one_that_never_ends_lets_another_get_on_that_shares_its_slots() {
     }
 }
 
-/// Given a breaker that admits the items, then it learns of each how it has ended: an error and a panic are failures.
+/// Given a breaker that admits the items, then it receives the outcome of each: an error and a panic are failures.
 #[tokio::test]
 async fn the_admitting_limiter_receives_the_outcomes_of_the_items() {
     let breaker = Arc::new(CircuitBreaker::new());

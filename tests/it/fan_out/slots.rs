@@ -1,4 +1,4 @@
-//! Fan-out: what an item runs under, a slot and the admission of a policy, and when they go back.
+//! Tests of the slot and the admission that an item runs under, and of their release.
 
 use futures::StreamExt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,7 +23,7 @@ async fn settle() {
     }
 }
 
-/// Notes how many permits are in use when it is dropped.
+/// Notes the number of permits in use when it is dropped.
 struct Noted {
     ready: bool,
     permits: Arc<Semaphore>,
@@ -43,8 +43,8 @@ impl Drop for Noted {
     }
 }
 
-/// Given items that a policy admits one at a time, when one ends, or is dropped half-way, then its future is gone before
-/// the permit is given back.
+/// Given items that a policy admits one at a time, when one ends or is dropped half-way, then its future is dropped before the
+/// permit is released.
 #[tokio::test]
 async fn a_future_is_dropped_before_its_slot_and_permit_are_released() {
     for ready in [true, false] {
@@ -67,8 +67,8 @@ async fn a_future_is_dropped_before_its_slot_and_permit_are_released() {
     }
 }
 
-/// Given two that share their one slot, and a policy that keeps the first waiting, then the second runs all the same; and
-/// the first once it is admitted.
+/// Given two fan-outs that share their one slot, when a policy makes the first wait, then the second runs, and the first runs
+/// once it is admitted.
 #[tokio::test(start_paused = true)]
 async fn a_policy_that_makes_one_wait_keeps_no_slot_from_others() {
     let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
@@ -87,7 +87,7 @@ async fn a_policy_that_makes_one_wait_keeps_no_slot_from_others() {
     assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
 }
 
-/// The same where the slots close while the policy makes it wait: the item learns it, and the permit is released.
+/// Given slots that close while the policy makes an item wait, then the item's result is the error, and the permit is released.
 #[tokio::test]
 async fn slots_that_close_behind_an_admission_end_it() {
     let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
@@ -103,8 +103,8 @@ async fn slots_that_close_behind_an_admission_end_it() {
     assert_eq!(permits.in_use(), 0);
 }
 
-/// Given one that waits for its policy, and another that has their one slot and waits, inside its item, for the permit of that
-/// policy. When the permit comes, then both end: an admitted item without a slot returns its admission.
+/// Given a fan-out that waits for its policy, and another that has their one slot and whose item waits for the policy's permit.
+/// When the permit comes, then both end: an admitted item without a slot returns its admission.
 #[tokio::test(start_paused = true)]
 async fn an_admission_is_not_kept_while_the_slot_is_waited_for() {
     let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
@@ -132,8 +132,8 @@ async fn an_admission_is_not_kept_while_the_slot_is_waited_for() {
     assert!(bucket.try_admit(Ask::one()).is_err());
 }
 
-/// Given three that share their one slot and the one permit of their policy, where the slot comes to one of them and the permit
-/// to another, then they do not pass both on and on: all end.
+/// Given three fan-outs that share one slot and the one permit of their policy, when the slot comes to one of them and the permit
+/// to another, then they do not pass both on for ever: all end.
 #[tokio::test]
 async fn slot_and_admission_come_together_in_the_end() {
     let (slots, permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
@@ -157,7 +157,7 @@ async fn slot_and_admission_come_together_in_the_end() {
     assert_eq!((slots.in_use(), permits.in_use()), (0, 0));
 }
 
-/// Given two, where the policy of each holds a permit of the limit of the other, and both are admitted at once, then both end.
+/// Given two fan-outs, each with a policy that takes permits of the other's limit, when both are admitted at once, then both end.
 #[tokio::test]
 async fn two_whose_policies_hold_the_slots_of_each_other_both_end() {
     let limits = [Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1))];
@@ -177,7 +177,7 @@ async fn two_whose_policies_hold_the_slots_of_each_other_both_end() {
     assert_eq!(limits.each_ref().map(|limit| limit.in_use()), [0, 0]);
 }
 
-/// Given one runner, that keeps its slot from item to item, when the slots are closed, then its item ends and no other starts.
+/// Given one runner that keeps its slot from item to item, when the slots are closed, then its item ends and no other starts.
 #[tokio::test]
 async fn slots_that_close_while_an_item_runs_end_it() {
     let slots = Arc::new(Semaphore::new(1));
@@ -205,7 +205,7 @@ async fn slots_that_close_while_an_item_runs_end_it() {
     assert_eq!(slots.in_use(), 0);
 }
 
-/// Calls it when it is dropped.
+/// Calls its closure when it is dropped.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -214,15 +214,15 @@ impl<F: FnMut()> Drop for OnDrop<F> {
     }
 }
 
-/// Given a runtime that is shut down while another thread raises the limit, when all that is left of the fan-out is what that
-/// thread has in hands, with a result whose drop panics, then that thread goes on.
+/// Given a runtime that is shut down while another thread raises the limit, when that thread drops the last reference to the
+/// fan-out and to a result whose drop panics, then that thread goes on.
 #[test]
 fn a_raise_of_the_limit_survives_the_end_of_the_fan_out() {
-    // In which order a runtime drops its tasks depends on their numbers, which all runtimes of the process share.
+    // The order in which a runtime drops its tasks depends on their numbers, which all runtimes of the process share.
     assert!((0..100).any(|_| shut_down_beside_a_raise()));
 }
 
-/// False when the runtime has dropped the runner before the task that has the limit raised.
+/// Returns false if the runtime dropped the runner before the task that has the limit raised.
 fn shut_down_beside_a_raise() -> bool {
     let slots = Arc::new(Semaphore::new(1));
     let (raised, in_order) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
@@ -230,7 +230,7 @@ fn shut_down_beside_a_raise() -> bool {
     let (reached, reaches) = mpsc::channel::<()>();
     let (end, ends) = mpsc::channel::<()>();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    // Dropped in front of the runner.
+    // Dropped before the runner.
     let raises_now = Arc::clone(&raised);
     let first = OnDrop(move || {
         raises_now.store(true, SeqCst);
@@ -266,15 +266,15 @@ fn shut_down_beside_a_raise() -> bool {
         slots.set_limit(2);
     });
     drop(runtime);
-    // Out of order, the result is dropped here.
+    // In the other order, the result is dropped here.
     let _ = catch_unwind(AssertUnwindSafe(|| drop(results)));
     let _ = end.send(());
     assert!(raising.join().is_ok());
     in_order.load(SeqCst)
 }
 
-/// Given a fan-out that its limit holds back, which is dropped, ends by itself, or ends with its runtime. Then the slots that it
-/// was given are not kept alive by what watched for a higher limit.
+/// Given a fan-out held back by its limit, when it is dropped, ends by itself, or ends with its runtime, then its watch for a
+/// higher limit does not keep its slots alive.
 #[test]
 fn a_fan_out_that_has_ended_leaves_nothing_with_its_slots() {
     for end in ["dropped", "by itself", "with its runtime"] {
@@ -329,8 +329,8 @@ fn wait_with_a_bomb<F: Future>(waiting: Pin<&mut F>) {
     assert!(waiting.poll(&mut Context::from_waker(&bomb)).is_pending());
 }
 
-/// Given a waiter for the slot, or for the permit of the policy, with a waker that panics, when that is released, then every
-/// item has its result.
+/// Given a waiter for the slot, or for the policy's permit, with a waker that panics, when either is released, then every item
+/// has its result.
 #[tokio::test]
 async fn a_waker_that_panics_ends_no_fan_out() {
     for of_policy in [false, true] {
@@ -361,8 +361,8 @@ async fn a_waker_that_panics_ends_no_fan_out() {
     }
 }
 
-/// Given a policy that refuses, when the slot that comes back for that wakes a waiter whose waker panics, then each item is refused, and
-/// the fan-out goes on.
+/// Given a policy that refuses, when the slot returned after a refusal wakes a waiter whose waker panics, then each item is
+/// refused, and the fan-out goes on.
 #[tokio::test]
 async fn a_waker_that_panics_as_an_item_is_refused_ends_no_fan_out() {
     let (slots, closed) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));

@@ -1,4 +1,4 @@
-//! What pools do, on threads and as async tasks: each test runs with both.
+//! Tests that run on both pools: with closures on threads, and with async tasks.
 
 use crate::pool::kinds::{Bomb, Busy, Handle, Kind, LONG, Pool, block_on, pool, settle, until, watched_on};
 use crate::pool::slots_queue::bounded;
@@ -18,7 +18,7 @@ use tollgate::{Ask, CircuitBreaker, LimiterExt, ManualClock, Policy, Quota, Reas
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
 
-/// Makes of each function one test on threads and one of async tasks.
+/// Makes one test on threads and one of async tasks from each function.
 macro_rules! parity {
     ($($now:ident)* ; tasks alone: $($later:ident)*) => {
         mod threads {
@@ -48,7 +48,7 @@ parity! {
     a_task_may_start_at_its_deadline_and_no_later
     a_task_is_cancelled_until_it_starts_and_makes_room
     a_batch_is_taken_in_order_through_a_smaller_queue
-    what_a_batch_finds_no_room_for_is_handed_back
+    a_batch_hands_back_the_tasks_beyond_the_capacity
     a_batch_without_handles_is_run_whole_and_its_panics_go_to_the_hook
     a_full_queue_rejects
     a_full_queue_discards_the_newest
@@ -82,18 +82,18 @@ parity! {
     slots_with_a_bounded_queue_are_no_end_of_a_pool
     a_rate_admits_the_tasks
     a_semaphore_admits_the_tasks
-    what_can_never_be_admitted_is_refused
-    what_a_closed_policy_refuses_is_told_and_counted
+    a_task_that_can_never_be_admitted_is_refused
+    refusals_of_a_closed_policy_are_returned_and_counted
     a_policy_hears_how_tasks_end
     a_task_that_waits_for_its_admission_leaves_the_slot_to_others
     an_admission_without_a_slot_costs_nothing
     a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next
-    what_is_cancelled_or_late_takes_no_token
+    a_cancelled_or_late_task_takes_no_token
     a_resize_is_effective_at_once_in_both_directions
     waits_for_idleness_are_all_told
     shutdown_lists_exactly_the_tasks_that_never_started
     a_shutdown_from_inside_does_not_wait
-    what_a_report_lists_is_run_by_its_owner_alone
+    listed_tasks_are_run_by_the_owner_of_the_report_alone
     a_report_can_be_waited_for
     a_closed_pool_takes_nothing_and_runs_what_it_has
     a_dropped_pool_runs_what_it_has
@@ -102,14 +102,14 @@ parity! {
     groups_nest_in_a_pool_of_one
     a_task_waits_for_several_at_once
     a_task_waits_for_one_that_was_submitted_from_outside
-    what_is_awaited_starts_before_what_is_not
+    awaited_tasks_start_before_others
     a_wait_that_timed_out_can_be_taken_up_again
     a_slot_that_is_not_lent_goes_to_the_next
     a_task_on_a_lent_slot_is_admitted_first
     a_policy_hears_of_tasks_on_lent_slots
     a_task_without_a_handle_waits_for_what_its_submitter_holds
     the_first_failure_ends_a_group_in_a_task
-    a_task_is_told_of_the_end_of_the_pool_that_it_waits_for
+    a_task_learns_of_the_end_of_the_pool_that_it_waits_for
     a_task_that_is_cancelled_at_the_gate_leaves_it
     pools_of_one_wait_for_each_other_up_and_down
     pools_of_one_wait_in_a_ring
@@ -128,13 +128,13 @@ fn panics<T>(with: i32) -> T {
     resume_unwind(Box::new(with))
 }
 
-/// What was panicked with.
+/// Returns the payload of the panic.
 fn payload<T>(ended: Result<T, TaskError>) -> i32 {
     let payload = ended.err().expect("it has not panicked").into_panic().unwrap();
     *payload.downcast::<i32>().unwrap()
 }
 
-/// Numbers in the order in which they came.
+/// Numbers in the order of their arrival.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<i32>>>);
 
@@ -143,7 +143,7 @@ impl Log {
         self.0.lock().unwrap().push(n);
     }
 
-    /// A task that notes a number when it has been polled twice.
+    /// Returns a task that notes a number at its second poll.
     fn task(&self, n: i32) -> impl Future<Output = ()> + Send + use<> {
         let log = self.clone();
         async move {
@@ -152,7 +152,7 @@ impl Log {
         }
     }
 
-    /// A hook that notes payloads.
+    /// Returns a hook that notes payloads.
     fn hook(&self) -> impl Fn(Box<dyn std::any::Any + Send>) + Send + Sync + use<> {
         let log = self.clone();
         move |payload| log.note(*payload.downcast().unwrap())
@@ -163,7 +163,7 @@ impl Log {
     }
 }
 
-/// Counts how many are inside at once.
+/// Counts the tasks inside, and keeps the peak.
 #[derive(Clone, Default)]
 struct Gauge(Arc<(AtomicUsize, AtomicUsize)>);
 
@@ -244,7 +244,7 @@ async fn panics_of_drops_do_no_harm_wherever_they_happen(kind: Kind) {
         drop(bomb);
     };
     assert!(matches!(pool.run(holds(Bomb)).await, Err(TaskError::Panicked(_))));
-    // A result that is not wanted, and payloads that panic in turn.
+    // An unwanted result, and payloads that panic in turn.
     drop(pool.submit(async { Bomb }).await.unwrap());
     let payload = || resume_unwind(Box::new(Bomb));
     drop(
@@ -253,7 +253,7 @@ async fn panics_of_drops_do_no_harm_wherever_they_happen(kind: Kind) {
             .unwrap(),
     );
     pool.execute(async move { payload() }).await.unwrap();
-    // Tasks that are cancelled, and that the end of the pool drops.
+    // Cancelled tasks, and tasks dropped at the end of the pool.
     let busy = Busy::on(&pool).await;
     assert!(pool.submit(holds(Bomb)).await.unwrap().cancel());
     pool.execute(holds(Bomb)).await.unwrap();
@@ -381,7 +381,7 @@ async fn weight_and_places_come_back_whichever_way_a_task_leaves(kind: Kind) {
     pool.ends_clean().await;
 }
 
-/// From outside, and awaited by a task of the pool.
+/// Both for a task submitted from outside, and for one that a task of the pool awaits.
 async fn a_task_may_start_at_its_deadline_and_no_later(kind: Kind) {
     let clock = ManualClock::new();
     let pool = pool!(kind, 1, on(&clock));
@@ -458,7 +458,7 @@ async fn a_batch_is_taken_in_order_through_a_smaller_queue(kind: Kind) {
     }
 }
 
-async fn what_a_batch_finds_no_room_for_is_handed_back(kind: Kind) {
+async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
     let pool = pool!(kind, 1, queue(3), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let (handles, rejected) = pool.plain().submit_all((0..5).map(|n| async move { n })).await;
@@ -544,7 +544,7 @@ async fn a_full_queue_discards_the_oldest_of_the_lowest_priority(kind: Kind) {
     assert_eq!(pool.stats().discarded, 1);
 }
 
-/// On a thread, as a future, and for a time.
+/// Waits on a thread, as a future, and with a time-out.
 async fn a_submitter_waits_for_room(kind: Kind) {
     let clock = ManualClock::new();
     let pool = pool!(kind, 1, queue(1), on(&clock));
@@ -569,7 +569,7 @@ async fn a_submitter_waits_for_room(kind: Kind) {
     assert_eq!(waits.await.unwrap().join().await.unwrap(), 2);
     until(|| blocks.is_finished()).await;
     assert_eq!(blocks.join().unwrap(), 3);
-    // A submitter that waits is told of the end.
+    // A waiting submitter is refused when the pool closes.
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async {}).await.unwrap();
     let mut waits = pin!(pool.plain().submit_async(async {}));
@@ -649,7 +649,7 @@ async fn the_first_error_keeps_the_rest_of_a_group_from_starting(kind: Kind) {
     assert!(!flag.is_stopped());
     busy.end().await;
     until(|| flag.is_stopped()).await;
-    // What comes after the failure is cancelled as well.
+    // A task submitted after the failure is cancelled as well.
     group.submit(async { unreachable!("it was cancelled") }).await.unwrap();
     assert_eq!(group.join().await.unwrap_err().into_error(), Some("first"));
     assert!(pool.wait_idle().await);
@@ -706,7 +706,7 @@ async fn a_dropped_group_cancels_what_has_not_started(kind: Kind) {
     assert_eq!((rejected.reason, rejected.task.await), (Turned::Full, Ok(3)));
     assert_eq!(group.len(), 2);
     drop(group);
-    // There is room at once.
+    // Capacity is free at once.
     assert_eq!(pool.stats().queued, 0);
     let next = pool.submit(async { 4 }).await.unwrap();
     busy.end().await;
@@ -739,7 +739,7 @@ async fn a_group_is_awaited(kind: Kind) {
     assert_eq!(first.unwrap() + rest.into_iter().sum::<i32>(), 49 * 25);
 }
 
-/// A task of a group that says when it has started, and runs until it is released.
+/// A task of a group that signals its start, and runs until it is released.
 struct Held(oneshot::Receiver<()>, oneshot::Sender<()>);
 
 impl Held {
@@ -772,7 +772,7 @@ async fn a_group_runs_no_more_tasks_than_its_limit_and_others_pass_them(kind: Ki
     let (mut second, task) = Held::new();
     group.submit(task).await.unwrap();
     let third = group.submit(async { Ok(()) }).await.unwrap();
-    // Another task behind them starts, and ends, on a slot that they could have.
+    // A task behind them starts and ends on a free slot.
     pool.submit(async {}).await.unwrap().join().await.unwrap();
     assert!(!second.has_started());
     assert_eq!((pool.stats().queued, pool.stats().unfinished), (2, 3));
@@ -801,9 +801,9 @@ async fn restored_tasks_of_a_limited_group_start_in_the_order_of_submission(kind
         };
         group.submit(task).await.unwrap();
     }
-    // It starts behind them: they were looked at.
+    // It starts behind them: the pool has looked at them.
     let busy = Busy::on(&pool).await;
-    // Each of the first two makes way for one of high priority, and for the place of one of the others.
+    // Each held task that ends frees a slot, for a task of high priority, and a place, for a task that was set aside.
     let mut high = Vec::new();
     for one in held {
         let (mut other, task) = Held::new();
@@ -974,7 +974,7 @@ async fn an_awaited_task_of_a_full_group_waits_for_its_place(kind: Kind) {
     for _ in 0..4 {
         let (inner, gauge) = (pool.clone(), gauge.clone());
         let waiter = async move {
-            // Each has a limit of its own, and waits for tasks that are behind those of the others.
+            // Each waiter has a limit of its own, and waits for tasks behind those of the other waiters.
             let own = Gauge::default();
             let mut group = inner.group::<_, ()>().limit(1).unwrap();
             for _ in 0..20 {
@@ -1041,7 +1041,7 @@ async fn a_permit_of_the_user_is_one_slot_less(kind: Kind) {
     drop(held);
     assert_eq!(waits.join().await.unwrap(), 1);
     busy.end().await;
-    // The limit of the semaphore is that of the pool, which has none with zero.
+    // The semaphore's limit is the pool's: at zero the pool has no slot.
     slots.set_limit(0);
     let waits = pool.submit(async { 2 }).await.unwrap();
     until(|| slots.waiting() > 0).await;
@@ -1088,7 +1088,7 @@ async fn slots_with_a_bounded_queue_are_no_end_of_a_pool(kind: Kind) {
         let pools = [(); 3].map(|()| pool!(kind, 2, slots(Arc::clone(&slots))));
         let handles = [0, 1, 2, 3, 4, 5, 6, 7, 8].map(|n| pools[n % 3].try_submit(async move { n }).unwrap());
         until(|| slots.waiting() >= 3).await;
-        // Others are turned away, as the bound says.
+        // Other waiters are refused by the bound.
         assert!(slots.acquire().now_or_never().is_none_or(|acquired| acquired.is_err()));
         drop(held);
         for (n, handle) in handles.into_iter().enumerate() {
@@ -1101,7 +1101,7 @@ async fn slots_with_a_bounded_queue_are_no_end_of_a_pool(kind: Kind) {
     }
 }
 
-/// One task each second, after a burst.
+/// Returns a policy that admits one task each second, after a burst.
 fn rate(clock: &ManualClock, burst: u64) -> Policy<TokenBucket> {
     Policy::new(TokenBucket::new(Quota::per_second(1).burst(burst)).on(clock))
 }
@@ -1119,12 +1119,12 @@ async fn a_rate_admits_the_tasks(kind: Kind) {
     assert!(!third.is_finished());
     clock.advance(NANO);
     assert_eq!(third.join().await.unwrap(), 2);
-    // The fourth waits for admission: it has not started, and is handed back.
+    // The fourth task waits for admission: it has not started, and the shutdown lists it.
     until(|| policy.waiting() > 0).await;
     assert_eq!(pool.shutdown(Duration::ZERO).await.left().0, 1);
     assert!(matches!(fourth.join().await, Err(TaskError::Abandoned)));
     until(|| policy.waiting() == 0).await;
-    // A task is asked for what it says.
+    // The policy is asked for the task's own `Ask`.
     let policy = rate(&clock, 4);
     let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
     pool.ask(4).submit(async {}).await.unwrap().join().await.unwrap();
@@ -1146,7 +1146,7 @@ async fn a_semaphore_admits_the_tasks(kind: Kind) {
     assert_eq!((permits.available_permits(), permits.waiting()), (2, 0));
 }
 
-async fn what_can_never_be_admitted_is_refused(kind: Kind) {
+async fn a_task_that_can_never_be_admitted_is_refused(kind: Kind) {
     let pool = pool!(kind, 1, admit_by(Policy::new(Semaphore::new(1))));
     let refused = pool.ask(Ask::many(2)).submit(async {}).await.unwrap();
     assert!(matches!(refused.join().await, Err(TaskError::Refused(why)) if why.reason == Reason::Oversized));
@@ -1156,7 +1156,7 @@ async fn what_can_never_be_admitted_is_refused(kind: Kind) {
     assert_eq!((stats.refused, stats.finished, stats.unfinished), (1, 1, 0));
 }
 
-async fn what_a_closed_policy_refuses_is_told_and_counted(kind: Kind) {
+async fn refusals_of_a_closed_policy_are_returned_and_counted(kind: Kind) {
     let permits = Arc::new(Semaphore::new(1));
     let pool = pool!(kind, 1, admit_by(Policy::new(Arc::clone(&permits))));
     permits.close();
@@ -1209,7 +1209,7 @@ async fn an_admission_without_a_slot_costs_nothing(kind: Kind) {
     until(|| policy.waiting() == 1 && slots.available_permits() == 1).await;
     slots.set_limit(0);
     clock.advance(SECOND);
-    // It has come for its admission, and found no slot.
+    // The task was admitted, found no slot, and returned the admission.
     until(|| slots.waiting() == 1 && policy.waiting() == 0).await;
     assert!(policy.try_admit(Ask::one()).is_ok());
     assert!(!task.is_finished());
@@ -1234,7 +1234,7 @@ async fn a_task_that_is_cancelled_at_the_gate_leaves_it(kind: Kind) {
     pool.ends_clean().await;
 }
 
-/// The task at the gate lacks a permit, and the one in whose favour it is evicted does not.
+/// The task at the policy lacks a permit. The newer task for which it is evicted needs fewer.
 async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next(kind: Kind) {
     let permits = Arc::new(Semaphore::new(2));
     let policy = Policy::new(Arc::clone(&permits));
@@ -1255,7 +1255,7 @@ async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next(kind: Kind) {
     assert_eq!((policy.waiting(), permits.available_permits()), (0, 2));
 }
 
-async fn what_is_cancelled_or_late_takes_no_token(kind: Kind) {
+async fn a_cancelled_or_late_task_takes_no_token(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 3);
     let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
@@ -1289,13 +1289,13 @@ async fn a_resize_is_effective_at_once_in_both_directions(kind: Kind) {
     busy.pop().unwrap().end().await;
     busy.pop().unwrap().end().await;
     settle().await;
-    // One still runs, and it holds the only slot.
+    // One task still runs, and holds the only slot.
     assert_eq!((pool.stats().limit, pool.stats().queued), (1, 2));
     pool.resize(2).unwrap();
     for (n, task) in (1..).zip(queued) {
         assert_eq!(task.join().await.unwrap(), n);
     }
-    // A raise while all slots are taken starts what waits.
+    // A raise while all slots are taken starts a waiting task.
     let other = Busy::on(&pool).await;
     let queued = pool.submit(async { 3 }).await.unwrap();
     settle().await;
@@ -1343,7 +1343,7 @@ async fn shutdown_lists_exactly_the_tasks_that_never_started(kind: Kind) {
     let mut report = pool.shutdown(Duration::ZERO).await;
     assert_eq!((report.left(), report.is_clean()), ((9, 1), false));
     assert_eq!(pool.submit(async {}).await.unwrap_err().reason, Turned::Closed);
-    // What is handed back can still be run; what is dropped tells its handle.
+    // A listed task can still be run; when it is dropped, its handle gets the error.
     let first = report.first();
     assert_eq!((first.weight(), first.priority()), (3, Priority::High));
     assert!(first.run().await);
@@ -1375,8 +1375,8 @@ async fn a_shutdown_from_inside_does_not_wait(kind: Kind) {
     pool.ends_clean().await;
 }
 
-/// Given a task that a shutdown has listed, when one that still runs waits for it, then the owner of the report runs it, or drops it.
-async fn what_a_report_lists_is_run_by_its_owner_alone(kind: Kind) {
+/// Given a task that a shutdown has listed, when a running task waits for it, then only the owner of the report runs or drops it.
+async fn listed_tasks_are_run_by_the_owner_of_the_report_alone(kind: Kind) {
     for runs in [true, false] {
         let pool = pool!(kind, 1);
         let here = pool.clone();
@@ -1461,7 +1461,7 @@ async fn a_pool_that_was_never_used_ends(kind: Kind) {
     assert!(aborted.abort().is_clean());
 }
 
-/// Submits a task that submits another, and so on, through these pools in turn, each of which waits for the next.
+/// Returns a task that submits another to the next pool and waits for it, and so on to the given depth.
 fn nested(pools: Arc<[Pool]>, depth: usize) -> BoxFuture<'static, usize> {
     Box::pin(async move {
         if depth == 0 {
@@ -1521,7 +1521,7 @@ async fn a_task_waits_for_one_that_was_submitted_from_outside(kind: Kind) {
     pool.ends_clean().await;
 }
 
-async fn what_is_awaited_starts_before_what_is_not(kind: Kind) {
+async fn awaited_tasks_start_before_others(kind: Kind) {
     let (pool, log) = (pool!(kind, 1), Log::default());
     let (here, noted) = (pool.clone(), log.clone());
     let outer = pool.run(async move {
@@ -1535,7 +1535,7 @@ async fn what_is_awaited_starts_before_what_is_not(kind: Kind) {
     assert_eq!(log.get(), [2, 1, 3]);
 }
 
-/// All slots are held by tasks that wait.
+/// Given tasks that wait on all slots, when a wait times out, then a second wait for the same task ends.
 async fn a_wait_that_timed_out_can_be_taken_up_again(kind: Kind) {
     for limit in [1, 3] {
         let pool = pool!(kind, limit);
@@ -1564,7 +1564,7 @@ async fn a_wait_that_timed_out_can_be_taken_up_again(kind: Kind) {
     }
 }
 
-/// Given a task that waits for a task of its own beside another, when the other ends, then the next has its slot.
+/// Given a task that waits for its child beside another task, when the other ends, then the next task gets its slot.
 async fn a_slot_that_is_not_lent_goes_to_the_next(kind: Kind) {
     let pool = pool!(kind, 2);
     let beside = Busy::on(&pool).await;
@@ -1591,7 +1591,7 @@ async fn a_slot_that_is_not_lent_goes_to_the_next(kind: Kind) {
     pool.ends_clean().await;
 }
 
-/// One by one, and as a group.
+/// Awaits tasks one by one, and as a group.
 async fn a_task_on_a_lent_slot_is_admitted_first(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 1);
@@ -1632,7 +1632,7 @@ async fn a_policy_hears_of_tasks_on_lent_slots(kind: Kind) {
     let outer = pool.run(async move {
         let failed = here.submit(async { panics::<()>(3) }).await.unwrap();
         let failed = payload(failed.join().await);
-        // It hears of it when the permit ends, after the handle.
+        // The breaker receives the outcome when the permit ends, after the handle is ready.
         until(|| breaker.state() == BreakerState::Open).await;
         failed
     });
@@ -1659,7 +1659,7 @@ async fn the_first_failure_ends_a_group_in_a_task(kind: Kind) {
     pool.ends_clean().await;
 }
 
-async fn a_task_is_told_of_the_end_of_the_pool_that_it_waits_for(kind: Kind) {
+async fn a_task_learns_of_the_end_of_the_pool_that_it_waits_for(kind: Kind) {
     let [pool, other] = [(); 2].map(|()| pool!(kind, 1));
     let busy = Busy::on(&other).await;
     let (tell, told) = oneshot::channel();
@@ -1689,7 +1689,7 @@ async fn pools_of_one_wait_for_each_other_up_and_down(kind: Kind) {
     }
 }
 
-/// Each runs a task that waits for one of the next, all at once.
+/// Each pool runs a task that waits for a task of the next pool, all at once.
 async fn pools_of_one_wait_in_a_ring(kind: Kind) {
     let pools = [pool!(kind, 1), pool!(kind, 1), pool!(kind, 1)];
     let all = Arc::new(Barrier::new(3));
@@ -1709,7 +1709,7 @@ async fn pools_of_one_wait_in_a_ring(kind: Kind) {
     }
 }
 
-/// Time gives back what a rate hands out.
+/// A rate's tokens come back with time, so these waits end.
 async fn tasks_wait_for_tasks_behind_a_rate(kind: Kind) {
     let clock = ManualClock::new();
     let gated = pool!(kind, 1, on(&clock), admit_by(rate(&clock, 1)));
@@ -1726,8 +1726,9 @@ async fn tasks_wait_for_tasks_behind_a_rate(kind: Kind) {
     }
 }
 
-/// Given a policy whose permits tasks hold while they run, when one waits for another of the pool, or for one below that does, then
-/// the wait ends at once, however many permits are free. The handle is good for others, and the task runs.
+/// Given tasks that hold a permit of the policy while they run, when one waits for a task of the same pool, directly or through a
+/// task of another pool, then the wait ends at once, whatever the number of free permits. The task runs, and other waiters may use
+/// the handle.
 async fn a_wait_for_a_permit_that_the_waiter_holds_ends_at_once(kind: Kind) {
     let permits = Arc::new(Semaphore::new(3));
     let gated = pool!(kind, 3, admit_by(Policy::new(Arc::clone(&permits))));
@@ -1771,7 +1772,7 @@ async fn a_group_that_would_wait_for_its_own_permit_ends_at_once(kind: Kind) {
     pool.ends_clean().await;
 }
 
-/// Of the same pool, and of another with the same slots.
+/// Waits for a task of the same pool, and of another pool with the same slots.
 async fn a_wait_for_a_shared_slot_that_the_waiter_holds_ends_at_once(kind: Kind) {
     let slots = Arc::new(Semaphore::new(2));
     let pools = [(); 2].map(|()| pool!(kind, 2, slots(Arc::clone(&slots))));
@@ -1804,7 +1805,7 @@ async fn a_task_without_a_handle_waits_for_what_its_submitter_holds(kind: Kind) 
     }
 }
 
-/// Handles that were given away: a task that waits for its own end, and two that wait for each other's.
+/// With handles that were passed on: a task that waits for its own end, and two that wait for each other's.
 async fn tasks_that_wait_for_each_other_are_told(kind: Kind) {
     let pool = pool!(kind, 2);
     let would_deadlock = |ended: Result<bool, TaskError>| matches!(ended, Err(TaskError::WouldDeadlock));
@@ -1831,7 +1832,7 @@ async fn tasks_that_wait_for_each_other_are_told(kind: Kind) {
     pool.ends_clean().await;
 }
 
-/// Two semaphores that are taken in both orders, by tasks that wait for tasks, and through a pool without a policy.
+/// Two semaphores are taken in both orders, by tasks that wait for tasks, through a pool without a policy.
 async fn of_two_waits_in_opposite_orders_one_is_refused(kind: Kind) {
     let gated = [(); 2].map(|()| pool!(kind, 2, admit_by(Policy::new(Semaphore::new(1)))));
     let (free, both) = (pool!(kind, 2), Arc::new(Barrier::new(2)));

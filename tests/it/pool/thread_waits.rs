@@ -1,4 +1,4 @@
-//! Tasks on threads that wait for tasks: on the stack of their waiter, on lent slots, and not at all.
+//! Tests of tasks on threads that wait for tasks: run on the waiter's stack, on lent slots, or refused.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
@@ -10,7 +10,7 @@ use tollgate::{Ask, JoinHandle, LimiterExt, Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// How deep tasks wait for their children, and the first that is refused.
+/// Returns the depth to which tasks waited for their children, or the first refusal.
 fn nested(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
     if depth == 0 {
         return Ok(0);
@@ -20,18 +20,18 @@ fn nested(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
     Ok(below.join()?? + 1)
 }
 
-/// The same by waits with a time-out, which run nothing on the stack of the waiter.
+/// As [`nested`], by waits with a time-out, which run no task on the waiter's stack.
 fn timed(pool: &WorkerPool, depth: usize) -> Result<usize, TaskError> {
     if depth == 0 {
         return Ok(0);
     }
     let here = pool.clone();
     let below = pool.submit(move || timed(&here, depth - 1)).unwrap();
-    Ok(below.join_timeout(LONG).expect("it stands still")?? + 1)
+    Ok(below.join_timeout(LONG).expect("it does not end")?? + 1)
 }
 
-/// Given one worker, then tasks wait for their children thousands deep, 17 on each thread; and the wait for which no thread is left is
-/// refused. The pool goes on after that.
+/// Given one worker, then tasks wait for their children thousands deep, 17 on each thread. The wait for which no thread is left
+/// is refused, and the pool goes on.
 #[test]
 fn tasks_wait_for_their_children_as_deep_as_there_are_threads() {
     let pool = WorkerPool::builder().workers(1).build().unwrap();
@@ -46,7 +46,7 @@ fn tasks_wait_for_their_children_as_deep_as_there_are_threads() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// The same without a task on its waiter's stack: waits with a time-out.
+/// As above, with time-outs: no task runs on its waiter's stack.
 #[test]
 fn no_more_threads_are_started_than_are_allowed() {
     let pool = WorkerPool::builder().workers(2).build().unwrap();
@@ -59,7 +59,7 @@ fn no_more_threads_are_started_than_are_allowed() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a queue of one, when each task submits two more, 20,000 deep, then all run, each on a stack of its own.
+/// Given a queue of one, when each task submits two more, 20,000 deep, then all run, none on its submitter's stack.
 #[test]
 fn a_crawl_through_a_full_queue_keeps_to_its_stack() {
     fn visit(pool: &WorkerPool, left: usize, seen: &Arc<AtomicUsize>) {
@@ -80,7 +80,7 @@ fn a_crawl_through_a_full_queue_keeps_to_its_stack() {
     assert_eq!(seen.load(Relaxed), 40_001);
 }
 
-/// A task that submits under a lock, which what it submits takes as well, does not run that inside of itself.
+/// Given a task that submits while it holds a lock, when the submitted task takes the lock, then it does not run in the submitter.
 #[test]
 fn a_submission_under_a_lock_runs_nothing() {
     let pool = WorkerPool::builder().workers(2).queue(8).build().unwrap();
@@ -102,8 +102,8 @@ fn a_submission_under_a_lock_runs_nothing() {
     assert_eq!(*sum.lock().unwrap(), 20 + 190);
 }
 
-/// Given a policy of one permit, when the task that holds it waits for another, then the wait is refused, and the handle that is kept is
-/// good once the first has ended.
+/// Given a policy of one permit, when the task that holds it waits for another, then the wait is refused. The kept handle gives the
+/// result once the first task has ended.
 #[test]
 fn a_handle_is_kept_when_its_wait_is_refused() {
     let in_flight = Arc::new(Semaphore::new(1));
@@ -122,7 +122,7 @@ fn a_handle_is_kept_when_its_wait_is_refused() {
     }
 }
 
-/// Given a policy of permits, when each task submits the next and ends, 100,000 times, then nothing is kept of those that have ended.
+/// Given a policy of permits, when each task submits the next and ends, 100,000 times, then ended tasks leave nothing behind.
 #[test]
 fn a_chain_of_tasks_that_hold_permits_keeps_nothing() {
     fn next(pool: &WorkerPool, left: usize, done: mpsc::Sender<()>) {
@@ -136,12 +136,11 @@ fn a_chain_of_tasks_that_hold_permits_keeps_nothing() {
     let pool = builder.admit_by(Policy::new(Semaphore::new(1))).build().unwrap();
     let (here, (tell, told)) = (pool.clone(), mpsc::channel());
     pool.execute(move || next(&here, 100_000, tell)).unwrap();
-    told.recv_timeout(LONG).expect("it stands still");
+    told.recv_timeout(LONG).expect("it does not end");
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a task that holds a permit, when it runs, in a hook, a task that it has submitted elsewhere, then its next wait is judged, and
-/// refused.
+/// Given a task that holds a permit, when it runs in a hook a task that it submitted elsewhere, then its next wait is refused.
 #[test]
 fn a_task_that_runs_what_it_has_submitted_waits_for_no_end_of_itself() {
     let gated = WorkerPool::builder()
@@ -160,13 +159,12 @@ fn a_task_that_runs_what_it_has_submitted_waits_for_no_end_of_itself() {
         assert_eq!(there.submit(|| 7).unwrap().join().unwrap(), 7);
         matches!(here.submit(|| ()).unwrap().join(), Err(TaskError::WouldDeadlock))
     });
-    assert!(outer.unwrap().join_timeout(LONG).expect("it stands still").unwrap());
+    assert!(outer.unwrap().join_timeout(LONG).expect("it does not end").unwrap());
     end.wait();
     assert!(gated.shutdown(LONG).is_clean() && full.shutdown(LONG).is_clean());
 }
 
-/// Given a policy of ten permits of which one is free, when the task that wants them all is cancelled, then the next, which wants one,
-/// starts.
+/// Given a policy with one of ten permits free, when a task that wants all ten is cancelled, then the next starts, which wants one.
 #[test]
 fn a_cancelled_task_at_the_policy_lets_the_next_pass() {
     let policy = Policy::new(Semaphore::new(10));
@@ -182,13 +180,13 @@ fn a_cancelled_task_at_the_policy_lets_the_next_pass() {
         thread::yield_now();
     }
     assert!(all.cancel());
-    assert_eq!(one.join_timeout(LONG).expect("it stands still").unwrap(), 7);
+    assert_eq!(one.join_timeout(LONG).expect("it does not end").unwrap(), 7);
     drop(held);
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given two workers, one busy with cancelled tasks and others on its shelf, when the other has nothing more to do, then it passes over
-/// the cancelled ones and takes the rest.
+/// Given a busy worker with cancelled and other tasks in its local queue, when the second worker has no work left, then it skips
+/// the cancelled tasks and takes the others.
 #[test]
 fn cancelled_tasks_on_a_shelf_hide_no_others() {
     let pool = WorkerPool::builder().workers(2).build().unwrap();
@@ -204,18 +202,18 @@ fn cancelled_tasks_on_a_shelf_hide_no_others() {
     pool.execute(blocks(2)).unwrap();
     let tasks: Vec<_> = (0..19).map(|n| pool.submit(move || n).unwrap()).collect();
     gates[0].1.wait();
-    // It has the next four on its shelf.
+    // The worker has the next four tasks in its local queue.
     gates[2].0.wait();
     assert!(tasks[0].cancel() && tasks[1].cancel());
     gates[1].1.wait();
     for (n, task) in tasks.into_iter().enumerate().skip(2) {
-        assert_eq!(task.join_timeout(LONG).expect("it stands still").unwrap(), n);
+        assert_eq!(task.join_timeout(LONG).expect("it does not end").unwrap(), n);
     }
     gates[2].1.wait();
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a spare thread that cannot be started at first, then it is started later, and what waits for it ends.
+/// Given a spare thread that cannot be started at first, then it is started later, and the task that waits for it ends.
 #[test]
 fn a_thread_that_could_not_be_started_is_started_later() {
     let starts = AtomicUsize::new(0);
@@ -231,7 +229,7 @@ fn a_thread_that_could_not_be_started_is_started_later() {
         here.submit(|| 7)
             .unwrap()
             .join_timeout(LONG)
-            .expect("it stands still")
+            .expect("it does not end")
             .unwrap()
     });
     assert_eq!(outer.unwrap().join().unwrap(), 7);
@@ -239,7 +237,7 @@ fn a_thread_that_could_not_be_started_is_started_later() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given an elastic pool of more threads than may wait beyond a limit, then as many tasks wait as there are threads and spare ones.
+/// Given an elastic pool of up to 100 threads, when 300 tasks wait for their children, then its own and its spare threads suffice.
 #[test]
 fn a_large_pool_lets_more_wait() {
     let pool = WorkerPool::builder().workers(1..=100).build().unwrap();
@@ -248,9 +246,9 @@ fn a_large_pool_lets_more_wait() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a task whose shelf holds others, when it has lent its slot, then those wait until what runs on the lent slot has ended.
+/// Given a worker with tasks in its local queue, when its task lends the slot, then they wait until the slot is free again.
 #[test]
-fn what_lies_on_a_shelf_starts_on_no_lent_slot() {
+fn tasks_in_a_local_queue_start_on_no_lent_slot() {
     let pool = WorkerPool::builder().workers(1).build().unwrap();
     let (begun, go) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
     let (begins, goes) = (Arc::clone(&begun), Arc::clone(&go));
@@ -283,12 +281,12 @@ fn what_lies_on_a_shelf_starts_on_no_lent_slot() {
     outer.unwrap().join().unwrap();
     end.send(()).unwrap();
     for other in others {
-        assert_eq!(other.join_timeout(LONG).expect("it stands still").unwrap(), 0);
+        assert_eq!(other.join_timeout(LONG).expect("it does not end").unwrap(), 0);
     }
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Waits for a task of a pool when it is dropped.
+/// Waits, when it is dropped, for a task of a pool.
 struct JoinsOnDrop(Option<JoinHandle<i32>>);
 
 impl Drop for JoinsOnDrop {
@@ -297,8 +295,7 @@ impl Drop for JoinsOnDrop {
     }
 }
 
-/// Given two workers, when one drops a task that is too late, and that waits, as it is dropped, for another of the pool, then the other
-/// worker runs that.
+/// Given two workers, when one drops a late task whose drop waits for another task of the pool, then the other runs that task.
 #[test]
 fn a_task_that_waits_as_it_is_dropped_keeps_no_other_from_its_start() {
     for gated in [false, true] {
@@ -322,14 +319,14 @@ fn a_task_that_waits_as_it_is_dropped_keeps_no_other_from_its_start() {
         clock.advance(Duration::from_nanos(1));
         end.wait();
         assert!(matches!(
-            late.join_timeout(LONG).expect("it stands still"),
+            late.join_timeout(LONG).expect("it does not end"),
             Err(TaskError::Expired)
         ));
         assert_eq!(
             pool.submit(|| 8)
                 .unwrap()
                 .join_timeout(LONG)
-                .expect("it stands still")
+                .expect("it does not end")
                 .unwrap(),
             8
         );
@@ -337,7 +334,7 @@ fn a_task_that_waits_as_it_is_dropped_keeps_no_other_from_its_start() {
     }
 }
 
-/// Given a hook that waits on its own thread for the thread that it starts, then the task for which that is started is not missed.
+/// Given a hook that waits on its own thread for the thread that it starts, then the task that needs the new thread is not missed.
 #[test]
 fn a_hook_that_parks_its_thread_takes_no_wake_up() {
     let builder = WorkerPool::builder()
@@ -357,11 +354,11 @@ fn a_hook_that_parks_its_thread_takes_no_wake_up() {
     let pool = builder.build().unwrap();
     let here = pool.clone();
     let outer = pool.submit(move || here.submit(|| 7).unwrap().join().unwrap());
-    assert_eq!(outer.unwrap().join_timeout(LONG).expect("it stands still").unwrap(), 7);
+    assert_eq!(outer.unwrap().join_timeout(LONG).expect("it does not end").unwrap(), 7);
     assert!(pool.shutdown(LONG).is_clean());
 }
 
-/// Given a pool whose limit is lowered below what waits, then a task that is awaited finds a thread.
+/// Given a limit lowered below the number of waiting tasks, then an awaited task finds a thread.
 #[test]
 fn a_lowered_limit_leaves_a_thread_for_what_is_awaited() {
     let (pool, other) = (
@@ -375,7 +372,7 @@ fn a_lowered_limit_leaves_a_thread_for_what_is_awaited() {
         here.submit(|| 7)
             .unwrap()
             .join_timeout(LONG)
-            .expect("it stands still")
+            .expect("it does not end")
             .unwrap()
     });
     let below = Arc::new(Mutex::new(Some(below.unwrap())));
@@ -397,7 +394,7 @@ fn a_lowered_limit_leaves_a_thread_for_what_is_awaited() {
     pool.resize(1).unwrap();
     go.wait();
     for task in tasks {
-        assert_eq!(task.join_timeout(LONG).expect("it stands still").unwrap(), 7);
+        assert_eq!(task.join_timeout(LONG).expect("it does not end").unwrap(), 7);
     }
     assert!(pool.shutdown(LONG).is_clean() && other.shutdown(LONG).is_clean());
 }
