@@ -2,7 +2,7 @@
 
 use super::shared::Deliver;
 use super::state::Outcome;
-use crate::pool::{Failed, TaskError};
+use crate::pool::{GroupError, TaskError};
 use futures::Stream;
 use std::collections::VecDeque;
 use std::fmt;
@@ -87,7 +87,7 @@ impl<T, E> TryResults<T, E> {
 impl<T, E> Unpin for TryResults<T, E> {}
 
 impl<T, E> Stream for TryResults<T, E> {
-    type Item = Result<T, Failed<E>>;
+    type Item = Result<T, GroupError<E>>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
@@ -97,11 +97,11 @@ impl<T, E> Stream for TryResults<T, E> {
         let failed = match Pin::new(results).poll_next(cx) {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Some(Ok(Ok(value)))) => return Poll::Ready(Some(Ok(value))),
-            Poll::Ready(Some(Ok(Err(error)))) => Some(Err(Failed::Error(error))),
-            Poll::Ready(Some(Err(why))) => Some(Err(Failed::Task(why))),
+            Poll::Ready(Some(Ok(Err(error)))) => Some(Err(GroupError::Error(error))),
+            Poll::Ready(Some(Err(why))) => Some(Err(GroupError::Task(why))),
             Poll::Ready(None) => None,
         };
-        // Ends the fan-out.
+        // Termination the fan-out.
         this.0 = None;
         Poll::Ready(failed)
     }

@@ -202,7 +202,7 @@ impl<Fut: Work> State<Fut> {
         acts.progress = Some(self.progress);
     }
 
-    /// Ends the source. If it did not end by itself, `why` is one more result.
+    /// Termination the source. If it did not end by itself, `why` is one more result.
     pub(super) fn end(&mut self, source: Source<Fut>, why: Option<TaskError>, acts: &mut Acts) {
         acts.drop(Some(source));
         if self.phase == Phase::Running {
@@ -269,7 +269,7 @@ impl<Fut: Work> State<Fut> {
         acts.drop(self.source.take());
     }
 
-    /// Ends the fan-out after the runtime dropped a runner, with the item that it ran.
+    /// Termination the fan-out after the runtime dropped a runner, with the item that it ran.
     pub(super) fn dropped(&mut self, runner: usize, acts: &mut Acts) {
         match self.phase {
             // The runner had no work left.
@@ -317,7 +317,7 @@ impl<Fut: Work> State<Fut> {
         Poll::Pending
     }
 
-    /// Ends the fan-out: the consumer was dropped.
+    /// Termination the fan-out: the consumer was dropped.
     pub(super) fn stop(&mut self, acts: &mut Acts) {
         self.phase = Phase::Stopped;
         self.abort_in_vain(acts);

@@ -1,10 +1,10 @@
 //! The builder of pools, of threads and of async tasks.
 
+use super::capacity::Capacity;
 use super::error::PoolError;
 use super::gate::Gate;
 use super::hooks::PanicHook;
 use super::overflow::Overflow;
-use super::room::Room;
 use crate::core::limiter::Limiter;
 use crate::policy::Policy;
 use crate::semaphore::Semaphore;
@@ -33,8 +33,8 @@ pub(super) struct Common {
 }
 
 impl Common {
-    pub(super) fn room(&self) -> Result<Room, PoolError> {
-        Room::checked(self.queue, self.queue_weight)
+    pub(super) fn capacity(&self) -> Result<Capacity, PoolError> {
+        Capacity::checked(self.queue, self.queue_weight)
     }
 
     /// Returns the given clock, or a real one.
@@ -105,7 +105,7 @@ impl<K> Builder<K> {
     }
 
     /// Sets the policy that admits each task before it starts, in turn. The policy is asked for the task's
-    /// [`ask`](super::Submit::ask). A task that can never be admitted ends with
+    /// [`ask`](super::SubmitBuilder::ask). A task that can never be admitted ends with
     /// [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure if the task
     /// panics. It counts for nothing if the task is cancelled while it runs.
     ///

@@ -30,9 +30,9 @@ pub(super) enum Ran {
 
 /// A task that waits to start.
 pub(super) trait Queued: Send + Sync {
-    /// Ends the task without running it. Returns false if it has started, or another caller set it aside.
+    /// Termination the task without running it. Returns false if it has started, or another caller set it aside.
     fn refuse(&self, why: TaskError) -> bool;
-    /// Ends the task like `refuse`, for the caller that set it aside, and for a cancel in any case.
+    /// Termination the task like `refuse`, for the caller that set it aside, and for a cancel in any case.
     fn refuse_aside(&self, why: TaskError) -> bool;
     /// Returns true until the task is claimed, set aside or refused.
     fn is_queued(&self) -> bool;
@@ -133,7 +133,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         }
     }
 
-    /// Ends a taken task without running it.
+    /// Termination a taken task without running it.
     fn end_unstarted(&self, task: Q, why: TaskError) -> bool {
         drop_quietly(task);
         // The refusing caller knows the reason, so a payload that no handle takes is dropped.

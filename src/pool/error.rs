@@ -95,14 +95,14 @@ impl std::error::Error for TaskError {}
 /// Why a fallible task has no value.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Failed<E> {
+pub enum GroupError<E> {
     /// The error that the task returned.
     Error(E),
     /// The task returned nothing.
     Task(TaskError),
 }
 
-impl<E> Failed<E> {
+impl<E> GroupError<E> {
     /// Returns the error that the task returned, if any.
     pub fn into_error(self) -> Option<E> {
         match self {
@@ -116,7 +116,7 @@ impl<E> Failed<E> {
     }
 }
 
-impl<E: fmt::Display> fmt::Display for Failed<E> {
+impl<E: fmt::Display> fmt::Display for GroupError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Error(error) => error.fmt(f),
@@ -125,7 +125,7 @@ impl<E: fmt::Display> fmt::Display for Failed<E> {
     }
 }
 
-impl<E: std::error::Error + 'static> std::error::Error for Failed<E> {
+impl<E: std::error::Error + 'static> std::error::Error for GroupError<E> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Error(error) => error.source(),
@@ -137,7 +137,7 @@ impl<E: std::error::Error + 'static> std::error::Error for Failed<E> {
 /// Why a pool did not accept a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Turned {
+pub enum RejectReason {
     /// The queue is full.
     Full,
     /// The queue was full for as long as the submission would wait.
@@ -153,7 +153,7 @@ pub enum Turned {
     },
 }
 
-impl Turned {
+impl RejectReason {
     /// Converts the reason for a caller that would wait for the task at once.
     pub(super) fn into_error(self) -> TaskError {
         match self {
@@ -164,22 +164,22 @@ impl Turned {
 }
 
 /// A task that was not accepted, handed back.
-pub struct Rejected<F> {
+pub struct SubmitError<F> {
     /// The task.
     pub task: F,
     /// Why the pool did not accept it.
-    pub reason: Turned,
+    pub reason: RejectReason,
 }
 
-impl<F> fmt::Debug for Rejected<F> {
+impl<F> fmt::Debug for SubmitError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rejected")
+        f.debug_struct("SubmitError")
             .field("reason", &self.reason)
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Display for Turned {
+impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full => f.write_str("the pool's queue is full"),
@@ -192,14 +192,14 @@ impl fmt::Display for Turned {
     }
 }
 
-impl<F> fmt::Display for Rejected<F> {
+impl<F> fmt::Display for SubmitError<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.reason, f)
     }
 }
 
-impl std::error::Error for Turned {}
-impl<F> std::error::Error for Rejected<F> {}
+impl std::error::Error for RejectReason {}
+impl<F> std::error::Error for SubmitError<F> {}
 
 /// Why a pool could not be built or resized.
 #[derive(Debug)]

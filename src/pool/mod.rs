@@ -38,42 +38,27 @@
 //! ([`Overflow::Block`]).
 
 mod admission;
-mod apart;
 mod builder;
+mod cache_padded;
 mod caller;
+mod capacity;
 mod cell;
-mod core;
-mod end_wait;
 mod engine;
-mod entry;
 mod error;
-mod face;
 mod gate;
-mod group;
-mod handle;
 mod hooks;
-mod inbox;
-mod lanes;
-mod members;
+mod idle;
 mod overflow;
 mod park;
-mod quiet;
-mod room;
 #[cfg(feature = "tokio")]
 mod runtime;
-mod shelf;
-mod shutdown;
-mod small;
-mod spent;
-mod stateful;
 mod stats;
-mod submit;
+mod task_options;
+mod task_set;
 #[cfg(feature = "tokio")]
 pub mod tasks;
+mod termination;
 mod threads;
-mod turned_away;
-mod wishes;
-mod worker;
 mod workers;
 
 #[cfg(feature = "fan-out")]
@@ -81,25 +66,27 @@ pub(crate) use admission::{Admission, Refused, Ticket};
 pub use builder::Builder;
 #[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
-pub use entry::{AGEING, Priority, Unstarted};
-pub use error::{Failed, PoolError, Rejected, TaskError, Turned};
-pub use face::{MAX_QUEUE, Pool, Scoped, WorkerPool};
+pub use capacity::MAX_QUEUE;
+pub use error::{GroupError, PoolError, RejectReason, SubmitError, TaskError};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::Gate;
-pub use group::Group;
-pub use handle::{JoinHandle, ScopedJoinHandle};
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, wake};
-pub use members::StopFlag;
 pub use overflow::Overflow;
 #[cfg(feature = "fan-out")]
 pub(crate) use runtime::{AbortHandle, Runtime};
-pub use shutdown::Report;
-pub use stateful::{StatefulBuilder, StatefulPool};
 pub use stats::PoolStats;
+pub use task_options::SubmitBuilder;
+pub use task_options::{AGEING, Priority};
+pub use task_set::StopFlag;
 #[cfg(feature = "tokio")]
 pub use tasks::{TaskGroup, TaskHandle, TaskPool, TaskPoolBuilder};
-pub use threads::{PoolBuilder, Threads};
-pub use wishes::Submit;
-pub use worker::WorkerThread;
+pub use threads::builder::{PoolBuilder, Threads};
+pub use threads::entry::Unstarted;
+pub use threads::group::Group;
+pub use threads::handle::{JoinHandle, ScopedJoinHandle};
+pub use threads::pool::{Pool, Scoped, WorkerPool};
+pub use threads::report::Report;
+pub use threads::stateful::{StatefulBuilder, StatefulPool};
+pub use threads::worker::WorkerThread;
 pub use workers::{MAX_WORKERS, Workers};

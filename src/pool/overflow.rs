@@ -1,7 +1,7 @@
 //! The treatment of a task that finds the queue full.
 
-use super::error::Turned;
-use super::room::Room;
+use super::capacity::Capacity;
+use super::error::RejectReason;
 
 /// The treatment of a task that is submitted while the queue is full.
 ///
@@ -40,7 +40,7 @@ pub(super) enum Verdict {
 /// A pool, as seen by a submitter that has found no room.
 pub(super) trait Crowded {
     type Entry;
-    fn room(&self) -> &Room;
+    fn capacity(&self) -> &Capacity;
     fn overflow(&self) -> Overflow;
     /// Evicts the oldest task of the lowest priority, and gives its room back.
     fn evict(&self) -> Option<Self::Entry>;
@@ -49,34 +49,34 @@ pub(super) trait Crowded {
 
     /// Decides on a task of this weight that found no room. `turned` is the reason.
     #[cold]
-    fn judge(&self, weight: u32, turned: Turned) -> Result<Verdict, Turned> {
-        self.room().fits(weight)?;
-        if turned == Turned::Closed {
+    fn judge(&self, weight: u32, turned: RejectReason) -> Result<Verdict, RejectReason> {
+        self.capacity().fits(weight)?;
+        if turned == RejectReason::Closed {
             return Err(turned);
         }
         // Places that workers had not given back yet may be free now.
-        match self.room().try_take(weight) {
-            Err(Turned::Full) => {}
+        match self.capacity().try_take(weight) {
+            Err(RejectReason::Full) => {}
             taken => return taken.map(|()| Verdict::In),
         }
         match self.overflow() {
             Overflow::Block => Ok(Verdict::Wait),
-            Overflow::Reject => Err(Turned::Full),
+            Overflow::Reject => Err(RejectReason::Full),
             Overflow::DropOldest => self.make_room(weight).map(|()| Verdict::In),
             Overflow::DropNewest => Ok(Verdict::Out),
         }
     }
 
     /// Evicts tasks until there is room.
-    fn make_room(&self, weight: u32) -> Result<(), Turned> {
+    fn make_room(&self, weight: u32) -> Result<(), RejectReason> {
         loop {
             match self.evict() {
                 Some(entry) => self.discard(entry),
                 // All room belongs to submitters that have not queued their tasks yet.
                 None => std::thread::yield_now(),
             }
-            match self.room().try_take(weight) {
-                Err(Turned::Full) => {}
+            match self.capacity().try_take(weight) {
+                Err(RejectReason::Full) => {}
                 taken => return taken,
             }
         }

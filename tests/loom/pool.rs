@@ -40,7 +40,7 @@ fn two_tasks_one_after_the_other_are_both_run() {
     });
 }
 
-/// Whoever submits first calls the worker, or finds it awake; the other may find it called, or about to sleep again.
+/// The first submitter calls the worker, or finds it awake. The other may find it called, or about to sleep again.
 #[test]
 fn two_submissions_beside_a_worker_that_falls_asleep_are_both_run() {
     super::bounded(2, || {
@@ -109,7 +109,7 @@ fn an_abort_beside_the_start_lists_the_task_or_lets_it_end() {
 /// A batch stands in the queue as one, and on the worker's shelf in part: wherever the end comes, each of its tasks has run
 /// or is listed.
 #[test]
-fn an_abort_beside_a_batch_lists_what_has_not_run() {
+fn an_abort_beside_a_batch_lists_the_tasks_that_have_not_run() {
     super::bounded(2, || {
         let pool = modelled(1).queue(3).build().unwrap();
         let ran = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
@@ -195,7 +195,7 @@ fn a_resize_beside_a_submission_lets_the_task_end_and_a_worker_go() {
         let resizer = thread::spawn(move || other.resize(1).unwrap());
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
         resizer.join().unwrap();
-        // Nobody submits any more: a worker that sleeps must have been called to leave.
+        // No submission follows: a worker that sleeps must have been called to leave.
         while pool.stats().threads > 1 {
             thread::yield_now();
         }
@@ -203,9 +203,9 @@ fn a_resize_beside_a_submission_lets_the_task_end_and_a_worker_go() {
     });
 }
 
-/// A worker keeps its slot from task to task, but not while it sleeps, and not from whoever waits for it.
+/// A worker keeps its slot from task to task, but not while it sleeps, and a waiter for it gets it.
 #[test]
-fn a_permit_that_a_worker_keeps_comes_to_one_who_waits_for_it() {
+fn a_permit_that_a_worker_keeps_goes_to_its_waiter() {
     super::bounded(2, || {
         let slots = Arc::new(Semaphore::new(1));
         let pool = modelled(1).slots(Arc::clone(&slots)).build().unwrap();
@@ -246,7 +246,7 @@ fn an_abort_beside_a_worker_at_a_closed_gate_lists_the_task() {
     });
 }
 
-/// The same for a cancel: nobody waits at the gate for a task that has ended.
+/// The same for a cancel: no worker waits at the gate for a task that has ended.
 #[test]
 fn a_cancel_beside_a_worker_at_a_closed_gate_lets_it_go() {
     super::bounded(3, || {
@@ -258,10 +258,10 @@ fn a_cancel_beside_a_worker_at_a_closed_gate_lets_it_go() {
     });
 }
 
-/// A worker that waits for its admission gives its slot up. The admission may come before, and somebody may have the slot
-/// when it does: the task runs.
+/// A worker that waits for its admission gives its slot up. The admission may come before, and another holder may have the
+/// slot then: the task runs.
 #[test]
-fn an_admission_beside_one_who_has_the_slot_is_not_lost() {
+fn an_admission_beside_the_holder_of_the_slot_is_not_lost() {
     super::bounded(2, || {
         let (slots, gate) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
         let held = gate.try_acquire().unwrap();
@@ -280,7 +280,7 @@ fn an_admission_beside_one_who_has_the_slot_is_not_lost() {
 
 /// A task that waits for another runs it, unless a report lists that: it is run once, or listed.
 #[test]
-fn an_abort_beside_one_who_runs_what_it_waits_for_lists_what_is_not_run() {
+fn an_abort_beside_a_waiter_that_runs_its_task_lists_the_tasks_that_have_not_run() {
     super::bounded(2, || {
         let pool = modelled(1).build().unwrap();
         let ran = Arc::new(AtomicUsize::new(0));
@@ -304,9 +304,9 @@ fn an_abort_beside_one_who_runs_what_it_waits_for_lists_what_is_not_run() {
     });
 }
 
-/// Nobody may wait in the line of the slots, and workers are not turned away.
+/// The queue of the slots takes no waiter, and workers are not refused.
 #[test]
-fn a_line_that_lets_nobody_wait_is_no_end_of_a_pool() {
+fn slots_without_a_queue_are_no_end_of_a_pool() {
     super::bounded(2, || {
         let slots = Arc::new(Semaphore::builder(1).max_waiting(0).build().unwrap());
         let held = slots.try_acquire().unwrap();
@@ -335,7 +335,7 @@ fn a_raised_limit_beside_a_submission_starts_the_thread_that_is_missing() {
     });
 }
 
-/// The same with a permit that somebody else gives back.
+/// The same with a permit that another holder gives back.
 #[test]
 fn a_permit_that_comes_back_beside_a_submission_starts_the_thread_that_is_missing() {
     super::bounded(1, || {
@@ -391,7 +391,7 @@ fn an_abort_beside_a_task_that_is_run_in_passing_lists_it_or_leaves_it_alone() {
 /// Given a queue of one, when a task overdraws it by submitting two beside a submission that waits for room, then all are run, and
 /// there is room for one again.
 #[test]
-fn a_queue_that_is_overdrawn_beside_one_who_waits_for_room_loses_nothing() {
+fn a_queue_that_is_overdrawn_beside_a_submitter_that_waits_loses_nothing() {
     super::bounded(2, || {
         let pool = modelled(1).queue(1).build().unwrap();
         let here = pool.clone();

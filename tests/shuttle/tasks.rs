@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::fan_out::fan_out;
-use tollgate::pool::{Failed, TaskError, TaskHandle, TaskPool};
+use tollgate::pool::{GroupError, TaskError, TaskHandle, TaskPool};
 use tollgate::{ManualClock, Policy, Semaphore};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -503,7 +503,7 @@ fn a_group_with_a_limit_runs_its_tasks_one_by_one() {
                 let _ = group.submit(task).await;
             }
             for end in group.join_all().await {
-                assert!(!matches!(end, Err(Failed::Task(TaskError::Panicked(_)))), "{end:?}");
+                assert!(!matches!(end, Err(GroupError::Task(TaskError::Panicked(_)))), "{end:?}");
             }
         };
         let inside = thread_rng().gen_range(0..2) == 0;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use tollgate::pool::{Failed, Report, TaskError};
+use tollgate::pool::{GroupError, Report, TaskError};
 use tollgate::{JoinHandle, ManualClock, Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -79,7 +79,7 @@ impl World {
             group.cancel();
         }
         for end in group.join_all() {
-            assert!(!matches!(end, Err(Failed::Task(TaskError::Panicked(_)))), "{end:?}");
+            assert!(!matches!(end, Err(GroupError::Task(TaskError::Panicked(_)))), "{end:?}");
         }
     }
 

@@ -2,11 +2,11 @@
 //!
 //! An entry is in the list of its priority. While a task awaits it, it is in the list of awaited entries as well.
 
-use super::core::Entry;
 use super::group_limit::Membership;
+use super::scheduler::Entry;
 use super::seat::Seat;
 use super::state::TaskQueue;
-use crate::pool::entry::{AGEING, Priority};
+use crate::pool::task_options::{AGEING, Priority};
 use std::cmp::Reverse;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -127,7 +127,7 @@ pub(in crate::pool) struct Queue<E, W = ()> {
     awaited_len: usize,
     aside_len: usize,
     /// The number of entries in groups with a limit.
-    members: usize,
+    set: usize,
     len: usize,
     next_number: u64,
     /// The number of entries preferred to the oldest one since the oldest was last taken.
@@ -145,7 +145,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
             awaited: List::default(),
             awaited_len: 0,
             aside_len: 0,
-            members: 0,
+            set: 0,
             len: 0,
             next_number: 0,
             preferred: 0,
@@ -157,7 +157,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> Queue<E, W> {
         let number = self.next_number;
         self.next_number += 1;
         self.len += 1;
-        self.members += usize::from(entry.member().is_some());
+        self.set += usize::from(entry.member().is_some());
         let node = Node {
             entry: Some(entry),
             number,
@@ -288,7 +288,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
     }
 
     fn may_have_members(&self) -> bool {
-        self.members > 0
+        self.set > 0
     }
 
     fn first_awaited(&self) -> Option<Key> {
@@ -334,7 +334,7 @@ impl<E: Entry + Send, W: Default + Send + Sync> TaskQueue for Queue<E, W> {
         }
         let node = &mut self.nodes[key.index as usize];
         let entry = node.entry.take()?;
-        self.members -= usize::from(entry.member().is_some());
+        self.set -= usize::from(entry.member().is_some());
         node.links.next = std::mem::replace(&mut self.free, key.index);
         if self.len + self.aside_len == 0 && self.nodes.len() > KEPT {
             self.nodes = Vec::new();
@@ -377,7 +377,7 @@ mod tests {
     use crate::time::Instant;
 
     impl Entry for u32 {
-        fn room(&self) -> (usize, u64) {
+        fn capacity(&self) -> (usize, u64) {
             (1, 1)
         }
         fn ask(&self) -> Ask {

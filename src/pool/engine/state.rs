@@ -9,13 +9,13 @@
 //! - If a policy or shared slots admit tasks, one worker at a time asks, for the first task. That task stays in the
 //!   queue meanwhile. Every change of the first task calls the asker.
 
-use super::core::Entry;
 use super::group_limit::Membership;
 use super::queue::Key as GroupKey;
+use super::scheduler::Entry;
 use super::seat::Seat;
 use super::slots::Slots;
 use crate::pool::cell::Ran;
-use crate::pool::quiet::Quiet;
+use crate::pool::idle::Idleness;
 use crate::pool::stats::PoolStats;
 use std::sync::Arc;
 use std::task::Waker;
@@ -101,7 +101,7 @@ pub(in crate::pool) struct State<Q: TaskQueue> {
     most_parked: usize,
     pub(in crate::pool) grows_later: bool,
     pub(in crate::pool) phase: Phase,
-    pub(in crate::pool) quiet: Quiet,
+    pub(in crate::pool) idleness: Idleness,
     pub(in crate::pool) stats: PoolStats,
 }
 
@@ -113,7 +113,7 @@ pub(in crate::pool) struct Acts<W> {
     pub(in crate::pool) start: Vec<Arc<Seat<W>>>,
     /// True if one more thread is to start, if the pool may have one more.
     pub(in crate::pool) grow: bool,
-    pub(in crate::pool) quiet: Vec<Waker>,
+    pub(in crate::pool) idleness: Vec<Waker>,
 }
 
 impl<W> Default for Acts<W> {
@@ -122,7 +122,7 @@ impl<W> Default for Acts<W> {
             call: Vec::new(),
             start: Vec::new(),
             grow: false,
-            quiet: Vec::new(),
+            idleness: Vec::new(),
         }
     }
 }
@@ -130,7 +130,7 @@ impl<W> Default for Acts<W> {
 impl<W> Acts<W> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.call.is_empty() && self.start.is_empty() && !self.grow && self.quiet.is_empty()
+        self.call.is_empty() && self.start.is_empty() && !self.grow && self.idleness.is_empty()
     }
 }
 
@@ -185,7 +185,7 @@ impl<Q: TaskQueue> State<Q> {
             most_parked: 0,
             grows_later: false,
             phase: Phase::Running,
-            quiet: Quiet::default(),
+            idleness: Idleness::default(),
             stats: PoolStats::default(),
         }
     }
@@ -227,7 +227,7 @@ impl<Q: TaskQueue> State<Q> {
         }
     }
 
-    /// Ends a task of a group with a limit.
+    /// Termination a task of a group with a limit.
     #[cold]
     pub(in crate::pool) fn member_ended(&mut self, member: &Membership) {
         if member.ends() {
@@ -370,7 +370,7 @@ impl<Q: TaskQueue> State<Q> {
         self.idle.is_empty() && self.staying() >= self.slots.limit()
     }
 
-    /// Ends the idle time of a worker. Returns true if the worker is to exit.
+    /// Termination the idle time of a worker. Returns true if the worker is to exit.
     pub(in crate::pool) fn leaves_idle(&mut self, seat: &Arc<Seat<Q::Own>>) -> bool {
         let Some(at) = self.idle.iter().position(|idle| Arc::ptr_eq(idle, seat)) else {
             return false;
@@ -475,7 +475,7 @@ impl<Q: TaskQueue> State<Q> {
 
     /// Counts accepted tasks.
     pub(in crate::pool) fn came(&mut self, tasks: usize) {
-        self.quiet.begun(tasks);
+        self.idleness.begun(tasks);
         self.stats.submitted += tasks as u64;
     }
 
@@ -493,7 +493,7 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<Q::Own>) {
-        self.quiet.finished(tasks, &mut acts.quiet);
+        self.idleness.finished(tasks, &mut acts.idleness);
     }
 
     /// Takes out an entry that will not start.
@@ -597,7 +597,7 @@ impl<Q: TaskQueue> State<Q> {
         taken
     }
 
-    /// Ends the asking. A runner looks next, so no runner starts in its place. A thread first drops user values, which
+    /// Termination the asking. A runner looks next, so no runner starts in its place. A thread first drops user values, which
     /// may take long.
     fn asks_no_more(&mut self, seat: &Seat<Q::Own>) {
         if !Q::THREADS {
@@ -631,7 +631,7 @@ impl<Q: TaskQueue> State<Q> {
             self.asker = None;
         }
         if self.seats.is_empty() {
-            self.quiet.tell(&mut acts.quiet);
+            self.idleness.tell(&mut acts.idleness);
         }
         // A dropped runner is not replaced: its runtime is gone, and would drop the next one as well.
         if in_order || (Q::THREADS && !self.idle.is_empty()) {
@@ -654,7 +654,7 @@ impl<Q: TaskQueue> State<Q> {
             idle: self.idle.len(),
             limit,
             queued: self.queue.len() + self.queue.aside_len(),
-            unfinished: self.quiet.unfinished(),
+            unfinished: self.idleness.unfinished(),
             ..self.stats
         }
     }

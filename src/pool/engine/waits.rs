@@ -39,7 +39,7 @@ pub(in crate::pool) trait Lends: Send + Sync {
     fn lend(self: Arc<Self>, slot: &Slot) -> bool;
     /// Counts one handle fewer.
     fn take_back(self: Arc<Self>, slot: &Slot);
-    /// Ends the loan, because the task has ended.
+    /// Termination the loan, because the task has ended.
     fn end(self: Arc<Self>, slot: &Slot);
 }
 
@@ -115,7 +115,7 @@ enum Lender<H> {
 /// A task, as waits see it.
 pub(in crate::pool) trait Task: Send + Sync {
     fn record(&self) -> &Record;
-    /// Ends the task, started or not, with the reason `queued` if it has never been polled. Returns false if it has
+    /// Termination the task, started or not, with the reason `queued` if it has never been polled. Returns false if it has
     /// ended, or cannot be ended.
     fn abort(&self, queued: TaskError) -> bool;
 }
@@ -155,7 +155,7 @@ impl Holder {
         Arc::new(Self(record))
     }
 
-    /// Ends the record: the task has given its permits back. Cuts the link to the waiter.
+    /// Termination the record: the task has given its permits back. Cuts the link to the waiter.
     pub(in crate::pool) fn end(&self) {
         self.0.end();
         self.0.cut();

@@ -1,12 +1,12 @@
 //! The builder of pools of async tasks, and their runtime.
 
-use super::core::{Core, DiscardHook, Tasks};
 use super::entry::UnstartedTask;
-use super::face::TaskPool;
+use super::kind::{Core, DiscardHook, Tasks};
+use super::pool::TaskPool;
 use crate::pool::admission::Admission;
 use crate::pool::builder::Builder;
-use crate::pool::engine::core::Settings;
 use crate::pool::engine::queue::Queue;
+use crate::pool::engine::scheduler::Settings;
 use crate::pool::error::PoolError;
 use crate::pool::runtime::Runtime;
 use crate::pool::workers::Workers;
@@ -53,7 +53,7 @@ impl Builder<Runners> {
         let runtime = self.kind.runtime.take().or_else(Runtime::current);
         let Self { common, kind } = self;
         let (_, limit) = Workers::from(kind.limit).check()?;
-        let room = common.room()?;
+        let capacity = common.capacity()?;
         let settings = Settings {
             clock: common.clock(),
             overflow: common.overflow,
@@ -70,7 +70,7 @@ impl Builder<Runners> {
         Ok(TaskPool::new(Arc::new(Core::new(
             Queue::new(),
             limit,
-            room,
+            capacity,
             settings,
             kind,
         ))))

@@ -23,7 +23,7 @@ pub(super) trait Run: Task {
     fn start(&self) -> bool;
     /// Polls the started task. Passes the payload of a panic to `orphan` if no handle will return it.
     fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran>;
-    /// Ends the task without running it. Returns false when it has started or ended.
+    /// Termination the task without running it. Returns false when it has started or ended.
     fn refuse(&self, why: TaskError) -> bool;
 }
 

@@ -3,12 +3,12 @@
 use super::cell::Run;
 use crate::core::ask::Ask;
 use crate::pool::cell::Ran;
-use crate::pool::engine::core;
 use crate::pool::engine::group_limit::Membership;
+use crate::pool::engine::scheduler;
 use crate::pool::engine::waits::{Inside, current};
-use crate::pool::entry::{Priority, Wishes};
 use crate::pool::error::TaskError;
-use crate::pool::wishes::Spec;
+use crate::pool::task_options::TaskOptions;
+use crate::pool::task_options::{Priority, RareOptions};
 use crate::time::Instant;
 use std::fmt;
 use std::future::poll_fn;
@@ -19,24 +19,24 @@ pub(super) struct Entry {
     pub(super) task: Arc<dyn Run>,
     pub(super) weight: u32,
     pub(super) priority: Priority,
-    wishes: Option<Box<Wishes>>,
+    rare: Option<Box<RareOptions>>,
 }
 
-impl core::Entry for Entry {
-    fn room(&self) -> (usize, u64) {
+impl scheduler::Entry for Entry {
+    fn capacity(&self) -> (usize, u64) {
         (1, u64::from(self.weight))
     }
 
     fn ask(&self) -> Ask {
-        self.wishes.as_ref().map_or(Ask::one(), |wishes| wishes.ask)
+        self.rare.as_ref().map_or(Ask::one(), |rare| rare.ask)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.wishes.as_ref().and_then(|wishes| wishes.deadline)
+        self.rare.as_ref().and_then(|rare| rare.deadline)
     }
 
     fn member(&self) -> Option<&Arc<Membership>> {
-        self.wishes.as_ref().and_then(|wishes| wishes.member.as_ref())
+        self.rare.as_ref().and_then(|rare| rare.member.as_ref())
     }
 
     fn refuse(self, why: TaskError) -> bool {
@@ -45,12 +45,12 @@ impl core::Entry for Entry {
 }
 
 impl Entry {
-    pub(super) fn new(task: Arc<dyn Run>, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
+    pub(super) fn new(task: Arc<dyn Run>, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
         Self {
             task,
-            weight: spec.weight,
-            priority: spec.priority,
-            wishes: (!spec.plain).then(|| Box::new(Wishes::of(spec, member))),
+            weight: options.weight,
+            priority: options.priority,
+            rare: (!options.plain).then(|| Box::new(RareOptions::of(options, member))),
         }
     }
 }

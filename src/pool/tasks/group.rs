@@ -1,11 +1,11 @@
 //! Groups of fallible async tasks: the first error cancels the rest.
 
-use super::face::TaskPool;
 use super::handle::TaskHandle;
+use super::pool::TaskPool;
 use crate::pool::engine::group_limit::GroupLimit;
-use crate::pool::error::{Failed, PoolError, Rejected, TaskError};
-use crate::pool::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
-use crate::pool::wishes::Submit;
+use crate::pool::error::{GroupError, PoolError, SubmitError, TaskError};
+use crate::pool::task_options::SubmitBuilder;
+use crate::pool::task_set::{Abort, Member, Ran, Results, StopFlag, TaskSet, in_order};
 use crate::sync::shim::Mutex;
 use std::fmt;
 use std::future::poll_fn;
@@ -38,9 +38,9 @@ use std::task::{Context, Poll};
 /// ```
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct TaskGroup<'p, T: Send + 'static, E: Send + 'static> {
-    submit: Submit<'p, TaskPool>,
+    submit: SubmitBuilder<'p, TaskPool>,
     limit: Option<Arc<GroupLimit>>,
-    members: Members<TaskHandle<Ran<T, E>>>,
+    set: TaskSet<TaskHandle<Ran<T, E>>>,
     /// The task whose result is next, and ends within a few instructions.
     ending: Option<(usize, TaskHandle<Ran<T, E>>)>,
 }
@@ -60,17 +60,17 @@ impl<T: Send + 'static> Member for TaskHandle<T> {
 impl TaskPool {
     /// Creates a group of fallible tasks.
     pub fn group<T: Send + 'static, E: Send + 'static>(&self) -> TaskGroup<'_, T, E> {
-        Submit::new(self).group()
+        SubmitBuilder::new(self).group()
     }
 }
 
-impl<'p> Submit<'p, TaskPool> {
+impl<'p> SubmitBuilder<'p, TaskPool> {
     /// Creates a group of fallible tasks with these options.
     pub fn group<T: Send + 'static, E: Send + 'static>(self) -> TaskGroup<'p, T, E> {
         TaskGroup {
             submit: self,
             limit: None,
-            members: Members::new(),
+            set: TaskSet::new(),
             ending: None,
         }
     }
@@ -79,7 +79,7 @@ impl<'p> Submit<'p, TaskPool> {
 impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     /// Keeps an error of a task submitted from now on from cancelling other tasks.
     pub fn keep_going(mut self) -> Self {
-        self.members.keep_going();
+        self.set.keep_going();
         self
     }
 
@@ -124,80 +124,80 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
         }
         self.limit = Some(GroupLimit::new(limit));
         // Entries must keep their membership.
-        self.submit.spec.plain = false;
+        self.submit.options.plain = false;
         Ok(self)
     }
 
     /// Returns a flag by which tasks see that they should stop.
     pub fn stop_flag(&self) -> StopFlag {
-        self.members.stop_flag()
+        self.set.stop_flag()
     }
 
-    /// Submits a task, and returns its number, counted from zero. Handles a full queue like [`Submit::submit`].
+    /// Submits a task, and returns its number, counted from zero. Handles a full queue like [`SubmitBuilder::submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task. Its number is not used again.
+    /// [`SubmitError`], with the task. Its number is not used again.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<Fut>(&mut self, task: Fut) -> Result<usize, Rejected<Fut>>
+    pub async fn submit<Fut>(&mut self, task: Fut) -> Result<usize, SubmitError<Fut>>
     where
         Fut: Future<Output = Result<T, E>> + Send + 'static,
     {
-        let (id, notice) = self.members.announce();
+        let (id, notice) = self.set.announce();
         // Shared, to return the task if the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
         let limit = self.limit.as_ref();
-        let submitted = Submit { limit, ..self.submit }.submit(async move {
+        let submitted = SubmitBuilder { limit, ..self.submit }.submit(async move {
             let task = take.lock().take()?;
             notice.run_async(task).await
         });
         match submitted.await {
             Ok(handle) => {
-                self.members.enter(id, handle);
+                self.set.enter(id, handle);
                 Ok(id)
             }
-            Err(Rejected { reason, .. }) => {
+            Err(SubmitError { reason, .. }) => {
                 let task = held.lock().take().expect("the task has not run");
-                Err(Rejected { task, reason })
+                Err(SubmitError { task, reason })
             }
         }
     }
 
     /// Returns the number of outstanding results.
     pub fn len(&self) -> usize {
-        self.members.len()
+        self.set.len()
     }
 
     /// Returns true when no result is outstanding.
     pub fn is_empty(&self) -> bool {
-        self.members.len() == 0
+        self.set.len() == 0
     }
 
     /// Cancels the tasks that have not ended.
     pub fn cancel(&mut self) {
-        self.members.cancel();
+        self.set.cancel();
     }
 
     /// Polls for the next task that has ended, and returns its number and result; `Ready(None)` if none is outstanding.
     #[allow(clippy::type_complexity)]
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, Failed<E>>)>> {
-        while self.members.len() > 0 {
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, GroupError<E>>)>> {
+        while self.set.len() > 0 {
             if let Some((id, handle)) = &mut self.ending {
                 let id = *id;
                 let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) else {
                     return Poll::Pending;
                 };
                 self.ending = None;
-                return Poll::Ready(Some((id, self.members.ended(outcome))));
+                return Poll::Ready(Some((id, self.set.ended(outcome))));
             }
-            if let Poll::Ready((id, handle)) = self.members.poll_ended(cx.waker()) {
+            if let Poll::Ready((id, handle)) = self.set.poll_ended(cx.waker()) {
                 self.ending = handle.map(|handle| (id, handle));
                 continue;
             }
             match self.help(cx) {
-                Some((id, outcome)) => return Poll::Ready(Some((id, self.members.ended(outcome)))),
+                Some((id, outcome)) => return Poll::Ready(Some((id, self.set.ended(outcome)))),
                 None => return Poll::Pending,
             }
         }
@@ -207,7 +207,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     /// Polls the first task that has not ended. A task of a pool lends its slot while it waits.
     #[allow(clippy::type_complexity)]
     fn help(&mut self, cx: &mut Context<'_>) -> Option<(usize, Result<Ran<T, E>, TaskError>)> {
-        while let Some((id, member)) = self.members.first_to_help() {
+        while let Some((id, member)) = self.set.first_to_help() {
             if let Some(handle) = member {
                 let Poll::Ready(outcome) = Pin::new(&mut *handle).poll(cx) else {
                     return None;
@@ -218,7 +218,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
                 *member = None;
                 return Some((id, outcome));
             }
-            self.members.pass();
+            self.set.pass();
         }
         None
     }
@@ -227,7 +227,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     ///
     /// # Cancel safety
     /// No result is lost.
-    pub async fn next(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
+    pub async fn next(&mut self) -> Option<(usize, Result<T, GroupError<E>>)> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
@@ -238,7 +238,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     ///
     /// # Cancel safety
     /// Dropping the future drops the group, which cancels the tasks that have not ended.
-    pub async fn join(mut self) -> Result<Vec<T>, Failed<E>> {
+    pub async fn join(mut self) -> Result<Vec<T>, GroupError<E>> {
         let mut results = Results::default();
         while let Some((id, result)) = self.next().await {
             results.note(id, result);
@@ -250,7 +250,7 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
     ///
     /// # Cancel safety
     /// As [`join`](Self::join).
-    pub async fn join_all(mut self) -> Vec<Result<T, Failed<E>>> {
+    pub async fn join_all(mut self) -> Vec<Result<T, GroupError<E>>> {
         let mut results = Vec::new();
         while let Some(result) = self.next().await {
             results.push(result);
@@ -261,6 +261,6 @@ impl<T: Send + 'static, E: Send + 'static> TaskGroup<'_, T, E> {
 
 impl<T: Send + 'static, E: Send + 'static> fmt::Debug for TaskGroup<'_, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.members.fmt(f)
+        self.set.fmt(f)
     }
 }

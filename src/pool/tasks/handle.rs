@@ -1,13 +1,13 @@
 //! Handles of async tasks.
 
 use super::cell::Job;
-use super::core::Core;
+use super::kind::Core;
 use crate::pool::engine::queue::Key;
 use crate::pool::engine::waits::{Wait, Waiter};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
-use crate::pool::members::Abort;
 use crate::pool::park::run_blocking;
+use crate::pool::task_set::Abort;
 use crate::time::Sleep;
 use std::fmt;
 use std::future::poll_fn;
@@ -58,7 +58,7 @@ impl<T: Send + 'static> TaskHandle<T> {
         }
     }
 
-    /// Ends the task. A task that was never polled ends with [`TaskError::Cancelled`]. A running task ends with
+    /// Termination the task. A task that was never polled ends with [`TaskError::Cancelled`]. A running task ends with
     /// [`TaskError::Aborted`]: its future is dropped, at once or when it is next pending. Returns false when the task had ended.
     pub fn cancel(&self) -> bool {
         self.key.is_some_and(|key| self.core.cancel(key)) || self.task.abort(TaskError::Cancelled)

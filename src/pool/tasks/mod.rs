@@ -8,16 +8,16 @@
 
 mod builder;
 mod cell;
-mod core;
 mod entry;
-mod face;
 mod group;
 mod handle;
+mod kind;
+mod pool;
 mod runner;
 mod submit;
 
 pub use builder::{Runners, TaskPoolBuilder};
 pub use entry::UnstartedTask;
-pub use face::{TaskPool, TaskReport};
 pub use group::TaskGroup;
 pub use handle::TaskHandle;
+pub use pool::{TaskPool, TaskReport};

@@ -1,12 +1,12 @@
 //! The runner loop: takes a task, polls it to its end, repeats.
 
 use super::cell::Run;
-use super::core::{Core, Running};
 use super::entry::Entry;
+use super::kind::{Core, Running};
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
-use crate::pool::engine::core::Entry as _;
 use crate::pool::engine::group_limit::Membership;
+use crate::pool::engine::scheduler::Entry as _;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Counts, Next, State};
 use crate::pool::engine::waits::{Inside, PoolId};
@@ -116,7 +116,7 @@ impl Runner {
             ..Runs::default()
         });
         let core = &self.core;
-        core.room.give_back(1, u64::from(entry.weight));
+        core.capacity.give_back(1, u64::from(entry.weight));
         let ran = poll_fn(|cx| poll(core, &entry.task, &mut runs.is_parked, cx)).await;
         if let Some(ticket) = runs.ticket.take() {
             ticket.finish(ran);

@@ -1,18 +1,18 @@
 //! Submission of futures.
 
 use super::cell::{Run, TaskCell};
-use super::core::Core;
 use super::entry::Entry;
-use super::face::TaskPool;
 use super::handle::TaskHandle;
+use super::kind::Core;
+use super::pool::TaskPool;
 use crate::pool::cell::Await;
 use crate::pool::engine::queue::Key;
 use crate::pool::engine::waits::{Task, is_inside};
-use crate::pool::error::{Rejected, Turned};
+use crate::pool::error::{RejectReason, SubmitError};
 use crate::pool::overflow::{Crowded, Verdict};
 use crate::pool::park::run_blocking;
-use crate::pool::submit::next_chunk;
-use crate::pool::wishes::Submit;
+use crate::pool::task_options::SubmitBuilder;
+use crate::pool::threads::submit::next_chunk;
 use crate::time::Sleep;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -24,44 +24,44 @@ type Shared<Fut, T> = Arc<TaskCell<Fut, T>>;
 /// An accepted task and its queue key: `None` if a full queue discarded the task.
 type Taken<Fut, T> = (Shared<Fut, T>, Option<Key>);
 
-impl<'p> Submit<'p, TaskPool> {
+impl<'p> SubmitBuilder<'p, TaskPool> {
     fn core(&self) -> &'p Arc<Core> {
         self.pool.core()
     }
 
-    fn let_in_now(&self) -> Result<Verdict, Turned> {
-        match self.core().room.try_take(self.spec.weight) {
+    fn let_in_now(&self) -> Result<Verdict, RejectReason> {
+        match self.core().capacity.try_take(self.options.weight) {
             Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.core().judge(self.spec.weight, turned),
+            Err(turned) => self.core().judge(self.options.weight, turned),
         }
     }
 
-    async fn let_in(&self, patience: Option<Duration>) -> Result<Verdict, Turned> {
+    async fn let_in(&self, patience: Option<Duration>) -> Result<Verdict, RejectReason> {
         let core = self.core();
-        let Err(turned) = core.room.try_take(self.spec.weight) else {
+        let Err(turned) = core.capacity.try_take(self.options.weight) else {
             return Ok(Verdict::In);
         };
-        match core.judge(self.spec.weight, turned)? {
+        match core.judge(self.options.weight, turned)? {
             Verdict::Wait => {}
             verdict => return Ok(verdict),
         }
-        let mut room = pin!(core.room.take(self.spec.weight));
-        let mut room = pin!(poll_fn(|cx| match room.as_mut().poll(cx) {
+        let mut capacity = pin!(core.capacity.take(self.options.weight));
+        let mut capacity = pin!(poll_fn(|cx| match capacity.as_mut().poll(cx) {
             // **Deadlock**: capacity may need the slot of the very task that waits here. Checked at each poll: a caller can move the
             // future into a task.
             Poll::Pending if is_inside(&**core) => {
-                core.room.overdraw(self.spec.weight);
+                core.capacity.overdraw(self.options.weight);
                 Poll::Ready(Ok(Verdict::In))
             }
             taken => taken.map_ok(|()| Verdict::In),
         }));
         let Some(patience) = patience else {
-            return room.await;
+            return capacity.await;
         };
         let clock = &core.settings.clock;
         let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        poll_fn(|cx| match room.as_mut().poll(cx) {
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(Turned::TimedOut)),
+        poll_fn(|cx| match capacity.as_mut().poll(cx) {
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(RejectReason::TimedOut)),
             taken => taken,
         })
         .await
@@ -71,11 +71,11 @@ impl<'p> Submit<'p, TaskPool> {
     /// is full. A task of the pool itself does not wait for capacity: see [`Overflow::Block`](crate::pool::Overflow::Block).
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue is full, or the task is too heavy for it.
+    /// [`SubmitError`], with the task: the pool is closed, the queue is full, or the task is too heavy for it.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
+    pub async fn submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -88,11 +88,11 @@ impl<'p> Submit<'p, TaskPool> {
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience` on the pool's clock.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit), and [`Turned::TimedOut`].
+    /// As [`submit`](Self::submit), and [`RejectReason::TimedOut`].
     ///
     /// # Cancel safety
     /// As [`submit`](Self::submit).
-    pub async fn submit_timeout<T, Fut>(self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, Rejected<Fut>>
+    pub async fn submit_timeout<T, Fut>(self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -106,13 +106,13 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn try_submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
+    pub fn try_submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         let verdict = match self.let_in_now() {
-            Ok(Verdict::Wait) => Err(Turned::Full),
+            Ok(Verdict::Wait) => Err(RejectReason::Full),
             verdict => verdict,
         };
         let (cell, key) = self.carry_out(task, verdict, false)?;
@@ -123,7 +123,7 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
+    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -138,7 +138,7 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// As [`submit`](Self::submit).
-    pub async fn execute<Fut>(self, task: Fut) -> Result<(), Rejected<Fut>>
+    pub async fn execute<Fut>(self, task: Fut) -> Result<(), SubmitError<Fut>>
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
@@ -167,7 +167,7 @@ impl<'p> Submit<'p, TaskPool> {
     pub async fn submit_all<T, Fut>(
         self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<TaskHandle<T>>, Vec<Rejected<Fut>>)
+    ) -> (Vec<TaskHandle<T>>, Vec<SubmitError<Fut>>)
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -182,7 +182,7 @@ impl<'p> Submit<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// As [`submit_all`](Self::submit_all).
-    pub async fn execute_all<Fut>(self, tasks: impl IntoIterator<Item = Fut>) -> Vec<Rejected<Fut>>
+    pub async fn execute_all<Fut>(self, tasks: impl IntoIterator<Item = Fut>) -> Vec<SubmitError<Fut>>
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
@@ -195,7 +195,7 @@ impl<'p> Submit<'p, TaskPool> {
         tasks: impl IntoIterator<Item = Fut>,
         detached: bool,
         mut taken: impl FnMut(Shared<Fut, T>, Option<Key>),
-    ) -> Vec<Rejected<Fut>>
+    ) -> Vec<SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -205,16 +205,16 @@ impl<'p> Submit<'p, TaskPool> {
         while let Some(chunk) = next_chunk(&mut cells) {
             let mut chunk = chunk.into_iter();
             while let [first, ..] = chunk.as_slice() {
-                let room = self.core().room.try_take_some(chunk.len(), self.spec.weight);
-                let queued = if room == 0 {
+                let capacity = self.core().capacity.try_take_some(chunk.len(), self.options.weight);
+                let queued = if capacity == 0 {
                     let verdict = self.let_in(None).await;
                     verdict.and_then(|verdict| Ok(vec![self.settle(first, verdict)?]))
                 } else {
-                    let entries = chunk.as_slice()[..room].iter().map(|cell| self.entry(cell));
-                    let keys = self.core().push_all(entries).ok_or(Turned::Closed);
+                    let entries = chunk.as_slice()[..capacity].iter().map(|cell| self.entry(cell));
+                    let keys = self.core().push_all(entries).ok_or(RejectReason::Closed);
                     keys.map(|keys| keys.into_iter().map(Some).collect())
                 };
-                let batch = chunk.by_ref().take(room.max(1));
+                let batch = chunk.by_ref().take(capacity.max(1));
                 match queued {
                     Ok(keys) => batch.zip(keys).for_each(|(cell, key)| taken(cell, key)),
                     Err(reason) => rejected.extend(batch.map(|cell| take_back(&cell, reason))),
@@ -227,16 +227,16 @@ impl<'p> Submit<'p, TaskPool> {
     fn carry_out<T, Fut>(
         &self,
         task: Fut,
-        verdict: Result<Verdict, Turned>,
+        verdict: Result<Verdict, RejectReason>,
         detached: bool,
-    ) -> Result<Taken<Fut, T>, Rejected<Fut>>
+    ) -> Result<Taken<Fut, T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         let verdict = match verdict {
             Ok(verdict) => verdict,
-            Err(reason) => return Err(Rejected { task, reason }),
+            Err(reason) => return Err(SubmitError { task, reason }),
         };
         let cell = self.made(task, detached);
         match self.settle(&cell, verdict) {
@@ -246,13 +246,13 @@ impl<'p> Submit<'p, TaskPool> {
     }
 
     /// Queues or discards the task, as decided. After an error the task is still in its cell.
-    fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<Option<Key>, Turned>
+    fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<Option<Key>, RejectReason>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         match verdict {
-            Verdict::In => self.core().push(self.entry(cell)).map(Some).ok_or(Turned::Closed),
+            Verdict::In => self.core().push(self.entry(cell)).map(Some).ok_or(RejectReason::Closed),
             Verdict::Out => {
                 self.core().discard(self.entry(cell));
                 Ok(None)
@@ -287,12 +287,12 @@ impl<'p> Submit<'p, TaskPool> {
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        Entry::new(Arc::clone(cell) as Arc<dyn Run>, &self.spec, self.member().as_ref())
+        Entry::new(Arc::clone(cell) as Arc<dyn Run>, &self.options, self.member().as_ref())
     }
 }
 
 /// Takes a task back from its cell, after the pool has refused it.
-fn take_back<T, Fut>(cell: &Shared<Fut, T>, reason: Turned) -> Rejected<Fut> {
+fn take_back<T, Fut>(cell: &Shared<Fut, T>, reason: RejectReason) -> SubmitError<Fut> {
     let task = cell.take_back();
-    Rejected { task, reason }
+    SubmitError { task, reason }
 }

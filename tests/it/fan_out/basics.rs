@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tollgate::fan_out::{Progress, fan_out, fan_out_stream};
-use tollgate::pool::{Failed, TaskError};
+use tollgate::pool::{GroupError, TaskError};
 use tollgate::{Policy, Quota, Semaphore, TokenBucket};
 
 /// Counts the tasks inside, and keeps the peak.
@@ -225,7 +225,7 @@ async fn in_order_the_results_before_the_error_still_come() {
         values.push(value);
         async { Ok(()) }
     });
-    assert!(matches!(failed.await, Err(Failed::Error(5))));
+    assert!(matches!(failed.await, Err(GroupError::Error(5))));
     assert_eq!(values, [0, 1, 2, 3, 4]);
 }
 
@@ -254,7 +254,7 @@ async fn a_panic_is_a_result_and_a_panic_of_the_source_ends_it() {
         Ok::<_, ()>(n)
     });
     let failed = failed.try_collect::<Vec<_>>().await;
-    assert!(matches!(failed, Err(Failed::Task(TaskError::Panicked(_)))));
+    assert!(matches!(failed, Err(GroupError::Task(TaskError::Panicked(_)))));
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::fan_out::{fan_out, fan_out_stream};
-use tollgate::pool::{Failed, TaskError};
+use tollgate::pool::{GroupError, TaskError};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -63,7 +63,7 @@ async fn a_failure_after_the_end_of_the_source_drops_the_running_items() {
         });
         sleep(LONG).await;
         assert!(ends.all().is_empty());
-        assert!(matches!(results.next().await, Some(Err(Failed::Error(n))) if n == fails));
+        assert!(matches!(results.next().await, Some(Err(GroupError::Error(n))) if n == fails));
         assert!(results.next().await.is_none());
     }
 }
@@ -96,7 +96,7 @@ async fn in_order_items_that_run_behind_a_failure_are_dropped() {
     assert!(send.is_closed());
     let start = Instant::now();
     assert!(matches!(results.next().await, Some(Ok(0))));
-    assert!(matches!(results.next().await, Some(Err(Failed::Error(1)))));
+    assert!(matches!(results.next().await, Some(Err(GroupError::Error(1)))));
     assert!(results.next().await.is_none());
     assert_eq!(start.elapsed(), millis(940));
     sleep(LONG).await;
@@ -125,7 +125,7 @@ async fn a_source_that_panics_is_the_first_failure() {
     assert!(ends.all().is_empty());
     assert!(matches!(
         results.next().await,
-        Some(Err(Failed::Task(TaskError::Panicked(_))))
+        Some(Err(GroupError::Task(TaskError::Panicked(_))))
     ));
     assert!(results.next().await.is_none());
 }
@@ -141,7 +141,7 @@ async fn in_order_the_failure_that_counts_is_the_one_in_front() {
     };
     for times in [[400, 300, 100, 200], [10, 100, 100, 100], [10, 100, 200, 50]] {
         let results: Vec<_> = timeout(LONG, after(times).collect()).await.unwrap();
-        assert!(matches!(results[..], [Ok(0), Err(Failed::Error(1))]), "{results:?}");
+        assert!(matches!(results[..], [Ok(0), Err(GroupError::Error(1))]), "{results:?}");
     }
 }
 
@@ -165,7 +165,7 @@ fn a_runtime_shutdown_after_a_failure_leaves_no_waiter() {
     // All results are ready, so no poll may be pending.
     let mut next = || futures::FutureExt::now_or_never(results.next()).expect("the consumer is left waiting");
     assert!(matches!(next(), Some(Ok(0))));
-    assert!(matches!(next(), Some(Err(Failed::Task(TaskError::Aborted)))));
+    assert!(matches!(next(), Some(Err(GroupError::Task(TaskError::Aborted)))));
     assert!(next().is_none());
 }
 
@@ -210,7 +210,10 @@ fn a_consumer_that_waits_behind_a_failure_is_woken_by_the_end_of_the_runtime() {
     drop(runtime);
     assert!(woken.0.load(Ordering::SeqCst));
     let told = poll(&mut results);
-    assert!(matches!(told, Poll::Ready(Some(Err(Failed::Task(TaskError::Aborted))))));
+    assert!(matches!(
+        told,
+        Poll::Ready(Some(Err(GroupError::Task(TaskError::Aborted))))
+    ));
 }
 
 /// Given a runtime that ends while the source is pending, then the consumer gets one error.

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 use tollgate::WorkerPool;
-use tollgate::pool::Turned;
+use tollgate::pool::RejectReason;
 
 const QUEUE: usize = 40;
 
@@ -32,7 +32,7 @@ fn a_place_is_free_once_its_task_has_started_however_many_the_worker_took() {
     pool.execute(eighth).unwrap();
     pool.execute(ninth).unwrap();
     assert!(pool.execute_all((9..QUEUE).map(|_| || ())).is_empty());
-    assert!(matches!(pool.try_submit(|| ()), Err(full) if full.reason == Turned::Full));
+    assert!(matches!(pool.try_submit(|| ()), Err(full) if full.reason == RejectReason::Full));
 
     end_first.send(()).unwrap();
     eighth_started.recv().unwrap();

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 use tokio::task::yield_now;
 use tollgate::WorkerPool;
-use tollgate::pool::{Failed, Overflow, PoolBuilder, TaskError, TaskHandle, TaskPool, Turned};
+use tollgate::pool::{GroupError, Overflow, PoolBuilder, RejectReason, TaskError, TaskHandle, TaskPool};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -103,7 +103,11 @@ fn the_end_hands_a_batch_back_task_by_task() {
     assert_eq!(ran.numbers(), (0..40).step_by(2).collect::<Vec<_>>());
     assert_eq!(Arc::strong_count(&ran.0), 1, "nothing is kept");
     let handed_back = pool.execute_all((40..43).map(task));
-    assert!(handed_back.iter().all(|rejected| rejected.reason == Turned::Closed));
+    assert!(
+        handed_back
+            .iter()
+            .all(|rejected| rejected.reason == RejectReason::Closed)
+    );
     handed_back.into_iter().for_each(|rejected| (rejected.task)());
     assert_eq!(ran.numbers()[20..], [40, 41, 42]);
 }
@@ -243,7 +247,11 @@ fn a_batch_is_let_in_by_weight_and_gives_it_back() {
         let busy = Busy::on(&pool);
         assert_eq!(pool.execute_all((0..8).map(|_| || ())).len(), 4);
         let turned = pool.weight(4).try_submit(|| ()).unwrap_err();
-        assert_eq!(turned.reason, Turned::Full, "as much as there can be is not too much");
+        assert_eq!(
+            turned.reason,
+            RejectReason::Full,
+            "as much as there can be is not too much"
+        );
         busy.end();
         assert!(pool.wait_idle());
     }
@@ -296,5 +304,5 @@ async fn a_group_says_what_has_ended_its_task() {
     }
     drop(pool.abort());
     let (_, ended) = group.next().await.unwrap();
-    assert!(matches!(ended, Err(Failed::Task(TaskError::Aborted))), "{ended:?}");
+    assert!(matches!(ended, Err(GroupError::Task(TaskError::Aborted))), "{ended:?}");
 }

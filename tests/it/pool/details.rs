@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 use tokio::task::yield_now;
-use tollgate::pool::{Failed, MAX_QUEUE, MAX_WORKERS, TaskError, TaskPool};
+use tollgate::pool::{GroupError, MAX_QUEUE, MAX_WORKERS, TaskError, TaskPool};
 use tollgate::{Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -66,7 +66,7 @@ async fn a_group_of_tasks_is_cancelled() {
     let ends = group.join_all().await;
     assert!(
         ends.iter()
-            .all(|end| matches!(end, Err(Failed::Task(TaskError::Cancelled))))
+            .all(|end| matches!(end, Err(GroupError::Task(TaskError::Cancelled))))
     );
     assert_eq!(ends.len(), 3);
 }
@@ -123,7 +123,7 @@ trait RunOne {
     fn run_one(self) -> u32;
 }
 
-impl RunOne for tollgate::pool::Submit<'_, WorkerPool> {
+impl RunOne for tollgate::pool::SubmitBuilder<'_, WorkerPool> {
     fn run_one(self) -> u32 {
         self.submit(|| 5).unwrap().join().unwrap()
     }

@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tollgate::pool::{Failed, tasks};
 use tollgate::pool::{
-    Group, JoinHandle, PoolError, PoolStats, Priority, Rejected, Report, StopFlag, TaskError, TaskGroup, TaskHandle,
+    Group, JoinHandle, PoolError, PoolStats, Priority, Report, StopFlag, SubmitError, TaskError, TaskGroup, TaskHandle,
     TaskPool, Unstarted,
 };
+use tollgate::pool::{GroupError, tasks};
 use tollgate::{Ask, WorkerPool};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -35,9 +35,10 @@ pub(crate) enum Both<A, B> {
 use Both::{Tasks, Threads};
 
 pub(crate) type Pool = Both<WorkerPool, TaskPool>;
-pub(crate) type Submit<'p> = Both<tollgate::pool::Submit<'p, WorkerPool>, tollgate::pool::Submit<'p, TaskPool>>;
+pub(crate) type SubmitBuilder<'p> =
+    Both<tollgate::pool::SubmitBuilder<'p, WorkerPool>, tollgate::pool::SubmitBuilder<'p, TaskPool>>;
 pub(crate) type Handle<T> = Both<JoinHandle<T>, TaskHandle<T>>;
-pub(crate) type Back<T> = Rejected<BoxFuture<'static, T>>;
+pub(crate) type Back<T> = SubmitError<BoxFuture<'static, T>>;
 
 /// Builds a pool of a kind, with a limit and these calls of its builder.
 macro_rules! pool {
@@ -94,16 +95,16 @@ fn closure<F: Future>(task: F) -> impl FnOnce() -> F::Output {
     move || block_on(task)
 }
 
-fn back<T: 'static, F: FnOnce() -> T + Send + 'static>(rejected: Rejected<F>) -> Back<T> {
-    let Rejected { task, reason, .. } = rejected;
+fn back<T: 'static, F: FnOnce() -> T + Send + 'static>(rejected: SubmitError<F>) -> Back<T> {
+    let SubmitError { task, reason, .. } = rejected;
     Back {
         task: Box::pin(async { task() }),
         reason,
     }
 }
 
-fn boxed<F: Future + Send + 'static>(rejected: Rejected<F>) -> Back<F::Output> {
-    let Rejected { task, reason, .. } = rejected;
+fn boxed<F: Future + Send + 'static>(rejected: SubmitError<F>) -> Back<F::Output> {
+    let SubmitError { task, reason, .. } = rejected;
     Back {
         task: Box::pin(task),
         reason,
@@ -111,26 +112,26 @@ fn boxed<F: Future + Send + 'static>(rejected: Rejected<F>) -> Back<F::Output> {
 }
 
 impl Pool {
-    pub(crate) fn plain(&self) -> Submit<'_> {
+    pub(crate) fn plain(&self) -> SubmitBuilder<'_> {
         self.priority(Priority::Normal)
     }
 
-    pub(crate) fn priority(&self, priority: Priority) -> Submit<'_> {
+    pub(crate) fn priority(&self, priority: Priority) -> SubmitBuilder<'_> {
         match self {
             Threads(pool) => Threads(pool.priority(priority)),
             Tasks(pool) => Tasks(pool.priority(priority)),
         }
     }
 
-    pub(crate) fn weight(&self, weight: u32) -> Submit<'_> {
+    pub(crate) fn weight(&self, weight: u32) -> SubmitBuilder<'_> {
         self.plain().weight(weight)
     }
 
-    pub(crate) fn deadline(&self, within: Duration) -> Submit<'_> {
+    pub(crate) fn deadline(&self, within: Duration) -> SubmitBuilder<'_> {
         self.plain().deadline(within)
     }
 
-    pub(crate) fn ask(&self, ask: impl Into<Ask>) -> Submit<'_> {
+    pub(crate) fn ask(&self, ask: impl Into<Ask>) -> SubmitBuilder<'_> {
         match self.plain() {
             Threads(submit) => Threads(submit.ask(ask)),
             Tasks(submit) => Tasks(submit.ask(ask)),
@@ -222,7 +223,7 @@ impl Pool {
     }
 }
 
-impl<'p> Submit<'p> {
+impl<'p> SubmitBuilder<'p> {
     pub(crate) fn group<T: Send + 'static, E: Send + 'static>(
         self,
     ) -> Both<Group<'p, 'static, T, E>, TaskGroup<'p, T, E>> {
@@ -428,7 +429,7 @@ impl<T: Send + 'static, E: Send + 'static> Both<Group<'_, 'static, T, E>, TaskGr
         each!(self, group => group.cancel());
     }
 
-    pub(crate) async fn next(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
+    pub(crate) async fn next(&mut self) -> Option<(usize, Result<T, GroupError<E>>)> {
         match self {
             Threads(group) => group.next(),
             Tasks(group) => group.next().await,
@@ -436,28 +437,28 @@ impl<T: Send + 'static, E: Send + 'static> Both<Group<'_, 'static, T, E>, TaskGr
     }
 
     /// The same without blocking the thread.
-    pub(crate) async fn next_async(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
+    pub(crate) async fn next_async(&mut self) -> Option<(usize, Result<T, GroupError<E>>)> {
         match self {
             Threads(group) => group.next_async().await,
             Tasks(group) => group.next().await,
         }
     }
 
-    pub(crate) async fn join(self) -> Result<Vec<T>, Failed<E>> {
+    pub(crate) async fn join(self) -> Result<Vec<T>, GroupError<E>> {
         match self {
             Threads(group) => group.join(),
             Tasks(group) => group.join().await,
         }
     }
 
-    pub(crate) async fn join_async(self) -> Result<Vec<T>, Failed<E>> {
+    pub(crate) async fn join_async(self) -> Result<Vec<T>, GroupError<E>> {
         match self {
             Threads(group) => group.join_async().await,
             Tasks(group) => group.join().await,
         }
     }
 
-    pub(crate) async fn join_all(self) -> Vec<Result<T, Failed<E>>> {
+    pub(crate) async fn join_all(self) -> Vec<Result<T, GroupError<E>>> {
         match self {
             Threads(group) => group.join_all(),
             Tasks(group) => group.join_all().await,

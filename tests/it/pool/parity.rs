@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Barrier, oneshot};
 use tokio::task::yield_now;
 use tollgate::breaker::BreakerState;
-use tollgate::pool::{AGEING, Failed, Overflow, PoolError, Priority, TaskError, Turned};
+use tollgate::pool::{AGEING, GroupError, Overflow, PoolError, Priority, RejectReason, TaskError};
 use tollgate::{Ask, CircuitBreaker, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -350,11 +350,14 @@ async fn a_queue_is_bounded_by_weight_as_well(kind: Kind) {
     let pool = pool!(kind, 1, queue_weight(10), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let heavy = pool.weight(8).submit(async {}).await.unwrap();
-    assert_eq!(pool.weight(3).submit(async {}).await.unwrap_err().reason, Turned::Full);
+    assert_eq!(
+        pool.weight(3).submit(async {}).await.unwrap_err().reason,
+        RejectReason::Full
+    );
     let light = pool.weight(2).submit(async {}).await.unwrap();
     let oversized = pool.weight(11).submit(async {}).await.unwrap_err().reason;
     let (weight, allowed) = (11, 10);
-    assert_eq!(oversized, Turned::Oversized { weight, allowed });
+    assert_eq!(oversized, RejectReason::Oversized { weight, allowed });
     busy.end().await;
     heavy.join().await.unwrap();
     light.join().await.unwrap();
@@ -368,10 +371,10 @@ async fn weight_and_places_come_back_whichever_way_a_task_leaves(kind: Kind) {
     let tasks = [4, 3, 2].map(|weight| heavy(weight).unwrap());
     assert!(tasks[0].cancel());
     let next = heavy(5).unwrap();
-    assert_eq!(heavy(1).unwrap_err().reason, Turned::Full);
+    assert_eq!(heavy(1).unwrap_err().reason, RejectReason::Full);
     assert!(next.cancel());
     let last = [(); 2].map(|()| heavy(1).unwrap());
-    assert_eq!(heavy(1).unwrap_err().reason, Turned::Full);
+    assert_eq!(heavy(1).unwrap_err().reason, RejectReason::Full);
     busy.end().await;
     for task in last {
         task.join().await.unwrap();
@@ -464,7 +467,7 @@ async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
     let (handles, rejected) = pool.plain().submit_all((0..5).map(|n| async move { n })).await;
     assert_eq!((handles.len(), rejected.len()), (3, 2));
     for (n, rejected) in (3..).zip(rejected) {
-        assert_eq!((rejected.reason, rejected.task.await), (Turned::Full, n));
+        assert_eq!((rejected.reason, rejected.task.await), (RejectReason::Full, n));
     }
     busy.end().await;
     for (n, handle) in handles.into_iter().enumerate() {
@@ -474,7 +477,7 @@ async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
     let (handles, rejected) = pool.plain().submit_all((0..100).map(|n| async move { n })).await;
     assert!(handles.is_empty());
     for (n, rejected) in rejected.into_iter().enumerate() {
-        assert_eq!((rejected.reason, rejected.task.await), (Turned::Closed, n));
+        assert_eq!((rejected.reason, rejected.task.await), (RejectReason::Closed, n));
     }
 }
 
@@ -498,8 +501,8 @@ async fn a_batch_without_handles_is_run_whole_and_its_panics_go_to_the_hook(kind
     pool.close();
     let rejected = pool.plain().execute_all((0..70).map(|_| async {})).await;
     assert_eq!(rejected.len(), 70);
-    assert!(rejected.iter().all(|back| back.reason == Turned::Closed));
-    assert_eq!(pool.execute(async {}).await.unwrap_err().reason, Turned::Closed);
+    assert!(rejected.iter().all(|back| back.reason == RejectReason::Closed));
+    assert_eq!(pool.execute(async {}).await.unwrap_err().reason, RejectReason::Closed);
 }
 
 async fn a_full_queue_rejects(kind: Kind) {
@@ -507,7 +510,7 @@ async fn a_full_queue_rejects(kind: Kind) {
     let busy = Busy::on(&pool).await;
     let queued = [1, 2].map(|n| pool.try_submit(async move { n }).unwrap());
     let rejected = pool.submit(async { 3 }).await.unwrap_err();
-    assert_eq!((rejected.reason, rejected.task.await), (Turned::Full, 3));
+    assert_eq!((rejected.reason, rejected.task.await), (RejectReason::Full, 3));
     assert_eq!(pool.stats().queued, 2);
     busy.end().await;
     let [first, second] = queued;
@@ -550,13 +553,13 @@ async fn a_submitter_waits_for_room(kind: Kind) {
     let pool = pool!(kind, 1, queue(1), on(&clock));
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async { 1 }).await.unwrap();
-    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
     let late = pool
         .plain()
         .submit_timeout(async { 4 }, Duration::ZERO)
         .await
         .unwrap_err();
-    assert_eq!((late.reason, late.task.await), (Turned::TimedOut, 4));
+    assert_eq!((late.reason, late.task.await), (RejectReason::TimedOut, 4));
     let mut waits = pin!(pool.plain().submit_async(async { 2 }));
     assert!(futures::poll!(&mut waits).is_pending());
     let here = pool.clone();
@@ -575,7 +578,7 @@ async fn a_submitter_waits_for_room(kind: Kind) {
     let mut waits = pin!(pool.plain().submit_async(async {}));
     assert!(futures::poll!(&mut waits).is_pending());
     pool.close();
-    assert_eq!(waits.await.unwrap_err().reason, Turned::Closed);
+    assert_eq!(waits.await.unwrap_err().reason, RejectReason::Closed);
     busy.end().await;
     queued.join().await.unwrap();
 }
@@ -589,7 +592,7 @@ async fn a_task_that_submits_to_its_own_full_pool_does_not_wait(kind: Kind) {
             tasks.push(here.weight(3).submit(noted.task(n)).await.unwrap());
         }
         assert_eq!(here.stats().queued, 3);
-        let full = |pool: &Pool| assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Full);
+        let full = |pool: &Pool| assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
         full(&here);
         thread::scope(|outside| outside.spawn(|| full(&here)).join()).unwrap();
         noted.note(0);
@@ -660,7 +663,10 @@ async fn a_panic_ends_a_group_as_an_error_does(kind: Kind) {
     let pool = pool!(kind, 1);
     let mut group = pool.group::<(), ()>();
     group.submit(async { panics(1) }).await.unwrap();
-    assert!(matches!(group.join().await, Err(Failed::Task(TaskError::Panicked(_)))));
+    assert!(matches!(
+        group.join().await,
+        Err(GroupError::Task(TaskError::Panicked(_)))
+    ));
 }
 
 async fn the_stop_flag_ends_what_runs(kind: Kind) {
@@ -690,7 +696,9 @@ async fn a_group_that_keeps_going_gives_every_outcome(kind: Kind) {
         group.submit(task).await.unwrap();
     }
     let outcomes = group.join_all().await.into_iter();
-    let outcomes: Vec<_> = outcomes.map(|outcome| outcome.map_err(Failed::into_error)).collect();
+    let outcomes: Vec<_> = outcomes
+        .map(|outcome| outcome.map_err(GroupError::into_error))
+        .collect();
     let expected = (0..10).map(|n| if n % 2 == 0 { Ok(n) } else { Err(Some(n)) });
     assert_eq!(outcomes, expected.collect::<Vec<_>>());
 }
@@ -703,7 +711,7 @@ async fn a_dropped_group_cancels_what_has_not_started(kind: Kind) {
         group.submit(async { unreachable!("it was cancelled") }).await.unwrap();
     }
     let rejected = group.submit(async { Ok(3) }).await.unwrap_err();
-    assert_eq!((rejected.reason, rejected.task.await), (Turned::Full, Ok(3)));
+    assert_eq!((rejected.reason, rejected.task.await), (RejectReason::Full, Ok(3)));
     assert_eq!(group.len(), 2);
     drop(group);
     // Capacity is free at once.
@@ -724,7 +732,7 @@ async fn a_cancelled_group_gives_every_end(kind: Kind) {
     group.cancel();
     busy.end().await;
     let ends = group.join_all().await;
-    let is_cancelled = |end: &_| matches!(end, Err(Failed::Task(TaskError::Cancelled)));
+    let is_cancelled = |end: &_| matches!(end, Err(GroupError::Task(TaskError::Cancelled)));
     assert_eq!((ends.len(), ends.iter().all(is_cancelled)), (3, true));
 }
 
@@ -862,7 +870,7 @@ async fn a_cancelled_group_whose_tasks_wait_for_a_place_gives_every_end(kind: Ki
     group.cancel();
     drop(held.1);
     let ends = group.join_all().await;
-    let is_cancelled = |end: &_| matches!(end, Err(Failed::Task(TaskError::Cancelled)));
+    let is_cancelled = |end: &_| matches!(end, Err(GroupError::Task(TaskError::Cancelled)));
     assert_eq!((ends.len(), ends[1..].iter().all(is_cancelled)), (4, true));
     pool.ends_clean().await;
 }
@@ -885,7 +893,7 @@ async fn a_late_task_of_a_limited_group_leaves_its_place_to_the_next(kind: Kind)
         ends[0].is_ok()
             && ends[1..]
                 .iter()
-                .all(|end| matches!(end, Err(Failed::Task(TaskError::Expired))))
+                .all(|end| matches!(end, Err(GroupError::Task(TaskError::Expired))))
     );
     assert_eq!((ends.len(), pool.stats().expired), (3, 2));
     pool.ends_clean().await;
@@ -914,7 +922,7 @@ async fn a_full_queue_discards_what_waits_for_a_place_in_its_group(kind: Kind) {
         ends[0].is_ok()
             && ends[1..]
                 .iter()
-                .all(|end| matches!(end, Err(Failed::Task(TaskError::Discarded))))
+                .all(|end| matches!(end, Err(GroupError::Task(TaskError::Discarded))))
     );
     pool.ends_clean().await;
 }
@@ -1342,7 +1350,7 @@ async fn shutdown_lists_exactly_the_tasks_that_never_started(kind: Kind) {
     assert!(handles[3].cancel());
     let mut report = pool.shutdown(Duration::ZERO).await;
     assert_eq!((report.left(), report.is_clean()), ((9, 1), false));
-    assert_eq!(pool.submit(async {}).await.unwrap_err().reason, Turned::Closed);
+    assert_eq!(pool.submit(async {}).await.unwrap_err().reason, RejectReason::Closed);
     // A listed task can still be run; when it is dropped, its handle gets the error.
     let first = report.first();
     assert_eq!((first.weight(), first.priority()), (3, Priority::High));
@@ -1427,8 +1435,8 @@ async fn a_closed_pool_takes_nothing_and_runs_what_it_has(kind: Kind) {
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async { 7 }).await.unwrap();
     pool.close();
-    assert_eq!(pool.submit(async {}).await.unwrap_err().reason, Turned::Closed);
-    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, Turned::Closed);
+    assert_eq!(pool.submit(async {}).await.unwrap_err().reason, RejectReason::Closed);
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Closed);
     busy.end().await;
     assert_eq!(queued.join().await.unwrap(), 7);
     pool.ends_clean().await;
@@ -1768,7 +1776,10 @@ async fn a_group_that_would_wait_for_its_own_permit_ends_at_once(kind: Kind) {
         }
         group.join().await.unwrap_err()
     });
-    assert!(matches!(outer.await.unwrap(), Failed::Task(TaskError::WouldDeadlock)));
+    assert!(matches!(
+        outer.await.unwrap(),
+        GroupError::Task(TaskError::WouldDeadlock)
+    ));
     pool.ends_clean().await;
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate::ManualClock;
-use tollgate::pool::{Overflow, Priority, TaskError, Turned};
+use tollgate::pool::{Overflow, Priority, RejectReason, TaskError};
 
 const QUEUE: usize = 6;
 const PRIORITIES: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
@@ -136,7 +136,7 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
                     submit.try_submit(task).map(Some).map_err(|rejected| rejected.reason)
                 };
                 if reference.waits.len() == QUEUE {
-                    assert_eq!(submitted.err(), Some(Turned::Full));
+                    assert_eq!(submitted.err(), Some(RejectReason::Full));
                     continue;
                 }
                 if let Some(handle) = submitted.unwrap() {

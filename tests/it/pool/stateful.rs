@@ -4,7 +4,7 @@ use crate::pool::threads::Busy;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use tollgate::pool::{StatefulPool, TaskError, Turned};
+use tollgate::pool::{RejectReason, StatefulPool, TaskError};
 use tollgate::{Semaphore, WorkerPool};
 
 /// A state that counts how many there are.
@@ -84,7 +84,7 @@ fn a_rejected_task_can_be_run_in_place() {
     let (pool, ..) = pool_of(1);
     pool.close();
     let rejected = pool.submit(|state| state.used + 1).unwrap_err();
-    assert_eq!((rejected.reason, (rejected.task)()), (Turned::Closed, 1));
+    assert_eq!((rejected.reason, (rejected.task)()), (RejectReason::Closed, 1));
 }
 
 /// Given slots of the user's, then there are as many states as those have permits, however many workers there are.

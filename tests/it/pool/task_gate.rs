@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::pool::{Failed, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
+use tollgate::pool::{GroupError, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
 use tollgate::shed::Partitions;
 use tollgate::{ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
@@ -196,7 +196,7 @@ async fn a_group_that_would_deadlock_leaves_none_running() {
         group.join().await.unwrap_err()
     });
     let why = end_of(outer.unwrap()).await.unwrap();
-    assert!(matches!(why, Failed::Task(TaskError::WouldDeadlock)));
+    assert!(matches!(why, GroupError::Task(TaskError::WouldDeadlock)));
     assert!(end_of(pool.wait_idle()).await);
 }
 

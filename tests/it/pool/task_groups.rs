@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::oneshot;
-use tollgate::pool::{Failed, TaskError, TaskPool};
+use tollgate::pool::{GroupError, TaskError, TaskPool};
 
 /// Lets all other tasks of a current-thread runtime run until they wait.
 async fn settle() {
@@ -50,13 +50,13 @@ async fn a_failure_drops_what_runs_whether_the_group_is_polled_or_not() {
         assert_eq!((Arc::strong_count(&held), flag.is_stopped()), (1, true));
         assert_eq!((pool.stats().unfinished, group.len()), (0, 3));
         match group.next().await {
-            Some((1, Err(Failed::Error("no")))) => assert!(!panics),
-            Some((1, Err(Failed::Task(TaskError::Panicked(_))))) => assert!(panics),
+            Some((1, Err(GroupError::Error("no")))) => assert!(!panics),
+            Some((1, Err(GroupError::Task(TaskError::Panicked(_))))) => assert!(panics),
             other => panic!("{other:?}"),
         }
         for id in [0, 2] {
             let ended = group.next().await;
-            assert!(matches!(ended, Some((n, Err(Failed::Task(TaskError::Cancelled)))) if n == id));
+            assert!(matches!(ended, Some((n, Err(GroupError::Task(TaskError::Cancelled)))) if n == id));
         }
         assert!(group.next().await.is_none());
     }
@@ -90,7 +90,7 @@ async fn nothing_is_dropped_without_a_failure_that_counts() {
     group.submit(async { Err("no") }).await.unwrap();
     group.submit(async { Ok(1) }).await.unwrap();
     settle().await;
-    assert!(matches!(group.next().await, Some((1, Err(Failed::Error("no"))))));
+    assert!(matches!(group.next().await, Some((1, Err(GroupError::Error("no"))))));
     assert!(matches!(group.next().await, Some((2, Ok(1)))));
     settle().await;
     assert_eq!((Arc::strong_count(&held), group.len()), (2, 1));

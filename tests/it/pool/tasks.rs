@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tollgate::pool::{Overflow, PoolError, TaskError, TaskHandle, TaskPool, Turned};
+use tollgate::pool::{Overflow, PoolError, RejectReason, TaskError, TaskHandle, TaskPool};
 use tollgate::{ManualClock, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -75,7 +75,7 @@ async fn a_submission_with_a_time_out_hands_the_task_back() {
     assert!(futures::poll!(&mut late).is_pending());
     clock.advance(Duration::from_secs(1));
     let rejected = late.await.unwrap_err();
-    assert_eq!((rejected.reason, rejected.task.await), (Turned::TimedOut, 3));
+    assert_eq!((rejected.reason, rejected.task.await), (RejectReason::TimedOut, 3));
     busy.end().await;
     queued.await.unwrap();
 }
@@ -340,7 +340,7 @@ fn threads_submit_and_join() {
     let sum: i32 = sums.into_iter().map(|sum| sum.join().unwrap()).sum();
     assert_eq!(sum, 399 * 200);
     pool.close();
-    assert_eq!(pool.submit_blocking(async {}).unwrap_err().reason, Turned::Closed);
+    assert_eq!(pool.submit_blocking(async {}).unwrap_err().reason, RejectReason::Closed);
 }
 
 /// Given a task whose handle is gone, when it panics where it is run after the end of its pool, then its runner sees

@@ -1,14 +1,14 @@
 //! The builder of pools of threads, and their thread spawners.
 
-use super::admission::Admission;
-use super::builder::Builder;
-use super::core::{Core, DiscardHook, Entries, Settings, Spawner, Threads as Kind};
-use super::engine::core::Settings as Common;
 use super::entry::Unstarted;
-use super::error::PoolError;
-use super::face::{Pool, Scoped, WorkerPool};
+use super::kind::{Core, DiscardHook, Entries, Settings, Spawner, Threads as Kind};
+use super::pool::{Pool, Scoped, WorkerPool};
 use super::worker::WorkerThread;
-use super::workers::Workers;
+use crate::pool::admission::Admission;
+use crate::pool::builder::Builder;
+use crate::pool::engine::scheduler::Settings as Common;
+use crate::pool::error::PoolError;
+use crate::pool::workers::Workers;
 use crate::rate::{Quota, TokenBucket};
 use std::fmt;
 use std::io;
@@ -167,7 +167,7 @@ impl Builder<Threads> {
     ) -> Result<Arc<Core<'j>>, PoolError> {
         let Self { common, kind } = self;
         let (least, most) = kind.workers.check()?;
-        let room = common.room()?;
+        let capacity = common.capacity()?;
         let clock = common.clock();
         let threads = Settings {
             keep_alive: kind.keep_alive,
@@ -185,14 +185,20 @@ impl Builder<Threads> {
             overflow: common.overflow,
             on_panic: common.on_panic,
         };
-        let core = Arc::new(Core::new(Entries::default(), most, room, settings, Kind::new(threads)));
+        let core = Arc::new(Core::new(
+            Entries::default(),
+            most,
+            capacity,
+            settings,
+            Kind::new(threads),
+        ));
         core.look().least = least;
         Ok(core)
     }
 }
 
 impl Threads {
-    pub(super) fn most(&self) -> usize {
+    pub(in crate::pool) fn most(&self) -> usize {
         self.workers.most()
     }
 

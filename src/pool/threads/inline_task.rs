@@ -1,9 +1,9 @@
-//! Small closures, stored inside their entries. Most closures capture a few words. Memory that one thread allocates, another
+//! InlineTask closures, stored inside their entries. Most closures capture a few words. Memory that one thread allocates, another
 //! reads and a third frees is most of a small task's cost.
 
-use super::cell::Ran;
 use super::entry::run_quietly;
-use super::hooks::Payload;
+use crate::pool::cell::Ran;
+use crate::pool::hooks::Payload;
 use stackfuture::StackFuture;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 /// The number of bytes that makes an entry one cache line.
 const BYTES: usize = 48;
 
-pub(super) struct Small<'j>(StackFuture<'j, (), BYTES>);
+pub(in crate::pool) struct InlineTask<'j>(StackFuture<'j, (), BYTES>);
 
 /// A closure as a future that is ready at the first poll: `StackFuture`, which stores a value of any type in a fixed size
 /// without unsafe code here, takes futures.
@@ -31,16 +31,16 @@ impl<F: FnOnce()> Future for Once<F> {
     }
 }
 
-impl<'j> Small<'j> {
+impl<'j> InlineTask<'j> {
     /// Returns true if closures of this type fit.
-    pub(super) const fn fits<F>() -> bool {
+    pub(in crate::pool) const fn fits<F>() -> bool {
         StackFuture::<'_, (), BYTES>::has_space_for::<Once<F>>()
             && StackFuture::<'_, (), BYTES>::has_alignment_for::<Once<F>>()
     }
 
     /// Stores a closure that [`fits`](Self::fits).
     #[inline]
-    pub(super) fn new<F: FnOnce() + Send + 'j>(task: F) -> Self {
+    pub(in crate::pool) fn new<F: FnOnce() + Send + 'j>(task: F) -> Self {
         match StackFuture::try_from(Once(Some(task))) {
             Ok(place) => Self(place),
             Err(_) => unreachable!("the closure fits"),
@@ -49,7 +49,7 @@ impl<'j> Small<'j> {
 
     /// Runs the closure, and leaves no memory to free.
     #[inline]
-    pub(super) fn run(self, orphan: &mut dyn FnMut(Payload)) -> Ran {
+    pub(in crate::pool) fn run(self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         let mut task = pin!(self.0);
         run_quietly(
             || _ = task.as_mut().poll(&mut Context::from_waker(Waker::noop())),
@@ -61,11 +61,11 @@ impl<'j> Small<'j> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::entry::Entry;
+    use crate::pool::threads::entry::Entry;
     use std::hint::black_box;
 
     fn fits<F: FnOnce()>(_: &F) -> bool {
-        Small::fits::<F>()
+        InlineTask::fits::<F>()
     }
 
     #[repr(align(16))]

@@ -1,6 +1,6 @@
 //! Runs the engine on threads: an injector, a priority queue, and a local queue for each worker.
 //!
-//! A submission puts its task into the injector, an [`Inbox`], which has a lock of its own. Each transition moves the injected tasks into
+//! A submission puts its task into the injector, an [`Injector`], which has a lock of its own. Each transition moves the injected tasks into
 //! the priority queue. A submission calls a worker, that is, wakes or starts one, only if the injector's `calls` is true: no worker looks
 //! for work, and one could be called. A transition writes `calls` before it releases the pool's lock:
 //!
@@ -17,23 +17,23 @@
 //! all local queues are empty, so every worker that is awake can take their tasks. Hence the invariant: a worker sleeps => all local
 //! queues are empty, or no slot is free.
 
-use super::apart::Apart;
-use super::cell::Ran;
-use super::engine::core::Entry as _;
-use super::engine::core::{Engine, Kind};
-use super::engine::group_limit::Membership;
-use super::engine::queue::{Key as GroupKey, is_back};
-use super::engine::seat::Seat;
-use super::engine::state::{Acts, Counts, Next, Phase, State, TaskQueue};
-use super::engine::waits::{Held, Home, Lends};
-use super::entry::{Entry, Left, Unstarted};
-use super::hooks::{self, drop_quietly, forget_panic};
-use super::inbox::{Inbox, Tray};
-use super::lanes::{Lanes, Place, Ranked};
-use super::room::Pressing;
-use super::spent::{Gathered, Spent};
-use super::stats::PoolStats;
-use super::worker::{Bench, WorkerThread};
+use super::deferred_free::{DeferredFrees, GatheredFrees};
+use super::entry::{DeferredFree, Entry, Unstarted};
+use super::injector::{Injector, Tray};
+use super::priority_queue::{Place, PriorityQueue, Ranked};
+use super::worker::{WorkerState, WorkerThread};
+use crate::pool::cache_padded::CachePadded;
+use crate::pool::capacity::Pressing;
+use crate::pool::cell::Ran;
+use crate::pool::engine::group_limit::Membership;
+use crate::pool::engine::queue::{Key as GroupKey, is_back};
+use crate::pool::engine::scheduler::Entry as _;
+use crate::pool::engine::scheduler::{Engine, Kind};
+use crate::pool::engine::seat::Seat;
+use crate::pool::engine::state::{Acts, Counts, Next, Phase, State, TaskQueue};
+use crate::pool::engine::waits::{Held, Home, Lends};
+use crate::pool::hooks::{self, drop_quietly, forget_panic};
+use crate::pool::stats::PoolStats;
 use crate::rate::TokenBucket;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
@@ -47,8 +47,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-pub(super) type Spawner<'j> = dyn Fn(WorkerThread<'j>) -> io::Result<()> + Send + Sync + 'j;
-pub(super) type DiscardHook = dyn Fn(Unstarted<'_>) + Send + Sync;
+pub(in crate::pool) type Spawner<'j> = dyn Fn(WorkerThread<'j>) -> io::Result<()> + Send + Sync + 'j;
+pub(in crate::pool) type DiscardHook = dyn Fn(Unstarted<'_>) + Send + Sync;
 
 /// The maximum number of tasks that a worker takes at once, when all workers have plenty to do.
 const BATCH: usize = 16;
@@ -60,16 +60,16 @@ const PATIENCE: u64 = 128;
 /// The delay before the pool retries a failed thread start that tasks need.
 const RETRY: Duration = Duration::from_millis(100);
 
-pub(super) type Core<'j> = Engine<Threads<'j>>;
+pub(in crate::pool) type Core<'j> = Engine<Threads<'j>>;
 
 type Guarded<'j> = State<Entries<'j>>;
-type Bound<'j> = Acts<Bench<'j>>;
+type Bound<'j> = Acts<WorkerState<'j>>;
 
-pub(super) struct Threads<'j> {
-    pub(super) inbox: Apart<Inbox<'j>>,
+pub(in crate::pool) struct Threads<'j> {
+    pub(in crate::pool) injector: CachePadded<Injector<'j>>,
     /// A copy of the priority queue's length, for readers without the lock.
-    pending: Apart<AtomicUsize>,
-    pub(super) settings: Settings<'j>,
+    pending: CachePadded<AtomicUsize>,
+    pub(in crate::pool) settings: Settings<'j>,
     /// The timer after which the pool may grow, and the waker that it wakes.
     regrow: Mutex<Option<Pin<Box<Sleep>>>>,
     regrow_waker: OnceLock<Waker>,
@@ -77,19 +77,19 @@ pub(super) struct Threads<'j> {
     lends: OnceLock<Weak<dyn Lends>>,
 }
 
-pub(super) struct Settings<'j> {
-    pub(super) keep_alive: Duration,
-    pub(super) growth: Option<TokenBucket>,
-    pub(super) spawner: Box<Spawner<'j>>,
-    pub(super) on_start: Option<Arc<dyn Fn() + Send + Sync>>,
-    pub(super) on_discard: Option<Box<DiscardHook>>,
+pub(in crate::pool) struct Settings<'j> {
+    pub(in crate::pool) keep_alive: Duration,
+    pub(in crate::pool) growth: Option<TokenBucket>,
+    pub(in crate::pool) spawner: Box<Spawner<'j>>,
+    pub(in crate::pool) on_start: Option<Arc<dyn Fn() + Send + Sync>>,
+    pub(in crate::pool) on_discard: Option<Box<DiscardHook>>,
 }
 
 impl<'j> Threads<'j> {
-    pub(super) fn new(settings: Settings<'j>) -> Self {
+    pub(in crate::pool) fn new(settings: Settings<'j>) -> Self {
         Self {
-            inbox: Apart::new(Inbox::new()),
-            pending: Apart::new(AtomicUsize::new(0)),
+            injector: CachePadded::new(Injector::new()),
+            pending: CachePadded::new(AtomicUsize::new(0)),
             settings,
             regrow: Mutex::new(None),
             regrow_waker: OnceLock::new(),
@@ -97,31 +97,31 @@ impl<'j> Threads<'j> {
         }
     }
 
-    pub(super) fn lends(&self) -> Option<Weak<dyn Lends>> {
+    pub(in crate::pool) fn lends(&self) -> Option<Weak<dyn Lends>> {
         self.lends.get().map(Weak::clone)
     }
 
     /// Returns true when there seems to be work. A hint.
     #[inline]
-    pub(super) fn seems_busy(&self) -> bool {
+    pub(in crate::pool) fn seems_busy(&self) -> bool {
         // Relaxed: a hint, stored by `settle`. A worker that acts on it takes the lock.
-        !self.inbox.seems_empty() || self.pending.load(Ordering::Relaxed) > 0
+        !self.injector.seems_empty() || self.pending.load(Ordering::Relaxed) > 0
     }
 
     /// Moves the injected tasks into the priority queue.
     #[inline]
     fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
-        tray.take_over(&mut state.queue.spent);
+        tray.take_over(&mut state.queue.deferred);
         if !tray.is_empty() {
-            let tasks = self.inbox.empty(tray, &mut state.queue.lanes);
+            let tasks = self.injector.empty(tray, &mut state.queue.by_priority);
             state.came(tasks);
         }
     }
 }
 
 /// The queued tasks, and the order in which they start.
-pub(super) struct Entries<'j> {
-    pub(super) lanes: Lanes<Entry<'j>>,
+pub(in crate::pool) struct Entries<'j> {
+    pub(in crate::pool) by_priority: PriorityQueue<Entry<'j>>,
     /// Second entries of awaited tasks, whose first ones are in the priority queue or in a local queue.
     awaited: BTreeMap<u64, Entry<'j>>,
     next_awaited: u64,
@@ -132,9 +132,9 @@ pub(super) struct Entries<'j> {
     dead: usize,
     /// The approximate number of common tasks taken out of the priority queue, and its value when the next local queue is due.
     taken: u64,
-    shelves_due: u64,
+    local_queues_due: u64,
     /// The memory of tasks that have run, until submitters can take it over.
-    spent: Box<Spent<'j>>,
+    deferred: Box<DeferredFrees<'j>>,
     /// A copy of the injector's `calls`.
     calls: bool,
     next_index: usize,
@@ -143,15 +143,15 @@ pub(super) struct Entries<'j> {
 impl Default for Entries<'_> {
     fn default() -> Self {
         Self {
-            lanes: Lanes::new(),
+            by_priority: PriorityQueue::new(),
             awaited: BTreeMap::new(),
             next_awaited: 0,
             aside: Default::default(),
             next_aside: 0,
             dead: 0,
             taken: 0,
-            shelves_due: u64::MAX,
-            spent: Box::default(),
+            local_queues_due: u64::MAX,
+            deferred: Box::default(),
             calls: true,
             next_index: 0,
         }
@@ -159,7 +159,7 @@ impl Default for Entries<'_> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Key {
+pub(in crate::pool) enum Key {
     Queued(Place),
     Awaited(u64),
 }
@@ -167,26 +167,26 @@ pub(super) enum Key {
 impl<'j> TaskQueue for Entries<'j> {
     type Entry = Entry<'j>;
     type Key = Key;
-    type Own = Bench<'j>;
+    type Own = WorkerState<'j>;
     const THREADS: bool = true;
 
     /// Moves one task from a local queue to the empty priority queue.
-    fn refill(&mut self, seats: &[Arc<Seat<Bench<'j>>>]) -> bool {
-        if self.lanes.len() > 0 {
+    fn refill(&mut self, seats: &[Arc<Seat<WorkerState<'j>>>]) -> bool {
+        if self.by_priority.len() > 0 {
             return false;
         }
-        let shelved = seats.iter().find_map(|seat| seat.own.shelf.lock().take());
-        shelved.map(|entry| self.lanes.push_front(entry)).is_some()
+        let local = seats.iter().find_map(|seat| seat.own.local_queue.lock().take());
+        local.map(|entry| self.by_priority.push_front(entry)).is_some()
     }
 
-    fn seat(&mut self) -> Seat<Bench<'j>> {
+    fn seat(&mut self) -> Seat<WorkerState<'j>> {
         self.next_index += 1;
-        Seat::new(Bench::new(self.next_index - 1))
+        Seat::new(WorkerState::new(self.next_index - 1))
     }
 
     #[inline]
     fn len(&self) -> usize {
-        self.lanes.len()
+        self.by_priority.len()
     }
 
     #[inline]
@@ -196,7 +196,7 @@ impl<'j> TaskQueue for Entries<'j> {
 
     #[inline]
     fn first(&self) -> Option<Key> {
-        self.lanes.first().map(Key::Queued)
+        self.by_priority.first().map(Key::Queued)
     }
 
     fn aside_len(&self) -> usize {
@@ -205,7 +205,7 @@ impl<'j> TaskQueue for Entries<'j> {
 
     #[inline]
     fn may_have_members(&self) -> bool {
-        !self.lanes.is_uniform()
+        !self.by_priority.is_uniform()
     }
 
     fn first_awaited(&self) -> Option<Key> {
@@ -217,7 +217,7 @@ impl<'j> TaskQueue for Entries<'j> {
     #[inline]
     fn get(&self, key: Key) -> Option<&Entry<'j>> {
         match key {
-            Key::Queued(place) => self.lanes.get(place),
+            Key::Queued(place) => self.by_priority.get(place),
             Key::Awaited(number) => self.awaited.get(&number),
         }
     }
@@ -227,7 +227,7 @@ impl<'j> TaskQueue for Entries<'j> {
         match key {
             Key::Queued(place) => {
                 self.taken += 1;
-                self.lanes.take(place)
+                self.by_priority.take(place)
             }
             key @ Key::Awaited(_) => self.remove(key),
         }
@@ -235,7 +235,7 @@ impl<'j> TaskQueue for Entries<'j> {
 
     fn remove(&mut self, key: Key) -> Option<Entry<'j>> {
         match key {
-            Key::Queued(place) => self.lanes.remove(place),
+            Key::Queued(place) => self.by_priority.remove(place),
             Key::Awaited(number) => self.awaited.remove(&number),
         }
     }
@@ -253,7 +253,7 @@ impl<'j> TaskQueue for Entries<'j> {
         let (priority, number) = key.parts();
         let entry = self.aside[priority].remove(&number)?;
         let member = entry.member().cloned();
-        self.lanes.put_back(entry, is_back);
+        self.by_priority.put_back(entry, is_back);
         member
     }
 }
@@ -264,14 +264,14 @@ impl<'j> Kind for Threads<'j> {
 
     #[inline]
     fn enter(&self, state: &mut Guarded<'j>) {
-        self.empty(&mut self.inbox.lock(), state);
+        self.empty(&mut self.injector.lock(), state);
     }
 
     #[inline]
     fn settle(&self, state: &mut Guarded<'j>, acts: &mut Bound<'j>) {
         let calls = state.wants_call();
         if calls != state.queue.calls {
-            let mut tray = self.inbox.lock();
+            let mut tray = self.injector.lock();
             if calls && !tray.is_empty() && !seeded!("pool_calls_blindly") {
                 self.empty(&mut tray, state);
                 state.call(acts);
@@ -280,40 +280,47 @@ impl<'j> Kind for Threads<'j> {
             tray.calls = state.queue.calls;
         }
         // Relaxed: a hint, read by `seems_busy`.
-        self.pending.store(state.queue.lanes.len(), Ordering::Relaxed);
+        self.pending.store(state.queue.by_priority.len(), Ordering::Relaxed);
     }
 
     fn close(&self) {
         if !seeded!("pool_leaves_the_inbox_open") {
-            self.inbox.lock().close();
+            self.injector.lock().close();
         }
     }
 
     fn drain(&self, state: &mut Guarded<'j>) -> Vec<Entry<'j>> {
-        let shelved = state
+        let local = state
             .workers()
             .iter()
-            .flat_map(|seat| seat.own.shelf.lock().drain().collect::<Vec<_>>());
-        let mut entries: Vec<_> = shelved.collect();
+            .flat_map(|seat| seat.own.local_queue.lock().drain().collect::<Vec<_>>());
+        let mut entries: Vec<_> = local.collect();
         let aside = std::mem::take(&mut state.queue.aside)
             .into_iter()
             .flat_map(BTreeMap::into_values);
-        entries.extend(state.queue.lanes.drain(aside, is_back));
+        entries.extend(state.queue.by_priority.drain(aside, is_back));
         entries.extend(std::mem::take(&mut state.queue.awaited).into_values());
         entries
     }
 
     fn evict(&self, state: &mut Guarded<'j>) -> Option<Entry<'j>> {
-        let Entries { aside, lanes, .. } = &mut state.queue;
-        let lowest = lanes.lowest().map(|entry| (entry.priority() as usize, is_back(entry)));
+        let Entries { aside, by_priority, .. } = &mut state.queue;
+        let lowest = by_priority
+            .lowest()
+            .map(|entry| (entry.priority() as usize, is_back(entry)));
         let aside = aside.iter_mut().enumerate().find(|(_, aside)| !aside.is_empty());
         if let Some((priority, aside)) = aside
             && lowest.is_none_or(|(lowest, is_back)| (priority, is_back) <= (lowest, false))
         {
             return aside.pop_first().map(|(_, entry)| entry);
         }
-        let queued = state.queue.lanes.evict();
-        queued.or_else(|| state.workers().iter().find_map(|seat| seat.own.shelf.lock().take()))
+        let queued = state.queue.by_priority.evict();
+        queued.or_else(|| {
+            state
+                .workers()
+                .iter()
+                .find_map(|seat| seat.own.local_queue.lock().take())
+        })
     }
 
     fn discard(core: &Arc<Core<'j>>, entry: Entry<'j>) {
@@ -325,11 +332,11 @@ impl<'j> Kind for Threads<'j> {
     }
 
     #[inline]
-    fn starts(entry: &mut Entry<'j>, _: &Seat<Bench<'j>>) {
+    fn starts(entry: &mut Entry<'j>, _: &Seat<WorkerState<'j>>) {
         entry.claim();
     }
 
-    fn start(core: &Arc<Core<'j>>, seat: Arc<Seat<Bench<'j>>>) {
+    fn start(core: &Arc<Core<'j>>, seat: Arc<Seat<WorkerState<'j>>>) {
         let _ = core.spawn(seat);
     }
 
@@ -376,7 +383,7 @@ impl<'j> Home for Core<'j> {
             state.queue.next_awaited += 1;
             state.queue.awaited.insert(number, entry.take()?);
             // The second entry counts as one more unfinished task: it may run while a transition takes out the first.
-            state.quiet.begun(1);
+            state.idleness.begun(1);
             state.call(acts);
             Some(number)
         });
@@ -402,25 +409,25 @@ impl<'j> Core<'j> {
 
     /// Queues a task whose capacity has been taken. Returns the task when the pool is closed. `into` only converts.
     #[inline]
-    pub(super) fn push<J>(self: &Arc<Self>, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<(), J> {
-        let put = self.kind.inbox.put(job, into)?;
+    pub(in crate::pool) fn push<J>(self: &Arc<Self>, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<(), J> {
+        let put = self.kind.injector.put(job, into)?;
         if put.calls {
             self.call();
         }
-        drop(put.spent);
+        drop(put.deferred);
         Ok(())
     }
 
     /// Queues the first `n` of `jobs` at once, in order. Returns false, and takes none, when the pool is closed. `into` only
     /// converts. `buffer` is empty before and after.
-    pub(super) fn push_all<J>(
+    pub(in crate::pool) fn push_all<J>(
         self: &Arc<Self>,
         jobs: &mut Vec<J>,
         n: usize,
         into: impl Fn(J) -> Entry<'j>,
-        buffer: &mut Vec<Left<'j>>,
+        buffer: &mut Vec<DeferredFree<'j>>,
     ) -> bool {
-        let Some(put) = self.kind.inbox.put_all(jobs, n, into, buffer) else {
+        let Some(put) = self.kind.injector.put_all(jobs, n, into, buffer) else {
             return false;
         };
         if put.calls {
@@ -432,36 +439,43 @@ impl<'j> Core<'j> {
 
     /// Calls a worker, for a submission.
     #[cold]
-    pub(super) fn call(self: &Arc<Self>) {
+    pub(in crate::pool) fn call(self: &Arc<Self>) {
         self.transition(State::call);
     }
 
     /// Collects the capacity that workers owe, and keeps them from owing more until the guard is dropped. For a submission that finds
     /// the queue full.
-    pub(super) fn press(&self) -> Pressing<'_> {
-        let pressing = self.room.press();
+    pub(in crate::pool) fn press(&self) -> Pressing<'_> {
+        let pressing = self.capacity.press();
         let owed = {
             let state = self.look();
-            state.workers().iter().map(|seat| seat.own.shelf.lock().owed()).sum()
+            state
+                .workers()
+                .iter()
+                .map(|seat| seat.own.local_queue.lock().owed())
+                .sum()
         };
-        self.room.give_back(owed, 0);
+        self.capacity.give_back(owed, 0);
         pressing
     }
 
     /// Gives back the queue capacity that the worker owes.
-    pub(super) fn pay(&self, bench: &Bench<'j>) {
-        let owed = bench.shelf.lock().owed();
-        self.room.give_back(owed, 0);
+    pub(in crate::pool) fn pay(&self, worker_state: &WorkerState<'j>) {
+        let owed = worker_state.local_queue.lock().owed();
+        self.capacity.give_back(owed, 0);
     }
 
     /// Notes that a queued task has started or ended without leaving the queue. Purges such entries when they are the majority, or when
     /// capacity is short and the purge helps.
-    pub(super) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut Guarded<'j>)) {
+    pub(in crate::pool) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut Guarded<'j>)) {
         let dead = self.transition(|state, acts| {
             state.queue.dead += 1;
             note(state);
-            let (dead, all) = (state.queue.dead, state.queue.lanes.len() + state.queue.aside_len());
-            let many = dead * 2 > all || self.room.is_short() && self.room.is_helped_by(dead);
+            let (dead, all) = (
+                state.queue.dead,
+                state.queue.by_priority.len() + state.queue.aside_len(),
+            );
+            let many = dead * 2 > all || self.capacity.is_short() && self.capacity.is_helped_by(dead);
             let dead = take_dead(state, acts, many);
             // Another entry may be first now, or may start within its group's limit.
             state.call_asker(acts);
@@ -472,7 +486,7 @@ impl<'j> Core<'j> {
     }
 
     /// Counts a task that its waiter has run inline.
-    pub(super) fn note_inlined(self: &Arc<Self>, ran: Ran) {
+    pub(in crate::pool) fn note_inlined(self: &Arc<Self>, ran: Ran) {
         if ran != Ran::Gone {
             self.note_dead(|state| {
                 state.stats.finished += 1;
@@ -482,9 +496,9 @@ impl<'j> Core<'j> {
     }
 
     /// Purges the entries that are known to be dead from all queues. For a submission that finds the queue full.
-    pub(super) fn sweep(self: &Arc<Self>) {
+    pub(in crate::pool) fn sweep(self: &Arc<Self>) {
         let dead = self.transition(|state, acts| {
-            let any = self.room.is_helped_by(state.queue.dead) && !seeded!("pool_full_of_dead");
+            let any = self.capacity.is_helped_by(state.queue.dead) && !seeded!("pool_full_of_dead");
             let dead = take_dead(state, acts, any);
             state.call(acts);
             dead
@@ -500,13 +514,13 @@ impl<'j> Core<'j> {
     }
 
     /// Puts the worker's unstarted tasks back at the front of the queue, and gives back the capacity that it owes.
-    pub(super) fn unshelve(self: &Arc<Self>, bench: &Bench<'j>) {
-        self.transition(|state, _| bench.shelf.lock().put_back(&mut state.queue.lanes));
-        self.pay(bench);
+    pub(in crate::pool) fn return_local(self: &Arc<Self>, worker_state: &WorkerState<'j>) {
+        self.transition(|state, _| worker_state.local_queue.lock().put_back(&mut state.queue.by_priority));
+        self.pay(worker_state);
     }
 
     /// Stops the pool, and returns the tasks that have not started.
-    pub(super) fn unstarted(self: &Arc<Self>) -> Vec<Entry<'j>> {
+    pub(in crate::pool) fn unstarted(self: &Arc<Self>) -> Vec<Entry<'j>> {
         let mut unstarted = self.stop();
         // Tasks that were cancelled or run elsewhere are not returned.
         unstarted.retain(|entry| match seeded!("pool_runs_what_is_listed") {
@@ -519,15 +533,19 @@ impl<'j> Core<'j> {
     // ---- workers ----
 
     /// Reports the ended tasks, frees the worker's `slot`, lent or not, and returns the worker's next step.
-    pub(super) fn take(
+    pub(in crate::pool) fn take(
         self: &Arc<Self>,
-        seat: &Arc<Seat<Bench<'j>>>,
-        told: &mut Told<'j>,
+        seat: &Arc<Seat<WorkerState<'j>>>,
+        local_stats: &mut LocalStats<'j>,
         slot: Option<bool>,
         patient: bool,
     ) -> Next<Entry<'j>> {
         self.pay(&seat.own);
-        let Told { counts, spent, member } = told;
+        let LocalStats {
+            counts,
+            deferred,
+            member,
+        } = local_stats;
         let is_gated = self.settings.admission.is_gated();
         self.next(
             seat,
@@ -539,15 +557,15 @@ impl<'j> Core<'j> {
                     state.member_ended(&member);
                 }
                 seat.own.note_untold(0);
-                state.queue.spent.take_over(spent);
-                if state.queue.taken >= state.queue.shelves_due {
-                    clear_shelves(state);
+                state.queue.deferred.take_over(deferred);
+                if state.queue.taken >= state.queue.local_queues_due {
+                    clear_local_queues(state);
                 }
             },
             |state, next| {
                 let is_common = matches!(next, Next::Run(entry, false) if entry.is_common());
-                if is_common && !is_gated && state.queue.lanes.is_uniform() && state.is_busy() {
-                    let share = state.queue.lanes.len() / (2 * state.staying().max(1));
+                if is_common && !is_gated && state.queue.by_priority.is_uniform() && state.is_busy() {
+                    let share = state.queue.by_priority.len() / (2 * state.staying().max(1));
                     if share > 0 {
                         load(state, &seat.own, share.min(BATCH - 1));
                     }
@@ -557,24 +575,24 @@ impl<'j> Core<'j> {
     }
 
     /// Removes a worker that has exited, or was not started.
-    pub(super) fn left_by(
+    pub(in crate::pool) fn left_by(
         self: &Arc<Self>,
-        seat: &Arc<Seat<Bench<'j>>>,
-        told: &mut Told<'j>,
+        seat: &Arc<Seat<WorkerState<'j>>>,
+        local_stats: &mut LocalStats<'j>,
         slot: Option<bool>,
         in_order: bool,
     ) {
         self.pay(&seat.own);
-        let Told { counts, spent, .. } = told;
+        let LocalStats { counts, deferred, .. } = local_stats;
         self.transition(|state, _| {
-            seat.own.shelf.lock().put_back(&mut state.queue.lanes);
-            state.queue.spent.take_over(spent);
+            seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
+            state.queue.deferred.take_over(deferred);
             seat.own.note_untold(0);
         });
         self.left(seat, std::mem::take(counts), slot, None, in_order);
     }
 
-    fn spawn(self: &Arc<Self>, seat: Arc<Seat<Bench<'j>>>) -> io::Result<()> {
+    fn spawn(self: &Arc<Self>, seat: Arc<Seat<WorkerState<'j>>>) -> io::Result<()> {
         let worker = WorkerThread::new(Arc::clone(self), seat);
         // The spawner is the user's, and the thread that calls it may own tasks.
         let started = catch_unwind(AssertUnwindSafe(|| (self.kind.settings.spawner)(worker)));
@@ -585,8 +603,8 @@ impl<'j> Core<'j> {
     }
 
     /// Removes a worker whose thread did not start. The next submission tries again. So does a timer, when queued tasks need the thread.
-    pub(super) fn never_started(self: &Arc<Self>, seat: &Arc<Seat<Bench<'j>>>) {
-        self.left_by(seat, &mut Told::default(), None, false);
+    pub(in crate::pool) fn never_started(self: &Arc<Self>, seat: &Arc<Seat<WorkerState<'j>>>) {
+        self.left_by(seat, &mut LocalStats::default(), None, false);
         let wants = self.transition(|state, _| {
             state.stats.failed_starts += 1;
             state.wants_thread()
@@ -597,7 +615,7 @@ impl<'j> Core<'j> {
     }
 
     /// Starts threads up to the pool's minimum.
-    pub(super) fn start_least(self: &Arc<Self>) -> io::Result<()> {
+    pub(in crate::pool) fn start_least(self: &Arc<Self>) -> io::Result<()> {
         loop {
             let seat = self.transition(|state, _| {
                 let wants = state.staying() < state.least && state.phase == Phase::Running;
@@ -614,12 +632,12 @@ impl<'j> Core<'j> {
         }
     }
 
-    pub(super) fn set_workers(self: &Arc<Self>, least: usize, most: usize) -> io::Result<()> {
+    pub(in crate::pool) fn set_workers(self: &Arc<Self>, least: usize, most: usize) -> io::Result<()> {
         self.transition(|state, _| {
             state.least = least;
             // Workers that are about to start must reach the tasks of local queues too.
             for seat in state.workers().to_vec() {
-                seat.own.shelf.lock().put_back(&mut state.queue.lanes);
+                seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
             }
         });
         self.resize(most);
@@ -652,16 +670,16 @@ impl<'j> Core<'j> {
         }
     }
 
-    pub(super) fn numbers(self: &Arc<Self>) -> PoolStats {
+    pub(in crate::pool) fn numbers(self: &Arc<Self>) -> PoolStats {
         let limit = self.limit();
         self.transition(|state, _| {
             let workers = state.workers();
-            let shelved: usize = workers.iter().map(|seat| seat.own.shelf.lock().len()).sum();
+            let local: usize = workers.iter().map(|seat| seat.own.local_queue.lock().len()).sum();
             let untold: usize = workers.iter().map(|seat| seat.own.untold()).sum();
             let twice = state.queue.awaited.len();
             let stats = state.stats(limit);
             PoolStats {
-                queued: stats.queued + shelved,
+                queued: stats.queued + local,
                 unfinished: stats.unfinished - untold - twice,
                 ..stats
             }
@@ -671,7 +689,7 @@ impl<'j> Core<'j> {
 
 impl Core<'static> {
     /// Gives the timer's waker and the waiting tasks weak references to the pool.
-    pub(super) fn know_itself(self: &Arc<Self>) {
+    pub(in crate::pool) fn know_itself(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
         let _ = self
             .kind
@@ -706,9 +724,9 @@ fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Ve
         return Vec::new();
     }
     state.queue.dead = 0;
-    let mut dead = state.queue.lanes.purge();
+    let mut dead = state.queue.by_priority.purge();
     for seat in state.workers() {
-        seat.own.shelf.lock().purge(&mut dead);
+        seat.own.local_queue.lock().purge(&mut dead);
     }
     for aside in &mut state.queue.aside {
         let gone = aside.iter().filter(|(_, entry)| !entry.is_live());
@@ -721,19 +739,22 @@ fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Ve
 }
 
 /// Moves the next `n` tasks to the local queue of a worker.
-fn load<'j>(state: &mut Guarded<'j>, bench: &Bench<'j>, n: usize) {
+fn load<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>, n: usize) {
     state.queue.taken += n as u64;
     let due = state.queue.taken + PATIENCE * state.staying() as u64;
-    state.queue.shelves_due = state.queue.shelves_due.min(due);
-    bench.shelf.lock().load(n, due, &mut state.queue.lanes);
+    state.queue.local_queues_due = state.queue.local_queues_due.min(due);
+    worker_state
+        .local_queue
+        .lock()
+        .load(n, due, &mut state.queue.by_priority);
 }
 
 /// Moves the tasks of local queues that are due back to the front of the queue, the latest taken first.
 #[cold]
-fn clear_shelves(state: &mut Guarded<'_>) {
+fn clear_local_queues(state: &mut Guarded<'_>) {
     let (mut late, mut due_next) = (Vec::new(), u64::MAX);
     for seat in state.workers() {
-        match seat.own.shelf.lock().due() {
+        match seat.own.local_queue.lock().due() {
             Some(due) if due <= state.queue.taken && !seeded!("pool_overlooks_shelves") => {
                 late.push((due, Arc::clone(seat)));
             }
@@ -743,17 +764,17 @@ fn clear_shelves(state: &mut Guarded<'_>) {
     }
     late.sort_by_key(|(due, _)| Reverse(*due));
     for (_, seat) in late {
-        seat.own.shelf.lock().put_back(&mut state.queue.lanes);
+        seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
     }
-    state.queue.shelves_due = due_next;
+    state.queue.local_queues_due = due_next;
 }
 
 /// The work of a worker that it has not reported to the pool yet.
 #[derive(Default)]
-pub(super) struct Told<'j> {
-    pub(super) counts: Counts,
+pub(in crate::pool) struct LocalStats<'j> {
+    pub(in crate::pool) counts: Counts,
     /// The memory of the tasks that it has run.
-    pub(super) spent: Gathered<'j>,
+    pub(in crate::pool) deferred: GatheredFrees<'j>,
     /// The task that it has run, if its group has a limit.
-    pub(super) member: Option<Arc<Membership>>,
+    pub(in crate::pool) member: Option<Arc<Membership>>,
 }

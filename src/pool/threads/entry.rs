@@ -1,60 +1,23 @@
 //! An entry of the queue: a task, its weight, and its options.
 
-use super::caller::Caller;
-use super::cell::{Ran, Run};
-use super::engine::core;
-use super::engine::group_limit::Membership;
-use super::engine::waits;
-use super::error::TaskError;
-use super::hooks::{Payload, drop_quietly};
-use super::lanes::Ranked;
-use super::small::Small;
-use super::wishes::Spec;
+use super::inline_task::InlineTask;
+use super::priority_queue::Ranked;
 use crate::core::ask::Ask;
+use crate::pool::caller::Caller;
+use crate::pool::cell::{Ran, Run};
+use crate::pool::engine::group_limit::Membership;
+use crate::pool::engine::scheduler;
+use crate::pool::engine::waits;
+use crate::pool::error::TaskError;
+use crate::pool::hooks::{Payload, drop_quietly};
+use crate::pool::task_options::{Priority, RareOptions, TaskOptions};
 use crate::time::Instant;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The order in which tasks leave the queue. Within one priority: first come, first served.
-///
-/// # Fairness
-/// After [`AGEING`] tasks that overtook waiting ones of lower priority, one of these starts. None starves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Priority {
-    /// After all others.
-    Low,
-    /// The default.
-    #[default]
-    Normal,
-    /// Before all others.
-    High,
-}
-
-/// The number of tasks that may overtake waiting ones of lower priority before one of these starts.
-pub const AGEING: u32 = 32;
-
-impl Wishes {
-    pub(super) fn of(spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
-        Self {
-            deadline: spec.deadline,
-            ask: spec.ask,
-            member: member.map(Arc::clone),
-        }
-    }
-}
-
-/// The options that few tasks have.
-#[derive(Clone)]
-pub(super) struct Wishes {
-    pub(super) deadline: Option<Instant>,
-    pub(super) ask: Ask,
-    /// Its membership, if its group has a limit.
-    pub(super) member: Option<Arc<Membership>>,
-}
-
 /// A type-erased task without a handle.
-pub(super) trait Task: Send {
+pub(in crate::pool) trait Task: Send {
     /// Runs the task, once, and drops the user's closure.
     fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran;
 }
@@ -64,7 +27,7 @@ struct Plain<F>(Option<F>);
 
 /// Runs a task without a handle. Catches a panic, and passes its payload to `orphan`.
 #[inline]
-pub(super) fn run_quietly(task: impl FnOnce(), orphan: &mut dyn FnMut(Payload)) -> Ran {
+pub(in crate::pool) fn run_quietly(task: impl FnOnce(), orphan: &mut dyn FnMut(Payload)) -> Ran {
     match catch_unwind(AssertUnwindSafe(task)) {
         Ok(()) => Ran::Done,
         Err(payload) => {
@@ -87,23 +50,23 @@ struct Special<'j> {
     priority: Priority,
     /// The queue weight that it took.
     weight: u32,
-    wishes: Wishes,
+    rare: RareOptions,
     /// True once the second entry of an awaited task has set that task aside.
     claimed: bool,
 }
 
 /// An entry of the queue. It costs at most one allocation per task: none for a small closure without a handle, one for a
 /// larger closure, or the cell that a task shares with its handle.
-pub(super) struct Entry<'j>(Kind<'j>);
+pub(in crate::pool) struct Entry<'j>(Kind<'j>);
 
 /// Two variants, since the niche of the first holds only one more: a tag would make the entry larger.
 enum Kind<'j> {
-    Small(Small<'j>),
-    Apart(Apart<'j>),
+    Inline(InlineTask<'j>),
+    Boxed(Boxed<'j>),
 }
 
 /// A task in an allocation of its own.
-enum Apart<'j> {
+enum Boxed<'j> {
     /// A task without a handle.
     Own(Box<dyn Task + 'j>),
     /// A task that has, or had, a handle.
@@ -117,69 +80,73 @@ enum Apart<'j> {
 impl<'j> Entry<'j> {
     /// Creates the entry of a task without a handle.
     #[inline]
-    pub(super) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, spec: &Spec) -> Self {
+    pub(in crate::pool) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, options: &TaskOptions) -> Self {
         if caller.is_nothing() {
-            Self::own_of_none(task, spec)
+            Self::own_of_none(task, options)
         } else {
-            Self::own_of_none(move || caller.within(task), spec)
+            Self::own_of_none(move || caller.within(task), options)
         }
     }
 
     #[inline]
-    fn own_of_none<F: FnOnce() + Send + 'j>(task: F, spec: &Spec) -> Self {
-        let kind = if Small::fits::<F>() {
-            Kind::Small(Small::new(task))
+    fn own_of_none<F: FnOnce() + Send + 'j>(task: F, options: &TaskOptions) -> Self {
+        let kind = if InlineTask::fits::<F>() {
+            Kind::Inline(InlineTask::new(task))
         } else {
-            Kind::Apart(Apart::Own(Box::new(Plain(Some(task)))))
+            Kind::Boxed(Boxed::Own(Box::new(Plain(Some(task)))))
         };
-        Self(kind).with(spec, None)
+        Self(kind).with(options, None)
     }
 
     #[inline]
-    pub(super) fn held<C: Run + 'j>(cell: Arc<C>, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
-        Self(Kind::Apart(Apart::Held(cell))).with(spec, member)
+    pub(in crate::pool) fn held<C: Run + 'j>(
+        cell: Arc<C>,
+        options: &TaskOptions,
+        member: Option<&Arc<Membership>>,
+    ) -> Self {
+        Self(Kind::Boxed(Boxed::Held(cell))).with(options, member)
     }
 
     /// Creates the second entry of a queued task that another task awaits.
-    pub(super) fn awaited(cell: Arc<dyn Run + 'j>, wishes: Wishes) -> Self {
-        Self(Kind::Apart(Apart::Awaited(Box::new(Special {
-            entry: Self(Kind::Apart(Apart::Held(cell))),
+    pub(in crate::pool) fn awaited(cell: Arc<dyn Run + 'j>, rare: RareOptions) -> Self {
+        Self(Kind::Boxed(Boxed::Awaited(Box::new(Special {
+            entry: Self(Kind::Boxed(Boxed::Held(cell))),
             priority: Priority::Normal,
             weight: 0,
-            wishes,
+            rare,
             claimed: false,
         }))))
     }
 
     /// Returns the task that may wait for this one, if that task holds permits.
     #[inline]
-    pub(super) fn waiter(&self) -> Option<Arc<dyn waits::Task>> {
+    pub(in crate::pool) fn waiter(&self) -> Option<Arc<dyn waits::Task>> {
         match &self.0 {
-            Kind::Apart(Apart::Held(cell)) => cell.waiter(),
-            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => special.entry.waiter(),
+            Kind::Boxed(Boxed::Held(cell)) => cell.waiter(),
+            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.waiter(),
             _ => None,
         }
     }
 
-    pub(super) fn is_awaited(&self) -> bool {
-        matches!(self.0, Kind::Apart(Apart::Awaited(_)))
+    pub(in crate::pool) fn is_awaited(&self) -> bool {
+        matches!(self.0, Kind::Boxed(Boxed::Awaited(_)))
     }
 
     #[inline]
-    fn with(self, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
-        if spec.is_common() {
+    fn with(self, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
+        if options.is_common() {
             self
         } else {
-            self.specially(spec, member)
+            self.specially(options, member)
         }
     }
 
-    fn specially(self, spec: &Spec, member: Option<&Arc<Membership>>) -> Self {
-        Self(Kind::Apart(Apart::Special(Box::new(Special {
+    fn specially(self, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
+        Self(Kind::Boxed(Boxed::Special(Box::new(Special {
             entry: self,
-            priority: spec.priority,
-            weight: spec.weight,
-            wishes: Wishes::of(spec, member),
+            priority: options.priority,
+            weight: options.weight,
+            rare: RareOptions::of(options, member),
             claimed: false,
         }))))
     }
@@ -187,18 +154,18 @@ impl<'j> Entry<'j> {
     #[inline]
     fn special(&self) -> Option<&Special<'j>> {
         match &self.0 {
-            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => Some(special),
+            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => Some(special),
             _ => None,
         }
     }
 
     #[inline]
-    pub(super) fn weight(&self) -> u32 {
+    pub(in crate::pool) fn weight(&self) -> u32 {
         self.special().map_or(1, |special| special.weight)
     }
 
     /// Runs the task. Catches a panic; without a handle, its payload goes to `orphan`.
-    pub(super) fn run(self, mut orphan: impl FnMut(Payload)) -> Ran {
+    pub(in crate::pool) fn run(self, mut orphan: impl FnMut(Payload)) -> Ran {
         let (ran, left) = self.run_and_leave(&mut orphan);
         drop_quietly(left);
         ran
@@ -207,22 +174,22 @@ impl<'j> Entry<'j> {
     /// Runs the task like [`run`](Self::run), and returns its memory to the caller. Only memory is left: the closure is
     /// consumed, and the result belongs to the handle or was dropped.
     #[inline]
-    pub(super) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<Left<'j>>) {
+    pub(in crate::pool) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
         match self.0 {
-            Kind::Small(small) => (small.run(orphan), None),
-            Kind::Apart(Apart::Own(mut own)) => (own.run(orphan), Some(Left::Own(own))),
-            Kind::Apart(Apart::Held(cell)) => (cell.run(orphan), Some(Left::Held(cell))),
-            Kind::Apart(Apart::Special(special)) => special.entry.run_and_leave(orphan),
-            Kind::Apart(Apart::Awaited(awaited)) => (awaited.entry.run_aside(orphan), None),
+            Kind::Inline(small) => (small.run(orphan), None),
+            Kind::Boxed(Boxed::Own(mut own)) => (own.run(orphan), Some(DeferredFree::Own(own))),
+            Kind::Boxed(Boxed::Held(cell)) => (cell.run(orphan), Some(DeferredFree::Held(cell))),
+            Kind::Boxed(Boxed::Special(special)) => special.entry.run_and_leave(orphan),
+            Kind::Boxed(Boxed::Awaited(awaited)) => (awaited.entry.run_aside(orphan), None),
         }
     }
 
     /// Sets the task aside: its handle can then only cancel it. Returns false when the task has started or ended.
-    pub(super) fn set_aside(&self) -> bool {
+    pub(in crate::pool) fn set_aside(&self) -> bool {
         match &self.0 {
-            Kind::Apart(Apart::Held(cell)) => cell.set_aside(),
-            Kind::Apart(Apart::Special(special)) => special.entry.set_aside(),
-            Kind::Apart(Apart::Awaited(_)) => false,
+            Kind::Boxed(Boxed::Held(cell)) => cell.set_aside(),
+            Kind::Boxed(Boxed::Special(special)) => special.entry.set_aside(),
+            Kind::Boxed(Boxed::Awaited(_)) => false,
             _ => true,
         }
     }
@@ -230,29 +197,29 @@ impl<'j> Entry<'j> {
     /// Runs a task that was set aside, like [`run`](Self::run).
     fn run_aside(self, mut orphan: impl FnMut(Payload)) -> Ran {
         match self.0 {
-            Kind::Apart(Apart::Held(cell)) => {
+            Kind::Boxed(Boxed::Held(cell)) => {
                 let ran = cell.run_aside(&mut orphan);
                 drop_quietly(cell);
                 ran
             }
-            Kind::Apart(Apart::Special(special)) => special.entry.run_aside(orphan),
+            Kind::Boxed(Boxed::Special(special)) => special.entry.run_aside(orphan),
             own => Self(own).run(orphan),
         }
     }
 
-    /// Ends a task that the caller has set aside, without running it.
-    pub(super) fn refuse_aside(self, why: TaskError) -> bool {
+    /// Termination a task that the caller has set aside, without running it.
+    pub(in crate::pool) fn refuse_aside(self, why: TaskError) -> bool {
         self.end(|cell| cell.refuse_aside(why))
     }
 
     fn end(self, end: impl FnOnce(&dyn Run) -> bool) -> bool {
         match self.0 {
-            Kind::Apart(Apart::Held(cell)) => {
+            Kind::Boxed(Boxed::Held(cell)) => {
                 let ended = end(&*cell);
                 drop_quietly(cell);
                 ended
             }
-            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => special.entry.end(end),
+            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.end(end),
             own => {
                 drop_quietly(own);
                 true
@@ -261,17 +228,17 @@ impl<'j> Entry<'j> {
     }
 }
 
-impl core::Entry for Entry<'_> {
-    fn room(&self) -> (usize, u64) {
+impl scheduler::Entry for Entry<'_> {
+    fn capacity(&self) -> (usize, u64) {
         (usize::from(!self.is_awaited()), u64::from(self.weight()))
     }
 
     fn ask(&self) -> Ask {
-        self.special().map_or(Ask::one(), |special| special.wishes.ask)
+        self.special().map_or(Ask::one(), |special| special.rare.ask)
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.special().and_then(|special| special.wishes.deadline)
+        self.special().and_then(|special| special.rare.deadline)
     }
 
     fn is_dead(&self) -> bool {
@@ -280,38 +247,38 @@ impl core::Entry for Entry<'_> {
 
     #[inline]
     fn member(&self) -> Option<&Arc<Membership>> {
-        self.special().and_then(|special| special.wishes.member.as_ref())
+        self.special().and_then(|special| special.rare.member.as_ref())
     }
 
     fn claim(&mut self) {
-        if let Kind::Apart(Apart::Awaited(awaited)) = &mut self.0
+        if let Kind::Boxed(Boxed::Awaited(awaited)) = &mut self.0
             && !awaited.claimed
         {
             awaited.claimed = awaited.entry.set_aside();
             if !awaited.claimed {
-                awaited.entry = Self(Kind::Apart(Apart::Own(Box::new(Plain::<fn()>(None)))));
+                awaited.entry = Self(Kind::Boxed(Boxed::Own(Box::new(Plain::<fn()>(None)))));
             }
         }
     }
 
     fn refuse(self, why: TaskError) -> bool {
         match &self.0 {
-            Kind::Apart(Apart::Awaited(awaited)) if awaited.claimed => self.refuse_aside(why),
+            Kind::Boxed(Boxed::Awaited(awaited)) if awaited.claimed => self.refuse_aside(why),
             _ => self.end(|cell| cell.refuse(why)),
         }
     }
 }
 
 /// The memory of a task that has run.
-pub(super) enum Left<'j> {
+pub(in crate::pool) enum DeferredFree<'j> {
     Own(Box<dyn Task + 'j>),
     Held(Arc<dyn Run + 'j>),
 }
 
-impl Left<'_> {
+impl DeferredFree<'_> {
     /// Returns its size in bytes.
     #[inline]
-    pub(super) fn size(&self) -> usize {
+    pub(in crate::pool) fn size(&self) -> usize {
         match self {
             Self::Own(task) => size_of_val(&**task),
             Self::Held(cell) => size_of_val(&**cell),
@@ -332,8 +299,8 @@ impl Ranked for Entry<'_> {
 
     fn is_live(&self) -> bool {
         match &self.0 {
-            Kind::Apart(Apart::Held(cell)) => cell.is_queued(),
-            Kind::Apart(Apart::Special(special) | Apart::Awaited(special)) => special.entry.is_live(),
+            Kind::Boxed(Boxed::Held(cell)) => cell.is_queued(),
+            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.is_live(),
             _ => true,
         }
     }
@@ -349,7 +316,7 @@ pub struct Unstarted<'j> {
 
 impl<'j> Unstarted<'j> {
     /// Wraps an entry that was set aside.
-    pub(super) fn new(entry: Entry<'j>, discarded: bool) -> Self {
+    pub(in crate::pool) fn new(entry: Entry<'j>, discarded: bool) -> Self {
         Self {
             entry: Some(entry),
             discarded,

@@ -1,12 +1,12 @@
 //! Waits for the end of a pool, or for an idle moment. A cancelled wait removes its waker, because a pool may never
 //! end.
 
-use super::quiet::Wait;
+use super::idle::Wait;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// A pool that can end.
-pub(super) trait Ends {
+pub(super) trait Termination {
     /// Ready once all accepted tasks have ended. Until then, registers `waker`.
     fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()>;
     /// Ready once all accepted tasks have ended and the workers have gone. Until then, registers `waker`.
@@ -15,12 +15,12 @@ pub(super) trait Ends {
     fn leave(&self, wait: &mut Wait);
 }
 
-pub(super) struct EndWait<'a, C: Ends> {
+pub(super) struct TerminationWait<'a, C: Termination> {
     core: &'a Arc<C>,
     wait: Wait,
 }
 
-impl<'a, C: Ends> EndWait<'a, C> {
+impl<'a, C: Termination> TerminationWait<'a, C> {
     pub(super) fn of(core: &'a Arc<C>) -> Self {
         let wait = Wait::default();
         Self { core, wait }
@@ -37,7 +37,7 @@ impl<'a, C: Ends> EndWait<'a, C> {
     }
 }
 
-impl<C: Ends> Drop for EndWait<'_, C> {
+impl<C: Termination> Drop for TerminationWait<'_, C> {
     fn drop(&mut self) {
         if !seeded!("pool_waits_for_the_end_for_ever") {
             self.core.leave(&mut self.wait);

@@ -1,7 +1,7 @@
 //! The tasks of a group, in both kinds of pools: those that are queued or run, those that have ended, and their
 //! results.
 
-use super::error::{Failed, TaskError};
+use super::error::{GroupError, TaskError};
 use super::hooks::wake;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// Ends a running task. Has no effect on a task that waits to start, because that checks the flag first.
+/// Termination a running task. Has no effect on a task that waits to start, because that checks the flag first.
 pub(super) type Abort = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -127,7 +127,7 @@ pub(super) trait Member {
 }
 
 /// The tasks of a group. Cancels the tasks that have not ended when dropped.
-pub(super) struct Members<H: Member> {
+pub(super) struct TaskSet<H: Member> {
     shared: Arc<Shared>,
     /// The handles by number, from `first` on. `None`: taken, or never accepted.
     handles: VecDeque<Option<H>>,
@@ -140,7 +140,7 @@ pub(super) struct Members<H: Member> {
     cancelled: bool,
 }
 
-impl<H: Member> Members<H> {
+impl<H: Member> TaskSet<H> {
     pub(super) fn new() -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -254,16 +254,18 @@ impl<H: Member> Members<H> {
 
     /// Settles an accepted task that has ended, and returns its result. The first failure cancels the rest, if the
     /// group stops on failure.
-    pub(super) fn ended<T, E>(&mut self, outcome: Result<Ran<T, E>, TaskError>) -> Result<T, Failed<E>> {
+    pub(super) fn ended<T, E>(&mut self, outcome: Result<Ran<T, E>, TaskError>) -> Result<T, GroupError<E>> {
         self.left -= 1;
         self.forget_the_first();
         let result = match outcome {
             Ok(Some(Ok(value))) => return Ok(value),
-            Ok(Some(Err(error))) => Failed::Error(error),
-            Ok(None) => Failed::Task(TaskError::Cancelled),
+            Ok(Some(Err(error))) => GroupError::Error(error),
+            Ok(None) => GroupError::Task(TaskError::Cancelled),
             // The group has dropped the task, not its pool.
-            Err(TaskError::Aborted) if self.cancelled || self.shared.is_stopped() => Failed::Task(TaskError::Cancelled),
-            Err(why) => Failed::Task(why),
+            Err(TaskError::Aborted) if self.cancelled || self.shared.is_stopped() => {
+                GroupError::Task(TaskError::Cancelled)
+            }
+            Err(why) => GroupError::Task(why),
         };
         // Only once: most later failures are themselves cancellations.
         if self.stops && !self.cancelled {
@@ -273,7 +275,7 @@ impl<H: Member> Members<H> {
     }
 }
 
-impl<H: Member> Drop for Members<H> {
+impl<H: Member> Drop for TaskSet<H> {
     fn drop(&mut self) {
         if self.left > 0 {
             self.cancel();
@@ -281,7 +283,7 @@ impl<H: Member> Drop for Members<H> {
     }
 }
 
-impl<H: Member> fmt::Debug for Members<H> {
+impl<H: Member> fmt::Debug for TaskSet<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group")
             .field("left", &self.left)
@@ -293,7 +295,7 @@ impl<H: Member> fmt::Debug for Members<H> {
 /// The values by number, and the first failure.
 pub(super) struct Results<T, E> {
     values: Vec<(usize, T)>,
-    first: Option<Failed<E>>,
+    first: Option<GroupError<E>>,
 }
 
 impl<T, E> Default for Results<T, E> {
@@ -306,7 +308,7 @@ impl<T, E> Default for Results<T, E> {
 }
 
 impl<T, E> Results<T, E> {
-    pub(super) fn note(&mut self, id: usize, result: Result<T, Failed<E>>) {
+    pub(super) fn note(&mut self, id: usize, result: Result<T, GroupError<E>>) {
         match result {
             Ok(value) => self.values.push((id, value)),
             // A cancelled task is a first failure only if all are cancelled.
@@ -317,7 +319,7 @@ impl<T, E> Results<T, E> {
         }
     }
 
-    pub(super) fn all_or_first(mut self) -> Result<Vec<T>, Failed<E>> {
+    pub(super) fn all_or_first(mut self) -> Result<Vec<T>, GroupError<E>> {
         if let Some(first) = self.first {
             return Err(first);
         }
@@ -356,25 +358,25 @@ mod tests {
     /// Given a group of a thousand tasks that all fail, then each is cancelled once, and a later task at once.
     #[test]
     fn each_task_is_cancelled_once_when_many_fail() {
-        let (count, mut members) = (Rc::new(Cell::new(0)), Members::new());
-        let enter = |members: &mut Members<_>| {
-            let (id, _notice) = members.announce();
-            members.enter(id, Counting(Rc::clone(&count)));
+        let (count, mut set) = (Rc::new(Cell::new(0)), TaskSet::new());
+        let enter = |set: &mut TaskSet<_>| {
+            let (id, _notice) = set.announce();
+            set.enter(id, Counting(Rc::clone(&count)));
         };
         for _ in 0..1_000 {
-            enter(&mut members);
+            enter(&mut set);
         }
         for _ in 0..1_000 {
-            assert!(members.ended::<(), u8>(Err(TaskError::Cancelled)).is_err());
+            assert!(set.ended::<(), u8>(Err(TaskError::Cancelled)).is_err());
         }
         assert_eq!(count.get(), 1_000);
-        enter(&mut members);
+        enter(&mut set);
         assert_eq!(count.get(), 1_001);
-        assert!(members.ended::<(), u8>(Ok(None)).is_err());
+        assert!(set.ended::<(), u8>(Ok(None)).is_err());
     }
 
     /// Returns the failure with which a group ends, of these failures.
-    fn first_of(failures: [Failed<u8>; 3]) -> Failed<u8> {
+    fn first_of(failures: [GroupError<u8>; 3]) -> GroupError<u8> {
         let mut results = Results::<(), u8>::default();
         for (id, failure) in failures.into_iter().enumerate() {
             results.note(id, Err(failure));
@@ -386,67 +388,64 @@ mod tests {
     /// and not as the first failure.
     #[test]
     fn a_task_that_a_failure_ended_counts_as_cancelled() {
-        let mut members = Members::new();
-        let (first, notice) = members.announce();
-        members.enter(first, Counting(Rc::default()));
-        let (second, _running) = members.announce();
-        members.enter(second, Counting(Rc::default()));
+        let mut set = TaskSet::new();
+        let (first, notice) = set.announce();
+        set.enter(first, Counting(Rc::default()));
+        let (second, _running) = set.announce();
+        set.enter(second, Counting(Rc::default()));
         assert_eq!(notice.run(|| Err::<(), _>(7)), Some(Err(7)));
-        let ended = members.ended::<(), u8>(Err(TaskError::Aborted));
-        assert!(matches!(ended, Err(Failed::Task(TaskError::Cancelled))));
-        assert_eq!(
-            members.ended::<(), _>(Ok(Some(Err(7)))).unwrap_err().into_error(),
-            Some(7)
-        );
+        let ended = set.ended::<(), u8>(Err(TaskError::Aborted));
+        assert!(matches!(ended, Err(GroupError::Task(TaskError::Cancelled))));
+        assert_eq!(set.ended::<(), _>(Ok(Some(Err(7)))).unwrap_err().into_error(), Some(7));
     }
 
     /// Given one task that does not end, when later tasks start and end, then the group keeps records from the first
     /// unended task on. When all tasks have ended, it keeps none.
     #[test]
     fn a_group_drops_the_records_of_ended_tasks_in_front() {
-        let mut members = Members::new();
-        let pass = |members: &mut Members<_>| {
-            let (id, notice) = members.announce();
-            members.enter(id, Counting(Rc::default()));
+        let mut set = TaskSet::new();
+        let pass = |set: &mut TaskSet<_>| {
+            let (id, notice) = set.announce();
+            set.enter(id, Counting(Rc::default()));
             assert_eq!(notice.run(|| Ok::<_, ()>(id)), Some(Ok(id)));
-            let ended = members.poll_ended(Waker::noop());
+            let ended = set.poll_ended(Waker::noop());
             assert!(matches!(ended, Poll::Ready((ended, Some(_))) if ended == id));
-            assert_eq!(members.ended(Ok(Some(Ok::<_, ()>(id)))).ok(), Some(id));
-            (members.handles.len(), members.shared.ended.lock().running.len())
+            assert_eq!(set.ended(Ok(Some(Ok::<_, ()>(id)))).ok(), Some(id));
+            (set.handles.len(), set.shared.ended.lock().running.len())
         };
         for _ in 0..100 {
-            assert_eq!(pass(&mut members), (0, 0));
+            assert_eq!(pass(&mut set), (0, 0));
         }
-        let (first, notice) = members.announce();
-        members.enter(first, Counting(Rc::default()));
-        assert_eq!((first, pass(&mut members)), (100, (2, 1)));
-        assert_eq!(members.first_to_help().map(|(id, _)| id), Some(100));
+        let (first, notice) = set.announce();
+        set.enter(first, Counting(Rc::default()));
+        assert_eq!((first, pass(&mut set)), (100, (2, 1)));
+        assert_eq!(set.first_to_help().map(|(id, _)| id), Some(100));
         drop(notice);
-        assert!(matches!(members.poll_ended(Waker::noop()), Poll::Ready((100, Some(_)))));
-        let ended = members.ended::<(), ()>(Err(TaskError::Aborted));
-        assert!(matches!(ended, Err(Failed::Task(TaskError::Aborted))));
-        assert_eq!((members.handles.len(), members.len()), (0, 0));
+        assert!(matches!(set.poll_ended(Waker::noop()), Poll::Ready((100, Some(_)))));
+        let ended = set.ended::<(), ()>(Err(TaskError::Aborted));
+        assert!(matches!(ended, Err(GroupError::Task(TaskError::Aborted))));
+        assert_eq!((set.handles.len(), set.len()), (0, 0));
         // A task that was never accepted.
-        drop(members.announce());
-        assert!(matches!(members.poll_ended(Waker::noop()), Poll::Ready((102, None))));
-        let (next, _notice) = members.announce();
-        assert_eq!((next, members.handles.len()), (103, 1));
+        drop(set.announce());
+        assert!(matches!(set.poll_ended(Waker::noop()), Poll::Ready((102, None))));
+        let (next, _notice) = set.announce();
+        assert_eq!((next, set.handles.len()), (103, 1));
     }
 
     #[test]
     fn the_first_failure_is_of_a_task_that_was_not_cancelled() {
-        let cancelled = || Failed::Task(TaskError::Cancelled);
+        let cancelled = || GroupError::Task(TaskError::Cancelled);
         assert_eq!(
-            first_of([cancelled(), Failed::Error(1), cancelled()]).into_error(),
+            first_of([cancelled(), GroupError::Error(1), cancelled()]).into_error(),
             Some(1)
         );
         assert_eq!(
-            first_of([Failed::Error(1), Failed::Error(2), cancelled()]).into_error(),
+            first_of([GroupError::Error(1), GroupError::Error(2), cancelled()]).into_error(),
             Some(1)
         );
-        let aborted = first_of([cancelled(), Failed::Task(TaskError::Aborted), Failed::Error(2)]);
-        assert!(matches!(aborted, Failed::Task(TaskError::Aborted)));
+        let aborted = first_of([cancelled(), GroupError::Task(TaskError::Aborted), GroupError::Error(2)]);
+        assert!(matches!(aborted, GroupError::Task(TaskError::Aborted)));
         assert!(first_of([cancelled(), cancelled(), cancelled()]).is_cancelled());
-        assert!(!Failed::Error(1).is_cancelled());
+        assert!(!GroupError::Error(1).is_cancelled());
     }
 }

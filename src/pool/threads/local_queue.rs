@@ -10,21 +10,21 @@
 //! and may move others to a local queue again. So a task goes back at most as many times as a local queue holds tasks.
 
 use super::entry::Entry;
-use super::lanes::{Lanes, purge};
+use super::priority_queue::{PriorityQueue, purge};
 use std::collections::VecDeque;
 
 #[derive(Default)]
-pub(super) struct Shelf<'j> {
+pub(in crate::pool) struct LocalQueue<'j> {
     entries: VecDeque<Entry<'j>>,
     owed: usize,
     /// The number of tasks taken at which the entries are due.
     due: u64,
 }
 
-impl<'j> Shelf<'j> {
+impl<'j> LocalQueue<'j> {
     /// Takes the next task for the owner to start. The owner then owes its capacity.
     #[inline]
-    pub(super) fn start_next(&mut self) -> Option<Entry<'j>> {
+    pub(in crate::pool) fn start_next(&mut self) -> Option<Entry<'j>> {
         let entry = self.take()?;
         self.owed += 1;
         Some(entry)
@@ -32,49 +32,49 @@ impl<'j> Shelf<'j> {
 
     /// Takes the next task for another worker, which gives back its capacity.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Entry<'j>> {
+    pub(in crate::pool) fn take(&mut self) -> Option<Entry<'j>> {
         self.entries.pop_front()
     }
 
     /// Takes `n` common tasks from the queue, or all if there are fewer, until `due`.
-    pub(super) fn load(&mut self, n: usize, due: u64, lanes: &mut Lanes<Entry<'j>>) {
-        self.entries.extend(lanes.pop_many(n));
+    pub(in crate::pool) fn load(&mut self, n: usize, due: u64, by_priority: &mut PriorityQueue<Entry<'j>>) {
+        self.entries.extend(by_priority.pop_many(n));
         self.due = due;
     }
 
     /// Returns the due date, unless the local queue is empty.
-    pub(super) fn due(&self) -> Option<u64> {
+    pub(in crate::pool) fn due(&self) -> Option<u64> {
         (!self.is_empty()).then_some(self.due)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::pool) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::pool) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Takes all tasks.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<'j>> {
+    pub(in crate::pool) fn drain(&mut self) -> impl Iterator<Item = Entry<'j>> {
         self.entries.drain(..)
     }
 
     /// Takes the number of tasks whose capacity is owed. The caller gives it back.
     #[inline]
     #[must_use]
-    pub(super) fn owed(&mut self) -> usize {
+    pub(in crate::pool) fn owed(&mut self) -> usize {
         std::mem::take(&mut self.owed)
     }
 
     /// Takes out the tasks that were cancelled, or that their waiters ran inline. The caller gives back their capacity.
-    pub(super) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
+    pub(in crate::pool) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
         purge(&mut self.entries, dead);
     }
 
-    pub(super) fn put_back(&mut self, lanes: &mut Lanes<Entry<'j>>) {
+    pub(in crate::pool) fn put_back(&mut self, by_priority: &mut PriorityQueue<Entry<'j>>) {
         while let Some(entry) = self.entries.pop_back() {
-            lanes.push_front(entry);
+            by_priority.push_front(entry);
         }
     }
 }

@@ -5,15 +5,15 @@ use std::ops::Deref;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Apart<T>(T);
+pub(super) struct CachePadded<T>(T);
 
-impl<T> Apart<T> {
+impl<T> CachePadded<T> {
     pub(super) fn new(value: T) -> Self {
         Self(value)
     }
 }
 
-impl<T> Deref for Apart<T> {
+impl<T> Deref for CachePadded<T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {

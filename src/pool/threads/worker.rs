@@ -1,18 +1,18 @@
 //! The worker loop: takes a task, runs it, repeats.
 
-use super::admission::Ticket;
-use super::cell::Ran;
-use super::core::{Core, Told};
-use super::engine::core::Entry as _;
-use super::engine::seat::Seat;
-use super::engine::state::Next;
-use super::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
 use super::entry::Entry;
-use super::error::TaskError;
-use super::hooks::quietly;
-use super::lanes::Ranked;
-use super::park::{Parker, block_on, park};
-use super::shelf::Shelf;
+use super::kind::{Core, LocalStats};
+use super::local_queue::LocalQueue;
+use super::priority_queue::Ranked;
+use crate::pool::admission::Ticket;
+use crate::pool::cell::Ran;
+use crate::pool::engine::scheduler::Entry as _;
+use crate::pool::engine::seat::Seat;
+use crate::pool::engine::state::Next;
+use crate::pool::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
+use crate::pool::error::TaskError;
+use crate::pool::hooks::quietly;
+use crate::pool::park::{Parker, block_on, park};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::Sleep;
@@ -32,48 +32,48 @@ const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
 /// The state of a worker that other threads read. The worker writes it before and after each task, so it has cache lines of its
 /// own.
 #[repr(align(128))]
-pub(super) struct Bench<'j> {
+pub(in crate::pool) struct WorkerState<'j> {
     index: usize,
     /// The tasks that it has taken and not started. Every worker may take them from here.
-    pub(super) shelf: Mutex<Shelf<'j>>,
+    pub(in crate::pool) local_queue: Mutex<LocalQueue<'j>>,
     /// The number of tasks that it has ended and not reported. The worker writes it; it becomes zero under the pool's lock.
     untold: AtomicUsize,
 }
 
-impl Bench<'_> {
-    pub(super) fn new(index: usize) -> Self {
+impl WorkerState<'_> {
+    pub(in crate::pool) fn new(index: usize) -> Self {
         Self {
             index,
-            shelf: Mutex::new(Shelf::default()),
+            local_queue: Mutex::new(LocalQueue::default()),
             untold: AtomicUsize::new(0),
         }
     }
 
     /// Returns the number of ended tasks that the worker has not reported. It is at most the pool's count of unfinished tasks:
     /// only its worker increases it, and it decreases only under the pool's lock.
-    pub(super) fn untold(&self) -> usize {
+    pub(in crate::pool) fn untold(&self) -> usize {
         // Relaxed, like the store in `note_untold`: a statistic that `numbers` sums.
         self.untold.load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn note_untold(&self, entries: usize) {
+    pub(in crate::pool) fn note_untold(&self, entries: usize) {
         // Relaxed: see the load in `untold`.
         self.untold.store(entries, Ordering::Relaxed);
     }
 }
 
-/// A worker for the hook of [`PoolBuilder::spawn_with`](super::PoolBuilder::spawn_with) to run on a thread of its own.
+/// A worker for the hook of [`PoolBuilder::spawn_with`](crate::pool::PoolBuilder::spawn_with) to run on a thread of its own.
 /// Dropping it unrun counts as a failure to start the thread.
 #[must_use = "a worker works while it is run"]
 pub struct WorkerThread<'j> {
     core: Arc<Core<'j>>,
-    seat: Arc<Seat<Bench<'j>>>,
+    seat: Arc<Seat<WorkerState<'j>>>,
     ran: bool,
 }
 
 impl<'j> WorkerThread<'j> {
-    pub(super) fn new(core: Arc<Core<'j>>, seat: Arc<Seat<Bench<'j>>>) -> Self {
+    pub(in crate::pool) fn new(core: Arc<Core<'j>>, seat: Arc<Seat<WorkerState<'j>>>) -> Self {
         Self { core, seat, ran: false }
     }
 
@@ -111,22 +111,22 @@ impl fmt::Debug for WorkerThread<'_> {
 /// The loop of a worker, and its state between two tasks.
 struct Work<'a, 'j> {
     core: &'a Arc<Core<'j>>,
-    seat: &'a Arc<Seat<Bench<'j>>>,
+    seat: &'a Arc<Seat<WorkerState<'j>>>,
     /// The slot that its task lends while it waits.
     slot: Arc<Slot>,
     /// Some if it has started tasks on a slot since it last looked; true if the slot is a lent one.
     started: Option<bool>,
-    told: Told<'j>,
+    local_stats: LocalStats<'j>,
 }
 
 impl<'a, 'j> Work<'a, 'j> {
-    fn new(core: &'a Arc<Core<'j>>, seat: &'a Arc<Seat<Bench<'j>>>) -> Self {
+    fn new(core: &'a Arc<Core<'j>>, seat: &'a Arc<Seat<WorkerState<'j>>>) -> Self {
         Self {
             core,
             seat,
             slot: Slot::of(core.kind.lends()),
             started: None,
-            told: Told::default(),
+            local_stats: LocalStats::default(),
         }
     }
 
@@ -136,12 +136,12 @@ impl<'a, 'j> Work<'a, 'j> {
         let mut patient = LOOKS > 0;
         loop {
             // The local queue comes first.
-            if let Some(entry) = self.shelved() {
-                self.run_shelved(entry);
+            if let Some(entry) = self.local() {
+                self.run_local(entry);
                 continue;
             }
             let started = self.started.take();
-            match self.core.take(self.seat, &mut self.told, started, patient) {
+            match self.core.take(self.seat, &mut self.local_stats, started, patient) {
                 Next::Run(entry, borrows) => {
                     self.started = Some(borrows);
                     self.run(entry, None);
@@ -158,7 +158,7 @@ impl<'a, 'j> Work<'a, 'j> {
             patient = LOOKS > 0;
         }
         drop(inside);
-        self.core.left_by(self.seat, &mut self.told, None, true);
+        self.core.left_by(self.seat, &mut self.local_stats, None, true);
     }
 
     /// Spins on the hint. Returns true when there seems to be work.
@@ -204,31 +204,31 @@ impl<'a, 'j> Work<'a, 'j> {
 
     /// Takes the next task of the local queue.
     #[inline]
-    fn shelved(&mut self) -> Option<Entry<'j>> {
-        let mut shelf = self.seat.own.shelf.lock();
-        let entry = shelf.start_next()?;
-        if self.core.room.is_pressed() {
-            let owed = shelf.owed();
-            drop(shelf);
-            self.core.room.give_back(owed, 0);
+    fn local(&mut self) -> Option<Entry<'j>> {
+        let mut local_queue = self.seat.own.local_queue.lock();
+        let entry = local_queue.start_next()?;
+        if self.core.capacity.is_pressed() {
+            let owed = local_queue.owed();
+            drop(local_queue);
+            self.core.capacity.give_back(owed, 0);
         }
         Some(entry)
     }
 
     #[inline]
-    fn run_shelved(&mut self, entry: Entry<'j>) {
-        self.core.room.give_back_weight(1);
+    fn run_local(&mut self, entry: Entry<'j>) {
+        self.core.capacity.give_back_weight(1);
         let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
-        self.seat.own.note_untold(self.told.counts.entries);
+        self.seat.own.note_untold(self.local_stats.counts.entries);
     }
 
     #[inline]
     fn run_common(&mut self, entry: Entry<'j>) -> Ran {
         let (ran, left) = entry.run_and_leave(&mut |payload| self.core.orphan(payload));
-        self.told.counts.count(ran);
+        self.local_stats.counts.count(ran);
         if let Some(left) = left {
-            self.told.spent.add(left);
+            self.local_stats.deferred.add(left);
         }
         if self.slot.was_lent() {
             self.renew_slot();
@@ -243,7 +243,7 @@ impl<'a, 'j> Work<'a, 'j> {
         Arc::clone(self.core).end(&self.slot);
         self.slot = Slot::of(self.core.kind.lends());
         work_on(Arc::clone(&self.slot));
-        self.core.unshelve(&self.seat.own);
+        self.core.return_local(&self.seat.own);
     }
 
     /// Asks the policy and the given slots for admission, and runs the admitted task.
@@ -264,14 +264,14 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
         self.core.give_back(&entry);
-        self.told.member = entry.member().map(Arc::clone);
+        self.local_stats.member = entry.member().map(Arc::clone);
         if entry.is_awaited() {
             // The task's first entry is still in the queue.
             self.core.note_dead(|_| ());
         }
         let ran = if !entry.is_common() && self.core.is_late(&entry) {
-            self.told.counts.entries += 1;
-            self.told.counts.expired += u64::from(entry.refuse_aside(TaskError::Expired));
+            self.local_stats.counts.entries += 1;
+            self.local_stats.counts.expired += u64::from(entry.refuse_aside(TaskError::Expired));
             Ran::Gone
         } else if let Some((_, held)) = &admitted
             && !held.is_empty()
@@ -289,6 +289,6 @@ impl<'a, 'j> Work<'a, 'j> {
         if let Some((ticket, _)) = admitted {
             ticket.finish(ran);
         }
-        self.seat.own.note_untold(self.told.counts.entries);
+        self.seat.own.note_untold(self.local_stats.counts.entries);
     }
 }

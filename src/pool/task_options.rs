@@ -1,15 +1,51 @@
 //! The options of a task.
 
 use super::engine::group_limit::{GroupLimit, Membership};
-use super::entry::Priority;
 use crate::core::ask::Ask;
 use crate::time::{Clock, Instant};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The order in which tasks leave the queue. Within one priority: first come, first served.
+///
+/// # Fairness
+/// After [`AGEING`] tasks that overtook waiting ones of lower priority, one of these starts. None starves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Priority {
+    /// After all others.
+    Low,
+    /// The default.
+    #[default]
+    Normal,
+    /// Before all others.
+    High,
+}
+
+/// The number of tasks that may overtake waiting ones of lower priority before one of these starts.
+pub const AGEING: u32 = 32;
+
+/// The options that few tasks have.
+#[derive(Clone)]
+pub(super) struct RareOptions {
+    pub(super) deadline: Option<Instant>,
+    pub(super) ask: Ask,
+    /// Its membership, if its group has a limit.
+    pub(super) member: Option<Arc<Membership>>,
+}
+
+impl RareOptions {
+    pub(super) fn of(options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
+        Self {
+            deadline: options.deadline,
+            ask: options.ask,
+            member: member.map(Arc::clone),
+        }
+    }
+}
+
 /// The options of a task. The default is normal priority, weight 1, no deadline, and an ask of one call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spec {
+pub(super) struct TaskOptions {
     pub(super) priority: Priority,
     pub(super) weight: u32,
     pub(super) deadline: Option<Instant>,
@@ -18,7 +54,7 @@ pub(super) struct Spec {
     pub(super) plain: bool,
 }
 
-impl Spec {
+impl TaskOptions {
     pub(super) const DEFAULT: Self = Self {
         priority: Priority::Normal,
         weight: 1,
@@ -52,27 +88,27 @@ pub trait Clocked {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "it submits nothing by itself"]
-pub struct Submit<'p, P> {
+pub struct SubmitBuilder<'p, P> {
     pub(super) pool: &'p P,
-    pub(super) spec: Spec,
+    pub(super) options: TaskOptions,
     /// The limit of the submitting group. It is beside `spec`, which is not `plain` then.
     pub(super) limit: Option<&'p Arc<GroupLimit>>,
 }
 
-impl<P> Clone for Submit<'_, P> {
+impl<P> Clone for SubmitBuilder<'_, P> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<P> Copy for Submit<'_, P> {}
+impl<P> Copy for SubmitBuilder<'_, P> {}
 
-impl<'p, P: Clocked> Submit<'p, P> {
+impl<'p, P: Clocked> SubmitBuilder<'p, P> {
     #[inline]
     pub(super) fn new(pool: &'p P) -> Self {
-        let spec = Spec::DEFAULT;
+        let options = TaskOptions::DEFAULT;
         let limit = None;
-        Self { pool, spec, limit }
+        Self { pool, options, limit }
     }
 
     /// Makes the membership of one more task, if its group has a limit.
@@ -83,14 +119,14 @@ impl<'p, P: Clocked> Submit<'p, P> {
 
     /// Sets the priority of the tasks.
     pub fn priority(mut self, priority: Priority) -> Self {
-        self.spec.priority = priority;
+        self.options.priority = priority;
         self
     }
 
     /// Sets the weight of each task, which counts against the [`queue_weight`](super::Builder::queue_weight); 0 counts
     /// as 1.
     pub fn weight(mut self, weight: u32) -> Self {
-        self.spec.weight = weight.max(1);
+        self.options.weight = weight.max(1);
         self
     }
 
@@ -98,15 +134,15 @@ impl<'p, P: Clocked> Submit<'p, P> {
     /// [`TaskError::Expired`](super::TaskError::Expired), when its turn comes.
     pub fn deadline(mut self, within: Duration) -> Self {
         let clock = self.pool.clock();
-        self.spec.deadline = Some(clock.after(clock.now(), within));
-        self.spec.plain = false;
+        self.options.deadline = Some(clock.after(clock.now(), within));
+        self.options.plain = false;
         self
     }
 
     /// Sets the ask that the policy of [`admit_by`](super::Builder::admit_by) is asked for; one call unless set.
     pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
-        self.spec.ask = ask.into();
-        self.spec.plain = false;
+        self.options.ask = ask.into();
+        self.options.plain = false;
         self
     }
 }

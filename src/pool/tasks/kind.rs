@@ -3,8 +3,8 @@
 use super::cell::Run;
 use super::entry::{Entry, UnstartedTask};
 use super::runner;
-use crate::pool::engine::core::{Engine, Kind};
 use crate::pool::engine::queue::{Key, Queue};
+use crate::pool::engine::scheduler::{Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Phase, State, TaskQueue};
 use crate::pool::engine::waits::{Held, Home};
@@ -122,7 +122,7 @@ impl Core {
         })
     }
 
-    /// Ends a queued task. Returns false when it is not queued.
+    /// Termination a queued task. Returns false when it is not queued.
     pub(super) fn cancel(self: &Arc<Self>, key: Key) -> bool {
         let entry = self.transition(|state, acts| {
             let entry = state.remove(key, acts);

@@ -1,12 +1,12 @@
 //! Groups of fallible tasks: the first error keeps the rest from starting.
 
-use super::engine::group_limit::GroupLimit;
-use super::error::{Failed, PoolError, Rejected, TaskError};
-use super::face::Pool;
 use super::handle::ScopedJoinHandle;
-use super::members::{Abort, Member, Members, Ran, Results, StopFlag, in_order};
-use super::park::block_on;
-use super::wishes::Submit;
+use super::pool::Pool;
+use crate::pool::engine::group_limit::GroupLimit;
+use crate::pool::error::{GroupError, PoolError, SubmitError, TaskError};
+use crate::pool::park::block_on;
+use crate::pool::task_options::SubmitBuilder;
+use crate::pool::task_set::{Abort, Member, Ran, Results, StopFlag, TaskSet, in_order};
 use crate::sync::shim::Mutex;
 use std::fmt;
 use std::future::poll_fn;
@@ -45,9 +45,9 @@ use std::task::{Context, Poll, Waker};
 /// ```
 #[must_use = "a group that is dropped cancels its tasks"]
 pub struct Group<'p, 'j, T: Send, E: Send> {
-    submit: Submit<'p, Pool<'j>>,
+    submit: SubmitBuilder<'p, Pool<'j>>,
     limit: Option<Arc<GroupLimit>>,
-    members: Members<ScopedJoinHandle<'j, Ran<T, E>>>,
+    set: TaskSet<ScopedJoinHandle<'j, Ran<T, E>>>,
 }
 
 enum Help<T, E> {
@@ -72,17 +72,17 @@ impl<T: Send> Member for ScopedJoinHandle<'_, T> {
 impl<'j> Pool<'j> {
     /// Creates a group of fallible tasks.
     pub fn group<T: Send, E: Send>(&self) -> Group<'_, 'j, T, E> {
-        Submit::new(self).group()
+        SubmitBuilder::new(self).group()
     }
 }
 
-impl<'p, 'j> Submit<'p, Pool<'j>> {
+impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     /// Creates a group of fallible tasks with these options.
     pub fn group<T: Send, E: Send>(self) -> Group<'p, 'j, T, E> {
         Group {
             submit: self,
             limit: None,
-            members: Members::new(),
+            set: TaskSet::new(),
         }
     }
 }
@@ -90,13 +90,13 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     /// Keeps an error of a task submitted from now on from cancelling other tasks.
     pub fn keep_going(mut self) -> Self {
-        self.members.keep_going();
+        self.set.keep_going();
         self
     }
 
     /// Runs at most `limit` tasks of the group at once, of those submitted from now on. The others wait in the queue, and the
     /// tasks behind them overtake them. A task counts against the limit until it ends, even while it waits for another task.
-    /// The limit does not bind a task that the pool has returned as [`Unstarted`](super::Unstarted).
+    /// The limit does not bind a task that the pool has returned as [`Unstarted`](crate::pool::Unstarted).
     ///
     /// **Deadlock**: a task of the group that waits for another task of the group may itself fill the limit that the other needs.
     ///
@@ -129,78 +129,78 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
         }
         self.limit = Some(GroupLimit::new(limit));
         // Entries must keep their membership.
-        self.submit.spec.plain = false;
+        self.submit.options.plain = false;
         Ok(self)
     }
 
     /// Returns a flag by which tasks see that they should stop.
     pub fn stop_flag(&self) -> StopFlag {
-        self.members.stop_flag()
+        self.set.stop_flag()
     }
 
-    /// Submits a task, and returns its number, counted from zero. Handles a full queue like [`Submit::submit`].
+    /// Submits a task, and returns its number, counted from zero. Handles a full queue like [`SubmitBuilder::submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task. Its number is not used again.
-    pub fn submit<F>(&mut self, task: F) -> Result<usize, Rejected<F>>
+    /// [`SubmitError`], with the task. Its number is not used again.
+    pub fn submit<F>(&mut self, task: F) -> Result<usize, SubmitError<F>>
     where
         F: FnOnce() -> Result<T, E> + Send + 'j,
         T: 'j,
         E: 'j,
     {
-        let (id, notice) = self.members.announce();
+        let (id, notice) = self.set.announce();
         // Shared, to return the task if the pool does not take it.
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
         let limit = self.limit.as_ref();
-        let submitted = Submit { limit, ..self.submit }.submit(move || {
+        let submitted = SubmitBuilder { limit, ..self.submit }.submit(move || {
             let task = take.lock().take()?;
             notice.run(task)
         });
         match submitted {
             Ok(handle) => {
-                self.members.enter(id, handle);
+                self.set.enter(id, handle);
                 Ok(id)
             }
-            Err(Rejected { task: wrapper, reason }) => {
+            Err(SubmitError { task: wrapper, reason }) => {
                 let task = held.lock().take().expect("the task has not run");
                 drop(wrapper);
-                Err(Rejected { task, reason })
+                Err(SubmitError { task, reason })
             }
         }
     }
 
     /// Returns the number of outstanding results.
     pub fn len(&self) -> usize {
-        self.members.len()
+        self.set.len()
     }
 
     /// Returns true when no result is outstanding.
     pub fn is_empty(&self) -> bool {
-        self.members.len() == 0
+        self.set.len() == 0
     }
 
     /// Cancels the tasks that have not started.
     pub fn cancel(&mut self) {
-        self.members.cancel();
+        self.set.cancel();
     }
 
     /// Polls for the next task that has ended, and returns its number and result; `Ready(None)` if none is outstanding.
     #[allow(clippy::type_complexity)]
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, Failed<E>>)>> {
-        while self.members.len() > 0 {
-            match self.members.poll_ended(cx.waker()) {
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, Result<T, GroupError<E>>)>> {
+        while self.set.len() > 0 {
+            match self.set.poll_ended(cx.waker()) {
                 // It ends within a few instructions.
                 Poll::Ready((id, Some(handle))) => {
-                    if let Some((_, Some(first))) = self.members.first() {
+                    if let Some((_, Some(first))) = self.set.first() {
                         first.leave();
                     }
-                    return Poll::Ready(Some((id, self.members.ended(handle.take_result()))));
+                    return Poll::Ready(Some((id, self.set.ended(handle.take_result()))));
                 }
                 Poll::Ready((_, None)) => {}
                 Poll::Pending => match self.help(cx.waker()) {
                     Help::Again => {}
-                    Help::Ended(id, outcome) => return Poll::Ready(Some((id, self.members.ended(outcome)))),
+                    Help::Ended(id, outcome) => return Poll::Ready(Some((id, self.set.ended(outcome)))),
                     Help::Wait => return Poll::Pending,
                 },
             }
@@ -210,7 +210,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
 
     /// Runs one task of the group inline, or waits for it. A task of a pool lends its slot while it waits.
     fn help(&mut self, waker: &Waker) -> Help<T, E> {
-        while let Some((_, member)) = self.members.first_to_help() {
+        while let Some((_, member)) = self.set.first_to_help() {
             if let Some(handle) = member {
                 if handle.help() {
                     return Help::Again;
@@ -219,9 +219,9 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
                     break;
                 }
             }
-            self.members.pass();
+            self.set.pass();
         }
-        let Some((id, member)) = self.members.first() else {
+        let Some((id, member)) = self.set.first() else {
             return Help::Wait;
         };
         let Some(Poll::Ready(outcome)) = member.as_mut().map(|handle| handle.poll_join(waker)) else {
@@ -236,12 +236,12 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
 
     /// Waits for the next task that ends, and returns its number and result; `None` if none is outstanding.
     #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
+    pub fn next(&mut self) -> Option<(usize, Result<T, GroupError<E>>)> {
         block_on(None, |waker| self.poll_next(&mut Context::from_waker(waker))).flatten()
     }
 
     /// Waits like [`next`](Self::next), without blocking the thread.
-    pub async fn next_async(&mut self) -> Option<(usize, Result<T, Failed<E>>)> {
+    pub async fn next_async(&mut self) -> Option<(usize, Result<T, GroupError<E>>)> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
@@ -249,7 +249,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     ///
     /// # Errors
     /// The first failure, in order of time. It cancelled the tasks that had not started.
-    pub fn join(mut self) -> Result<Vec<T>, Failed<E>> {
+    pub fn join(mut self) -> Result<Vec<T>, GroupError<E>> {
         let mut results = Results::default();
         while let Some((id, result)) = self.next() {
             results.note(id, result);
@@ -264,7 +264,7 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     ///
     /// # Cancel safety
     /// Dropping the future drops the group.
-    pub async fn join_async(mut self) -> Result<Vec<T>, Failed<E>> {
+    pub async fn join_async(mut self) -> Result<Vec<T>, GroupError<E>> {
         let mut results = Results::default();
         while let Some((id, result)) = self.next_async().await {
             results.note(id, result);
@@ -273,13 +273,13 @@ impl<'j, T: Send, E: Send> Group<'_, 'j, T, E> {
     }
 
     /// Waits until all have ended, and returns every outcome in the order of submission.
-    pub fn join_all(mut self) -> Vec<Result<T, Failed<E>>> {
+    pub fn join_all(mut self) -> Vec<Result<T, GroupError<E>>> {
         in_order(std::iter::from_fn(|| self.next()).collect())
     }
 }
 
 impl<T: Send, E: Send> fmt::Debug for Group<'_, '_, T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.members.fmt(f)
+        self.set.fmt(f)
     }
 }

@@ -1,19 +1,19 @@
 //! A pool of threads that lends each task a state: a connection, a parser, a buffer.
 
-use super::builder::Builder;
-use super::error::{PoolError, Rejected, TaskError};
-use super::face::WorkerPool;
+use super::builder::Threads;
 use super::handle::JoinHandle;
-use super::hooks::drop_quietly;
-use super::threads::Threads;
-use super::workers::MAX_WORKERS;
+use super::pool::WorkerPool;
+use crate::pool::builder::Builder;
+use crate::pool::error::{PoolError, SubmitError, TaskError};
+use crate::pool::hooks::drop_quietly;
+use crate::pool::workers::MAX_WORKERS;
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Builds a [`StatefulPool`]: see [`PoolBuilder::workers_with`](super::PoolBuilder::workers_with).
+/// Builds a [`StatefulPool`]: see [`PoolBuilder::workers_with`](crate::pool::PoolBuilder::workers_with).
 #[must_use = "a builder builds nothing by itself"]
 pub struct StatefulBuilder<S> {
     builder: Builder<Threads>,
@@ -59,7 +59,7 @@ impl<S: Send + 'static> StatefulBuilder<S> {
     /// Builds the pool and starts its minimum of threads. Makes no state.
     ///
     /// # Errors
-    /// As [`PoolBuilder::build`](super::PoolBuilder::build).
+    /// As [`PoolBuilder::build`](crate::pool::PoolBuilder::build).
     pub fn build(self) -> Result<StatefulPool<S>, PoolError> {
         let states = States {
             idle: Mutex::new(Vec::new()),
@@ -101,7 +101,7 @@ impl<S> States<S> {
     }
 }
 
-/// A [`WorkerPool`] that gives each task a state: see [`PoolBuilder::workers_with`](super::PoolBuilder::workers_with).
+/// A [`WorkerPool`] that gives each task a state: see [`PoolBuilder::workers_with`](crate::pool::PoolBuilder::workers_with).
 /// Dereferences to the `WorkerPool`. For methods that it does not have itself, [`with`](Self::with) makes a task that they take.
 ///
 /// ```
@@ -136,11 +136,11 @@ impl<S: Send + 'static> StatefulPool<S> {
     /// Submits like [`WorkerPool::submit`], with a state.
     ///
     /// # Errors
-    /// [`Rejected`], with the task as [`with`](Self::with) wraps it: the caller can run it.
+    /// [`SubmitError`], with the task as [`with`](Self::with) wraps it: the caller can run it.
     pub fn submit<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut S) -> T + Send + 'static,
-    ) -> Result<JoinHandle<T>, Rejected<impl FnOnce() -> T + Send + 'static>> {
+    ) -> Result<JoinHandle<T>, SubmitError<impl FnOnce() -> T + Send + 'static>> {
         self.pool.submit(self.with(task))
     }
 
@@ -151,7 +151,7 @@ impl<S: Send + 'static> StatefulPool<S> {
     pub fn try_submit<T: Send + 'static>(
         &self,
         task: impl FnOnce(&mut S) -> T + Send + 'static,
-    ) -> Result<JoinHandle<T>, Rejected<impl FnOnce() -> T + Send + 'static>> {
+    ) -> Result<JoinHandle<T>, SubmitError<impl FnOnce() -> T + Send + 'static>> {
         self.pool.try_submit(self.with(task))
     }
 
@@ -162,7 +162,7 @@ impl<S: Send + 'static> StatefulPool<S> {
     pub fn execute(
         &self,
         task: impl FnOnce(&mut S) + Send + 'static,
-    ) -> Result<(), Rejected<impl FnOnce() + Send + 'static>> {
+    ) -> Result<(), SubmitError<impl FnOnce() + Send + 'static>> {
         self.pool.execute(self.with(task))
     }
 

@@ -5,7 +5,7 @@
 //! pool's lock for new ones. From there it moves into the injector. Each submission takes the memory of two tasks under the injector's
 //! lock, and frees it afterwards.
 
-use super::entry::Left;
+use super::entry::DeferredFree;
 
 /// The maximum number of items behind the pool's lock, and again in the injector. Workers free the excess.
 const MOST: usize = 128;
@@ -16,12 +16,12 @@ const SMALL: usize = 256;
 
 /// The items of one worker.
 #[derive(Default)]
-pub(super) struct Gathered<'j>(Vec<Left<'j>>);
+pub(in crate::pool) struct GatheredFrees<'j>(Vec<DeferredFree<'j>>);
 
-impl<'j> Gathered<'j> {
+impl<'j> GatheredFrees<'j> {
     /// Adds the memory of a task that has run. Frees memory, so callers hold no lock.
     #[inline]
-    pub(super) fn add(&mut self, left: Left<'j>) {
+    pub(in crate::pool) fn add(&mut self, left: DeferredFree<'j>) {
         if self.0.len() == GATHERED {
             self.0.clear();
         }
@@ -33,28 +33,28 @@ impl<'j> Gathered<'j> {
 
 /// The items of the whole pool.
 #[derive(Default)]
-pub(super) struct Spent<'j>(Vec<Left<'j>>);
+pub(in crate::pool) struct DeferredFrees<'j>(Vec<DeferredFree<'j>>);
 
-impl<'j> Spent<'j> {
+impl<'j> DeferredFrees<'j> {
     /// Takes over as many items as fit.
-    pub(super) fn take_over(&mut self, gathered: &mut Gathered<'j>) {
+    pub(in crate::pool) fn take_over(&mut self, gathered: &mut GatheredFrees<'j>) {
         let fit = gathered.0.len().min(MOST - self.0.len());
         self.0.extend(gathered.0.drain(..fit));
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::pool) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Takes out two items, which one submission frees after it has released the lock.
     #[inline]
     #[must_use]
-    pub(super) fn two(&mut self) -> [Option<Left<'j>>; 2] {
+    pub(in crate::pool) fn two(&mut self) -> [Option<DeferredFree<'j>>; 2] {
         [self.0.pop(), self.0.pop()]
     }
 
     /// Takes out `2 * n` items, which the submission of `n` tasks frees after it has released the lock.
-    pub(super) fn many(&mut self, n: usize) -> impl Iterator<Item = Left<'j>> {
+    pub(in crate::pool) fn many(&mut self, n: usize) -> impl Iterator<Item = DeferredFree<'j>> {
         let rest = self.0.len().saturating_sub(2 * n);
         self.0.drain(rest..)
     }
@@ -64,17 +64,17 @@ impl<'j> Spent<'j> {
 mod tests {
     use super::*;
     use crate::pool::caller::Caller;
-    use crate::pool::entry::Entry;
-    use crate::pool::wishes::Spec;
+    use crate::pool::task_options::TaskOptions;
+    use crate::pool::threads::entry::Entry;
 
-    fn ran<'j>(task: impl FnOnce() + Send + 'j) -> Left<'j> {
-        let (_, left) = Entry::own(Caller::current(), task, &Spec::DEFAULT).run_and_leave(&mut |_| ());
+    fn ran<'j>(task: impl FnOnce() + Send + 'j) -> DeferredFree<'j> {
+        let (_, left) = Entry::own(Caller::current(), task, &TaskOptions::DEFAULT).run_and_leave(&mut |_| ());
         left.expect("the closure is too large for the entry")
     }
 
     #[test]
     fn deferred_frees_are_bounded_and_exclude_large_items() {
-        let (mut gathered, mut spent) = (Gathered::default(), Spent::default());
+        let (mut gathered, mut deferred) = (GatheredFrees::default(), DeferredFrees::default());
         let (large, small) = ([0u8; SMALL], [0u8; SMALL - 1]);
         gathered.add(ran(move || _ = std::hint::black_box(large)));
         assert_eq!(gathered.0.len(), 0);
@@ -89,22 +89,22 @@ mod tests {
         for n in 1..=MOST + 1 {
             gathered.add(ran(move || _ = std::hint::black_box(small)));
             gathered.0.truncate(1);
-            spent.take_over(&mut gathered);
-            assert_eq!(spent.0.len(), n.min(MOST));
+            deferred.take_over(&mut gathered);
+            assert_eq!(deferred.0.len(), n.min(MOST));
         }
         assert_eq!(gathered.0.len(), 1);
     }
 
     #[test]
     fn each_submission_frees_two_items() {
-        let mut spent = Spent::default();
-        let mut gathered = Gathered::default();
+        let mut deferred = DeferredFrees::default();
+        let mut gathered = GatheredFrees::default();
         let large = [0u8; 100];
         (0..7).for_each(|_| gathered.add(ran(move || _ = std::hint::black_box(large))));
-        spent.take_over(&mut gathered);
-        assert_eq!(spent.many(2).count(), 4);
-        assert_eq!(spent.two().iter().flatten().count(), 2);
-        assert_eq!(spent.two().iter().flatten().count(), 1);
-        assert_eq!(spent.many(1).count(), 0);
+        deferred.take_over(&mut gathered);
+        assert_eq!(deferred.many(2).count(), 4);
+        assert_eq!(deferred.two().iter().flatten().count(), 2);
+        assert_eq!(deferred.two().iter().flatten().count(), 1);
+        assert_eq!(deferred.many(1).count(), 0);
     }
 }

@@ -1,26 +1,23 @@
 //! Pools of threads.
 
-use super::core::Core;
-use super::end_wait::EndWait;
-use super::engine::waits::is_inside;
-use super::entry::Priority;
-use super::error::{PoolError, Rejected, TaskError};
+use super::builder::PoolBuilder;
 use super::handle::ScopedJoinHandle;
-use super::park::block_on;
-use super::shutdown::Report;
-use super::stats::PoolStats;
-use super::threads::PoolBuilder;
-use super::wishes::{Clocked, Submit};
-use super::workers::Workers;
+use super::kind::Core;
+use super::report::Report;
+use crate::pool::engine::waits::is_inside;
+use crate::pool::error::{PoolError, SubmitError, TaskError};
+use crate::pool::park::block_on;
+use crate::pool::stats::PoolStats;
+use crate::pool::task_options::Priority;
+use crate::pool::task_options::{Clocked, SubmitBuilder};
+use crate::pool::termination::TerminationWait;
+use crate::pool::workers::Workers;
 use crate::time::Clock;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The maximum number of tasks that a queue may hold.
-pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
 
 /// Closes the pool when the last clone is dropped.
 struct Owner<'j> {
@@ -86,45 +83,45 @@ impl WorkerPool {
 }
 
 impl<'j> Pool<'j> {
-    pub(super) fn new(core: Arc<Core<'j>>) -> Self {
+    pub(in crate::pool) fn new(core: Arc<Core<'j>>) -> Self {
         let owner = Arc::new(Owner { core });
         Self { owner }
     }
 
-    pub(super) fn core(&self) -> &Arc<Core<'j>> {
+    pub(in crate::pool) fn core(&self) -> &Arc<Core<'j>> {
         &self.owner.core
     }
 
-    fn plain(&self) -> Submit<'_, Self> {
-        Submit::new(self)
+    fn plain(&self) -> SubmitBuilder<'_, Self> {
+        SubmitBuilder::new(self)
     }
 
     /// Submits tasks with this priority.
-    pub fn priority(&self, priority: Priority) -> Submit<'_, Self> {
+    pub fn priority(&self, priority: Priority) -> SubmitBuilder<'_, Self> {
         self.plain().priority(priority)
     }
 
-    /// Submits tasks with this weight, in a queue that is bounded by [`queue_weight`](super::Builder::queue_weight).
-    pub fn weight(&self, weight: u32) -> Submit<'_, Self> {
+    /// Submits tasks with this weight, in a queue that is bounded by [`queue_weight`](crate::pool::Builder::queue_weight).
+    pub fn weight(&self, weight: u32) -> SubmitBuilder<'_, Self> {
         self.plain().weight(weight)
     }
 
     /// Submits tasks that expire unless they start within this time from now.
-    pub fn deadline(&self, within: Duration) -> Submit<'_, Self> {
+    pub fn deadline(&self, within: Duration) -> SubmitBuilder<'_, Self> {
         self.plain().deadline(within)
     }
 
-    /// Submits tasks with this ask of the policy of [`admit_by`](super::Builder::admit_by).
-    pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> Submit<'_, Self> {
+    /// Submits tasks with this ask of the policy of [`admit_by`](crate::pool::Builder::admit_by).
+    pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> SubmitBuilder<'_, Self> {
         self.plain().ask(ask)
     }
 
-    /// See [`Submit::submit`].
+    /// See [`SubmitBuilder::submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
+    /// [`SubmitError`], with the task.
     #[inline]
-    pub fn submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    pub fn submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -132,12 +129,12 @@ impl<'j> Pool<'j> {
         self.plain().submit(task)
     }
 
-    /// See [`Submit::try_submit`].
+    /// See [`SubmitBuilder::try_submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
+    /// [`SubmitError`], with the task.
     #[inline]
-    pub fn try_submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    pub fn try_submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -145,11 +142,11 @@ impl<'j> Pool<'j> {
         self.plain().try_submit(task)
     }
 
-    /// See [`Submit::submit_timeout`].
+    /// See [`SubmitBuilder::submit_timeout`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
-    pub fn submit_timeout<T, F>(&self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    /// [`SubmitError`], with the task.
+    pub fn submit_timeout<T, F>(&self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -157,14 +154,14 @@ impl<'j> Pool<'j> {
         self.plain().submit_timeout(task, patience)
     }
 
-    /// See [`Submit::submit_async`].
+    /// See [`SubmitBuilder::submit_async`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
+    /// [`SubmitError`], with the task.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task; it has not run.
-    pub async fn submit_async<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    pub async fn submit_async<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -172,14 +169,14 @@ impl<'j> Pool<'j> {
         self.plain().submit_async(task).await
     }
 
-    /// See [`Submit::submit_all`].
+    /// See [`SubmitBuilder::submit_all`].
     ///
     /// # Errors
-    /// [`Rejected`], with each task that the pool did not take.
+    /// [`SubmitError`], with each task that the pool did not take.
     pub fn submit_all<T, F>(
         &self,
         tasks: impl IntoIterator<Item = F>,
-    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<Rejected<F>>)
+    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<SubmitError<F>>)
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -187,20 +184,20 @@ impl<'j> Pool<'j> {
         self.plain().submit_all(tasks)
     }
 
-    /// See [`Submit::execute`].
+    /// See [`SubmitBuilder::execute`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
+    /// [`SubmitError`], with the task.
     #[inline]
-    pub fn execute<F>(&self, task: F) -> Result<(), Rejected<F>>
+    pub fn execute<F>(&self, task: F) -> Result<(), SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
         self.plain().execute(task)
     }
 
-    /// See [`Submit::execute_all`].
-    pub fn execute_all<F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<Rejected<F>>
+    /// See [`SubmitBuilder::execute_all`].
+    pub fn execute_all<F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
@@ -224,7 +221,7 @@ impl<'j> Pool<'j> {
 
     /// Changes the number of tasks that run at once, immediately: a number, or a range for an elastic pool. If more tasks
     /// run than the new limit, no task starts until enough have ended. Also sets the limit of the
-    /// [slots](super::Builder::slots) that the pool was given.
+    /// [slots](crate::pool::Builder::slots) that the pool was given.
     ///
     /// # Errors
     /// [`PoolError`]: an invalid number changes nothing. If a thread could not be started, the new bounds hold, and the next
@@ -249,7 +246,7 @@ impl<'j> Pool<'j> {
         if is_inside(&**self.core()) {
             return false;
         }
-        let mut wait = EndWait::of(self.core());
+        let mut wait = TerminationWait::of(self.core());
         block_on(patience, |waker| wait.poll_idle(waker)).is_some()
     }
 
@@ -265,7 +262,7 @@ impl<'j> Pool<'j> {
     pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
         self.core().close();
         if !is_inside(&**self.core()) {
-            let mut wait = EndWait::of(self.core());
+            let mut wait = TerminationWait::of(self.core());
             let _ = block_on(Some(deadline), |waker| wait.poll(waker));
         }
         self.abort()
@@ -321,12 +318,12 @@ pub struct Scoped<'scope, 'env: 'scope> {
 }
 
 impl<'scope, 'env> Scoped<'scope, 'env> {
-    pub(super) fn new(pool: Pool<'scope>) -> Self {
+    pub(in crate::pool) fn new(pool: Pool<'scope>) -> Self {
         Self { pool, env: PhantomData }
     }
 
     /// Runs the body, and ends the pool even if the body panics: otherwise its threads would never end.
-    pub(super) fn run<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
+    pub(in crate::pool) fn run<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
         struct EndOnPanic<'a, 'j>(&'a Pool<'j>);
         impl Drop for EndOnPanic<'_, '_> {
             fn drop(&mut self) {

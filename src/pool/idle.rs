@@ -12,7 +12,7 @@ pub(super) struct Wait {
 }
 
 #[derive(Default)]
-pub(super) struct Quiet {
+pub(super) struct Idleness {
     /// Accepted tasks that have neither ended nor been taken out, including ended ones that workers have not reported
     /// yet.
     unfinished: usize,
@@ -23,7 +23,7 @@ pub(super) struct Quiet {
     next_key: u64,
 }
 
-impl Quiet {
+impl Idleness {
     pub(super) fn unfinished(&self) -> usize {
         self.unfinished
     }
@@ -34,18 +34,18 @@ impl Quiet {
     }
 
     /// Counts ended tasks. Adds the wakers to wake after the lock to `told`.
-    pub(super) fn finished(&mut self, tasks: usize, told: &mut Vec<Waker>) {
+    pub(super) fn finished(&mut self, tasks: usize, local_stats: &mut Vec<Waker>) {
         debug_assert!(tasks <= self.unfinished, "{tasks} ended of {}", self.unfinished);
         self.unfinished = self.unfinished.saturating_sub(tasks);
         if tasks > 0 && self.unfinished == 0 {
             self.epoch += 1;
-            self.tell(told);
+            self.tell(local_stats);
         }
     }
 
     /// Adds all wakers to `told`: every waiter looks again.
-    pub(super) fn tell(&mut self, told: &mut Vec<Waker>) {
-        told.extend(std::mem::take(&mut self.waiting).into_values());
+    pub(super) fn tell(&mut self, local_stats: &mut Vec<Waker>) {
+        local_stats.extend(std::mem::take(&mut self.waiting).into_values());
     }
 
     /// Ready once all accepted tasks have ended at one moment since the first look. Otherwise registers `waker`, and
@@ -93,31 +93,32 @@ mod tests {
     /// Given a waiter, when all tasks have ended and another begins before the next look, then that idle moment counts.
     #[test]
     fn an_idle_moment_counts_after_it_is_over() {
-        let (mut quiet, mut wait, mut told) = (Quiet::default(), Wait::default(), Vec::new());
-        quiet.begun(2);
+        let (mut idleness, mut wait, mut local_stats) = (Idleness::default(), Wait::default(), Vec::new());
+        idleness.begun(2);
         let waker = || Waker::noop().clone();
-        let mut look = |quiet: &mut Quiet| quiet.poll_idle(&mut wait, &mut Some(waker())).is_ready();
-        assert!(!look(&mut quiet));
-        quiet.finished(1, &mut told);
-        assert_eq!((look(&mut quiet), told.len()), (false, 0));
-        quiet.finished(1, &mut told);
-        quiet.begun(1);
-        assert_eq!((look(&mut quiet), told.len()), (true, 1));
+        let mut look = |idleness: &mut Idleness| idleness.poll_idle(&mut wait, &mut Some(waker())).is_ready();
+        assert!(!look(&mut idleness));
+        idleness.finished(1, &mut local_stats);
+        assert_eq!((look(&mut idleness), local_stats.len()), (false, 0));
+        idleness.finished(1, &mut local_stats);
+        idleness.begun(1);
+        assert_eq!((look(&mut idleness), local_stats.len()), (true, 1));
         let mut wait = Wait::default();
-        let mut ends = |quiet: &mut Quiet, gone| quiet.poll_gone(&mut wait, gone, &mut Some(waker())).is_ready();
-        assert!(!ends(&mut quiet, true));
-        quiet.finished(1, &mut told);
-        assert!(!ends(&mut quiet, false) && ends(&mut quiet, true));
+        let mut ends =
+            |idleness: &mut Idleness, gone| idleness.poll_gone(&mut wait, gone, &mut Some(waker())).is_ready();
+        assert!(!ends(&mut idleness, true));
+        idleness.finished(1, &mut local_stats);
+        assert!(!ends(&mut idleness, false) && ends(&mut idleness, true));
     }
 
     /// Given a pool that is never idle, when other waits begin and are cancelled, then none leaves a waker, and the
     /// remaining waiter is woken.
     #[test]
     fn a_cancelled_wait_leaves_no_waker() {
-        let (mut quiet, mut stays, mut told) = (Quiet::default(), Wait::default(), Vec::new());
-        quiet.begun(1);
+        let (mut idleness, mut stays, mut local_stats) = (Idleness::default(), Wait::default(), Vec::new());
+        idleness.begun(1);
         assert!(
-            quiet
+            idleness
                 .poll_idle(&mut stays, &mut Some(Waker::noop().clone()))
                 .is_pending()
         );
@@ -126,16 +127,16 @@ mod tests {
             for again in [false, true] {
                 let mut waker = Some(Waker::noop().clone());
                 let polled = match n % 2 {
-                    0 => quiet.poll_idle(&mut wait, &mut waker),
-                    _ => quiet.poll_gone(&mut wait, true, &mut waker),
+                    0 => idleness.poll_idle(&mut wait, &mut waker),
+                    _ => idleness.poll_gone(&mut wait, true, &mut waker),
                 };
                 assert!(polled.is_pending());
-                assert_eq!((waker.is_some(), quiet.waiting.len()), (again, 2));
+                assert_eq!((waker.is_some(), idleness.waiting.len()), (again, 2));
             }
-            assert!(quiet.leave(&mut wait).is_some() && quiet.leave(&mut wait).is_none());
-            assert_eq!(quiet.waiting.len(), 1);
+            assert!(idleness.leave(&mut wait).is_some() && idleness.leave(&mut wait).is_none());
+            assert_eq!(idleness.waiting.len(), 1);
         }
-        quiet.finished(1, &mut told);
-        assert_eq!((told.len(), quiet.leave(&mut stays).is_none()), (1, true));
+        idleness.finished(1, &mut local_stats);
+        assert_eq!((local_stats.len(), idleness.leave(&mut stays).is_none()), (1, true));
     }
 }

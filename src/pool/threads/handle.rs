@@ -1,13 +1,14 @@
 //! Task handles: the result, as a future or by blocking, and cancellation.
 
-use super::cell::Job;
-use super::core::Core;
-use super::engine::group_limit::Membership;
-use super::engine::waits::{Inlined, Under, Wait, Waiter, current};
-use super::entry::{Entry, Wishes};
-use super::error::TaskError;
-use super::park::block_on;
-use super::wishes::Spec;
+use super::entry::Entry;
+use super::kind::Core;
+use crate::pool::cell::Job;
+use crate::pool::engine::group_limit::Membership;
+use crate::pool::engine::waits::{Inlined, Under, Wait, Waiter, current};
+use crate::pool::error::TaskError;
+use crate::pool::park::block_on;
+use crate::pool::task_options::RareOptions;
+use crate::pool::task_options::TaskOptions;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,14 +22,14 @@ use std::time::Duration;
 /// threads beyond the limit. [`join`](Self::join) runs a queued task of the same pool inline, on the waiter's thread, at most 16 deep,
 /// unless the task's group has a limit. So tasks may submit tasks and wait for them, across pools, and in pools of one worker.
 ///
-/// A pool does not lend permits: those of a [policy](super::Builder::admit_by), and [slots](super::Builder::slots) that the pool was
+/// A pool does not lend permits: those of a [policy](crate::pool::Builder::admit_by), and [slots](crate::pool::Builder::slots) that the pool was
 /// given. A wait ends at once with [`TaskError::WouldDeadlock`] if the awaited task needs a permit that the waiter holds, or that a task
 /// which waits for the waiter holds. It does so whether a permit is free or not. If as many tasks wait as there are slots and 255 more, the
 /// next wait ends with [`TaskError::TooManyParked`]. In both cases the awaited task continues, and a handle that was polled, or
 /// [joined](Self::join_by_ref), by reference is unchanged.
 ///
 /// **Deadlock**: a pool detects only waits for handles. It does not detect a cycle of tasks on threads that wait for each other by
-/// handles that were passed on. A task of a [scope](super::PoolBuilder::scope) keeps its slot while it waits for a task of another pool.
+/// handles that were passed on. A task of a [scope](crate::pool::PoolBuilder::scope) keeps its slot while it waits for a task of another pool.
 ///
 /// # Cancel safety
 /// Polling can stop at any time: the task keeps its result until a caller takes it.
@@ -39,39 +40,39 @@ use std::time::Duration;
 pub struct ScopedJoinHandle<'j, T> {
     cell: Arc<dyn Job<T> + 'j>,
     core: Arc<Core<'j>>,
-    wishes: Option<Box<Wishes>>,
+    rare: Option<Box<RareOptions>>,
     wait: Option<Wait<Core<'j>>>,
 }
 
-/// The handle to a task of a [`WorkerPool`](super::WorkerPool).
+/// The handle to a task of a [`WorkerPool`](crate::pool::WorkerPool).
 pub type JoinHandle<T> = ScopedJoinHandle<'static, T>;
 
 impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     #[inline]
-    pub(super) fn new(
+    pub(in crate::pool) fn new(
         cell: Arc<dyn Job<T> + 'j>,
         core: Arc<Core<'j>>,
-        spec: &Spec,
+        options: &TaskOptions,
         member: Option<&Arc<Membership>>,
     ) -> Self {
         Self {
             cell,
             core,
-            wishes: (!spec.plain).then(|| Box::new(Wishes::of(spec, member))),
+            rare: (!options.plain).then(|| Box::new(RareOptions::of(options, member))),
             wait: None,
         }
     }
 
     /// Runs the task inline, in its waiter, if the task is queued and needs only a slot. Returns whether it ran or expired.
-    pub(super) fn help(&self) -> bool {
-        let is_member = self.wishes.as_ref().is_some_and(|wishes| wishes.member.is_some());
+    pub(in crate::pool) fn help(&self) -> bool {
+        let is_member = self.rare.as_ref().is_some_and(|rare| rare.member.is_some());
         if self.core.settings.admission.is_gated() || is_member || !self.cell.is_queued() {
             return false;
         }
         let Some(inlined) = Inlined::enter(&*self.core) else {
             return false;
         };
-        let deadline = self.wishes.as_ref().and_then(|wishes| wishes.deadline);
+        let deadline = self.rare.as_ref().and_then(|rare| rare.deadline);
         if deadline.is_some_and(|deadline| self.core.settings.clock.now() > deadline) {
             if self.cell.refuse(TaskError::Expired) {
                 self.core.note_dead(|state| state.stats.expired += 1);
@@ -87,25 +88,30 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
         true
     }
 
-    /// Ends the wait: a lent slot is no longer lent for it.
-    pub(super) fn leave(&mut self) {
+    /// Termination the wait: a lent slot is no longer lent for it.
+    pub(in crate::pool) fn leave(&mut self) {
         self.wait = None;
     }
 
-    pub(super) fn is_queued(&self) -> bool {
+    pub(in crate::pool) fn is_queued(&self) -> bool {
         self.cell.is_queued()
     }
 
     /// Returns the task's second entry, under which it starts while it is awaited.
     fn awaited(&self) -> Option<Entry<'j>> {
-        let wishes = self.wishes.as_deref().cloned();
+        let rare = self.rare.as_deref().cloned();
         let cell = Arc::clone(&self.cell) as _;
-        let entry = || Entry::awaited(cell, wishes.unwrap_or_else(|| Wishes::of(&Spec::DEFAULT, None)));
+        let entry = || {
+            Entry::awaited(
+                cell,
+                rare.unwrap_or_else(|| RareOptions::of(&TaskOptions::DEFAULT, None)),
+            )
+        };
         self.cell.is_queued().then(entry)
     }
 
     /// Polls for the result. A task of a pool lends its slot while it waits.
-    pub(super) fn poll_join(&mut self, waker: &Waker) -> Poll<Result<T, TaskError>> {
+    pub(in crate::pool) fn poll_join(&mut self, waker: &Waker) -> Poll<Result<T, TaskError>> {
         match Waiter::current(&*self.core) {
             Some(waiter) if self.wait.as_ref().is_some_and(|wait| wait.is_by(&waiter)) => {}
             Some(waiter) => {
@@ -134,7 +140,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     }
 
     /// Returns the result of a task that ends within a few instructions.
-    pub(super) fn take_result(self) -> Result<T, TaskError> {
+    pub(in crate::pool) fn take_result(self) -> Result<T, TaskError> {
         let result = block_on(None, |waker| self.cell.poll_result(waker));
         // An unbounded wait always returns a result.
         result.unwrap_or(Err(TaskError::Abandoned))
@@ -177,7 +183,7 @@ impl<'j, T: Send> ScopedJoinHandle<'j, T> {
     pub fn cancel(&self) -> bool {
         let ended = self.cell.refuse_aside(TaskError::Cancelled);
         if ended {
-            let member = self.wishes.as_ref().and_then(|wishes| wishes.member.as_deref());
+            let member = self.rare.as_ref().and_then(|rare| rare.member.as_deref());
             self.core
                 .note_dead(|state| member.into_iter().for_each(|member| state.member_left(member)));
         }

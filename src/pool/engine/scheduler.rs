@@ -7,14 +7,14 @@ use super::state::{Acts, Counts, Gone, Next, Phase, State, TaskQueue};
 use super::waits::{Held, Inside, Lends, Slot};
 use crate::core::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
-use crate::pool::apart::Apart;
-use crate::pool::end_wait::Ends;
+use crate::pool::cache_padded::CachePadded;
+use crate::pool::capacity::Capacity;
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
+use crate::pool::idle::Wait;
 use crate::pool::overflow::{Crowded, Overflow};
-use crate::pool::quiet::Wait;
-use crate::pool::room::Room;
 use crate::pool::stats::PoolStats;
+use crate::pool::termination::Termination;
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::{Clock, Instant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ use std::task::{Context, Poll, Waker};
 /// An entry in the queue of a pool.
 pub(in crate::pool) trait Entry {
     /// Returns the number of queue places that the entry takes, and its weight.
-    fn room(&self) -> (usize, u64);
+    fn capacity(&self) -> (usize, u64);
     fn ask(&self) -> Ask;
     fn deadline(&self) -> Option<Instant>;
     /// Returns true if the task has started through another entry, or has ended.
@@ -36,7 +36,7 @@ pub(in crate::pool) trait Entry {
     fn claim(&mut self) {}
     /// Returns the task's membership in its group, if the group has a limit.
     fn member(&self) -> Option<&Arc<Membership>>;
-    /// Ends the task without running it. Returns false if the task had already started or ended.
+    /// Termination the task without running it. Returns false if the task had already started or ended.
     fn refuse(self, why: TaskError) -> bool;
 }
 
@@ -76,8 +76,8 @@ pub(in crate::pool) struct Settings {
 }
 
 pub(in crate::pool) struct Engine<K: Kind> {
-    state: Apart<Mutex<State<K::TaskQueue>>>,
-    pub(in crate::pool) room: Room,
+    state: CachePadded<Mutex<State<K::TaskQueue>>>,
+    pub(in crate::pool) capacity: Capacity,
     pub(in crate::pool) settings: Settings,
     /// The permits that an admitted task holds, as last read from the policy.
     held: Mutex<Held>,
@@ -88,7 +88,13 @@ pub(in crate::pool) struct Engine<K: Kind> {
 type Admitted<E> = (E, bool, Ticket, Held);
 
 impl<K: Kind> Engine<K> {
-    pub(in crate::pool) fn new(queue: K::TaskQueue, limit: usize, room: Room, settings: Settings, kind: K) -> Self {
+    pub(in crate::pool) fn new(
+        queue: K::TaskQueue,
+        limit: usize,
+        capacity: Capacity,
+        settings: Settings,
+        kind: K,
+    ) -> Self {
         // Shared slots are the only slots of such a pool.
         let own = if settings.admission.slots.is_some() && !K::TaskQueue::THREADS {
             usize::MAX
@@ -96,8 +102,8 @@ impl<K: Kind> Engine<K> {
             limit
         };
         Self {
-            state: Apart::new(Mutex::new(State::new(queue, own, settings.admission.is_gated()))),
-            room,
+            state: CachePadded::new(Mutex::new(State::new(queue, own, settings.admission.is_gated()))),
+            capacity,
             held: Mutex::new(Arc::new([])),
             settings,
             kind,
@@ -132,7 +138,7 @@ impl<K: Kind> Engine<K> {
         for seat in acts.call {
             seat.call();
         }
-        for waker in acts.quiet {
+        for waker in acts.idleness {
             wake(Some(waker));
         }
         for seat in acts.start {
@@ -161,7 +167,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Ends dequeued tasks without running them. Returns the number of tasks that it ended.
+    /// Termination dequeued tasks without running them. Returns the number of tasks that it ended.
     pub(in crate::pool) fn refuse(
         &self,
         entries: impl IntoIterator<Item = K::Entry>,
@@ -177,11 +183,11 @@ impl<K: Kind> Engine<K> {
 
     /// Gives back the queue places and the weight of an entry that has left the queue.
     pub(in crate::pool) fn give_back(&self, entry: &K::Entry) {
-        let (places, weight) = entry.room();
-        self.room.give_back(places, weight);
+        let (places, weight) = entry.capacity();
+        self.capacity.give_back(places, weight);
     }
 
-    /// Ends tasks whose deadline has passed. The caller has already counted them.
+    /// Termination tasks whose deadline has passed. The caller has already counted them.
     #[cold]
     fn expire(self: &Arc<Self>, entries: Vec<K::Entry>) {
         self.refuse(entries, || TaskError::Expired);
@@ -327,7 +333,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Ends all queued tasks as abandoned.
+    /// Termination all queued tasks as abandoned.
     fn abandon(self: &Arc<Self>) {
         let entries = self.stop();
         let _aside = Inside::aside();
@@ -367,7 +373,7 @@ impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn close(self: &Arc<Self>) {
         self.kind.close();
         self.transition(State::close);
-        self.room.close();
+        self.capacity.close();
     }
 
     /// Stops the pool: removes all tasks that have not started, and starts no others.
@@ -379,7 +385,7 @@ impl<K: Kind> Engine<K> {
             state.stop(entries.len(), acts);
             entries
         });
-        self.room.close();
+        self.capacity.close();
         entries
     }
 
@@ -427,11 +433,11 @@ impl<K: Kind> Lends for Engine<K> {
     }
 }
 
-impl<K: Kind> Ends for Engine<K> {
+impl<K: Kind> Termination for Engine<K> {
     fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
         // The old waker comes back here, and is dropped after the lock.
         let mut waker = Some(waker.clone());
-        self.transition(|state, _| state.quiet.poll_idle(wait, &mut waker))
+        self.transition(|state, _| state.idleness.poll_idle(wait, &mut waker))
     }
 
     fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
@@ -439,12 +445,12 @@ impl<K: Kind> Ends for Engine<K> {
         let mut waker = Some(waker.clone());
         self.transition(|state, _| {
             let gone = !state.has_workers();
-            state.quiet.poll_gone(wait, gone, &mut waker)
+            state.idleness.poll_gone(wait, gone, &mut waker)
         })
     }
 
     fn leave(&self, wait: &mut Wait) {
-        let waker = self.look().quiet.leave(wait);
+        let waker = self.look().idleness.leave(wait);
         drop(waker);
     }
 }
@@ -452,8 +458,8 @@ impl<K: Kind> Ends for Engine<K> {
 impl<K: Kind> Crowded for Arc<Engine<K>> {
     type Entry = K::Entry;
 
-    fn room(&self) -> &Room {
-        &self.room
+    fn capacity(&self) -> &Capacity {
+        &self.capacity
     }
 
     fn overflow(&self) -> Overflow {

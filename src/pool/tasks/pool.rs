@@ -1,15 +1,15 @@
 //! Pools of async tasks.
 
 use super::builder::TaskPoolBuilder;
-use super::core::Core;
 use super::entry::UnstartedTask;
 use super::handle::TaskHandle;
-use crate::pool::end_wait::EndWait;
+use super::kind::Core;
 use crate::pool::engine::waits::is_inside;
-use crate::pool::entry::Priority;
-use crate::pool::error::{PoolError, Rejected, TaskError};
+use crate::pool::error::{PoolError, SubmitError, TaskError};
 use crate::pool::stats::PoolStats;
-use crate::pool::wishes::{Clocked, Submit};
+use crate::pool::task_options::Priority;
+use crate::pool::task_options::{Clocked, SubmitBuilder};
+use crate::pool::termination::TerminationWait;
 use crate::pool::workers::Workers;
 use crate::time::Clock;
 use std::fmt;
@@ -74,38 +74,38 @@ impl TaskPool {
         &self.0.core
     }
 
-    fn plain(&self) -> Submit<'_, Self> {
-        Submit::new(self)
+    fn plain(&self) -> SubmitBuilder<'_, Self> {
+        SubmitBuilder::new(self)
     }
 
     /// Submits tasks with this priority.
-    pub fn priority(&self, priority: Priority) -> Submit<'_, Self> {
+    pub fn priority(&self, priority: Priority) -> SubmitBuilder<'_, Self> {
         self.plain().priority(priority)
     }
 
     /// Submits tasks with this weight, in a queue that is bounded by weight.
-    pub fn weight(&self, weight: u32) -> Submit<'_, Self> {
+    pub fn weight(&self, weight: u32) -> SubmitBuilder<'_, Self> {
         self.plain().weight(weight)
     }
 
     /// Submits tasks that expire unless they start within this time from now.
-    pub fn deadline(&self, within: Duration) -> Submit<'_, Self> {
+    pub fn deadline(&self, within: Duration) -> SubmitBuilder<'_, Self> {
         self.plain().deadline(within)
     }
 
     /// Submits tasks with this ask of the pool's policy.
-    pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> Submit<'_, Self> {
+    pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> SubmitBuilder<'_, Self> {
         self.plain().ask(ask)
     }
 
-    /// See [`Submit::submit`].
+    /// See [`SubmitBuilder::submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
+    /// [`SubmitError`], with the task.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
+    pub async fn submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -113,11 +113,11 @@ impl TaskPool {
         self.plain().submit(task).await
     }
 
-    /// See [`Submit::submit_timeout`].
+    /// See [`SubmitBuilder::submit_timeout`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
-    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, Rejected<Fut>>
+    /// [`SubmitError`], with the task.
+    pub async fn submit_timeout<T, Fut>(&self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -125,11 +125,11 @@ impl TaskPool {
         self.plain().submit_timeout(task, patience).await
     }
 
-    /// See [`Submit::try_submit`].
+    /// See [`SubmitBuilder::try_submit`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
-    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
+    /// [`SubmitError`], with the task.
+    pub fn try_submit<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -137,14 +137,14 @@ impl TaskPool {
         self.plain().try_submit(task)
     }
 
-    /// See [`Submit::submit_all`].
+    /// See [`SubmitBuilder::submit_all`].
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the tasks that have not been queued.
     pub async fn submit_all<T, Fut>(
         &self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<TaskHandle<T>>, Vec<Rejected<Fut>>)
+    ) -> (Vec<TaskHandle<T>>, Vec<SubmitError<Fut>>)
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -152,11 +152,11 @@ impl TaskPool {
         self.plain().submit_all(tasks).await
     }
 
-    /// See [`Submit::submit_blocking`].
+    /// See [`SubmitBuilder::submit_blocking`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
-    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, Rejected<Fut>>
+    /// [`SubmitError`], with the task.
+    pub fn submit_blocking<T, Fut>(&self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
     where
         Fut: Future<Output = T> + Send + 'static,
         T: Send + 'static,
@@ -164,25 +164,25 @@ impl TaskPool {
         self.plain().submit_blocking(task)
     }
 
-    /// See [`Submit::execute`].
+    /// See [`SubmitBuilder::execute`].
     ///
     /// # Errors
-    /// [`Rejected`], with the task.
+    /// [`SubmitError`], with the task.
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn execute<Fut>(&self, task: Fut) -> Result<(), Rejected<Fut>>
+    pub async fn execute<Fut>(&self, task: Fut) -> Result<(), SubmitError<Fut>>
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
         self.plain().execute(task).await
     }
 
-    /// See [`Submit::execute_all`].
+    /// See [`SubmitBuilder::execute_all`].
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the tasks that have not been queued.
-    pub async fn execute_all<Fut>(&self, tasks: impl IntoIterator<Item = Fut>) -> Vec<Rejected<Fut>>
+    pub async fn execute_all<Fut>(&self, tasks: impl IntoIterator<Item = Fut>) -> Vec<SubmitError<Fut>>
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
@@ -227,7 +227,7 @@ impl TaskPool {
         if is_inside(&**self.core()) {
             return false;
         }
-        let mut wait = EndWait::of(self.core());
+        let mut wait = TerminationWait::of(self.core());
         poll_fn(|cx| wait.poll_idle(cx.waker())).await;
         true
     }
@@ -240,7 +240,7 @@ impl TaskPool {
         if is_inside(&**self.core()) {
             return false;
         }
-        let mut wait = EndWait::of(self.core());
+        let mut wait = TerminationWait::of(self.core());
         self.core().within(patience, |waker| wait.poll_idle(waker)).await
     }
 
@@ -257,7 +257,7 @@ impl TaskPool {
     pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
         self.core().close();
         if !is_inside(&**self.core()) {
-            let mut wait = EndWait::of(self.core());
+            let mut wait = TerminationWait::of(self.core());
             self.core().within(deadline, |waker| wait.poll(waker)).await;
         }
         self.report()
@@ -345,7 +345,7 @@ impl TaskReport {
         if is_inside(&*self.core) {
             return false;
         }
-        let mut wait = EndWait::of(&self.core);
+        let mut wait = TerminationWait::of(&self.core);
         poll_fn(|cx| wait.poll(cx.waker())).await;
         true
     }
@@ -358,7 +358,7 @@ impl TaskReport {
         if is_inside(&*self.core) {
             return false;
         }
-        let mut wait = EndWait::of(&self.core);
+        let mut wait = TerminationWait::of(&self.core);
         self.core.within(patience, |waker| wait.poll(waker)).await
     }
 }

@@ -3,50 +3,50 @@
 //!
 //! Lock order: the pool's, a local queue's, the injector's.
 
-use super::entry::{Entry, Left};
-use super::lanes::{Lanes, Ranked};
-use super::spent::Spent;
+use super::deferred_free::DeferredFrees;
+use super::entry::{DeferredFree, Entry};
+use super::priority_queue::{PriorityQueue, Ranked};
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 
-pub(super) struct Inbox<'j> {
+pub(in crate::pool) struct Injector<'j> {
     tray: Mutex<Tray<'j>>,
     /// A copy of the number of tasks, for readers without the lock.
     len: AtomicUsize,
 }
 
-pub(super) struct Tray<'j> {
+pub(in crate::pool) struct Tray<'j> {
     tasks: VecDeque<Entry<'j>>,
     /// True if one of them is not common.
     special: bool,
     /// True once the pool takes no more tasks.
     closed: bool,
     /// True while no worker looks for work and one could be called: then a submission calls. The module docs of `core` name its writer.
-    pub(super) calls: bool,
+    pub(in crate::pool) calls: bool,
     /// Boxed, since the other fields fit in one cache line.
-    spent: Box<Spent<'j>>,
+    deferred: Box<DeferredFrees<'j>>,
     /// True if `spent` is not empty.
     any_spent: bool,
 }
 
 /// The steps that a submission takes after it has released the lock.
 #[must_use]
-pub(super) struct Put<'j> {
+pub(in crate::pool) struct Put<'j> {
     /// True if it calls a worker.
-    pub(super) calls: bool,
+    pub(in crate::pool) calls: bool,
     /// The memory that it frees.
-    pub(super) spent: Option<[Option<Left<'j>>; 2]>,
+    pub(in crate::pool) deferred: Option<[Option<DeferredFree<'j>>; 2]>,
 }
 
-impl<'j> Inbox<'j> {
-    pub(super) fn new() -> Self {
+impl<'j> Injector<'j> {
+    pub(in crate::pool) fn new() -> Self {
         let tray = Tray {
             tasks: VecDeque::new(),
             special: false,
             closed: false,
             calls: true,
-            spent: Box::default(),
+            deferred: Box::default(),
             any_spent: false,
         };
         Self {
@@ -55,7 +55,7 @@ impl<'j> Inbox<'j> {
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Tray<'j>> {
+    pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, Tray<'j>> {
         self.tray.lock()
     }
 
@@ -65,14 +65,14 @@ impl<'j> Inbox<'j> {
     }
 
     #[inline]
-    pub(super) fn seems_empty(&self) -> bool {
+    pub(in crate::pool) fn seems_empty(&self) -> bool {
         // Relaxed: a hint, stored by `note_len`.
         self.len.load(Ordering::Relaxed) == 0
     }
 
     /// Injects a task, or returns it when the pool is closed. `into` only converts.
     #[inline]
-    pub(super) fn put<J>(&self, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<Put<'j>, J> {
+    pub(in crate::pool) fn put<J>(&self, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<Put<'j>, J> {
         let mut tray = self.lock();
         if tray.closed {
             return Err(job);
@@ -81,18 +81,18 @@ impl<'j> Inbox<'j> {
         self.note_len(&tray);
         Ok(Put {
             calls: tray.calls,
-            spent: tray.any_spent.then(|| tray.two_spent()),
+            deferred: tray.any_spent.then(|| tray.two_spent()),
         })
     }
 
     /// Injects the first `n` of `jobs`, in order, and adds the memory that the caller frees to `spent`. Returns `None`, and
     /// takes no task, when the pool is closed.
-    pub(super) fn put_all<J>(
+    pub(in crate::pool) fn put_all<J>(
         &self,
         jobs: &mut Vec<J>,
         n: usize,
         into: impl Fn(J) -> Entry<'j>,
-        spent: &mut Vec<Left<'j>>,
+        deferred: &mut Vec<DeferredFree<'j>>,
     ) -> Option<Put<'j>> {
         let mut tray = self.lock();
         if tray.closed {
@@ -103,19 +103,19 @@ impl<'j> Inbox<'j> {
         }
         self.note_len(&tray);
         if tray.any_spent {
-            spent.extend(tray.spent.many(n));
-            tray.any_spent = !tray.spent.is_empty();
+            deferred.extend(tray.deferred.many(n));
+            tray.any_spent = !tray.deferred.is_empty();
         }
         Some(Put {
             calls: tray.calls,
-            spent: None,
+            deferred: None,
         })
     }
 
     /// Moves all tasks into `lanes`, and returns their number.
-    pub(super) fn empty(&self, tray: &mut Tray<'j>, lanes: &mut Lanes<Entry<'j>>) -> usize {
+    pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, by_priority: &mut PriorityQueue<Entry<'j>>) -> usize {
         let uniform = !std::mem::take(&mut tray.special);
-        let moved = lanes.take_over(&mut tray.tasks, uniform);
+        let moved = by_priority.take_over(&mut tray.tasks, uniform);
         self.note_len(tray);
         moved
     }
@@ -128,26 +128,26 @@ impl<'j> Tray<'j> {
         self.tasks.push_back(entry);
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::pool) fn is_empty(&self) -> bool {
         self.tasks.is_empty()
     }
 
-    pub(super) fn close(&mut self) {
+    pub(in crate::pool) fn close(&mut self) {
         self.closed = true;
     }
 
     /// Takes over the memory of tasks that have run, for submitters to free.
     #[inline]
-    pub(super) fn take_over(&mut self, spent: &mut Box<Spent<'j>>) {
-        if !self.any_spent && !spent.is_empty() {
-            std::mem::swap(&mut self.spent, spent);
+    pub(in crate::pool) fn take_over(&mut self, deferred: &mut Box<DeferredFrees<'j>>) {
+        if !self.any_spent && !deferred.is_empty() {
+            std::mem::swap(&mut self.deferred, deferred);
             self.any_spent = true;
         }
     }
 
-    fn two_spent(&mut self) -> [Option<Left<'j>>; 2] {
-        let two = self.spent.two();
-        self.any_spent = !self.spent.is_empty();
+    fn two_spent(&mut self) -> [Option<DeferredFree<'j>>; 2] {
+        let two = self.deferred.two();
+        self.any_spent = !self.deferred.is_empty();
         two
     }
 }
@@ -158,6 +158,6 @@ mod tests {
 
     #[test]
     fn a_submission_touches_one_cache_line() {
-        assert!(size_of::<Inbox<'_>>() <= 64, "{}", size_of::<Inbox<'_>>());
+        assert!(size_of::<Injector<'_>>() <= 64, "{}", size_of::<Injector<'_>>());
     }
 }

@@ -1,17 +1,19 @@
 //! The bound on the queue: its places, and the weight of all queued tasks, are permits of semaphores. So a submission
 //! that waits for room is served first come, first served, blocking or async, and can leave at any time.
 
-use super::apart::Apart;
-use super::error::{PoolError, Turned};
-use super::face::MAX_QUEUE;
+use super::cache_padded::CachePadded;
+use super::error::{PoolError, RejectReason};
 use super::hooks::{drop_quietly, quietly};
 use crate::semaphore::{Semaphore, SemaphorePermit};
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub(super) struct Room {
+/// The maximum number of tasks that a queue may hold.
+pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
+
+pub(super) struct Capacity {
     /// On cache lines of its own: submitters write it per task, and workers read the other fields before each task.
-    places: Apart<Semaphore>,
+    places: CachePadded<Semaphore>,
     weight: Option<(Semaphore, u32)>,
     /// The number of submissions that have found no room, or wait for it.
     pressing: AtomicUsize,
@@ -27,7 +29,7 @@ impl Drop for Pressing<'_> {
     }
 }
 
-/// Room that has been taken. Gives the room back when dropped, and contains panics of the waiters' wakers.
+/// Capacity that has been taken. Gives the room back when dropped, and contains panics of the waiters' wakers.
 struct Taken<'a>(Option<SemaphorePermit<'a>>);
 
 impl Taken<'_> {
@@ -54,7 +56,7 @@ fn taken(permit: SemaphorePermit<'_>) -> Taken<'_> {
     Taken(Some(permit))
 }
 
-impl Room {
+impl Capacity {
     pub(super) fn checked(places: usize, weight: Option<u32>) -> Result<Self, PoolError> {
         if places == 0 || places > MAX_QUEUE {
             return Err(PoolError::Queue { given: places });
@@ -63,16 +65,16 @@ impl Room {
             return Err(PoolError::Weight);
         }
         Ok(Self {
-            places: Apart::new(Semaphore::new(places)),
+            places: CachePadded::new(Semaphore::new(places)),
             weight: weight.map(|most| (Semaphore::new(most as usize), most)),
             pressing: AtomicUsize::new(0),
         })
     }
 
     /// Returns an error if a task of this weight could never be accepted.
-    pub(super) fn fits(&self, weight: u32) -> Result<(), Turned> {
+    pub(super) fn fits(&self, weight: u32) -> Result<(), RejectReason> {
         match &self.weight {
-            Some((_, allowed)) if weight > *allowed => Err(Turned::Oversized {
+            Some((_, allowed)) if weight > *allowed => Err(RejectReason::Oversized {
                 weight,
                 allowed: *allowed,
             }),
@@ -80,16 +82,16 @@ impl Room {
         }
     }
 
-    fn turned(&self) -> Turned {
+    fn turned(&self) -> RejectReason {
         if self.places.is_closed() {
-            Turned::Closed
+            RejectReason::Closed
         } else {
-            Turned::Full
+            RejectReason::Full
         }
     }
 
     #[inline]
-    pub(super) fn try_take(&self, weight: u32) -> Result<(), Turned> {
+    pub(super) fn try_take(&self, weight: u32) -> Result<(), RejectReason> {
         let place = self.places.try_acquire().map(taken).map_err(|_| self.turned())?;
         if let Some((all, _)) = &self.weight {
             taken(all.try_acquire_many(weight).map_err(|_| self.turned())?).keep();
@@ -114,19 +116,23 @@ impl Room {
         }
     }
 
-    pub(super) fn take_blocking(&self, weight: u32, patience: Option<Duration>) -> Result<(), Turned> {
+    pub(super) fn take_blocking(&self, weight: u32, patience: Option<Duration>) -> Result<(), RejectReason> {
         let Some(patience) = patience else {
-            let place = self.places.blocking_acquire().map(taken).map_err(|_| Turned::Closed)?;
+            let place = self
+                .places
+                .blocking_acquire()
+                .map(taken)
+                .map_err(|_| RejectReason::Closed)?;
             if let Some((all, _)) = &self.weight {
-                taken(all.blocking_acquire_many(weight).map_err(|_| Turned::Closed)?).keep();
+                taken(all.blocking_acquire_many(weight).map_err(|_| RejectReason::Closed)?).keep();
             }
             place.keep();
             return Ok(());
         };
         let start = Instant::now();
         let late = |error: crate::semaphore::AcquireTimeoutError| match error {
-            crate::semaphore::AcquireTimeoutError::TimedOut => Turned::TimedOut,
-            _ => Turned::Closed,
+            crate::semaphore::AcquireTimeoutError::TimedOut => RejectReason::TimedOut,
+            _ => RejectReason::Closed,
         };
         let place = self
             .places
@@ -141,10 +147,15 @@ impl Room {
         Ok(())
     }
 
-    pub(super) async fn take(&self, weight: u32) -> Result<(), Turned> {
-        let place = self.places.acquire().await.map(taken).map_err(|_| Turned::Closed)?;
+    pub(super) async fn take(&self, weight: u32) -> Result<(), RejectReason> {
+        let place = self
+            .places
+            .acquire()
+            .await
+            .map(taken)
+            .map_err(|_| RejectReason::Closed)?;
         if let Some((all, _)) = &self.weight {
-            taken(all.acquire_many(weight).await.map_err(|_| Turned::Closed)?).keep();
+            taken(all.acquire_many(weight).await.map_err(|_| RejectReason::Closed)?).keep();
         }
         place.keep();
         Ok(())
@@ -197,7 +208,7 @@ impl Room {
 
     /// Returns true if a submitter waits for room, or would have to.
     pub(super) fn is_short(&self) -> bool {
-        let short = |room: &Semaphore| room.available_permits() == 0 || room.waiting() > 0;
+        let short = |capacity: &Semaphore| capacity.available_permits() == 0 || capacity.waiting() > 0;
         self.is_pressed() || short(&self.places) || self.weight.as_ref().is_some_and(|(all, _)| short(all))
     }
 

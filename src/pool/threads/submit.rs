@@ -1,40 +1,40 @@
 //! Submission of closures.
 
-use super::caller::Caller;
-use super::cell::Cell;
-use super::core::Core;
-use super::engine::group_limit::Membership;
 use super::entry::Entry;
-use super::error::{Rejected, Turned};
-use super::face::Pool;
 use super::handle::ScopedJoinHandle;
-use super::overflow::{Crowded, Verdict};
-use super::turned_away::Patience;
-use super::wishes::Submit;
+use super::kind::Core;
+use super::pool::Pool;
+use super::submit_slow::Patience;
+use crate::pool::caller::Caller;
+use crate::pool::cell::Cell;
+use crate::pool::engine::group_limit::Membership;
+use crate::pool::error::{RejectReason, SubmitError};
+use crate::pool::overflow::{Crowded, Verdict};
+use crate::pool::task_options::SubmitBuilder;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The maximum number of tasks of a batch that are queued at once.
 const BATCH: usize = 64;
 
-impl<'p, 'j> Submit<'p, Pool<'j>> {
+impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     #[inline]
-    pub(super) fn core(&self) -> &'p Arc<Core<'j>> {
+    pub(in crate::pool) fn core(&self) -> &'p Arc<Core<'j>> {
         self.pool.core()
     }
 
     #[inline]
-    fn try_take(&self) -> Result<(), Turned> {
-        self.core().room.try_take(self.spec.weight)
+    fn try_take(&self) -> Result<(), RejectReason> {
+        self.core().capacity.try_take(self.options.weight)
     }
 
-    /// Submits a task and returns its handle. The pool's [`Overflow`](super::Overflow) decides what happens if the queue is
+    /// Submits a task and returns its handle. The pool's [`Overflow`](crate::pool::Overflow) decides what happens if the queue is
     /// full.
     ///
     /// # Errors
-    /// [`Rejected`], with the task: the pool is closed, the queue is full, or the task is too heavy for it.
+    /// [`SubmitError`], with the task: the pool is closed, the queue is full, or the task is too heavy for it.
     #[inline]
-    pub fn submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    pub fn submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -48,7 +48,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// As [`submit`](Self::submit).
     ///
     /// ```
-    /// # use tollgate::{WorkerPool, pool::Turned};
+    /// # use tollgate::{WorkerPool, pool::RejectReason};
     /// # use std::sync::mpsc;
     /// let pool = WorkerPool::builder().workers(1).queue(1).build().unwrap();
     /// let (started, has_started) = mpsc::channel();
@@ -57,14 +57,14 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// has_started.recv().unwrap();
     /// let second = pool.try_submit(|| 2).unwrap();
     /// let third = pool.try_submit(|| 3).unwrap_err();
-    /// assert_eq!(third.reason, Turned::Full);
+    /// assert_eq!(third.reason, RejectReason::Full);
     /// assert_eq!((third.task)(), 3);
     /// release.send(()).unwrap();
     /// assert_eq!(second.join().unwrap(), 2);
     /// # drop(first);
     /// ```
     #[inline]
-    pub fn try_submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    pub fn try_submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -75,8 +75,8 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience`.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit), and [`Turned::TimedOut`].
-    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    /// As [`submit`](Self::submit), and [`RejectReason::TimedOut`].
+    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -91,7 +91,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task, which has not run.
-    pub async fn submit_async<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    pub async fn submit_async<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -104,7 +104,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -117,7 +117,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 
     /// Submits a task whose capacity has been taken.
     #[inline]
-    fn submit_in<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    fn submit_in<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
@@ -133,14 +133,18 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     #[cold]
-    fn carry_out<T, F>(self, task: F, verdict: Result<Verdict, Turned>) -> Result<ScopedJoinHandle<'j, T>, Rejected<F>>
+    fn carry_out<T, F>(
+        self,
+        task: F,
+        verdict: Result<Verdict, RejectReason>,
+    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
         let verdict = match verdict {
             Ok(verdict) => verdict,
-            Err(reason) => return Err(Rejected { task, reason }),
+            Err(reason) => return Err(SubmitError { task, reason }),
         };
         let cell = match verdict {
             Verdict::In => return self.submit_in(task),
@@ -160,7 +164,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        ScopedJoinHandle::new(cell, Arc::clone(self.core()), &self.spec, member)
+        ScopedJoinHandle::new(cell, Arc::clone(self.core()), &self.options, member)
     }
 
     fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>, member: Option<&Arc<Membership>>) -> Entry<'j>
@@ -168,7 +172,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        Entry::held(cell, &self.spec, member)
+        Entry::held(cell, &self.options, member)
     }
 
     /// Submits a task without a handle: cheaper than dropping the handle of [`submit`](Self::submit).
@@ -176,7 +180,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     /// # Errors
     /// As [`submit`](Self::submit).
     #[inline]
-    pub fn execute<F>(self, task: F) -> Result<(), Rejected<F>>
+    pub fn execute<F>(self, task: F) -> Result<(), SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
@@ -188,28 +192,28 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
 
     /// Queues a task whose capacity has been taken.
     #[inline]
-    fn execute_in<F>(self, task: F) -> Result<(), Rejected<F>>
+    fn execute_in<F>(self, task: F) -> Result<(), SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
         let caller = Caller::current();
-        let pushed = self.core().push(task, |task| Entry::own(caller, task, &self.spec));
-        pushed.map_err(|task| Rejected {
+        let pushed = self.core().push(task, |task| Entry::own(caller, task, &self.options));
+        pushed.map_err(|task| SubmitError {
             task,
-            reason: Turned::Closed,
+            reason: RejectReason::Closed,
         })
     }
 
     #[cold]
-    fn execute_slow<F>(self, task: F, turned: Turned) -> Result<(), Rejected<F>>
+    fn execute_slow<F>(self, task: F, turned: RejectReason) -> Result<(), SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
         let verdict = match self.let_in(turned, Patience::Endless) {
             Ok(verdict) => verdict,
-            Err(reason) => return Err(Rejected { task, reason }),
+            Err(reason) => return Err(SubmitError { task, reason }),
         };
-        let entry = |task| Entry::own(Caller::current(), task, &self.spec);
+        let entry = |task| Entry::own(Caller::current(), task, &self.options);
         match verdict {
             Verdict::In => return self.execute_in(task),
             Verdict::Out => self.core().discard(entry(task)),
@@ -223,29 +227,29 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     pub fn submit_all<T, F>(
         self,
         tasks: impl IntoIterator<Item = F>,
-    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<Rejected<F>>)
+    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<SubmitError<F>>)
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
         let (mut handles, mut rejected) = (Vec::new(), Vec::new());
-        let mut spent = Vec::new();
+        let mut deferred = Vec::new();
         let made = |task| Arc::new(Cell::new(task, Caller::waits()));
         in_chunks(tasks.into_iter().map(made), |cells| {
-            let room = self.try_take_some(cells.len());
-            if room == 0 {
+            let capacity = self.try_take_some(cells.len());
+            if capacity == 0 {
                 match self.submit(take_back(&cells.remove(0)).task) {
                     Ok(handle) => handles.push(handle),
                     Err(turned) => rejected.push(turned),
                 }
                 return;
             }
-            let mut queue: Vec<_> = cells[..room].iter().map(Arc::clone).collect();
+            let mut queue: Vec<_> = cells[..capacity].iter().map(Arc::clone).collect();
             let queued = self
                 .core()
-                .push_all(&mut queue, room, |cell| self.entry_of(cell, None), &mut spent);
+                .push_all(&mut queue, capacity, |cell| self.entry_of(cell, None), &mut deferred);
             drop(queue);
-            for cell in cells.drain(..room) {
+            for cell in cells.drain(..capacity) {
                 if queued {
                     handles.push(self.handle(cell, None));
                 } else {
@@ -257,22 +261,22 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     /// Submits many tasks like [`submit_all`](Self::submit_all), without handles.
-    pub fn execute_all<F>(self, tasks: impl IntoIterator<Item = F>) -> Vec<Rejected<F>>
+    pub fn execute_all<F>(self, tasks: impl IntoIterator<Item = F>) -> Vec<SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
-        let (mut rejected, mut spent) = (Vec::new(), Vec::new());
+        let (mut rejected, mut deferred) = (Vec::new(), Vec::new());
         let caller = Caller::current();
         in_chunks(tasks.into_iter(), |tasks| {
-            let room = self.try_take_some(tasks.len());
-            if room == 0 {
+            let capacity = self.try_take_some(tasks.len());
+            if capacity == 0 {
                 return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let entry = |task| Entry::own(caller.clone(), task, &self.spec);
-            if !self.core().push_all(tasks, room, entry, &mut spent) {
-                rejected.extend(tasks.drain(..room).map(|task| Rejected {
+            let entry = |task| Entry::own(caller.clone(), task, &self.options);
+            if !self.core().push_all(tasks, capacity, entry, &mut deferred) {
+                rejected.extend(tasks.drain(..capacity).map(|task| SubmitError {
                     task,
-                    reason: Turned::Closed,
+                    reason: RejectReason::Closed,
                 }));
             }
         });
@@ -280,7 +284,7 @@ impl<'p, 'j> Submit<'p, Pool<'j>> {
     }
 
     fn try_take_some(&self, n: usize) -> usize {
-        self.core().room.try_take_some(n, self.spec.weight)
+        self.core().capacity.try_take_some(n, self.options.weight)
     }
 }
 
@@ -302,19 +306,19 @@ fn in_chunks<T>(mut tasks: impl Iterator<Item = T>, mut queue: impl FnMut(&mut V
 
 /// Returns the next chunk of up to [`BATCH`] tasks, for a caller that awaits between chunks.
 #[cfg(feature = "tokio")]
-pub(super) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<Vec<F>> {
+pub(in crate::pool) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<Vec<F>> {
     let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
     (!chunk.is_empty()).then_some(chunk)
 }
 
 /// Takes a task back from its cell, after the pool has closed without taking it.
-fn take_back<T, F>(cell: &Cell<F, (), T>) -> Rejected<F>
+fn take_back<T, F>(cell: &Cell<F, (), T>) -> SubmitError<F>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    Rejected {
+    SubmitError {
         task: cell.start().expect("no other thread has this task"),
-        reason: Turned::Closed,
+        reason: RejectReason::Closed,
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! Plain data, behind its owner's lock. It runs and drops no user code.
 
-use super::entry::{AGEING, Priority};
+use crate::pool::task_options::{AGEING, Priority};
 use std::collections::VecDeque;
 
 /// An element of a lane.
-pub(super) trait Ranked {
+pub(in crate::pool) trait Ranked {
     fn priority(&self) -> Priority;
     /// Returns true for an entry of normal priority and weight 1, without options.
     fn is_common(&self) -> bool;
@@ -16,14 +16,14 @@ pub(super) trait Ranked {
 
 /// The position of an entry at the head of its lane. Finds nothing once the entry has left the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(in crate::pool) struct Place {
     lane: usize,
     number: u64,
 }
 
-pub(super) struct Lanes<E> {
+pub(in crate::pool) struct PriorityQueue<E> {
     /// By priority, the lowest first.
-    lanes: [VecDeque<E>; 3],
+    by_priority: [VecDeque<E>; 3],
     /// Upper bounds on the number of times each lane's head has changed.
     gone: [u64; 3],
     len: usize,
@@ -35,10 +35,10 @@ pub(super) struct Lanes<E> {
     aged: usize,
 }
 
-impl<E: Ranked> Lanes<E> {
-    pub(super) fn new() -> Self {
+impl<E: Ranked> PriorityQueue<E> {
+    pub(in crate::pool) fn new() -> Self {
         Self {
-            lanes: [const { VecDeque::new() }; 3],
+            by_priority: [const { VecDeque::new() }; 3],
             gone: [0; 3],
             len: 0,
             special: 0,
@@ -47,7 +47,7 @@ impl<E: Ranked> Lanes<E> {
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::pool) fn len(&self) -> usize {
         self.len
     }
 
@@ -64,27 +64,27 @@ impl<E: Ranked> Lanes<E> {
 
     /// Returns true when all entries are common.
     #[inline]
-    pub(super) fn is_uniform(&self) -> bool {
+    pub(in crate::pool) fn is_uniform(&self) -> bool {
         self.special == 0
     }
 
     #[inline]
-    pub(super) fn push(&mut self, entry: E) {
+    pub(in crate::pool) fn push(&mut self, entry: E) {
         self.len += 1;
         if !entry.is_common() {
             self.came();
         }
-        self.lanes[entry.priority() as usize].push_back(entry);
+        self.by_priority[entry.priority() as usize].push_back(entry);
     }
 
     /// Takes over the entries of `queue`, in order, and returns their number. `uniform` says that all of them are common.
-    pub(super) fn take_over(&mut self, queue: &mut VecDeque<E>, uniform: bool) -> usize {
+    pub(in crate::pool) fn take_over(&mut self, queue: &mut VecDeque<E>, uniform: bool) -> usize {
         let n = queue.len();
         if !uniform {
             queue.drain(..).for_each(|entry| self.push(entry));
             return n;
         }
-        let lane = &mut self.lanes[Priority::Normal as usize];
+        let lane = &mut self.by_priority[Priority::Normal as usize];
         if lane.is_empty() {
             // Swapping the buffers moves no entry.
             std::mem::swap(lane, queue);
@@ -96,32 +96,32 @@ impl<E: Ranked> Lanes<E> {
     }
 
     /// Puts an entry back at the head of its priority.
-    pub(super) fn push_front(&mut self, entry: E) {
+    pub(in crate::pool) fn push_front(&mut self, entry: E) {
         self.len += 1;
         if !entry.is_common() {
             self.came();
         }
         let lane = entry.priority() as usize;
         self.gone[lane] = self.gone[lane].wrapping_add(1);
-        self.lanes[lane].push_front(entry);
+        self.by_priority[lane].push_front(entry);
     }
 
     /// Puts an entry back behind the leading entries of its priority for which `is_back` is true.
-    pub(super) fn put_back(&mut self, entry: E, is_back: impl Fn(&E) -> bool) {
+    pub(in crate::pool) fn put_back(&mut self, entry: E, is_back: impl Fn(&E) -> bool) {
         let lane = entry.priority() as usize;
-        match self.lanes[lane].iter().take_while(|entry| is_back(entry)).count() {
+        match self.by_priority[lane].iter().take_while(|entry| is_back(entry)).count() {
             0 => self.push_front(entry),
             at => {
                 self.len += 1;
                 self.special += usize::from(!entry.is_common());
-                self.lanes[lane].insert(at, entry);
+                self.by_priority[lane].insert(at, entry);
             }
         }
     }
 
     /// Returns the position of the next entry by priority, age and arrival.
     #[inline]
-    pub(super) fn first(&self) -> Option<Place> {
+    pub(in crate::pool) fn first(&self) -> Option<Place> {
         if self.len == 0 {
             return None;
         }
@@ -138,16 +138,16 @@ impl<E: Ranked> Lanes<E> {
 
     /// Returns the entry at this position, if it still heads its lane.
     #[inline]
-    pub(super) fn get(&self, place: Place) -> Option<&E> {
+    pub(in crate::pool) fn get(&self, place: Place) -> Option<&E> {
         if self.gone[place.lane] != place.number {
             return None;
         }
-        self.lanes[place.lane].front()
+        self.by_priority[place.lane].front()
     }
 
     /// Takes out the entry at this position to start it, and counts it for ageing.
     #[inline]
-    pub(super) fn take(&mut self, place: Place) -> Option<E> {
+    pub(in crate::pool) fn take(&mut self, place: Place) -> Option<E> {
         if self.special > 0 && self.get(place).is_some() {
             self.count(place.lane);
         }
@@ -156,9 +156,9 @@ impl<E: Ranked> Lanes<E> {
 
     /// Takes out the entry at this position.
     #[inline]
-    pub(super) fn remove(&mut self, place: Place) -> Option<E> {
+    pub(in crate::pool) fn remove(&mut self, place: Place) -> Option<E> {
         self.get(place)?;
-        let entry = self.lanes[place.lane].pop_front()?;
+        let entry = self.by_priority[place.lane].pop_front()?;
         self.gone[place.lane] = self.gone[place.lane].wrapping_add(1);
         self.len -= 1;
         self.went(&entry);
@@ -166,37 +166,37 @@ impl<E: Ranked> Lanes<E> {
     }
 
     #[cfg(test)]
-    pub(super) fn pop(&mut self) -> Option<E> {
+    pub(in crate::pool) fn pop(&mut self) -> Option<E> {
         self.take(self.first()?)
     }
 
     /// Takes out the next `n` entries, or all if there are fewer. All entries must be common.
     #[inline]
-    pub(super) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = E> {
+    pub(in crate::pool) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = E> {
         let n = n.min(self.len);
         self.len -= n;
         let gone = &mut self.gone[Priority::Normal as usize];
         *gone = gone.wrapping_add(n as u64);
-        self.lanes[Priority::Normal as usize].drain(..n)
+        self.by_priority[Priority::Normal as usize].drain(..n)
     }
 
     #[cold]
     fn next_lane(&self) -> Option<usize> {
-        let lowest = self.lanes.iter().position(|lane| !lane.is_empty())?;
-        let highest = self.lanes.iter().rposition(|lane| !lane.is_empty())?;
+        let lowest = self.by_priority.iter().position(|lane| !lane.is_empty())?;
+        let highest = self.by_priority.iter().rposition(|lane| !lane.is_empty())?;
         if self.preferred < AGEING {
             return Some(highest);
         }
         // Ageing alternates between the lower lanes: otherwise a lane between two that always have tasks would starve.
-        let above = (self.aged + 1..highest).find(|&lane| !self.lanes[lane].is_empty());
+        let above = (self.aged + 1..highest).find(|&lane| !self.by_priority[lane].is_empty());
         Some(above.unwrap_or(lowest))
     }
 
     /// Counts the start of an entry of this lane, for ageing.
     #[cold]
     fn count(&mut self, lane: usize) {
-        let lowest = self.lanes.iter().position(|lane| !lane.is_empty());
-        let highest = self.lanes.iter().rposition(|lane| !lane.is_empty());
+        let lowest = self.by_priority.iter().position(|lane| !lane.is_empty());
+        let highest = self.by_priority.iter().rposition(|lane| !lane.is_empty());
         if lowest == highest {
             self.preferred = 0;
         } else if self.preferred >= AGEING {
@@ -207,21 +207,21 @@ impl<E: Ranked> Lanes<E> {
     }
 
     /// Returns the head of the lowest lane that is not empty.
-    pub(super) fn lowest(&self) -> Option<&E> {
-        self.lanes.iter().find_map(|lane| lane.front())
+    pub(in crate::pool) fn lowest(&self) -> Option<&E> {
+        self.by_priority.iter().find_map(|lane| lane.front())
     }
 
     /// Takes out the head of the lowest lane that is not empty: the first entry to evict.
-    pub(super) fn evict(&mut self) -> Option<E> {
-        let lane = self.lanes.iter().position(|lane| !lane.is_empty())?;
+    pub(in crate::pool) fn evict(&mut self) -> Option<E> {
+        let lane = self.by_priority.iter().position(|lane| !lane.is_empty())?;
         let number = self.gone[lane];
         self.remove(Place { lane, number })
     }
 
     /// Takes out the entries that were cancelled, or that their waiters ran inline.
-    pub(super) fn purge(&mut self) -> Vec<E> {
+    pub(in crate::pool) fn purge(&mut self) -> Vec<E> {
         let mut dead = Vec::new();
-        for (lane, gone) in self.lanes.iter_mut().zip(&mut self.gone) {
+        for (lane, gone) in self.by_priority.iter_mut().zip(&mut self.gone) {
             purge(lane, &mut dead);
             // Its head may have changed.
             *gone = gone.wrapping_add(1);
@@ -235,20 +235,22 @@ impl<E: Ranked> Lanes<E> {
 
     /// Takes out all entries, in the order of service without ageing. Entries `aside` precede all others of their priority, except those
     /// that were put back.
-    pub(super) fn drain(&mut self, aside: impl Iterator<Item = E>, is_back: impl Fn(&E) -> bool) -> Vec<E> {
+    pub(in crate::pool) fn drain(&mut self, aside: impl Iterator<Item = E>, is_back: impl Fn(&E) -> bool) -> Vec<E> {
         (self.len, self.special) = (0, 0);
         let mut behind = [const { VecDeque::new() }; 3];
-        for (lane, behind) in self.lanes.iter_mut().zip(&mut behind) {
+        for (lane, behind) in self.by_priority.iter_mut().zip(&mut behind) {
             *behind = lane.split_off(lane.iter().take_while(|entry| is_back(entry)).count());
         }
-        aside.for_each(|entry| self.lanes[entry.priority() as usize].push_back(entry));
-        let lanes = self.lanes.iter_mut().zip(behind).rev();
-        lanes.flat_map(|(lane, behind)| lane.drain(..).chain(behind)).collect()
+        aside.for_each(|entry| self.by_priority[entry.priority() as usize].push_back(entry));
+        let by_priority = self.by_priority.iter_mut().zip(behind).rev();
+        by_priority
+            .flat_map(|(lane, behind)| lane.drain(..).chain(behind))
+            .collect()
     }
 }
 
 /// Moves the dead entries out of `entries`, and preserves the order of the rest.
-pub(super) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Vec<E>) {
+pub(in crate::pool) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Vec<E>) {
     let live = VecDeque::with_capacity(entries.len());
     for entry in std::mem::replace(entries, live) {
         if entry.is_live() {
@@ -263,55 +265,55 @@ pub(super) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Vec<E>) {
 mod tests {
     use super::*;
     use crate::pool::caller::Caller;
-    use crate::pool::entry::Entry;
-    use crate::pool::wishes::Spec;
+    use crate::pool::task_options::TaskOptions;
+    use crate::pool::threads::entry::Entry;
     use std::sync::Mutex;
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
-        let spec = Spec {
+        let options = TaskOptions {
             priority,
             weight,
-            ..Spec::DEFAULT
+            ..TaskOptions::DEFAULT
         };
-        Entry::own(Caller::current(), || (), &spec)
+        Entry::own(Caller::current(), || (), &options)
     }
 
     #[test]
     fn the_lowest_priority_is_served_after_the_bound_of_overtakers() {
-        let mut lanes = Lanes::new();
-        lanes.push(entry(Priority::Low, 7));
+        let mut by_priority = PriorityQueue::new();
+        by_priority.push(entry(Priority::Low, 7));
         for _ in 0..100 {
-            lanes.push(entry(Priority::High, 1));
+            by_priority.push(entry(Priority::High, 1));
         }
-        let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight() != 7);
+        let before = std::iter::from_fn(|| by_priority.pop()).take_while(|entry| entry.weight() != 7);
         assert_eq!(before.count() as u32, AGEING);
     }
 
     /// Given many tasks of the highest and the lowest priority, a task of the priority between is still served.
     #[test]
     fn a_priority_between_two_others_does_not_starve() {
-        let mut lanes = Lanes::new();
+        let mut by_priority = PriorityQueue::new();
         for _ in 0..100 {
-            lanes.push(entry(Priority::Low, 1));
-            lanes.push(entry(Priority::High, 1));
+            by_priority.push(entry(Priority::Low, 1));
+            by_priority.push(entry(Priority::High, 1));
         }
-        lanes.push(entry(Priority::Normal, 7));
-        let before = std::iter::from_fn(|| lanes.pop()).take_while(|entry| entry.weight() != 7);
+        by_priority.push(entry(Priority::Normal, 7));
+        let before = std::iter::from_fn(|| by_priority.pop()).take_while(|entry| entry.weight() != 7);
         assert!(before.count() as u32 <= 2 * (AGEING + 1));
     }
 
     #[test]
     fn the_queue_is_uniform_again_once_its_special_entries_have_left() {
-        let mut lanes = Lanes::new();
-        lanes.push(entry(Priority::Normal, 1));
-        assert!(lanes.is_uniform());
-        lanes.push_front(entry(Priority::High, 1));
-        lanes.push(entry(Priority::Normal, 2));
-        assert_eq!((lanes.is_uniform(), lanes.len()), (false, 3));
-        assert!(lanes.pop().is_some() && lanes.pop().is_some());
-        assert!(!lanes.is_uniform());
-        assert!(lanes.pop().is_some());
-        assert_eq!((lanes.is_uniform(), lanes.len()), (true, 0));
+        let mut by_priority = PriorityQueue::new();
+        by_priority.push(entry(Priority::Normal, 1));
+        assert!(by_priority.is_uniform());
+        by_priority.push_front(entry(Priority::High, 1));
+        by_priority.push(entry(Priority::Normal, 2));
+        assert_eq!((by_priority.is_uniform(), by_priority.len()), (false, 3));
+        assert!(by_priority.pop().is_some() && by_priority.pop().is_some());
+        assert!(!by_priority.is_uniform());
+        assert!(by_priority.pop().is_some());
+        assert_eq!((by_priority.is_uniform(), by_priority.len()), (true, 0));
     }
 
     /// Given tasks of weights 1 to 5, the third perhaps of high priority, when the queue takes them over in two parts, then
@@ -323,13 +325,15 @@ mod tests {
                 3 if special => entry(Priority::High, weight),
                 _ => entry(Priority::Normal, weight),
             };
-            let mut lanes = Lanes::new();
+            let mut by_priority = PriorityQueue::new();
             for part in [1..=2, 3..=5] {
                 let mut part: VecDeque<_> = part.map(made).collect();
                 let n = part.len();
-                assert_eq!((lanes.take_over(&mut part, false), part.len()), (n, 0));
+                assert_eq!((by_priority.take_over(&mut part, false), part.len()), (n, 0));
             }
-            let order: Vec<_> = std::iter::from_fn(|| lanes.pop()).map(|entry| entry.weight()).collect();
+            let order: Vec<_> = std::iter::from_fn(|| by_priority.pop())
+                .map(|entry| entry.weight())
+                .collect();
             assert_eq!(order, expected);
         }
     }
@@ -339,36 +343,42 @@ mod tests {
     #[test]
     fn common_entries_are_taken_over_in_order() {
         let ran = Mutex::new(Vec::new());
-        let mut lanes = Lanes::new();
+        let mut by_priority = PriorityQueue::new();
         for part in [0..2, 2..5] {
             let ran = &ran;
-            let made = |n| Entry::own(Caller::current(), move || ran.lock().unwrap().push(n), &Spec::DEFAULT);
+            let made = |n| {
+                Entry::own(
+                    Caller::current(),
+                    move || ran.lock().unwrap().push(n),
+                    &TaskOptions::DEFAULT,
+                )
+            };
             let mut part: VecDeque<_> = part.map(made).collect();
             let n = part.len();
-            assert_eq!((lanes.take_over(&mut part, true), part.len()), (n, 0));
+            assert_eq!((by_priority.take_over(&mut part, true), part.len()), (n, 0));
         }
-        assert_eq!((lanes.len(), lanes.is_uniform()), (5, true));
-        std::iter::from_fn(|| lanes.pop()).for_each(|entry| _ = entry.run(|_| ()));
+        assert_eq!((by_priority.len(), by_priority.is_uniform()), (5, true));
+        std::iter::from_fn(|| by_priority.pop()).for_each(|entry| _ = entry.run(|_| ()));
         assert_eq!(*ran.lock().unwrap(), [0, 1, 2, 3, 4]);
     }
 
     #[test]
     fn pop_many_takes_from_the_front_and_at_most_all_entries() {
-        let mut lanes = Lanes::new();
-        (0..5).for_each(|_| lanes.push(entry(Priority::Normal, 1)));
-        assert_eq!((lanes.pop_many(3).count(), lanes.len()), (3, 2));
-        assert_eq!((lanes.pop_many(3).count(), lanes.len()), (2, 0));
+        let mut by_priority = PriorityQueue::new();
+        (0..5).for_each(|_| by_priority.push(entry(Priority::Normal, 1)));
+        assert_eq!((by_priority.pop_many(3).count(), by_priority.len()), (3, 2));
+        assert_eq!((by_priority.pop_many(3).count(), by_priority.len()), (2, 0));
     }
 
     #[test]
     fn eviction_takes_the_oldest_entry_of_the_lowest_priority() {
-        let mut lanes = Lanes::new();
-        lanes.push(entry(Priority::Normal, 1));
-        lanes.push(entry(Priority::Low, 2));
-        lanes.push(entry(Priority::Low, 3));
-        assert_eq!(lanes.evict().map(|entry| entry.weight()), Some(2));
-        assert_eq!(lanes.evict().map(|entry| entry.weight()), Some(3));
-        assert_eq!(lanes.evict().map(|entry| entry.weight()), Some(1));
-        assert!(lanes.evict().is_none() && lanes.len() == 0);
+        let mut by_priority = PriorityQueue::new();
+        by_priority.push(entry(Priority::Normal, 1));
+        by_priority.push(entry(Priority::Low, 2));
+        by_priority.push(entry(Priority::Low, 3));
+        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(2));
+        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(3));
+        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(1));
+        assert!(by_priority.evict().is_none() && by_priority.len() == 0);
     }
 }

@@ -1,10 +1,10 @@
 //! The report of a shutdown.
 
-use super::core::Core;
-use super::end_wait::EndWait;
-use super::engine::waits::is_inside;
 use super::entry::Unstarted;
-use super::park::block_on;
+use super::kind::Core;
+use crate::pool::engine::waits::is_inside;
+use crate::pool::park::block_on;
+use crate::pool::termination::TerminationWait;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct Report<'j> {
 }
 
 impl<'j> Report<'j> {
-    pub(super) fn new(core: &Arc<Core<'j>>) -> Self {
+    pub(in crate::pool) fn new(core: &Arc<Core<'j>>) -> Self {
         let unstarted = core.unstarted().into_iter().map(|entry| Unstarted::new(entry, false));
         let unstarted = unstarted.collect();
         Self {
@@ -63,7 +63,7 @@ impl<'j> Report<'j> {
     }
 
     fn wait_within(&self, patience: Option<Duration>) -> bool {
-        let mut wait = EndWait::of(&self.core);
+        let mut wait = TerminationWait::of(&self.core);
         !is_inside(&*self.core) && block_on(patience, |waker| wait.poll(waker)).is_some()
     }
 }
