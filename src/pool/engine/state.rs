@@ -192,8 +192,9 @@ impl<Q: TaskQueue> State<Q> {
 
     /// Returns the number of tasks that can start now.
     fn startable(&mut self) -> usize {
-        // The length alone is not enough: all queued tasks may belong to full groups.
-        if self.first().is_none() {
+        // The lengths count tasks of full groups as well.
+        let may_be_full = self.queue.may_have_members() || self.queue.awaited_len() > 0;
+        if may_be_full && self.first().is_none() {
             return 0;
         }
         let common = self.queue.len().min(self.slots.free());

@@ -264,7 +264,9 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
         self.core.give_back(&entry);
-        self.local_stats.member = entry.member().map(Arc::clone);
+        if let Some(member) = entry.member() {
+            self.local_stats.member = Some(Arc::clone(member));
+        }
         if entry.is_awaited() {
             // The task's first entry is still in the queue.
             self.core.note_dead(|_| ());
