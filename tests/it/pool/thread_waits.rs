@@ -398,3 +398,30 @@ fn a_lowered_limit_leaves_a_thread_for_what_is_awaited() {
     }
     assert!(pool.shutdown(LONG).is_clean() && other.shutdown(LONG).is_clean());
 }
+
+/// Given a pool of one whose task goes on after a wait, while another task is queued, then the spare thread sleeps: without a free slot
+/// it finds nothing, however often it looks.
+#[test]
+fn a_spare_thread_without_a_slot_sleeps() {
+    super::kinds::watched("it", || {
+        let pool = WorkerPool::builder().workers(1).build().unwrap();
+        let (go_on, goes_on) = mpsc::channel::<()>();
+        let (tell, is_back) = mpsc::channel();
+        let here = pool.clone();
+        let outer = pool.submit(move || {
+            here.execute(|| ()).unwrap();
+            let below = here.submit(|| ()).unwrap();
+            below.join_timeout(LONG).expect("it does not end").unwrap();
+            tell.send(()).unwrap();
+            let _ = goes_on.recv();
+        });
+        is_back.recv().unwrap();
+        while pool.stats().idle == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(pool.stats().threads, 2);
+        drop(go_on);
+        outer.unwrap().join().unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
