@@ -2,7 +2,7 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
-use tollgate::{Ask, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Ask, Legs, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
 
 fn semaphore(c: &mut Criterion) {
     let semaphore = Semaphore::new(64);
@@ -38,12 +38,8 @@ fn token_bucket(c: &mut Criterion) {
 fn policy(c: &mut Criterion) {
     let mut group = c.benchmark_group("policy");
     for legs in [1, 2, 4, 6] {
-        let policy = (0..legs)
-            .fold(Policy::builder(), |builder, _| {
-                builder.limit(TokenBucket::new(Quota::per_second(1_000_000_000)))
-            })
-            .build()
-            .expect("a policy");
+        let bucket = |_| TokenBucket::new(Quota::per_second(1_000_000_000)).boxed();
+        let policy = Policy::new((0..legs).map(bucket).collect::<Legs>());
         group.bench_with_input(BenchmarkId::new("try_admit", legs), &legs, |b, _| {
             b.iter(|| policy.try_admit(black_box(Ask::one())).is_ok());
         });

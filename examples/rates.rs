@@ -125,7 +125,8 @@ fn delaying(limiter: impl Limiter + 'static, clock: &ManualClock, arrivals: &[u6
     let line = Policy::builder()
         .clock(clock)
         .max_wait(TEN)
-        .over(limiter)
+        .limit(limiter)
+        .build()
         .expect("one limiter, on one clock");
     let (line, start) = (&line, clock.now());
     clock.run(async move {

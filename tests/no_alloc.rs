@@ -6,8 +6,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 use tollgate::{
-    Ask, CircuitBreaker, ClockReading, Cost, Demand, Instant, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota,
-    ReadyAt, Refusal, Semaphore, SlidingWindow, Ticket, TokenBucket,
+    Ask, CircuitBreaker, ClockReading, Cost, Demand, Instant, Legs, Limiter, LimiterExt, ManualClock, Outcome, Policy,
+    Quota, ReadyAt, Refusal, Semaphore, SlidingWindow, Ticket, TokenBucket,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -67,8 +67,8 @@ fn legs() -> impl Limiter<Ticket = impl Ticket> {
         .and(Semaphore::new(64).per_call())
 }
 
-/// The same behind a builder: any number of legs, in boxes.
-fn built() -> Policy<tollgate::Legs> {
+/// The same, made by a builder.
+fn built() -> Policy<impl Limiter<Ticket = impl tollgate::Ticket>> {
     Policy::builder()
         .limit(TokenBucket::new(Quota::per_second(1_000_000)))
         .limit(TokenBucket::new(Quota::per_second(10_000_000)).per(TOKENS))
@@ -143,6 +143,8 @@ fn a_closed_breaker_allocates_nothing_per_admission() {
 fn a_policy_allocates_nothing_per_admission() {
     assert_allocates_nothing(&Policy::new(legs()));
     assert_allocates_nothing(&built());
+    let legs: Legs = [legs().boxed(), Semaphore::new(64).boxed()].into_iter().collect();
+    assert_allocates_nothing(&Policy::new(legs));
 }
 
 #[test]

@@ -11,9 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tollgate::policy::Legs;
 use tollgate::{
-    Ask, Cost, LimiterExt, ManualClock, Policy, PolicyBuilder, Quota, Semaphore, SlidingWindow, TokenBucket,
+    Ask, BoxLimiter, Cost, LimiterExt, ManualClock, Policy, PolicyBuilder, Quota, Semaphore, SlidingWindow, TokenBucket,
 };
 
 pub const TOKENS: Cost = Cost::new("tokens");
@@ -54,7 +53,7 @@ impl Tenant {
         }
     }
 
-    fn policy(&self, pace: &Pace, witness: &Arc<Witness>) -> Result<Policy<Legs>, Box<dyn Error>> {
+    fn policy(&self, pace: &Pace, witness: &Arc<Witness>) -> Result<Policy<BoxLimiter>, Box<dyn Error>> {
         let clock = &pace.clock;
         let (limit, length) = self.window;
         Ok(Policy::builder()
@@ -75,6 +74,7 @@ impl Tenant {
             .limit(Arc::clone(witness))
             .max_wait(pace.scaled(self.max_wait))
             .max_queue(self.max_queue)
+            .boxed()
             .build()?)
     }
 
@@ -189,7 +189,7 @@ async fn traffic(
 /// State that one tenant's requests share.
 struct Gate {
     name: &'static str,
-    policy: Policy<Legs>,
+    policy: Policy<BoxLimiter>,
     pace: Pace,
     witness: Arc<Witness>,
     order: Order,

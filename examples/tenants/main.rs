@@ -20,7 +20,7 @@ use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
 use tollgate::time::Sleep;
 use tollgate::{
-    Ask, Cost, Inherit, Instant, Keyed, KeysFull, Legs, LimiterExt, ManualClock, Policy, Quota, Rejection, TokenBucket,
+    Ask, Cost, Inherit, Instant, Keyed, KeysFull, LimiterExt, ManualClock, Policy, Quota, Rejection, TokenBucket,
 };
 use trace::Request;
 
@@ -123,7 +123,7 @@ fn by_tenant(trace: &[Request]) -> Vec<Served> {
         TokenBucket::new(requests_of(tenant)).on(&buckets)
     }));
     let rates = Arc::clone(&requests);
-    let tenants = Keyed::try_new(1_000, move |tenant: &u32| -> Result<Policy<Legs>, KeysFull> {
+    let tenants = Keyed::try_new(1_000, move |tenant: &u32| -> Result<Policy<_>, KeysFull> {
         // The bucket is shared with the map of rates, so that it can be changed there. If that map is full, a tenant is
         // refused: with a bucket outside the map it would bypass its own limit.
         let rate = Shared::from(rates.entry(tenant)?);

@@ -36,6 +36,7 @@
 //! The crate `tollgate-conformance` checks each law by its number on any limiter.
 
 use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::decision::LegDecision;
 use crate::core::permit::{Permit, Reservation};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
@@ -275,6 +276,12 @@ pub trait Limiter: Send + Sync {
     fn name(&self) -> Option<&str> {
         None
     }
+
+    /// Shows `visit` the answer of each leg to `demand`. A composite shows those of its legs.
+    #[doc(hidden)]
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+        visit(LegDecision::of(self, demand));
+    }
 }
 
 macro_rules! forward {
@@ -340,6 +347,9 @@ macro_rules! forward {
             }
             fn name(&self) -> Option<&str> {
                 (**self).name()
+            }
+            fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+                (**self).explain_legs(demand, visit);
             }
             fn is_pristine(&self, now: &ClockReading) -> bool {
                 let fresh: fn(&Self, &ClockReading) -> bool = $fresh;

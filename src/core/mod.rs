@@ -7,9 +7,11 @@
 //! | `ticket` | the memory of one admission |
 //! | `permit` | the guards of an admission |
 //! | `refusal`, `ready` | why a request was refused, and when it could be admitted |
+//! | `decision` | the decision on a request as data, for explanations |
 //! | [`status`] | the status of a limiter, leg by leg |
 
 pub(crate) mod ask;
+pub(crate) mod decision;
 pub mod limiter;
 pub(crate) mod permit;
 pub(crate) mod ready;

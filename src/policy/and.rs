@@ -1,6 +1,7 @@
 //! Two limiters as one, all-or-nothing.
 
 use crate::core::ask::Demand;
+use crate::core::decision::LegDecision;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
@@ -180,6 +181,11 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.a.visit_status(visit);
         self.b.visit_status(visit);
+    }
+
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+        self.a.explain_legs(demand, visit);
+        self.b.explain_legs(demand, visit);
     }
 
     fn is_pristine(&self, now: &ClockReading) -> bool {

@@ -2,6 +2,7 @@
 
 use super::all_or_nothing::LongTickets;
 use crate::core::ask::Demand;
+use crate::core::decision::LegDecision;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
@@ -25,6 +26,7 @@ pub(crate) trait Erased: Send + Sync {
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>));
     fn is_pristine(&self, now: &ClockReading) -> bool;
     fn name(&self) -> Option<&str>;
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision));
 }
 
 impl<L: Limiter> Erased for L {
@@ -67,6 +69,9 @@ impl<L: Limiter> Erased for L {
     fn name(&self) -> Option<&str> {
         Limiter::name(self)
     }
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+        Limiter::explain_legs(self, demand, visit);
+    }
 }
 
 /// A ticket that may have changed: written back when this is dropped, also on a panic.
@@ -97,8 +102,10 @@ impl<T: Ticket> Drop for Changed<'_, T> {
 /// A ticket of up to [`BoxTicket::WORDS_INLINE`] words needs no allocation. A longer one stands in a buffer that is used
 /// again, behind a lock.
 pub struct BoxLimiter {
-    limiter: Box<dyn Erased>,
-    callbacks: Callbacks,
+    pub(super) limiter: Box<dyn Erased>,
+    pub(super) callbacks: Callbacks,
+    /// The words of a ticket of the limiter.
+    pub(super) words: usize,
     long: Option<Box<LongTickets>>,
 }
 
@@ -108,6 +115,7 @@ impl BoxLimiter {
         Self {
             callbacks: limiter.callbacks(),
             limiter: Box::new(limiter),
+            words: L::Ticket::WORDS,
             long: LongTickets::unless_fits(L::Ticket::WORDS, BoxTicket::WORDS_INLINE),
         }
     }
@@ -200,6 +208,12 @@ impl Limiter for BoxLimiter {
     }
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.limiter.visit_status(visit);
+    }
+    fn name(&self) -> Option<&str> {
+        self.limiter.name()
+    }
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+        self.limiter.explain_legs(demand, visit);
     }
     fn is_pristine(&self, now: &ClockReading) -> bool {
         self.limiter.is_pristine(now)

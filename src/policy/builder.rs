@@ -1,6 +1,7 @@
 //! Builds a policy: its legs, and the bounds of its queue.
 
-use super::legs::Legs;
+use super::and::And;
+use super::boxed::BoxLimiter;
 use super::policy::Policy;
 use super::settings::{QueueOrder, Settings};
 use crate::core::limiter::Limiter;
@@ -12,10 +13,14 @@ use std::time::Duration;
 
 /// Builds a [`Policy`] of any number of legs. Legs are asked in the order in which they are added. Add the
 /// cheapest, and those that refuse most, first; rates before semaphores.
-#[derive(Debug)]
+///
+/// The type of the policy names the types of its legs. So no call is dynamic, and a ticket has just the words of its legs.
+/// [`boxed`](Self::boxed) gives the policy a type that a struct can name.
 #[must_use = "a builder does nothing until it builds"]
-pub struct PolicyBuilder {
-    legs: Legs,
+pub struct PolicyBuilder<L = ()> {
+    limiter: L,
+    /// By leg, the numbers of clocks and queues that it and the legs before it show.
+    shown: Vec<(usize, usize)>,
     clock: Option<Clock>,
     max_wait: Option<Duration>,
     max_queue: usize,
@@ -30,7 +35,8 @@ impl PolicyBuilder {
 
     pub(super) fn new() -> Self {
         Self {
-            legs: Legs::empty(),
+            limiter: (),
+            shown: Vec::new(),
             clock: None,
             max_wait: None,
             max_queue: usize::MAX,
@@ -40,10 +46,87 @@ impl PolicyBuilder {
         }
     }
 
+    /// Adds the first leg. It counts calls unless it says otherwise ([`per`](crate::LimiterExt::per)).
+    pub fn limit<L: Limiter + 'static>(self, leg: L) -> PolicyBuilder<L> {
+        self.with(|()| leg)
+    }
+}
+
+impl<L: Limiter + 'static> PolicyBuilder<L> {
     /// Adds a leg. It counts calls unless it says otherwise ([`per`](crate::LimiterExt::per)).
-    pub fn limit<L: Limiter + 'static>(mut self, leg: L) -> Self {
-        self.legs.push(leg);
-        self
+    pub fn limit<M: Limiter + 'static>(self, leg: M) -> PolicyBuilder<And<L, M>> {
+        self.with(|limiter| And::new(limiter, leg))
+    }
+
+    /// Puts the legs so far into a box: the policy is a `Policy<BoxLimiter>`, whatever they are. An admission then costs one
+    /// dynamic call, and a ticket of fixed size.
+    ///
+    /// ```
+    /// # use tollgate::{BoxLimiter, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
+    /// struct Upstream {
+    ///     policy: Policy<BoxLimiter>,
+    /// }
+    /// let policy = Policy::builder()
+    ///     .limit(TokenBucket::new(Quota::per_second(10)))
+    ///     .limit(Semaphore::new(4))
+    ///     .boxed()
+    ///     .build()?;
+    /// let upstream = Upstream { policy };
+    /// assert!(upstream.policy.try_admit(1).is_ok());
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    pub fn boxed(self) -> PolicyBuilder<BoxLimiter> {
+        self.map(BoxLimiter::new)
+    }
+
+    /// Builds the policy of the legs that were added.
+    ///
+    /// # Errors
+    /// [`PolicyError`] when two clocks are used, or when a queue stands in two legs.
+    pub fn build(self) -> Result<Policy<L>, PolicyError> {
+        let first = self.clock.clone().or_else(|| self.limiter.clock().cloned());
+        let clock = first.unwrap_or_default();
+        let leg = |known: fn(&(usize, usize)) -> usize, at: usize| {
+            let leg = self.shown.iter().position(|leg| at < known(leg));
+            leg.unwrap_or(self.shown.len() - 1)
+        };
+        match Misfit::of(&self.limiter, &clock) {
+            Some(Misfit::OtherClock(at)) => Err(PolicyError::OtherClock {
+                leg: leg(|shown| shown.0, at),
+            }),
+            Some(Misfit::SameQueue(at)) => Err(PolicyError::SameQueue {
+                leg: leg(|shown| shown.1, at),
+            }),
+            None => {
+                let settings = self.settings(&clock);
+                Ok(Policy::with(self.limiter, clock, settings))
+            }
+        }
+    }
+}
+
+impl<L> PolicyBuilder<L> {
+    fn map<M>(self, map: impl FnOnce(L) -> M) -> PolicyBuilder<M> {
+        PolicyBuilder {
+            limiter: map(self.limiter),
+            shown: self.shown,
+            clock: self.clock,
+            max_wait: self.max_wait,
+            max_queue: self.max_queue,
+            reject_early_from: self.reject_early_from,
+            lateness: self.lateness,
+            order: self.order,
+        }
+    }
+
+    /// Adds a leg, by `add`.
+    fn with<M: Limiter>(self, add: impl FnOnce(L) -> M) -> PolicyBuilder<M> {
+        let mut builder = self.map(add);
+        let (mut clocks, mut queues) = (0, 0);
+        builder.limiter.clocks(&mut |_| clocks += 1);
+        builder.limiter.queues(&mut |_| queues += 1);
+        builder.shown.push((clocks, queues));
+        builder
     }
 
     /// Waits by `clock`. Without this, the clock is that of the first leg that has one, else the real one.
@@ -90,7 +173,8 @@ impl PolicyBuilder {
     ///     .newest_first()
     ///     .max_queue(2)
     ///     .overflow(Overflow::EvictOldest)
-    ///     .over(bucket)?;
+    ///     .limit(bucket)
+    ///     .build()?;
     /// clock.run(async {
     ///     policy.try_admit(1).unwrap().forget();
     ///     let wait = async || policy.admit(1).await.map(|permit| {
@@ -152,50 +236,6 @@ impl PolicyBuilder {
         self
     }
 
-    /// Builds the policy of the legs that were added.
-    ///
-    /// # Errors
-    /// [`PolicyError`] when there is no leg, when two clocks are used, or when a queue stands in two legs.
-    pub fn build(mut self) -> Result<Policy<Legs>, PolicyError> {
-        let legs = std::mem::replace(&mut self.legs, Legs::empty());
-        if legs.is_empty() {
-            return Err(PolicyError::NoLegs);
-        }
-        let clock = self.clock_for(&legs);
-        if let Some(leg) = legs.off(&clock) {
-            return Err(PolicyError::OtherClock { leg });
-        }
-        if let Some(leg) = legs.doubled() {
-            return Err(PolicyError::SameQueue { leg });
-        }
-        Ok(Policy::with(legs, clock.clone(), self.settings(&clock)))
-    }
-
-    /// Builds a policy over `limiter` alone, keeping its type: what [`Policy::new`] makes, with bounds.
-    ///
-    /// # Errors
-    /// [`PolicyError`] when `limiter` decides by another clock, or when legs were added, which this would drop.
-    pub fn over<L: Limiter + 'static>(self, limiter: L) -> Result<Policy<L>, PolicyError> {
-        if !self.legs.is_empty() {
-            return Err(PolicyError::LegsAndLimiter { legs: self.legs.len() });
-        }
-        let clock = self.clock_for(&limiter);
-        match Misfit::of(&limiter, &clock) {
-            Some(Misfit::OtherClock) => return Err(PolicyError::OtherClock { leg: 0 }),
-            Some(Misfit::SameQueue) => return Err(PolicyError::SameQueue { leg: 0 }),
-            None => {}
-        }
-        let settings = self.settings(&clock);
-        Ok(Policy::with(limiter, clock, settings))
-    }
-
-    fn clock_for(&self, limiter: &impl Limiter) -> Clock {
-        self.clock
-            .clone()
-            .or_else(|| limiter.clock().cloned())
-            .unwrap_or_default()
-    }
-
     fn settings(&self, clock: &Clock) -> Settings {
         Settings {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
@@ -208,32 +248,44 @@ impl PolicyBuilder {
     }
 }
 
+impl<L> fmt::Debug for PolicyBuilder<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyBuilder")
+            .field("legs", &self.shown.len())
+            .field("max_wait", &self.max_wait)
+            .field("max_queue", &self.max_queue)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Why no policy can wait for a limiter.
 pub(super) enum Misfit {
-    /// It decides by another clock than the policy waits by: instants of the two cannot be compared.
-    OtherClock,
-    /// One queue stands in it twice: a policy could not tell its two places there apart.
-    SameQueue,
+    /// It decides by another clock than the policy waits by: instants of the two cannot be compared. With the number of clocks that
+    /// it shows before that one.
+    OtherClock(usize),
+    /// One queue stands in it twice: a policy could not tell its two places there apart. With the number of queues that it shows
+    /// before the second. A queue that hands nothing over may stand in several legs: its turn is one for all of them.
+    SameQueue(usize),
 }
 
 impl Misfit {
     pub(super) fn of(limiter: &impl Limiter, clock: &Clock) -> Option<Self> {
-        let (mut off, mut doubled) = (false, false);
-        limiter.clocks(&mut |other| off |= !other.is_same(clock));
-        let mut known = Vec::new();
-        limiter.queues(&mut |queue| {
-            if queue.holds_nothing() {
-                return;
+        let (mut clocks, mut off) = (0, None);
+        limiter.clocks(&mut |other| {
+            if !other.is_same(clock) {
+                off.get_or_insert(clocks);
             }
-            let id = QueueId::of_queue(queue);
-            doubled |= known.contains(&id);
-            known.push(id);
+            clocks += 1;
         });
-        match (off, doubled) {
-            (true, _) => Some(Self::OtherClock),
-            (_, true) => Some(Self::SameQueue),
-            _ => None,
-        }
+        let (mut queues, mut doubled) = (Vec::new(), None);
+        limiter.queues(&mut |queue| {
+            let id = (!queue.holds_nothing()).then(|| QueueId::of_queue(queue));
+            if id.is_some() && queues.contains(&id) {
+                doubled.get_or_insert(queues.len());
+            }
+            queues.push(id);
+        });
+        off.map(Self::OtherClock).or(doubled.map(Self::SameQueue))
     }
 }
 
@@ -241,8 +293,6 @@ impl Misfit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A policy needs at least one leg.
-    NoLegs,
     /// A leg decides by another clock than the policy waits by.
     OtherClock {
         /// Its position, from zero.
@@ -254,25 +304,13 @@ pub enum PolicyError {
         /// The position of the second, from zero.
         leg: usize,
     },
-    /// [`PolicyBuilder::over`] was called on a builder that legs had been added to.
-    LegsAndLimiter {
-        /// Their number.
-        legs: usize,
-    },
 }
 
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NoLegs => f.write_str("a policy needs at least one leg, and none was added"),
             Self::OtherClock { leg } => write!(f, "leg {leg} decides by another clock than the policy waits by"),
             Self::SameQueue { leg } => write!(f, "leg {leg} has a semaphore that stands in another leg as well"),
-            Self::LegsAndLimiter { legs } => {
-                write!(
-                    f,
-                    "{legs} legs were added to a builder that is to build over one limiter"
-                )
-            }
         }
     }
 }

@@ -1,20 +1,33 @@
-//! Any number of legs of any types, all-or-nothing: the form that a builder or a file makes.
+//! Any number of legs of any types, all-or-nothing.
 
 use super::all_or_nothing::{AllOrNothing, LongTickets};
-use super::boxed::Erased;
+use super::boxed::{BoxLimiter, Erased};
 use crate::core::ask::Demand;
+use crate::core::decision::LegDecision;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
-use crate::core::ticket::{BoxTicket, Ticket};
+use crate::core::ticket::BoxTicket;
 use crate::sync::notify::together_quietly;
-use crate::sync::wait_queue::{QueueId, WaitQueue};
+use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::ops::Range;
 
-/// The legs of a policy, asked in order. Their tickets share one inline buffer of [`BoxTicket::WORDS_INLINE`] words: no
-/// admission allocates. The words of longer policies stand in buffers that are used again, behind a lock.
+/// Limiters as one, all-or-nothing, asked in order. For legs whose number is known only while the program runs; a
+/// [builder](crate::Policy::builder) makes faster ones of those that a program names. Without legs it admits everything.
+///
+/// The tickets share one inline buffer of [`BoxTicket::WORDS_INLINE`] words: no admission allocates. The words of longer tickets
+/// stand in buffers that are used again, behind a lock.
+///
+/// ```
+/// # use tollgate::{BoxLimiter, Legs, LimiterExt, Policy, Quota, Semaphore, TokenBucket};
+/// let quotas = [Quota::per_second(10), Quota::per_hour(1_000)];
+/// let legs: Legs = quotas.into_iter().map(|quota| TokenBucket::new(quota).boxed()).collect();
+/// let policy = Policy::builder().limit(legs).limit(Semaphore::new(4)).build()?;
+/// assert!(policy.try_admit(1).is_ok());
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 pub struct Legs {
     legs: Vec<Leg>,
     callbacks: Callbacks,
@@ -29,34 +42,31 @@ pub(super) struct Leg {
     callbacks: Callbacks,
 }
 
-impl Legs {
-    pub(super) fn empty() -> Self {
+impl FromIterator<BoxLimiter> for Legs {
+    fn from_iter<I: IntoIterator<Item = BoxLimiter>>(limiters: I) -> Self {
+        let (mut legs, mut words) = (Vec::new(), 0);
+        let (mut callbacks, mut nested) = (Callbacks::NONE, false);
+        for leg in limiters {
+            nested |= !legs.is_empty() && leg.callbacks.roll_back;
+            callbacks = callbacks.and(leg.callbacks);
+            let start = words;
+            words += leg.words;
+            legs.push(Leg {
+                limiter: leg.limiter,
+                words: start..words,
+                callbacks: leg.callbacks,
+            });
+        }
         Self {
-            legs: Vec::new(),
-            callbacks: Callbacks::NONE,
-            nested: false,
-            long: None,
+            legs,
+            callbacks,
+            nested,
+            long: LongTickets::unless_fits(words, BoxTicket::WORDS_INLINE),
         }
     }
+}
 
-    pub(super) fn push<L: Limiter + 'static>(&mut self, limiter: L) {
-        let start = self.words();
-        let end = start + L::Ticket::WORDS;
-        self.nested |= !self.is_empty() && limiter.callbacks().roll_back;
-        self.callbacks = self.callbacks.and(limiter.callbacks());
-        self.legs.push(Leg {
-            callbacks: limiter.callbacks(),
-            limiter: Box::new(limiter),
-            words: start..end,
-        });
-        self.long = LongTickets::unless_fits(end, BoxTicket::WORDS_INLINE);
-    }
-
-    /// The words of a ticket of all legs.
-    fn words(&self) -> usize {
-        self.legs.last().map_or(0, |leg| leg.words.end)
-    }
-
+impl Legs {
     /// The number of legs.
     pub fn len(&self) -> usize {
         self.legs.len()
@@ -65,29 +75,6 @@ impl Legs {
     /// True without legs.
     pub fn is_empty(&self) -> bool {
         self.legs.is_empty()
-    }
-
-    /// The legs, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &dyn Erased> {
-        self.legs.iter().map(|leg| &*leg.limiter)
-    }
-
-    /// The first leg with a queue that an earlier leg, or itself, has already. A queue that hands nothing over may be in
-    /// several: its turn is one for all of them.
-    pub(super) fn doubled(&self) -> Option<usize> {
-        let mut known = Vec::new();
-        self.legs.iter().position(|leg| {
-            let mut doubled = false;
-            leg.limiter.queues(&mut |queue| {
-                if queue.holds_nothing() {
-                    return;
-                }
-                let id = QueueId::of_queue(queue);
-                doubled |= known.contains(&id);
-                known.push(id);
-            });
-            doubled
-        })
     }
 
     #[inline(always)]
@@ -106,15 +93,6 @@ impl Legs {
     #[inline(never)]
     fn reserve_nested(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
         together_quietly(|| self.reserve_all(demand, words))
-    }
-
-    /// The first leg that decides by another clock than `clock`.
-    pub(super) fn off(&self, clock: &Clock) -> Option<usize> {
-        self.legs.iter().position(|leg| {
-            let mut off = false;
-            leg.limiter.clocks(&mut |other| off |= !other.is_same(clock));
-            off
-        })
     }
 }
 
@@ -236,6 +214,10 @@ impl Limiter for Legs {
 
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.legs.iter().for_each(|leg| leg.limiter.visit_status(visit));
+    }
+
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+        self.legs.iter().for_each(|leg| leg.limiter.explain_legs(demand, visit));
     }
 
     fn is_pristine(&self, now: &ClockReading) -> bool {

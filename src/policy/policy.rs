@@ -61,16 +61,15 @@ use std::time::Duration;
 /// ```
 pub struct Policy<L: Limiter + 'static>(Arc<PolicyCore<L>>);
 
-impl Policy<super::Legs> {
-    /// A builder for a policy of any number of legs.
+impl Policy<super::BoxLimiter> {
+    /// A builder for a policy of any number of legs, of any types.
     pub fn builder() -> PolicyBuilder {
         PolicyBuilder::new()
     }
 }
 
 impl<L: Limiter + 'static> Policy<L> {
-    /// A policy over `limiter`, on its clock, with no bound on waiting. For bounds see
-    /// [`builder`](Policy::builder) and [`PolicyBuilder::over`].
+    /// A policy over `limiter`, on its clock, with no bound on waiting. For bounds see [`builder`](Policy::builder).
     ///
     /// Where a builder reports [`PolicyError::OtherClock`](super::PolicyError::OtherClock) or
     /// [`PolicyError::SameQueue`](super::PolicyError::SameQueue), this admits a request that fits on the spot. A wait is

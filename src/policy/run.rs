@@ -71,7 +71,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// let clock = ManualClock::new();
     /// let window = std::time::Duration::ZERO;
     /// let limit = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).window(window, 1);
-    /// let policy = Policy::builder().clock(&clock).over(limit.clock(&clock).build()?)?;
+    /// let policy = Policy::builder().clock(&clock).limit(limit.clock(&clock).build()?).build()?;
     /// let call = policy.run_classified(
     ///     1,
     ///     || async { Err::<(), _>("timed out") },

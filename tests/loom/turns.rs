@@ -34,7 +34,11 @@ impl Waiter {
     where
         L::Ticket: Send,
     {
-        let policy = Policy::builder().clock(clock).over(Arc::clone(limiter)).unwrap();
+        let policy = Policy::builder()
+            .clock(clock)
+            .limit(Arc::clone(limiter))
+            .build()
+            .unwrap();
         Self {
             future: Box::pin(async move { policy.admit_owned(1).await.map(|permit| permit.forget()).is_ok() }),
             count: Arc::default(),

@@ -84,7 +84,11 @@ fn a_waiter_for_a_probe_is_woken() {
     super::check(10_000, || {
         let clock = ManualClock::new();
         let breaker = half_open(&clock);
-        let policy = Policy::builder().clock(&clock).over(Arc::clone(&breaker)).unwrap();
+        let policy = Policy::builder()
+            .clock(&clock)
+            .limit(Arc::clone(&breaker))
+            .build()
+            .unwrap();
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 let policy = policy.clone();

@@ -6,6 +6,7 @@ use super::leg_set::{LegSet, VersionLeg, index_of};
 use super::leg_state::LegState;
 use super::registry::{DraftLeg, Registry};
 use crate::core::ask::Demand;
+use crate::core::decision::LegDecision;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
@@ -502,6 +503,10 @@ impl Limiter for ReloadableLegs {
             self.follow_peaks(set, demand.now(&self.clock));
         }
         set.ready_at(demand)
+    }
+
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+        self.explain(demand, visit);
     }
 
     fn clock(&self) -> Option<&Clock> {

@@ -3,11 +3,10 @@
 use super::leg_set::VersionLeg;
 use super::leg_state::Body;
 use super::legs::ReloadableLegs;
-use crate::core::ask::{Ask, Demand};
+use crate::core::ask::Demand;
+use crate::core::decision::{LegDecision, LegVerdict};
 use crate::policy::ShadowStats;
-use crate::policy::explain::{Decision, LegDecision, LegVerdict};
 use crate::policy::spec::{LegRule, RuleKind};
-use crate::time::ClockReading;
 
 /// The state of a leg. A snapshot.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,29 +98,24 @@ pub(super) fn numbers(body: &Body, rule: &LegRule) -> (Option<u64>, Option<u64>)
 }
 
 impl ReloadableLegs {
-    pub(in crate::policy) fn explain(&self, ask: &Ask) -> Decision {
-        let reading = ClockReading::new();
-        let demand = Demand::new(ask, &reading);
+    pub(super) fn explain(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
         let now = demand.now(&self.clock);
         let (_, set) = self.in_force();
         self.follow_peaks(set, now);
-        let say = |leg: &VersionLeg| {
+        for leg in set.legs() {
             let ready = set.leg_ready_at(leg, demand);
-            let verdict = ready.map_or(LegVerdict::Idle, |ready| LegVerdict::of(ready, &self.clock, now));
+            let verdict = |ready| LegVerdict::of(ready, Some(&self.clock), demand);
             let (available, capacity) = numbers(&leg.state.body, &leg.state.in_force());
-            LegDecision {
+            visit(LegDecision {
                 leg: leg.state.name.clone(),
-                units: leg.state.units(ask),
+                units: leg.state.units(demand.ask()),
                 available,
                 capacity,
-                verdict,
+                verdict: ready.map_or(LegVerdict::Idle, verdict),
                 shadow: leg.shadow,
                 when: leg.condition.as_ref().map(|condition| condition.measured(now)),
                 peak: leg.peak.as_ref().map(|table| table.measured(now)),
-            }
-        };
-        Decision {
-            legs: set.legs().iter().map(say).collect(),
+            });
         }
     }
 }

@@ -1,8 +1,9 @@
 //! One leg as data: its rule, and when and how that applies.
 
 use super::rule::LegRule;
+use crate::core::decision::LoadMetric;
 use crate::rate::{Inherit, Quota};
-use std::fmt;
+
 use std::time::Duration;
 
 /// One leg of a policy.
@@ -72,47 +73,6 @@ impl LegSpec {
     pub fn peak(mut self, peak: Peak) -> Self {
         self.peak = Some(peak);
         self
-    }
-}
-
-/// A measured number of a leg.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LoadMetric {
-    /// The part of it that is in use: of a semaphore, the part of its limit that is held now; of a rate, the units admitted per
-    /// second, divided by its quota.
-    Use,
-    /// Units that it admitted per second.
-    Rate,
-    /// The mean time from start to end of its admissions, in seconds, by all legs.
-    Latency,
-    /// Requests that it refused per second.
-    Refusals,
-}
-
-impl LoadMetric {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Use, Self::Rate, Self::Latency, Self::Refusals];
-
-    /// The name in a file.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Use => "use",
-            Self::Rate => "rate",
-            Self::Latency => "latency",
-            Self::Refusals => "refusals",
-        }
-    }
-
-    /// The metric of this name.
-    pub fn of(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|metric| metric.name() == name)
-    }
-}
-
-impl fmt::Display for LoadMetric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

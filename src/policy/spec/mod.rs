@@ -16,8 +16,9 @@ mod error;
 mod leg;
 mod rule;
 
+pub use crate::core::decision::LoadMetric;
 pub use error::SpecError;
-pub use leg::{LegSpec, LoadMetric, Peak, PeakStep, When};
+pub use leg::{LegSpec, Peak, PeakStep, When};
 pub use rule::{BreakerRule, LegRule, RuleKind};
 
 use std::time::Duration;

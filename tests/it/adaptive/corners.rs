@@ -107,7 +107,7 @@ fn all_else_is_the_limiters_inside() {
 fn a_policy_waits_in_the_queue_inside() {
     let clock = ManualClock::new();
     let limit = Adaptive::builder(Semaphore::new(1)).clock(&clock).build().unwrap();
-    let policy = Policy::builder().clock(&clock).over(limit).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(limit).build().unwrap();
     clock.run(async {
         let held = policy.admit(1).await.unwrap();
         let mut waits = std::pin::pin!(policy.admit(1));

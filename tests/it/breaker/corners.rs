@@ -74,7 +74,7 @@ fn a_waiter_for_a_probe_wakes_when_the_probe_is_back() {
     let breaker = builder.clock(&clock).build().unwrap();
     breaker.trip(SECOND);
     clock.advance(SECOND);
-    let policy = Policy::builder().clock(&clock).over(breaker).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
     clock.run(async {
         let probe = policy.try_admit(1).unwrap();
         let mut waits = std::pin::pin!(policy.admit(1));

@@ -142,7 +142,7 @@ fn a_policy_waits_for_the_circuit() {
     let clock = ManualClock::new();
     let breaker = leaked(half_open(&clock));
     breaker.trip(5 * SECOND);
-    let policy = Policy::builder().clock(&clock).over(breaker).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
     clock.run(async {
         let probes = [policy.admit(1).await.unwrap(), policy.admit(1).await.unwrap()];
         assert_eq!(clock.elapsed(), 6 * SECOND);
@@ -175,7 +175,7 @@ fn an_overdue_trial_wakes_a_policy_that_waits() {
     let clock = ManualClock::new();
     let breaker = leaked(half_open(&clock));
     let probes: Vec<_> = (0..PROBES).map(|_| breaker.try_admit(1).unwrap()).collect();
-    let policy = Policy::builder().clock(&clock).over(breaker).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
     let start = clock.elapsed();
     clock.run(async {
         let patient = async {
@@ -197,7 +197,7 @@ fn an_overdue_trial_wakes_a_policy_that_waits() {
 fn an_ask_of_more_than_the_probes_does_not_stop_a_queue() {
     let clock = ManualClock::new();
     let breaker = leaked(half_open(&clock));
-    let policy = Policy::builder().clock(&clock).over(breaker).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
     clock.run(async {
         let probe = policy.admit(1).await.unwrap();
         let heavy = async {

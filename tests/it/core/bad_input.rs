@@ -52,11 +52,14 @@ fn more_costs_than_fit_are_unpriced_not_free() {
 fn a_policy_that_cannot_be_is_refused_with_its_reason() {
     let (clock, other) = (ManualClock::new(), ManualClock::new());
     let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(1)).on(clock);
-    assert_eq!(Policy::builder().build().unwrap_err(), PolicyError::NoLegs);
     let mixed = Policy::builder().limit(bucket(&clock)).limit(bucket(&other)).build();
     assert_eq!(mixed.unwrap_err(), PolicyError::OtherClock { leg: 1 });
-    let over = Policy::builder().limit(bucket(&clock)).over(Semaphore::new(1));
-    assert_eq!(over.unwrap_err(), PolicyError::LegsAndLimiter { legs: 1 });
+    let slots = std::sync::Arc::new(Semaphore::new(1));
+    let legs = Policy::builder()
+        .limit(std::sync::Arc::clone(&slots))
+        .limit(bucket(&clock));
+    let doubled = legs.limit(slots).build();
+    assert_eq!(doubled.unwrap_err(), PolicyError::SameQueue { leg: 2 });
 }
 
 #[test]

@@ -332,7 +332,11 @@ fn an_admit_dropped_at_any_poll_has_never_asked() {
 fn a_grant_that_was_not_polled_goes_to_the_next_when_it_is_dropped() {
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(1));
-    let policy = Policy::builder().clock(&clock).over(Arc::clone(&semaphore)).unwrap();
+    let policy = Policy::builder()
+        .clock(&clock)
+        .limit(Arc::clone(&semaphore))
+        .build()
+        .unwrap();
     let held = semaphore.try_acquire().unwrap();
     let mut first = Box::pin(policy.admit(1));
     let mut second = Box::pin(policy.admit(1));

@@ -57,13 +57,9 @@ fn a_leg_that_refuses_rolls_back_all_legs_before_it() {
         (10, 10, 10)
     );
 
-    let legs = Policy::builder()
-        .limit(Arc::clone(&rate))
-        .limit(Arc::clone(&window))
-        .limit(Arc::clone(&first))
-        .limit(full)
-        .build()
-        .unwrap();
+    let rates = [Arc::clone(&rate).boxed(), Arc::clone(&window).boxed()];
+    let semaphores = [Arc::clone(&first).boxed(), full.boxed()];
+    let legs: Legs = rates.into_iter().chain(semaphores).collect();
     for _ in 0..100 {
         assert!(legs.try_admit(7).is_err());
     }
@@ -82,12 +78,12 @@ fn a_leg_that_panics_rolls_back_all_legs_before_it() {
     assert!(catch_unwind(AssertUnwindSafe(|| gate.try_admit(7).is_ok())).is_err());
     assert_eq!((rate.available(), semaphore.available_permits()), (10, 10));
 
-    let legs = Policy::builder()
-        .limit(Arc::clone(&rate))
-        .limit(Arc::clone(&semaphore))
-        .limit(Panics)
-        .build()
-        .unwrap();
+    let legs = [
+        Arc::clone(&rate).boxed(),
+        Arc::clone(&semaphore).boxed(),
+        Panics.boxed(),
+    ];
+    let legs: Legs = legs.into_iter().collect();
     assert!(catch_unwind(AssertUnwindSafe(|| legs.try_admit(7).is_ok())).is_err());
     assert_eq!((rate.available(), semaphore.available_permits()), (10, 10));
 }

@@ -10,8 +10,8 @@ use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::{
-    Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, PolicyError, Quota, Reason, Refusal, Rejection, RunError,
-    Semaphore, TokenBucket,
+    Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, PolicyBuilder, PolicyError, Quota, Reason, Refusal, Rejection,
+    RunError, Semaphore, TokenBucket,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -177,20 +177,25 @@ fn an_adapter_hides_no_queue() {
     let adaptive = adaptive.clock(&clock).build().unwrap();
     let meter = Meter::new(&clock, Duration::from_secs(1));
     let mark = || Trigger::above(meter.load(LoadMetric::Use, 1.0), 1.0).on(&clock);
-    let refused = |builder: tollgate::PolicyBuilder| {
-        let built = builder.limit(Arc::clone(&semaphore)).build();
+    fn refused<L: Limiter + 'static>(builder: PolicyBuilder<L>, semaphore: &Arc<Semaphore>) {
+        let built = builder.limit(Arc::clone(semaphore)).build();
         assert_eq!(built.unwrap_err(), PolicyError::SameQueue { leg: 1 });
-    };
+    }
     let leg = || Arc::clone(&semaphore);
     let builder = || Policy::builder().clock(&clock);
-    refused(builder().limit(adaptive));
-    refused(builder().limit(leg().shadow()));
-    refused(builder().limit(leg().when(mark())));
-    refused(builder().limit(meter.watch(leg())));
-    refused(builder().limit(leg().per_call().named("a").boxed()));
-    refused(builder().limit(leg().per(TOKENS).and(Semaphore::new(1))));
-    refused(builder().limit(builder().over(leg()).unwrap()));
-    refused(builder().limit(builder().over(leg()).unwrap().bypass_queue(Duration::from_secs(1))));
+    refused(builder().limit(adaptive), &semaphore);
+    refused(builder().limit(leg().shadow()), &semaphore);
+    refused(builder().limit(leg().when(mark())), &semaphore);
+    refused(builder().limit(meter.watch(leg())), &semaphore);
+    refused(builder().limit(leg().per_call().named("a").boxed()), &semaphore);
+    refused(builder().limit(leg().per(TOKENS).and(Semaphore::new(1))), &semaphore);
+    refused(builder().limit(builder().limit(leg()).build().unwrap()), &semaphore);
+    let bypass = builder()
+        .limit(leg())
+        .build()
+        .unwrap()
+        .bypass_queue(Duration::from_secs(1));
+    refused(builder().limit(bypass), &semaphore);
 }
 
 #[derive(Default)]
@@ -238,7 +243,7 @@ fn another_clock_inside_a_chain_is_noticed() {
     let mixed = || bucket(&clock, quota).and(Semaphore::new(9)).and(bucket(&other, quota));
     let built = Policy::builder().limit(Semaphore::new(1)).limit(mixed()).build();
     assert_eq!(built.unwrap_err(), PolicyError::OtherClock { leg: 1 });
-    let over = Policy::builder().over(mixed().per_call().named("mixed"));
+    let over = Policy::builder().limit(mixed().per_call().named("mixed")).build();
     assert_eq!(over.unwrap_err(), PolicyError::OtherClock { leg: 0 });
     let boxed = Policy::builder().limit(mixed().boxed()).build();
     assert_eq!(boxed.unwrap_err(), PolicyError::OtherClock { leg: 0 });

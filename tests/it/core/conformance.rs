@@ -425,7 +425,7 @@ fn a_shared_handle_conforms() {
 #[test]
 fn a_lane_conforms() {
     Suite::of_permits(3, |clock| -> Policy<Bypass<Semaphore>> {
-        let policy = Policy::builder().clock(clock).over(in_flight(clock)).unwrap();
+        let policy = Policy::builder().clock(clock).limit(in_flight(clock)).build().unwrap();
         policy.bypass_queue(MINUTE)
     })
     .loosen(|bypass| bypass.limiter().policy().limiter().set_limit(4))
@@ -588,16 +588,23 @@ fn both_of_two_conform() {
 #[test]
 fn policies_conform() {
     Suite::of_permits(3, |clock| -> Policy<Semaphore> {
-        Policy::builder().clock(clock).over(in_flight(clock)).unwrap()
+        Policy::builder().clock(clock).limit(in_flight(clock)).build().unwrap()
     })
     .check();
     Suite::of_rate(3, MINUTE, |clock| Policy::new(SlidingLog::new(3, MINUTE, clock))).check();
-    Suite::of_rate(3, MINUTE, |clock| -> Policy<Legs> {
+    Suite::of_rate(3, MINUTE, |clock| {
         Policy::builder()
             .limit(SlidingLog::new(3, MINUTE, clock).named("calls"))
             .limit(Semaphore::new(3).named("in flight"))
             .build()
             .unwrap()
+    })
+    .holding()
+    .check();
+    Suite::of_rate(3, MINUTE, |clock| -> Policy<Legs> {
+        let calls = SlidingLog::new(3, MINUTE, clock).named("calls").boxed();
+        let in_flight = Semaphore::new(3).named("in flight").boxed();
+        Policy::new([calls, in_flight].into_iter().collect())
     })
     .holding()
     .check();

@@ -1,4 +1,4 @@
-//! A leg that panics leaves the other legs as if it had returned: static chains, built policies, policies as data.
+//! A leg that panics leaves the other legs as if it had returned: static chains, lists of legs, policies as data.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::pin::pin;
@@ -10,8 +10,8 @@ use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{
-    Ask, BreakerState, CircuitBreaker, ClockReading, Cost, Demand, Limiter, LimiterExt, ManualClock, OpenTime, Outcome,
-    Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
+    Ask, BreakerState, CircuitBreaker, ClockReading, Cost, Demand, Legs, Limiter, LimiterExt, ManualClock, OpenTime,
+    Outcome, Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
 };
 
 /// Which calls a leg panics at.
@@ -84,7 +84,7 @@ fn composites(
     work: impl Fn(&str, &dyn Fn() -> bool, [&Semaphore; 3], &TokenBucket, [&Panics; 2]),
 ) {
     let clock = ManualClock::new();
-    for kind in ["chain", "built", "boxed", "long"] {
+    for kind in ["chain", "list", "boxed", "long"] {
         let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(2)));
         let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(100)).on(&clock));
         let bad = [Panics::at(at), Panics::at(at)];
@@ -96,14 +96,15 @@ fn composites(
                 .and(Arc::clone(&bad[1]))
                 .and(Arc::clone(&semaphores[2]))
         };
-        let builder = || {
-            Policy::builder()
-                .limit(Arc::clone(&semaphores[0]))
-                .limit(Arc::clone(&bad[0]))
-                .limit(Arc::clone(&bucket).per(COST))
-                .limit(Arc::clone(&semaphores[1]))
-                .limit(Arc::clone(&bad[1]))
-                .limit(Arc::clone(&semaphores[2]))
+        let legs = || {
+            [
+                Arc::clone(&semaphores[0]).boxed(),
+                Arc::clone(&bad[0]).boxed(),
+                Arc::clone(&bucket).per(COST).boxed(),
+                Arc::clone(&semaphores[1]).boxed(),
+                Arc::clone(&bad[1]).boxed(),
+                Arc::clone(&semaphores[2]).boxed(),
+            ]
         };
         let attempt = |gate: &dyn Fn() -> bool| {
             work(
@@ -116,12 +117,11 @@ fn composites(
         };
         match kind {
             "chain" => attempt(&|| through(&chain(), at, unwinding)),
-            "built" => attempt(&|| through(&builder().build().unwrap(), at, unwinding)),
+            "list" => attempt(&|| through(&legs().into_iter().collect::<Legs>(), at, unwinding)),
             "boxed" => attempt(&|| through(&chain().boxed(), at, unwinding)),
             _ => {
                 let spare = || TokenBucket::new(Quota::per_second(1).burst(100)).on(&clock);
-                let long = (0..9).fold(builder(), |builder, _| builder.limit(spare()));
-                let long = long.build().unwrap();
+                let long: Legs = legs().into_iter().chain((0..9).map(|_| spare().boxed())).collect();
                 attempt(&|| through(&long, at, unwinding));
             }
         }

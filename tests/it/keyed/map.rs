@@ -271,7 +271,7 @@ fn keys_that_share_a_semaphore_take_turns() {
     let all = Shared::new(Semaphore::new(1));
     let (budget, for_all) = (all.clone(), clock.clone());
     let map = Keyed::new(10, move |_: &u64| {
-        Policy::builder().clock(&for_all).over(budget.clone()).unwrap()
+        Policy::builder().clock(&for_all).limit(budget.clone()).build().unwrap()
     });
     clock.run(async {
         let handles: Vec<_> = [1, 1, 1, 1, 2, 3, 3]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Ask, Cost, Legs, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const TOKENS: Cost = Cost::new("tokens");
 
@@ -16,10 +16,9 @@ fn a_policy_may_have_any_number_of_legs() {
     let clock = ManualClock::new();
     let buckets: Vec<_> = (0..100).map(|_| bucket(&clock, 100)).collect();
     let last = Arc::new(Semaphore::new(3));
-    let builder = buckets.iter().fold(Policy::builder(), |builder, bucket| {
-        builder.limit(Arc::clone(bucket).per(TOKENS))
-    });
-    let policy = builder.limit(Arc::clone(&last)).build().unwrap();
+    let limiters = buckets.iter().map(|bucket| Arc::clone(bucket).per(TOKENS).boxed());
+    let limiters = limiters.chain([Arc::clone(&last).boxed()]);
+    let policy = Policy::new(limiters.collect::<Legs>());
     let left = || buckets.iter().map(|bucket| bucket.available()).collect::<Vec<_>>();
 
     let mut one = policy.try_admit(Ask::one().cost(TOKENS, 30)).unwrap();
@@ -44,10 +43,8 @@ fn a_policy_of_policies_and_boxes_fits() {
     let clock = ManualClock::new();
     let buckets: Vec<_> = (0..9).map(|_| bucket(&clock, 10)).collect();
     let inner = |three: &[Arc<TokenBucket>]| {
-        let legs = three
-            .iter()
-            .fold(Policy::builder(), |builder, bucket| builder.limit(Arc::clone(bucket)));
-        legs.build().unwrap()
+        let legs = three.iter().map(|bucket| Arc::clone(bucket).boxed());
+        Policy::new(legs.collect::<Legs>())
     };
     let chain = (Arc::clone(&buckets[6]).and(Arc::clone(&buckets[7]))).and(Arc::clone(&buckets[8]));
     let policy = Policy::builder()

@@ -14,7 +14,7 @@ use tollgate::sync::Notify;
 use tollgate::sync::WaitQueue;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, Inherit, Keyed, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason,
+    Ask, Cost, Demand, Inherit, Keyed, Legs, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason,
     Refusal, Semaphore, TokenBucket, Wait,
 };
 
@@ -122,8 +122,10 @@ fn gives_back_as_a_whole<L: Limiter>(composite: impl FnOnce(&Shared) -> L) {
 #[test]
 fn no_waiter_is_asked_at_half_of_a_roll_back() {
     gives_back_as_a_whole(|shared| shared.slow().and(shared.slots()).and(Intrudes));
-    let built = |shared: &Shared| Policy::builder().clock(&shared.clock).limit(shared.slow());
-    gives_back_as_a_whole(|shared| built(shared).limit(shared.slots()).limit(Intrudes).build().unwrap());
+    gives_back_as_a_whole(|shared| -> Legs {
+        let legs = [shared.slow().boxed(), shared.slots().boxed(), Intrudes.boxed()];
+        legs.into_iter().collect()
+    });
     gives_back_as_a_whole(|shared| shared.slow().and(shared.slots()).boxed().and(Intrudes));
 }
 
@@ -151,14 +153,14 @@ fn no_waiter_is_asked_at_half_of_a_roll_back_by_a_nested_leg() {
         let meter = Meter::new(&shared.clock, SECOND);
         shared.slow().and(Arc::new(meter.watch(shared.slots().and(Intrudes))))
     });
-    let built = |shared: &Shared| Policy::builder().clock(&shared.clock).limit(shared.slow());
-    gives_back_as_a_whole(|shared| built(shared).limit(shared.slots().and(Intrudes)).build().unwrap());
-    gives_back_as_a_whole(|shared| {
-        let inner = Policy::builder()
-            .clock(&shared.clock)
-            .limit(shared.slots())
-            .limit(Intrudes);
-        built(shared).limit(inner.build().unwrap()).build().unwrap()
+    gives_back_as_a_whole(|shared| -> Legs {
+        let legs = [shared.slow().boxed(), shared.slots().and(Intrudes).boxed()];
+        legs.into_iter().collect()
+    });
+    gives_back_as_a_whole(|shared| -> Legs {
+        let inner: Legs = [shared.slots().boxed(), Intrudes.boxed()].into_iter().collect();
+        let inner = Policy::builder().clock(&shared.clock).limit(inner).build().unwrap();
+        [shared.slow().boxed(), inner.boxed()].into_iter().collect()
     });
     gives_back_as_a_whole(|shared| {
         let inner = Policy::builder()
@@ -297,7 +299,7 @@ fn a_waiter_that_a_change_of_settings_turns_to_a_raise_is_ahead_of_none() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
     let policy = Policy::builder().clock(&clock);
-    let policy = policy.over(Arc::clone(&bucket).wait_for_raise()).unwrap();
+    let policy = policy.limit(Arc::clone(&bucket).wait_for_raise()).build().unwrap();
     let [mut head, mut large, mut last] =
         [(2, 99), (8, 99), (1, 12)].map(|(units, patience)| Box::pin(policy.admit_timeout(units, patience * SECOND)));
     assert!(poll(head.as_mut()).is_pending() && poll(large.as_mut()).is_pending() && poll(last.as_mut()).is_pending());
@@ -458,7 +460,7 @@ fn a_newcomer_that_waits_for_a_raise_is_ahead_of_none() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
     let policy = Policy::builder().clock(&clock);
-    let policy = policy.over(Arc::clone(&bucket).wait_for_raise()).unwrap();
+    let policy = policy.limit(Arc::clone(&bucket).wait_for_raise()).build().unwrap();
     let (mut head, mut large) = (Box::pin(policy.admit(1)), Box::pin(policy.admit(20)));
     assert!(poll(head.as_mut()).is_pending() && poll(large.as_mut()).is_pending());
     let mut last = Box::pin(policy.admit_timeout(1, 5 * SECOND));
@@ -536,7 +538,7 @@ fn a_waiter_is_judged_by_legs_that_are_not_waited_for() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_minute(60).burst(10)).on(&clock));
     let slots = Arc::new(Semaphore::new(1));
     let legs = Arc::clone(&slots).and(Arc::clone(&bucket).named("tokens").at_once());
-    let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
     let held = slots.try_acquire().unwrap();
     let (mut head, mut next) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
     let count = Arc::<Count>::default();
@@ -562,7 +564,7 @@ fn a_waiter_that_was_judged_overtakes_none_that_waits() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_minute(60).burst(10)).on(&clock));
     let slots = Arc::new(Semaphore::new(2));
     let legs = Arc::clone(&slots).and(Arc::clone(&bucket).at_once());
-    let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
     let held = slots.try_acquire().unwrap();
     let (mut head, mut next) = (pin!(policy.admit(2)), pin!(policy.admit(1)));
     assert!(poll(head.as_mut()).is_pending() && poll(next.as_mut()).is_pending());
@@ -587,7 +589,7 @@ fn a_waiter_that_is_too_late_since_the_settings_have_changed_learns_by_which_leg
     let legs = Arc::clone(&slots)
         .named("slots")
         .and(Arc::clone(&bucket).named("tokens"));
-    let policy = Policy::builder().clock(&clock).over(legs).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
     let _held = slots.try_acquire().unwrap();
     let (mut head, mut late) = (pin!(policy.admit(5)), pin!(policy.admit_timeout(5, 2 * SECOND)));
     slots.set_limit(5);

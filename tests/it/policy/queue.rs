@@ -86,10 +86,10 @@ fn a_waiter_is_judged_after_a_cancel_has_given_back_to_all_legs() {
     cancels_as_a_whole(&built.build().unwrap(), &bucket);
     let bucket = slow();
     let chain = Arc::clone(&bucket).and(Semaphore::new(1));
-    cancels_as_a_whole(&builder().over(chain).unwrap(), &bucket);
+    cancels_as_a_whole(&builder().limit(chain).build().unwrap(), &bucket);
     let bucket = slow();
     let boxed = Arc::clone(&bucket).boxed().and(Semaphore::new(1).boxed());
-    cancels_as_a_whole(&builder().over(boxed).unwrap(), &bucket);
+    cancels_as_a_whole(&builder().limit(boxed).build().unwrap(), &bucket);
 }
 
 // ---- Panics of wakers
@@ -146,7 +146,7 @@ fn an_event_reaches_each_policy_whichever_waker_panics() {
 fn a_newcomer_whose_eviction_panics_leaves_nothing() {
     let slots = Arc::new(Semaphore::new(1));
     let builder = Policy::builder().max_queue(1).overflow(Overflow::EvictOldest);
-    let policy = builder.over(Arc::clone(&slots)).unwrap();
+    let policy = builder.limit(Arc::clone(&slots)).build().unwrap();
     let held = slots.try_acquire().unwrap();
     let mut old = Box::pin(policy.admit(1));
     assert!(poll(old.as_mut(), panics()).is_pending());
@@ -325,7 +325,11 @@ fn a_leg_that_panics_for_one_waiter_ends_that_wait_and_no_other() {
 fn a_waiter_behind_one_whose_deadline_passes_is_served_at_that_instant() {
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(2));
-    let policy = Policy::builder().clock(&clock).over(Arc::clone(&semaphore)).unwrap();
+    let policy = Policy::builder()
+        .clock(&clock)
+        .limit(Arc::clone(&semaphore))
+        .build()
+        .unwrap();
     let _held = semaphore.try_acquire().unwrap();
     let counts = [Count::new(), Count::new()];
     let mut first = pin!(policy.admit_timeout(2, 10 * MS));
@@ -526,7 +530,7 @@ fn a_waiter_for_larger_limits_is_passed_over() {
     let clock = ManualClock::new();
     let slots = Arc::new(Semaphore::new(2));
     let leg = Arc::clone(&slots).wait_for_raise();
-    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(leg).build().unwrap();
     let counts = [(); 3].map(|()| Count::new());
     let mut large = pin!(policy.admit(5));
     let mut gives_up = Box::pin(policy.admit(7));
@@ -608,9 +612,19 @@ fn a_demand_that_a_later_leg_can_never_admit_is_refused_for_good_by_each_composi
     let builder = || Policy::builder().clock(&clock);
     let built = || builder().limit(slots()).limit(tokens()).build().unwrap();
     refuses_for_good(&built());
-    refuses_for_good(&builder().over(slots().and(tokens())).unwrap());
-    refuses_for_good(&builder().over(slots().and(tokens()).and(Semaphore::new(9))).unwrap());
-    refuses_for_good(&builder().over(slots().boxed().and(tokens().boxed()).boxed()).unwrap());
+    refuses_for_good(&builder().limit(slots().and(tokens())).build().unwrap());
+    refuses_for_good(
+        &builder()
+            .limit(slots().and(tokens()).and(Semaphore::new(9)))
+            .build()
+            .unwrap(),
+    );
+    refuses_for_good(
+        &builder()
+            .limit(slots().boxed().and(tokens().boxed()).boxed())
+            .build()
+            .unwrap(),
+    );
     refuses_for_good(
         &builder()
             .limit(slots())
@@ -663,7 +677,11 @@ fn all_waiters_are_judged_anew_after_a_change_of_settings() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
-    let policy = Policy::builder().clock(&clock).over(Arc::clone(&bucket)).unwrap();
+    let policy = Policy::builder()
+        .clock(&clock)
+        .limit(Arc::clone(&bucket))
+        .build()
+        .unwrap();
     let counts = [(); 5].map(|()| Count::new());
     let asks = [(5, 9), (8, 9), (2, 1), (1, 9), (2, 7)];
     let mut waits = asks.map(|(units, patience)| Box::pin(policy.admit_timeout(units, patience * SECOND)));
@@ -699,7 +717,11 @@ fn a_head_is_judged_anew_at_its_own_place() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(5)).on(&clock));
     bucket.try_acquire(5).unwrap();
-    let policy = Policy::builder().clock(&clock).over(Arc::clone(&bucket)).unwrap();
+    let policy = Policy::builder()
+        .clock(&clock)
+        .limit(Arc::clone(&bucket))
+        .build()
+        .unwrap();
     let counts = [(); 2].map(|()| Count::new());
     let mut head = Box::pin(policy.admit_timeout(5, 9 * SECOND));
     let mut next = Box::pin(policy.admit(1));
@@ -718,7 +740,7 @@ fn a_waiter_for_a_larger_quota_times_out_none_that_fit() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
     let leg = Arc::clone(&bucket).wait_for_raise();
-    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(leg).build().unwrap();
     let counts = [(); 3].map(|()| Count::new());
     let mut large = Box::pin(policy.admit(100));
     let mut small = [1, 2].map(|units| Box::pin(policy.admit_timeout(units, 5 * SECOND)));
@@ -766,7 +788,7 @@ fn a_demand_that_a_conditional_limit_never_admits_is_passed_over_until_the_load_
     let until = clock.after(clock.now(), 3 * SECOND);
     let mark = Trigger::above(Arc::new(Falls(until)), 0.5).on(&clock);
     let leg = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock).when(mark);
-    let policy = Policy::builder().clock(&clock).over(leg).unwrap();
+    let policy = Policy::builder().clock(&clock).limit(leg).build().unwrap();
     let counts = [Count::new(), Count::new()];
     let mut large = pin!(policy.admit(5));
     assert!(counted(large.as_mut(), &counts[0]).is_pending());
@@ -807,7 +829,10 @@ fn an_open_circuit_is_not_waited_for() {
     let breaker = Arc::new(breaker(&clock));
     let slots = Arc::new(Semaphore::new(1));
     let builder = Policy::builder().max_wait(Duration::from_secs(5)).clock(&clock);
-    let policy = builder.over(Arc::clone(&slots).and(Arc::clone(&breaker))).unwrap();
+    let policy = builder
+        .limit(Arc::clone(&slots).and(Arc::clone(&breaker)))
+        .build()
+        .unwrap();
     let held = slots.try_acquire().unwrap();
     let counts = [Count::new(), Count::new()];
     let mut waits = [Box::pin(policy.admit(1)), Box::pin(policy.admit(1))];

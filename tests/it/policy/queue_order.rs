@@ -67,7 +67,7 @@ fn admitted_on_coarse_timers(waiters: usize, lateness: Option<Duration>) -> usiz
     if let Some(lateness) = lateness {
         builder = builder.lateness(lateness);
     }
-    let policy = builder.over(bucket).unwrap();
+    let policy = builder.limit(bucket).build().unwrap();
     let admitted = Rc::new(Cell::new(0));
     let mut pool = futures::executor::LocalPool::new();
     for _ in 0..waiters {

@@ -20,7 +20,7 @@ type Wait<'a, L> = Pin<Box<dyn Future<Output = Result<Permit<&'a L>, Refusal<'a>
 fn queued(clock: &ManualClock, limit: u64, per_tick: u64, queue: u64, settings: PolicyBuilder) -> Queued {
     let quota = Quota::new(per_tick, TICK).unwrap().burst(limit).by_interval();
     let bucket = TokenBucket::new(quota).on(clock);
-    settings.max_queue_units(queue).over(bucket).unwrap()
+    settings.max_queue_units(queue).limit(bucket).build().unwrap()
 }
 
 fn oldest_first() -> PolicyBuilder {
@@ -159,7 +159,7 @@ fn a_queue_of_the_greatest_length_holds_a_waiter_for_all_of_it() {
     let clock = ManualClock::new();
     let quota = Quota::new(ALL, TICK * 20).unwrap().by_interval();
     let bucket = TokenBucket::new(quota).on(&clock);
-    let huge = newest_first().max_queue_units(ALL).over(bucket).unwrap();
+    let huge = newest_first().max_queue_units(ALL).limit(bucket).build().unwrap();
     assert!(takes(&huge, ALL));
     let mut first = wait(&huge, 3);
     let mut second = wait(&huge, ALL);
@@ -182,7 +182,11 @@ fn a_full_queue_names_the_instant_after_all_waiters_ahead() {
         let clock = ManualClock::new();
         let quota = Quota::new(per, period).unwrap().burst(limit).by_interval();
         let bucket = TokenBucket::new(quota).on(&clock);
-        let policy = Policy::builder().max_queue_units(waiting).over(bucket).unwrap();
+        let policy = Policy::builder()
+            .max_queue_units(waiting)
+            .limit(bucket)
+            .build()
+            .unwrap();
         assert!(takes(&policy, taken));
         let ahead: Vec<_> = (0..waiting).map(|_| wait(&policy, 1)).collect();
         let refused = look(&mut wait(&policy, asked)).unwrap().unwrap_err();
@@ -201,7 +205,7 @@ fn a_full_queue_names_the_instant_after_all_waiters_ahead() {
 fn a_sliding_window_serves_the_newest_first() {
     let clock = ManualClock::new();
     let log = SlidingLog::new(4, TICK * 3).unwrap().on(&clock);
-    let queued = newest_first().max_queue_units(4).over(log).unwrap();
+    let queued = newest_first().max_queue_units(4).limit(log).build().unwrap();
     queued.try_admit(2).unwrap().forget();
     let mut first = wait(&queued, 3);
     clock.advance(TICK);
@@ -218,7 +222,7 @@ fn a_sliding_window_serves_the_newest_first() {
 
     let clock = ManualClock::new();
     let log = SlidingLog::new(3, TICK * 3).unwrap().on(&clock);
-    let queued = oldest_first().max_queue_units(2).over(log).unwrap();
+    let queued = oldest_first().max_queue_units(2).limit(log).build().unwrap();
     queued.try_admit(2).unwrap().forget();
     let (mut first, mut second) = (wait(&queued, 2), wait(&queued, 2));
     refused(&mut second);
@@ -237,7 +241,10 @@ fn waiters_at_a_closed_leg_are_refused_for_good() {
             std::sync::Arc::new(Semaphore::new(10)),
             TokenBucket::new(Quota::per_second(1)),
         );
-        let queued = order.over(std::sync::Arc::clone(&open).and(bucket.on(&clock))).unwrap();
+        let queued = order
+            .limit(std::sync::Arc::clone(&open).and(bucket.on(&clock)))
+            .build()
+            .unwrap();
         let held = queued.try_admit(1).unwrap();
         let mut three = [wait(&queued, 1), wait(&queued, 1), wait(&queued, 1)];
         assert!(three.iter_mut().all(waits));
@@ -257,7 +264,8 @@ fn a_newcomer_takes_the_place_in_a_semaphores_queue() {
     let semaphore = std::sync::Arc::new(Semaphore::new(1));
     let queued = newest_first()
         .max_queue(2)
-        .over(std::sync::Arc::clone(&semaphore))
+        .limit(std::sync::Arc::clone(&semaphore))
+        .build()
         .unwrap();
     let held = queued.try_admit(1).unwrap();
     let mut waiters: Vec<_> = (0..3).map(|_| wait(&queued, 1)).collect();

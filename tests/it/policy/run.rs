@@ -18,7 +18,7 @@ struct Rig {
     breaker: Arc<CircuitBreaker>,
     limit: Arc<Adaptive>,
     retries: Arc<RetryBudget>,
-    policy: Policy<tollgate::policy::Legs>,
+    policy: Policy<tollgate::BoxLimiter>,
 }
 
 /// A breaker that opens at two failures of the last two, a limit of 2, and `retries` retries, in this order.
@@ -40,6 +40,7 @@ fn rig(retries: u64) -> Rig {
         .limit(Arc::clone(&retries))
         .max_queue(0)
         .clock(&clock)
+        .boxed()
         .build()
         .unwrap();
     Rig {

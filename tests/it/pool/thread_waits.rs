@@ -107,7 +107,11 @@ fn a_submission_under_a_lock_runs_nothing() {
 #[test]
 fn a_handle_is_kept_when_its_wait_is_refused() {
     let in_flight = Arc::new(Semaphore::new(1));
-    let unqueued = Policy::builder().max_queue(0).over(Arc::clone(&in_flight)).unwrap();
+    let unqueued = Policy::builder()
+        .max_queue(0)
+        .limit(Arc::clone(&in_flight))
+        .build()
+        .unwrap();
     for policy in [Policy::new(Arc::clone(&in_flight)), unqueued] {
         let pool = WorkerPool::builder().workers(1).admit_by(policy).build().unwrap();
         let here = pool.clone();

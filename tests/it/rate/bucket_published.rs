@@ -289,7 +289,11 @@ fn the_published_tables_by_interval_hold() {
     }
     // Oldest first: one waits, a second finds the queue full.
     let clock = ManualClock::new();
-    let queue = Policy::builder().max_queue(1).over(bucket(&clock, 1, 1)).unwrap();
+    let queue = Policy::builder()
+        .max_queue(1)
+        .limit(bucket(&clock, 1, 1))
+        .build()
+        .unwrap();
     clock.run(async {
         queue.try_admit(1).unwrap().forget();
         let (first, second) = futures::join!(queue.admit(1), queue.admit(1));

@@ -137,7 +137,7 @@ fn a_sliding_window_admits_as_published() {
 
     let clock = ManualClock::new();
     let log = SlidingLog::new(3, SECOND * 3).unwrap().on(&clock);
-    let queue = Policy::builder().max_queue(1).over(log).unwrap();
+    let queue = Policy::builder().max_queue(1).limit(log).build().unwrap();
     clock.run(async {
         queue.try_admit(2).unwrap().forget();
         let (first, second) = futures::join!(queue.admit(2), queue.admit(2));
@@ -194,7 +194,8 @@ fn the_rate_follows_the_published_curve() {
 fn a_wait_that_cannot_end_in_time_fails_at_once() {
     let clock = ManualClock::new();
     let policy = Policy::builder()
-        .over(LeakyBucket::new(Quota::per_second(10)).on(&clock))
+        .limit(LeakyBucket::new(Quota::per_second(10)).on(&clock))
+        .build()
         .unwrap();
     clock.run(async {
         policy.admit(1).await.unwrap().forget();

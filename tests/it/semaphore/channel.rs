@@ -327,7 +327,8 @@ fn a_waiting_policy_is_woken_by_tokens_limits_and_the_close() {
     let clock = ManualClock::new();
     let policy = Policy::builder()
         .clock(&clock)
-        .over(Arc::clone(&semaphore).and(Semaphore::new(9)))
+        .limit(Arc::clone(&semaphore).and(Semaphore::new(9)))
+        .build()
         .unwrap();
     let mut context = Context::from_waker(Waker::noop());
     let mut held = receive(&semaphore, 2);

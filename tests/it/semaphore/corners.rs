@@ -103,7 +103,7 @@ fn a_semaphore_in_two_legs_is_refused_by_the_builder() {
     assert!(matches!(twice, Err(PolicyError::SameQueue { leg: 2 })));
     let both = Arc::clone(&semaphore).and(Arc::clone(&semaphore).boxed());
     assert!(matches!(
-        Policy::builder().over(both),
+        Policy::builder().limit(both).build(),
         Err(PolicyError::SameQueue { leg: 0 })
     ));
     let apart = Policy::builder().limit(Semaphore::new(1)).limit(semaphore).build();

@@ -47,7 +47,8 @@ fn a_lent_part_is_waited_for() {
     let clock = ManualClock::new();
     let live = Policy::builder()
         .clock(&clock)
-        .over(std::sync::Arc::clone(shared.class(1)))
+        .limit(std::sync::Arc::clone(shared.class(1)))
+        .build()
         .unwrap();
     clock.run(async {
         let wait = live.admit(2);

@@ -30,7 +30,8 @@ fn rig() -> Rig {
     let core = Policy::builder()
         .clock(&clock)
         .max_queue(0)
-        .over(Semaphore::new(1))
+        .limit(Semaphore::new(1))
+        .build()
         .unwrap();
     let rate = Quota::new(1, 2 * SECOND).unwrap();
     let room = Arc::new(WaitingRoom::new(100, rate).unwrap().on(&clock));

@@ -1,0 +1,228 @@
+//! The decision on a request as data, leg by leg, for explanations.
+
+use super::ask::Demand;
+use super::limiter::Limiter;
+use super::refusal::ReadyAt;
+use super::status::{State, Status};
+use crate::time::Clock;
+use std::fmt;
+use std::time::Duration;
+
+/// The answer of each leg to a request at one instant. Made by [`Policy::explain`](crate::Policy::explain).
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// Every leg, in order, also those behind the first that refuses.
+    pub legs: Vec<LegDecision>,
+}
+
+/// The answer of one leg.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LegDecision {
+    /// Its name.
+    pub leg: Box<str>,
+    /// Units that it is asked for; `None` when the request does not name its cost.
+    pub units: Option<u64>,
+    /// Units that it could give.
+    pub available: Option<u64>,
+    /// Units that it can give at most: its limit, or its burst.
+    pub capacity: Option<u64>,
+    /// Its answer.
+    pub verdict: LegVerdict,
+    /// It is in shadow mode: its answer is not obeyed.
+    pub shadow: bool,
+    /// The load by which it applies or not, where it is conditional.
+    pub when: Option<MeasuredLoad>,
+    /// The load by which it has its numbers, where they depend on one.
+    pub peak: Option<MeasuredLoad>,
+}
+
+/// The load of another leg, as a leg that depends on it sees it.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct MeasuredLoad {
+    /// The leg whose load it is.
+    pub leg: Box<str>,
+    /// The metric of it.
+    pub metric: LoadMetric,
+    /// The load; latency in seconds.
+    pub load: f64,
+    /// The mark above which it counts as exceeded: of a table, that of the row in force, or else of the lowest.
+    pub above: f64,
+    /// The mark at or below which it does not any more.
+    pub below: f64,
+    /// True while it counts as exceeded.
+    pub exceeded: bool,
+}
+
+/// The answer of a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LegVerdict {
+    /// It agrees.
+    Admits,
+    /// It does not apply, since the load that it depends on is low.
+    Idle,
+    /// It agrees after this time, if no other caller is admitted meanwhile.
+    After(Duration),
+    /// It agrees after something has happened: a permit comes back, a number is raised.
+    OnEvent,
+    /// It never agrees to such a request.
+    Never,
+}
+
+impl LegVerdict {
+    /// The answer of a leg that decides by `clock`, as of the instant of `demand`.
+    pub(crate) fn of(ready: ReadyAt<'_>, clock: Option<&Clock>, demand: Demand<'_>) -> Self {
+        match (ready.not_before(), clock) {
+            _ if ready.is_never() => Self::Never,
+            _ if ready.is_event() => Self::OnEvent,
+            (Some(at), Some(clock)) if at > demand.now(clock) => Self::After(clock.between(demand.now(clock), at)),
+            _ => Self::Admits,
+        }
+    }
+
+    /// True when it would refuse now.
+    pub fn refuses(self) -> bool {
+        !matches!(self, Self::Admits | Self::Idle)
+    }
+}
+
+impl LegDecision {
+    /// The answer of `limiter` as one leg, with the numbers of the first of its limiters. The name is empty if none of them has one.
+    pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, demand: Demand<'_>) -> Self {
+        let ready = limiter.ready_at(demand);
+        let mut decision = Self {
+            leg: Box::default(),
+            units: None,
+            available: None,
+            capacity: None,
+            verdict: LegVerdict::of(ready, limiter.clock(), demand),
+            shadow: false,
+            when: None,
+            peak: None,
+        };
+        let (ask, mut own) = (*demand.ask(), None);
+        limiter.visit_status(&mut |status: Status<'_>| {
+            if own.is_some() {
+                return;
+            }
+            own = Some(status.leg.into());
+            decision.units = match status.cost {
+                Some(cost) => ask.of(cost),
+                None => Some(ask.count()),
+            };
+            (decision.available, decision.capacity) = match status.state {
+                State::Permits { limit, in_use, .. } => (Some(limit.saturating_sub(in_use)), Some(limit)),
+                State::Rate { limit, available, .. } => (Some(available), Some(limit)),
+                _ => (None, None),
+            };
+        });
+        let known = [ready.leg(), ready.event_leg()]
+            .into_iter()
+            .find(|name| !name.is_empty());
+        decision.leg = match limiter.name() {
+            Some(name) => name.into(),
+            None => own.or(known.map(Into::into)).unwrap_or_default(),
+        };
+        decision
+    }
+
+    /// Units that are missing: a request smaller by that, or a limit higher by that, would be admitted now. `None` when the leg
+    /// does not refuse, or not for want of units.
+    pub fn missing(&self) -> Option<u64> {
+        let missing = self.units?.checked_sub(self.available?)?;
+        (self.verdict.refuses() && missing > 0).then_some(missing)
+    }
+}
+
+impl Decision {
+    /// The first leg that refuses and is obeyed: the one that a refusal names.
+    pub fn refused_by(&self) -> Option<&LegDecision> {
+        self.legs.iter().find(|leg| leg.verdict.refuses() && !leg.shadow)
+    }
+
+    /// True when it would be admitted now.
+    pub fn admits(&self) -> bool {
+        self.refused_by().is_none()
+    }
+}
+
+/// A measured number of a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LoadMetric {
+    /// The part of it that is in use: of a semaphore, the part of its limit that is held now; of a rate, the units admitted per
+    /// second, divided by its quota.
+    Use,
+    /// Units that it admitted per second.
+    Rate,
+    /// The mean time from start to end of its admissions, in seconds, by all legs.
+    Latency,
+    /// Requests that it refused per second.
+    Refusals,
+}
+
+impl LoadMetric {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Use, Self::Rate, Self::Latency, Self::Refusals];
+
+    /// The name in a file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Use => "use",
+            Self::Rate => "rate",
+            Self::Latency => "latency",
+            Self::Refusals => "refusals",
+        }
+    }
+
+    /// The metric of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|metric| metric.name() == name)
+    }
+}
+
+impl fmt::Display for LoadMetric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Display for LegDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ", self.leg)?;
+        match self.verdict {
+            LegVerdict::Admits => f.write_str("admits")?,
+            LegVerdict::Idle => f.write_str("does not apply")?,
+            LegVerdict::After(wait) => write!(f, "admits after {wait:?}")?,
+            LegVerdict::OnEvent => f.write_str("waits for an event")?,
+            LegVerdict::Never => f.write_str("never admits")?,
+        }
+        if let (Some(units), Some(available)) = (self.units, self.available) {
+            write!(f, ", asked for {units} of {available}")?;
+        }
+        if let Some(when) = &self.when {
+            write!(f, ", while {when}")?;
+        }
+        if let Some(peak) = &self.peak {
+            write!(f, ", with the numbers for {peak}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MeasuredLoad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            leg,
+            metric,
+            load,
+            above,
+            ..
+        } = self;
+        let is = if self.exceeded { "was above" } else { "is not above" };
+        write!(f, "the {metric} of `{leg}`, {load}, {is} {above}")
+    }
+}
