@@ -150,6 +150,9 @@ pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunE
 pub use pool::{JoinHandle, WorkerPool};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
 pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
+#[cfg(feature = "stats")]
+#[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+pub use semaphore::SemaphoreStats;
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
     SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
@@ -159,7 +162,7 @@ pub use semaphore::{
 pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
-pub use stats::{Durations, SemaphoreStats};
+pub use stats::Durations;
 pub use time::{Clock, ClockError, ClockReading, Instant, ManualClock};
 
 /// The examples of the README compile and run.

@@ -16,7 +16,7 @@
 
 use super::builder::{BreakerBuilder, Classifier, Listener};
 use super::count_window::CountWindow;
-use super::event::{BreakerEvent, BreakerMetrics, BreakerState};
+use super::event::{BreakerEvent, BreakerMetrics};
 use super::history::Learnt;
 use super::machine::{Answer, CircuitState, Machine, ProbeVerdict};
 use super::open_time::{OpenTime, Trip};
@@ -26,6 +26,7 @@ use super::window::Window;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::status::BreakerState;
 use crate::core::status::{self, Status};
 use crate::core::ticket::Ticket;
 use crate::rng::nth_fraction;

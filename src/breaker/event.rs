@@ -2,25 +2,8 @@
 
 use super::machine::CircuitState;
 use super::thresholds::{CallCounts, Thresholds};
+use crate::core::status::BreakerState;
 use std::time::Duration;
-
-/// The state of a [`CircuitBreaker`](crate::CircuitBreaker).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum BreakerState {
-    /// Admits, and evaluates the window.
-    Closed,
-    /// Refuses until the open time is over.
-    Open,
-    /// Admits a number of probes, and evaluates them.
-    HalfOpen,
-    /// Refuses until the state is changed by hand.
-    ForcedOpen,
-    /// Admits everything and records nothing.
-    Disabled,
-    /// Admits everything and records it, and never opens.
-    MetricsOnly,
-}
 
 impl From<CircuitState> for BreakerState {
     fn from(state: CircuitState) -> Self {

@@ -22,9 +22,10 @@ mod thresholds;
 mod time_window;
 mod window;
 
+pub use crate::core::status::BreakerState;
 pub use builder::BreakerBuilder;
 pub use circuit_breaker::{BreakerTicket, CircuitBreaker};
 pub use error::BreakerError;
-pub use event::{BreakerEvent, BreakerMetrics, BreakerState};
+pub use event::{BreakerEvent, BreakerMetrics};
 pub use history::History;
 pub use open_time::{OpenTime, Trip};

@@ -5,8 +5,8 @@
 //! ([`per_call`](crate::LimiterExt::per_call), [`per`](crate::LimiterExt::per)), and the core hands it a `Demand`
 //! with just that number in it.
 
+use crate::core::turns::Holder;
 use crate::sync::notify::{Listener, Notify};
-use crate::sync::turns::Holder;
 use crate::sync::wait_queue::{QueueId, QueueKey};
 use crate::time::{Clock, ClockReading, Instant};
 use std::cell::Cell;

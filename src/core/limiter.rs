@@ -35,14 +35,17 @@
 //!
 //! The crate `tollgate-conformance` checks each law by its number on any limiter.
 
+use crate::core::and::And;
 use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::boxed::BoxLimiter;
+use crate::core::conditional::{Conditional, Trigger};
 use crate::core::decision::LegDecision;
+use crate::core::leg::{AtOnce, Named, Per, PerCall, WaitForRaise};
 use crate::core::permit::{Permit, Reservation};
 use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::shadow::Shadow;
 use crate::core::status::Status;
 use crate::core::ticket::Ticket;
-use crate::policy::conditional::{Conditional, Trigger};
-use crate::policy::{And, AtOnce, BoxLimiter, Named, Per, PerCall, Shadow, WaitForRaise};
 use crate::sync::wait_queue::{QueueId, WaitQueue};
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;

@@ -8,13 +8,25 @@
 //! | `permit` | the guards of an admission |
 //! | `refusal`, `ready` | why a request was refused, and when it could be admitted |
 //! | `decision` | the decision on a request as data, for explanations |
+//! | `and`, `legs`, `all_or_nothing` | several limiters as one |
+//! | `boxed` | any limiter behind one type |
+//! | `leg`, `shadow`, [`conditional`] | adapters: what a leg counts, its name, how it is waited for, when it applies |
+//! | `turns` | the queue of limiters whose units cannot be handed over |
 //! | [`status`] | the status of a limiter, leg by leg |
 
+pub(crate) mod all_or_nothing;
+pub(crate) mod and;
 pub(crate) mod ask;
+pub(crate) mod boxed;
+pub mod conditional;
 pub(crate) mod decision;
+pub(crate) mod leg;
+pub(crate) mod legs;
 pub mod limiter;
 pub(crate) mod permit;
 pub(crate) mod ready;
 pub(crate) mod refusal;
+pub(crate) mod shadow;
 pub mod status;
 pub(crate) mod ticket;
+pub(crate) mod turns;

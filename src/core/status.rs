@@ -20,9 +20,7 @@
 //! # Ok::<(), tollgate::PolicyError>(())
 //! ```
 
-use crate::breaker::BreakerState;
 use crate::core::ask::Cost;
-use crate::rate::Quota;
 use std::time::Duration;
 
 /// The status of one leg.
@@ -119,29 +117,20 @@ pub enum State {
     },
 }
 
-impl State {
-    /// A rate that admits by `quota`; none for a quota that is unlimited.
-    pub(crate) fn by_quota(quota: &Quota, available: u64, next: Option<Duration>) -> Option<Self> {
-        if quota.is_unlimited() {
-            return None;
-        }
-        let limit = quota.burst_size();
-        let window = match quota.count() {
-            0 => Duration::MAX,
-            count => scaled(quota.period(), limit, count),
-        };
-        Some(Self::Rate {
-            limit,
-            window,
-            available,
-            next,
-        })
-    }
-}
-
-/// `time x by / of`, rounded up to a nanosecond.
-fn scaled(time: Duration, by: u64, of: u64) -> Duration {
-    let nanos = time.as_nanos().saturating_mul(by.into()).div_ceil(of.max(1).into());
-    let (secs, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
-    u64::try_from(secs).map_or(Duration::MAX, |secs| Duration::new(secs, nanos as u32))
+/// The state of a [`CircuitBreaker`](crate::CircuitBreaker).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BreakerState {
+    /// Admits, and evaluates the window.
+    Closed,
+    /// Refuses until the open time is over.
+    Open,
+    /// Admits a number of probes, and evaluates them.
+    HalfOpen,
+    /// Refuses until the state is changed by hand.
+    ForcedOpen,
+    /// Admits everything and records nothing.
+    Disabled,
+    /// Admits everything and records it, and never opens.
+    MetricsOnly,
 }

@@ -6,7 +6,7 @@ use super::progress::Hook;
 use super::runner;
 use super::state::{Act, Acts, Outcome, Source, State, Work};
 use crate::pool::{Admission, Caller, Runtime, TaskError, drop_quietly, wake};
-use crate::sync::queue::Condition;
+use crate::semaphore::queue::Condition;
 use crate::sync::shim::Mutex;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

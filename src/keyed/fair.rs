@@ -6,11 +6,11 @@ use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::{State, Status};
 use crate::core::ticket::Ticket;
+use crate::core::turns::Turns;
 use crate::rate::Quota;
 use crate::rate::in_turn::Forecast;
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
-use crate::sync::turns::Turns;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
@@ -353,7 +353,7 @@ impl Limiter for FairShare {
             (max_min.held(share), one_at, max_min.sharers(share))
         });
         let next = (quota.count() > 0).then(|| clock.between(now, Instant::from_ticks(one_at)));
-        let state = State::by_quota(quota, (held.max(0) >> GRAIN) as u64, next);
+        let state = quota.status((held.max(0) >> GRAIN) as u64, next);
         if let Some(mut state) = state {
             if let State::Rate { window, .. } = &mut state {
                 *window = window.saturating_mul(u32::try_from(sharers).unwrap_or(u32::MAX));

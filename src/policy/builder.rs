@@ -1,9 +1,9 @@
 //! Builds a policy: its legs, and the bounds of its queue.
 
-use super::and::And;
-use super::boxed::BoxLimiter;
 use super::policy::Policy;
 use super::settings::{QueueOrder, Settings};
+use crate::core::and::And;
+use crate::core::boxed::BoxLimiter;
 use crate::core::limiter::Limiter;
 use crate::semaphore::Overflow;
 use crate::sync::wait_queue::QueueId;

@@ -17,39 +17,33 @@
 //! | `file` | policies in files, TOML or JSON; feature `policy-file` |
 //! | [`ReloadableLegs`] | legs that change while they run: `Policy<ReloadableLegs>` can be reloaded |
 
-mod all_or_nothing;
-mod and;
-mod boxed;
 mod builder;
 mod bypass;
-pub mod conditional;
 pub mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;
-mod leg;
-mod legs;
 #[allow(clippy::module_inception)]
 mod policy;
 mod queue;
 pub mod reload;
 mod run;
 mod settings;
-mod shadow;
 pub mod source;
 pub mod spec;
 mod waiter;
 
-pub use and::And;
-pub use boxed::BoxLimiter;
+pub use crate::core::and::And;
+pub use crate::core::boxed::BoxLimiter;
+pub use crate::core::conditional;
+pub use crate::core::leg::{AtOnce, Named, Per, PerCall, WaitForRaise};
+pub use crate::core::legs::Legs;
+pub use crate::core::shadow::{Shadow, ShadowStats};
 pub use builder::{PolicyBuilder, PolicyError};
 pub use bypass::Bypass;
-pub use leg::{AtOnce, Named, Per, PerCall, WaitForRaise};
-pub use legs::Legs;
 pub use policy::Policy;
 pub use reload::ReloadableLegs;
 pub use run::{Run, RunError};
-pub use shadow::{Shadow, ShadowStats};
 
 /// The leg name of refusals by the queue itself.
 pub(crate) const QUEUE: &str = "queue";

@@ -1,8 +1,8 @@
-//! How a rate answers where queues take [turns](crate::sync::turns). All rates share it, and add a forecast only.
+//! How a rate answers where queues take [turns](crate::core::turns). All rates share it, and add a forecast only.
 
 use crate::core::ask::{Demand, Place};
 use crate::core::refusal::{ReadyAt, Reason};
-use crate::sync::turns::{Before, Late, Turns};
+use crate::core::turns::{Before, Late, Turns};
 use crate::sync::wait_queue::QueueId;
 use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant};

@@ -237,7 +237,7 @@ impl LeakyBucket {
 
 impl LeakyBucket {
     fn status(&self) -> Option<State> {
-        State::by_quota(&self.quota(), self.available(), self.time_until(1))
+        self.quota().status(self.available(), self.time_until(1))
     }
 }
 

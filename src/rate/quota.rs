@@ -1,5 +1,6 @@
 //! A quota: a count per period, and a burst.
 
+use crate::core::status::State;
 use std::fmt;
 use std::time::Duration;
 
@@ -260,6 +261,33 @@ impl fmt::Display for Quota {
         }
         Ok(())
     }
+}
+
+impl Quota {
+    /// The status of a rate by this quota; `None` if it is unlimited.
+    pub(crate) fn status(&self, available: u64, next: Option<Duration>) -> Option<State> {
+        if self.is_unlimited() {
+            return None;
+        }
+        let limit = self.burst_size();
+        let window = match self.count() {
+            0 => Duration::MAX,
+            count => scaled(self.period(), limit, count),
+        };
+        Some(State::Rate {
+            limit,
+            window,
+            available,
+            next,
+        })
+    }
+}
+
+/// `time x by / of`, rounded up to a nanosecond.
+fn scaled(time: Duration, by: u64, of: u64) -> Duration {
+    let nanos = time.as_nanos().saturating_mul(by.into()).div_ceil(of.max(1).into());
+    let (secs, nanos) = (nanos / 1_000_000_000, nanos % 1_000_000_000);
+    u64::try_from(secs).map_or(Duration::MAX, |secs| Duration::new(secs, nanos as u32))
 }
 
 /// Why a number or a text is not a quota.

@@ -204,7 +204,7 @@ impl Warmup {
 
 impl Warmup {
     fn status(&self) -> Option<State> {
-        State::by_quota(&self.quota(), self.available(), self.time_until(1))
+        self.quota().status(self.available(), self.time_until(1))
     }
 }
 

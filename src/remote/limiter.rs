@@ -358,7 +358,7 @@ impl<B: Backend> Limiter for Remote<B> {
                 };
                 ("remote_semaphore", state)
             }
-            Rule::Rate { quota } => match status::State::by_quota(&quota, available, None) {
+            Rule::Rate { quota } => match quota.status(available, None) {
                 Some(state) => ("remote_rate", state),
                 None => return,
             },

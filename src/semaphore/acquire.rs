@@ -8,7 +8,7 @@ use crate::blocking;
 #[cfg(feature = "pool")]
 use crate::core::limiter::Limiter;
 use crate::core::permit::Permit;
-use crate::sync::queue::Key;
+use crate::semaphore::queue::Key;
 use crate::sync::shim::thread::{self, Thread};
 use crate::sync::shim::thread_local;
 #[cfg(feature = "pool")]
@@ -341,7 +341,7 @@ impl<S: Deref<Target = Semaphore>> Drop for PassiveAcquire<S> {
 #[cfg(all(test, feature = "pool", not(any(tollgate_loom, tollgate_shuttle))))]
 mod tests {
     use super::*;
-    use crate::sync::scheduling::{Order, Overflow};
+    use crate::semaphore::scheduling::{Order, Overflow};
     use std::pin::pin;
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {

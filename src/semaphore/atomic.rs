@@ -14,13 +14,13 @@
 //! adds to the debt.
 //!
 //! Invariant, under the lock: the flag is set if and only if the queue has a waiter or a watcher, or the semaphore is closed or
-//! counts. The protocol's steps by name, and why it holds: `src/sync/README.md`.
+//! counts. The protocol's steps by name, and why it holds: `src/semaphore/README.md`.
 //!
 //! In this file, in this order: the word and its fast paths; the queue of waiters; orders other than plain FIFO; passive
 //! waiters (policies and pool workers); changes of the limit; watchers.
 
+use crate::semaphore::queue::{Condition, Granted, Key, PermitState, Queue, State};
 use crate::sync::notify::Notify;
-use crate::sync::queue::{Condition, Granted, Key, PermitState, Queue, State};
 use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use crate::sync::shim::{Mutex, MutexGuard, OnceLock};
 #[cfg(feature = "pool")]

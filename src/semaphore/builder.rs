@@ -1,9 +1,9 @@
 //! Builds semaphores with another order, a bounded queue, a name, or statistics.
 
 use super::atomic::Semaphore;
-use crate::sync::counters::Counters;
-use crate::sync::queue::Queue;
-use crate::sync::scheduling::{Order, Overflow};
+use crate::semaphore::counters::Counters;
+use crate::semaphore::queue::Queue;
+use crate::semaphore::scheduling::{Order, Overflow};
 use std::fmt;
 
 /// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].

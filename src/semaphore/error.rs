@@ -1,6 +1,6 @@
 //! Why permits were not acquired.
 
-use crate::sync::queue::Key;
+use crate::semaphore::queue::Key;
 use std::fmt;
 
 /// Why a wait for permits ended without them: the semaphore has been closed, its bounded queue was full, or the waiter was

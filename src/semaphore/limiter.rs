@@ -6,7 +6,7 @@ use crate::core::limiter::{Callbacks, Limiter, Outcome};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::{self, Status};
 use crate::core::ticket::Ticket;
-use crate::sync::queue::State;
+use crate::semaphore::queue::State;
 use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
 use crate::time::ClockReading;
 use std::task::Waker;

@@ -5,6 +5,8 @@
 //! | [`Semaphore`] | permits in one atomic word, strict FIFO, resizable at any moment, async and blocking |
 //! | [`SemaphoreBuilder`] | the same in another [`Order`], with a bounded queue, a name, statistics |
 //! | `ChannelSemaphore` | permits as messages of a crossbeam channel, for `select!` beside other channels; blocking; feature `channel` |
+//!
+#![doc = include_str!("README.md")]
 
 mod acquire;
 mod api;
@@ -12,12 +14,16 @@ mod atomic;
 mod builder;
 #[cfg(feature = "channel")]
 mod channel;
+#[cfg_attr(not(feature = "stats"), path = "counters_off.rs")]
+mod counters;
 mod error;
 mod limiter;
+pub(crate) mod queue;
+mod scheduling;
+mod slab;
 #[cfg(feature = "stats")]
 mod stats;
 
-pub use crate::sync::scheduling::{Order, Overflow};
 #[cfg(feature = "pool")]
 pub(crate) use acquire::PassiveAcquire;
 pub use api::{OwnedRequest, OwnedSemaphorePermit, Request, SemaphorePermit};
@@ -28,6 +34,7 @@ pub use builder::{SemaphoreBuilder, SemaphoreError};
 pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
+pub use scheduling::{Order, Overflow};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::SemaphoreStats;

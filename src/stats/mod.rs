@@ -4,5 +4,4 @@
 
 mod durations;
 
-pub use crate::semaphore::SemaphoreStats;
 pub use durations::Durations;

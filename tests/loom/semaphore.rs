@@ -1,4 +1,4 @@
-//! The semaphore's protocols, by the names of `src/sync/README.md`: what a permit publishes, the hand-over, leaving the
+//! The semaphore's protocols, by the names of `src/semaphore/README.md`: what a permit publishes, the hand-over, leaving the
 //! queue, resizing, closing, and the claims by which a policy waits in that queue.
 //!
 //! The protected data is read and written relaxed: only the semaphore orders it.

@@ -1,7 +1,7 @@
 //! Legs that depend on the load of another: when they apply, and by which numbers.
 
 use super::leg_state::{Body, LegState};
-use crate::policy::conditional::{Gate, Load, Meter, Trigger};
+use crate::core::conditional::{Gate, Load, Meter, Trigger};
 use crate::policy::explain::MeasuredLoad;
 use crate::policy::spec::{LegRule, LoadMetric, Peak, When};
 use crate::rate::Inherit;

@@ -5,12 +5,12 @@
 
 use super::condition::{Condition, PeakTable};
 use super::leg_state::{Body, LegState};
+use crate::core::all_or_nothing::{AllOrNothing, LongTickets};
 use crate::core::ask::Demand;
+use crate::core::conditional::{Meter, sooner};
 use crate::core::limiter::{Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::core::ticket::BoxTicket;
-use crate::policy::all_or_nothing::{AllOrNothing, LongTickets};
-use crate::policy::conditional::{Meter, sooner};
 use crate::sync::notify::together;
 use crate::sync::unwind::{both, each};
 use crate::sync::wait_queue::QueueId;

@@ -2,10 +2,10 @@
 
 use crate::breaker::{BreakerTicket, CircuitBreaker};
 use crate::core::ask::{Ask, Cost};
+use crate::core::boxed::Erased;
 use crate::core::limiter::Limiter;
+use crate::core::shadow::Counts;
 use crate::core::ticket::Ticket;
-use crate::policy::boxed::Erased;
-use crate::policy::shadow::Counts;
 use crate::policy::spec::{BreakerRule, LegRule, LegSpec, RuleKind};
 use crate::rate::{FixedWindow, Inherit, LeakyBucket, Quota, SlidingLog, SlidingWindow, TokenBucket, Warmup};
 use crate::semaphore::Semaphore;

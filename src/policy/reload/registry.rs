@@ -3,7 +3,7 @@
 use super::condition::{Condition, LegLoad, PeakTable};
 use super::leg_set::{LegSet, VersionLeg};
 use super::leg_state::{Body, Identity, LegState};
-use crate::policy::conditional::Meter;
+use crate::core::conditional::Meter;
 use crate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PolicySpec, SpecError, When};
 use crate::time::Clock;
 use std::collections::BTreeMap;

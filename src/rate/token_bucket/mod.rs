@@ -31,12 +31,12 @@ use super::quota::Quota;
 use crate::core::ask::{Demand, Place};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{State, Status};
+use crate::core::status::Status;
 use crate::core::ticket::Ticket;
+use crate::core::turns::Turns;
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::sync::turns::Turns;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading, Instant};
 use params::{MAX_AHEAD, ORIGIN, Params, Slot};
@@ -691,7 +691,7 @@ impl Limiter for TokenBucket {
     }
 
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        if let Some(state) = State::by_quota(&self.quota(), self.available(), self.time_until(1)) {
+        if let Some(state) = self.quota().status(self.available(), self.time_until(1)) {
             visit(Status::new(LEG, LEG, state));
         }
     }

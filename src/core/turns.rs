@@ -4,9 +4,9 @@
 //! demand without a position is refused meanwhile. So a queue's head is admitted after at most one head of each other queue,
 //! however long that is. A position holds no token: a head that waits for another leg gives it up.
 
-use super::shim::Mutex;
-use super::shim::atomic::{AtomicUsize, Ordering};
-use super::wait_queue::{QueueId, QueueKey, WaitQueue};
+use crate::sync::shim::Mutex;
+use crate::sync::shim::atomic::{AtomicUsize, Ordering};
+use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
 use crate::time::{Clock, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use crate::sync::unwind::each;
 use crate::time::ClockReading;
 
 /// Legs in order, each with its part of the words of a ticket.
-pub(super) trait AllOrNothing {
+pub(crate) trait AllOrNothing {
     type Leg;
 
     fn legs(&self) -> &[Self::Leg];
@@ -110,7 +110,7 @@ impl<W: AllOrNothing + ?Sized> Drop for Held<'_, W> {
 /// Reusable buffers for the words of tickets that do not fit into a [`BoxTicket`](crate::BoxTicket), which holds the number of
 /// its buffer.
 #[derive(Debug)]
-pub(super) struct LongTickets {
+pub(crate) struct LongTickets {
     words: usize,
     buffers: Mutex<Buffers>,
 }
@@ -146,7 +146,7 @@ impl Buffers {
 
 impl LongTickets {
     /// For tickets of `words`, unless they fit into `inline`.
-    pub(super) fn unless_fits(words: usize, inline: usize) -> Option<Box<Self>> {
+    pub(crate) fn unless_fits(words: usize, inline: usize) -> Option<Box<Self>> {
         let long = || Self {
             words,
             buffers: Mutex::default(),
@@ -156,7 +156,7 @@ impl LongTickets {
 
     /// Calls `fill` to write the words of a new ticket, whose own words are `inline`.
     #[cold]
-    pub(super) fn fill<E>(&self, inline: &mut [u64], fill: impl FnOnce(&mut [u64]) -> Result<(), E>) -> Result<(), E> {
+    pub(crate) fn fill<E>(&self, inline: &mut [u64], fill: impl FnOnce(&mut [u64]) -> Result<(), E>) -> Result<(), E> {
         let spare = self.buffers.lock().spare.pop();
         let mut buffer = spare.unwrap_or_else(|| vec![0; self.words].into());
         buffer.fill(0);
@@ -171,7 +171,7 @@ impl LongTickets {
 
     /// Calls `change` with the words of a ticket.
     #[cold]
-    pub(super) fn change<R: Default>(&self, inline: &[u64], change: impl FnOnce(&mut [u64]) -> R) -> R {
+    pub(crate) fn change<R: Default>(&self, inline: &[u64], change: impl FnOnce(&mut [u64]) -> R) -> R {
         let Some(buffer) = self.take(inline[0]) else {
             return R::default();
         };
@@ -185,7 +185,7 @@ impl LongTickets {
 
     /// Calls `end` with the words of a ticket, and frees its buffer.
     #[cold]
-    pub(super) fn end(&self, inline: &[u64], end: impl FnOnce(&[u64])) {
+    pub(crate) fn end(&self, inline: &[u64], end: impl FnOnce(&[u64])) {
         if let Some(buffer) = self.take(inline[0]) {
             self.buffers.lock().free.push(inline[0]);
             end(&buffer);

@@ -3,11 +3,11 @@
 use super::Load;
 use super::recent::{Counts, PARTS, Recent};
 use crate::core::ask::Demand;
+use crate::core::decision::LoadMetric;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
 use crate::core::ticket::Ticket;
-use crate::policy::spec::LoadMetric;
 use crate::sync::notify::{Notify, together};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};

@@ -36,7 +36,7 @@ pub struct Legs {
     long: Option<Box<LongTickets>>,
 }
 
-pub(super) struct Leg {
+pub(crate) struct Leg {
     limiter: Box<dyn Erased>,
     words: Range<usize>,
     callbacks: Callbacks,

@@ -64,7 +64,7 @@ pub struct ShadowStats {
 
 /// The counts behind the stats.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     admitted: AtomicU64,
     refused: AtomicU64,
     for_good: AtomicU64,
@@ -73,18 +73,18 @@ pub(super) struct Counts {
 // Relaxed throughout: statistics.
 impl Counts {
     #[inline]
-    pub(super) fn admitted(&self) {
+    pub(crate) fn admitted(&self) {
         self.admitted.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn refused(&self, reason: Reason) {
+    pub(crate) fn refused(&self, reason: Reason) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         if reason.is_permanent() {
             self.for_good.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn stats(&self) -> ShadowStats {
+    pub(crate) fn stats(&self) -> ShadowStats {
         ShadowStats {
             admitted: self.admitted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
