@@ -20,6 +20,7 @@ pub(crate) trait Erased: Send + Sync {
     fn finish(&self, words: &[u64], outcome: Outcome, now: &ClockReading);
     fn forget(&self, words: &[u64]);
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_>;
+    fn callbacks(&self) -> Callbacks;
     fn clock(&self) -> Option<&Clock>;
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue));
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock));
@@ -50,6 +51,9 @@ impl<L: Limiter> Erased for L {
     }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         Limiter::ready_at(self, demand)
+    }
+    fn callbacks(&self) -> Callbacks {
+        Limiter::callbacks(self)
     }
     fn clock(&self) -> Option<&Clock> {
         Limiter::clock(self)

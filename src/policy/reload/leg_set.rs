@@ -74,6 +74,9 @@ pub(super) struct LegSet {
     timed: bool,
     /// The positions of the semaphores, a bit for each.
     permits: u64,
+    /// Those of the legs whose commit does something, and of those whose end does.
+    commits: u64,
+    finishes: u64,
     long: Option<Box<LongTickets>>,
 }
 
@@ -86,13 +89,17 @@ impl LegSet {
             leg.words = at..at + words;
             at += words;
         }
+        let bits = |has: &dyn Fn(&VersionLeg) -> bool| {
+            let having = legs.iter().filter(|leg| has(leg)).map(|leg| leg.bit);
+            having.fold(0, |all, bit| all | bit)
+        };
         Self {
             index,
             linked: legs.iter().any(|leg| leg.condition.is_some() || leg.peak.is_some()),
             peaks: legs.iter().any(|leg| leg.peak.is_some()),
-            permits: (legs.iter())
-                .filter(|leg| matches!(leg.state.body, Body::Semaphore(_)))
-                .fold(0, |permits, leg| permits | leg.bit),
+            permits: bits(&|leg| matches!(leg.state.body, Body::Semaphore(_))),
+            commits: bits(&|leg| leg.state.body.erased().callbacks().commit),
+            finishes: bits(&|leg| leg.state.body.erased().callbacks().finish),
             long: LongTickets::unless_fits(at, INLINE),
             timed: legs.iter().any(|leg| !leg.meters.is_empty()),
             legs,
@@ -257,6 +264,9 @@ impl LegSet {
 
     #[inline]
     pub(super) fn commit(&self, ticket: &mut BoxTicket, pass: &ClockReading) {
+        if self.commits == 0 && !self.timed {
+            return;
+        }
         self.change(ticket, |words| {
             if self.timed {
                 words[SINCE] = pass.now(&self.clock).ticks();
@@ -376,7 +386,7 @@ impl AllOrNothing for LegSet {
 
     #[inline(always)]
     fn commit_leg(&self, leg: &VersionLeg, words: &mut [u64], now: &ClockReading) {
-        if words[TAKEN] & leg.bit != 0 {
+        if words[TAKEN] & self.commits & leg.bit != 0 {
             leg.state.body.erased().commit(&mut words[leg.words.clone()], now);
         }
     }
@@ -395,7 +405,7 @@ impl AllOrNothing for LegSet {
 
     #[inline(always)]
     fn finish_leg(&self, leg: &VersionLeg, words: &[u64], outcome: Outcome, now: &ClockReading) {
-        if words[TAKEN] & leg.bit != 0 {
+        if words[TAKEN] & self.finishes & leg.bit != 0 {
             leg.state.body.erased().finish(&words[leg.words.clone()], outcome, now);
         }
     }
