@@ -154,8 +154,8 @@ pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicke
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use semaphore::SemaphoreStats;
 pub use semaphore::{
-    AcquireError, AcquireTimeoutError, Order, Overflow, OwnedRequest, OwnedSemaphorePermit, Request, Semaphore,
-    SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreTicket, TryAcquireError,
+    AcquireError, AcquireTimeoutError, Eviction, Order, OwnedSemaphorePermit, OwnedSemaphoreRequest, Semaphore,
+    SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreRequest, SemaphoreTicket, TryAcquireError,
 };
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]

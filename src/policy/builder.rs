@@ -5,7 +5,7 @@ use super::settings::{QueueOrder, Settings};
 use crate::core::and::And;
 use crate::core::boxed::BoxLimiter;
 use crate::core::limiter::Limiter;
-use crate::semaphore::Overflow;
+use crate::semaphore::Eviction;
 use crate::sync::wait_queue::QueueId;
 use crate::time::Clock;
 use std::fmt;
@@ -154,10 +154,10 @@ impl<L> PolicyBuilder<L> {
     }
 
     /// What happens to a newcomer when the queue is full. Unless set, it is refused. With
-    /// [`EvictOldest`](Overflow::EvictOldest) the oldest waiters are refused with `QueueFull`, as many as it takes; none for a
+    /// [`Oldest`](Eviction::Oldest) the oldest waiters are refused with `QueueFull`, as many as it takes; none for a
     /// newcomer that could not wait even alone.
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.order.overflow = overflow;
+    pub fn eviction(mut self, eviction: Eviction) -> Self {
+        self.order.eviction = eviction;
         self
     }
 
@@ -165,14 +165,14 @@ impl<L> PolicyBuilder<L> {
     /// probably given up, time out. A newcomer is admitted on the spot where that is possible, past waiters for more units.
     ///
     /// ```
-    /// # use tollgate::{Overflow, Policy, Quota, Reason, ManualClock, TokenBucket, LimiterExt};
+    /// # use tollgate::{Eviction, Policy, Quota, Reason, ManualClock, TokenBucket, LimiterExt};
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
     /// let bucket = TokenBucket::new(Quota::per_second(1)).on(&clock);
     /// let policy = Policy::builder()
     ///     .newest_first()
     ///     .max_queue(2)
-    ///     .overflow(Overflow::EvictOldest)
+    ///     .eviction(Eviction::Oldest)
     ///     .limit(bucket)
     ///     .build()?;
     /// clock.run(async {

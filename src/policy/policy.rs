@@ -118,7 +118,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// Admits when the turn comes.
     ///
     /// # Errors
-    /// - `QueueFull`: the queue is full, or this waiter was evicted for [a newer one](PolicyBuilder::overflow).
+    /// - `QueueFull`: the queue is full, or this waiter was evicted for [a newer one](PolicyBuilder::eviction).
     /// - `TimedOut`: the wait would end after the policy's `max_wait`; at once if that is known.
     /// - `Oversized`, `Unpriced`, `Closed`: no wait can help.
     /// - The refusal of a leg that is [not waited for](crate::LimiterExt::at_once), such as `CircuitOpen`, at once.

@@ -8,7 +8,7 @@ use crate::core::ask::{Ask, Demand, Place};
 use crate::core::limiter::{Limiter, admit_in};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::nth_fraction;
-use crate::semaphore::Overflow;
+use crate::semaphore::Eviction;
 use crate::shed::early_rejection_probability;
 use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;
@@ -338,7 +338,7 @@ impl<T> Queue<T> {
     fn evict_for(&mut self, ask: &Ask, most: usize, order: &QueueOrder) -> Option<Vec<Waker>> {
         let mut wakers = Vec::new();
         let fits = |units: u128| units + u128::from(ask.count()) <= u128::from(order.max_units);
-        let evicts = order.overflow == Overflow::EvictOldest && most > 0 && ask.count() <= order.max_units;
+        let evicts = order.eviction == Eviction::Oldest && most > 0 && ask.count() <= order.max_units;
         while self.waiting.len() + self.parked.len() >= most || !fits(self.queued_units) {
             // None is evicted for one that could not wait even alone.
             let oldest = [&self.waiting, &self.parked]

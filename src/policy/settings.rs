@@ -1,6 +1,6 @@
 //! The settings of a policy: the bounds of its queue, and its order.
 
-use crate::semaphore::Overflow;
+use crate::semaphore::Eviction;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The settings of a policy, as its builder makes them.
@@ -25,7 +25,7 @@ pub(crate) struct QueueOrder {
     pub(crate) newest_first: bool,
     /// Units of all waiters at most.
     pub(crate) max_units: u64,
-    pub(crate) overflow: Overflow,
+    pub(crate) eviction: Eviction,
 }
 
 impl QueueOrder {
@@ -33,7 +33,7 @@ impl QueueOrder {
     pub(crate) const FIFO: Self = Self {
         newest_first: false,
         max_units: u64::MAX,
-        overflow: Overflow::RefuseNewest,
+        eviction: Eviction::Never,
     };
 }
 

@@ -86,7 +86,7 @@ pub use threads::entry::Unstarted;
 pub use threads::group::Group;
 pub use threads::handle::{JoinHandle, ScopedJoinHandle};
 pub use threads::pool::{Pool, Scoped, WorkerPool};
-pub use threads::report::Report;
+pub use threads::report::ShutdownReport;
 pub use threads::stateful::{StatefulBuilder, StatefulPool};
 pub use threads::worker::WorkerThread;
 pub use workers::{MAX_WORKERS, Workers};

@@ -341,7 +341,7 @@ impl<S: Deref<Target = Semaphore>> Drop for PassiveAcquire<S> {
 #[cfg(all(test, feature = "pool", not(any(tollgate_loom, tollgate_shuttle))))]
 mod tests {
     use super::*;
-    use crate::semaphore::scheduling::{Order, Overflow};
+    use crate::semaphore::scheduling::{Eviction, Order};
     use std::pin::pin;
 
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
@@ -349,11 +349,11 @@ mod tests {
     }
 
     fn of_all_kinds() -> [Semaphore; 5] {
-        let bounded = |most, overflow| Semaphore::builder(1).max_waiting(most).overflow(overflow);
+        let bounded = |most, eviction| Semaphore::builder(1).max_waiting(most).eviction(eviction);
         [
             Semaphore::builder(1),
-            bounded(0, Overflow::RefuseNewest),
-            bounded(1, Overflow::EvictOldest),
+            bounded(0, Eviction::Never),
+            bounded(1, Eviction::Oldest),
             Semaphore::builder(1).overtakes(2),
             Semaphore::builder(1).order(Order::Lifo),
         ]

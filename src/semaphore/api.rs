@@ -327,8 +327,8 @@ impl Permit<Arc<Semaphore>> {
 
 impl Semaphore {
     /// A request for `n` permits that can have a class.
-    pub fn request(&self, n: u32) -> Request<'_> {
-        Request {
+    pub fn request(&self, n: u32) -> SemaphoreRequest<'_> {
+        SemaphoreRequest {
             semaphore: self,
             n,
             class: 0,
@@ -336,8 +336,8 @@ impl Semaphore {
     }
 
     /// The same, for a permit that owns its semaphore: to wait or to work in another task.
-    pub fn request_owned(self: Arc<Self>, n: u32) -> OwnedRequest {
-        OwnedRequest {
+    pub fn request_owned(self: Arc<Self>, n: u32) -> OwnedSemaphoreRequest {
+        OwnedSemaphoreRequest {
             semaphore: self,
             n,
             class: 0,
@@ -359,13 +359,13 @@ impl Semaphore {
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use = "a request does nothing until it acquires"]
-pub struct Request<'a> {
+pub struct SemaphoreRequest<'a> {
     semaphore: &'a Semaphore,
     n: u32,
     class: u8,
 }
 
-impl<'a> Request<'a> {
+impl<'a> SemaphoreRequest<'a> {
     /// Sets the class, 0 unless set. A class that the semaphore's order does not have counts as its last. A policy waits in
     /// class 0.
     pub fn class(mut self, class: u8) -> Self {
@@ -444,7 +444,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// A [`Request`] for a permit that owns its semaphore. Made by [`Semaphore::request_owned`].
+/// A [`SemaphoreRequest`] for a permit that owns its semaphore. Made by [`Semaphore::request_owned`].
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -458,14 +458,14 @@ impl<'a> Request<'a> {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing until it acquires"]
-pub struct OwnedRequest {
+pub struct OwnedSemaphoreRequest {
     semaphore: Arc<Semaphore>,
     n: u32,
     class: u8,
 }
 
-impl OwnedRequest {
-    /// As [`Request::class`].
+impl OwnedSemaphoreRequest {
+    /// As [`SemaphoreRequest::class`].
     pub fn class(mut self, class: u8) -> Self {
         self.class = class;
         self

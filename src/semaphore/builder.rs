@@ -3,17 +3,17 @@
 use super::atomic::Semaphore;
 use crate::semaphore::counters::Counters;
 use crate::semaphore::queue::Queue;
-use crate::semaphore::scheduling::{Order, Overflow};
+use crate::semaphore::scheduling::{Eviction, Order};
 use std::fmt;
 
 /// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].
 ///
 /// ```
-/// # use tollgate::{Order, Overflow, Semaphore};
+/// # use tollgate::{Order, Eviction, Semaphore};
 /// let semaphore = Semaphore::builder(1)
 ///     .order(Order::Priority { classes: 2, patience: 8 })
 ///     .max_waiting(100)
-///     .overflow(Overflow::EvictOldest)
+///     .eviction(Eviction::Oldest)
 ///     .name("database")
 ///     .build()
 ///     .unwrap();
@@ -27,7 +27,7 @@ pub struct SemaphoreBuilder {
     order: Order,
     max_waiting: Option<usize>,
     max_wanted: Option<u64>,
-    overflow: Overflow,
+    eviction: Eviction,
     overtakes: u32,
     name: Option<Box<str>>,
     counters: Counters,
@@ -41,7 +41,7 @@ impl Semaphore {
             order: Order::Fifo,
             max_waiting: None,
             max_wanted: None,
-            overflow: Overflow::RefuseNewest,
+            eviction: Eviction::Never,
             overtakes: 0,
             name: None,
             counters: Counters::NONE,
@@ -56,7 +56,7 @@ impl SemaphoreBuilder {
         self
     }
 
-    /// Sets the most waiters in the queue. What happens beyond is set by [`overflow`](Self::overflow). A policy that waits for
+    /// Sets the most waiters in the queue. What happens beyond is set by [`eviction`](Self::eviction). A policy that waits for
     /// this semaphore counts as one waiter and is never refused or evicted; nor is the worker of a pool.
     pub fn max_waiting(mut self, waiters: usize) -> Self {
         self.max_waiting = Some(waiters);
@@ -70,8 +70,8 @@ impl SemaphoreBuilder {
     }
 
     /// Sets which waiter is refused or evicted when the queue is full.
-    pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.overflow = overflow;
+    pub fn eviction(mut self, eviction: Eviction) -> Self {
+        self.eviction = eviction;
         self
     }
 
@@ -149,7 +149,7 @@ impl SemaphoreBuilder {
         let queue = is_special.then(|| {
             let max_waiting = self.max_waiting.unwrap_or(usize::MAX);
             let max_wanted = self.max_wanted.unwrap_or(u64::MAX);
-            Queue::scheduled(self.order, max_waiting, max_wanted, self.overflow, self.counters)
+            Queue::scheduled(self.order, max_waiting, max_wanted, self.eviction, self.counters)
         });
         Ok(Semaphore::built(self.permits, queue, self.overtakes, self.name))
     }

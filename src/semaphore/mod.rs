@@ -26,7 +26,7 @@ mod stats;
 
 #[cfg(feature = "pool")]
 pub(crate) use acquire::PassiveAcquire;
-pub use api::{OwnedRequest, OwnedSemaphorePermit, Request, SemaphorePermit};
+pub use api::{OwnedSemaphorePermit, OwnedSemaphoreRequest, SemaphorePermit, SemaphoreRequest};
 pub use atomic::Semaphore;
 pub use builder::{SemaphoreBuilder, SemaphoreError};
 #[cfg(feature = "channel")]
@@ -34,7 +34,7 @@ pub use builder::{SemaphoreBuilder, SemaphoreError};
 pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
-pub use scheduling::{Order, Overflow};
+pub use scheduling::{Eviction, Order};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::SemaphoreStats;

@@ -7,7 +7,7 @@
 //! It runs no foreign code: wakers are handed in and out, and the caller clones, wakes and drops them outside its lock.
 
 use super::counters::Counters;
-use super::scheduling::{Order, Overflow, Scheduler};
+use super::scheduling::{Eviction, Order, Scheduler};
 pub(crate) use super::slab::{Key, Spare, State};
 use super::slab::{NONE, Slab};
 use std::collections::VecDeque;
@@ -84,7 +84,7 @@ struct Scheduling {
     passive: VecDeque<u32>,
     max_waiting: usize,
     max_wanted: u64,
-    overflow: Overflow,
+    eviction: Eviction,
     /// The permits that all waiters want together.
     wanted: u128,
 }
@@ -128,7 +128,7 @@ impl Queue {
         order: Order,
         max_waiting: usize,
         max_wanted: u64,
-        overflow: Overflow,
+        eviction: Eviction,
         counters: Counters,
     ) -> Self {
         let scheduling = Scheduling {
@@ -138,7 +138,7 @@ impl Queue {
             scheduler: Scheduler::new(order),
             max_waiting,
             max_wanted,
-            overflow,
+            eviction,
             wanted: 0,
         };
         Self {
@@ -297,7 +297,7 @@ impl Queue {
             return Some(leaving);
         }
         let (need, class) = (self.slab.of(key)?.need, self.slab.of(key)?.class());
-        if scheduling.overflow != Overflow::EvictOldest || need > scheduling.max_wanted {
+        if scheduling.eviction != Eviction::Oldest || need > scheduling.max_wanted {
             return None;
         }
         let first = if scheduling.scheduler.ranks() { class } else { 0 };

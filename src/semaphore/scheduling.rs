@@ -136,13 +136,13 @@ impl Scheduler {
 /// Which waiter is refused or evicted when the queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
-pub enum Overflow {
+pub enum Eviction {
     /// The newcomer is refused.
     #[default]
-    RefuseNewest,
+    Never,
     /// The oldest waiter of the last class is evicted, and the newcomer waits. None is evicted for a newcomer that could not
     /// wait even alone, nor, in an order by priority, for a newcomer of a later class. A policy is never evicted.
-    EvictOldest,
+    Oldest,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, Ask, Order, Overflow, Policy, Semaphore, SemaphorePermit};
+use tollgate::{AcquireError, Ask, Eviction, Order, Policy, Semaphore, SemaphorePermit};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -170,7 +170,7 @@ fn a_grant_by_class_that_is_dropped_goes_to_the_next() {
 #[test]
 fn a_waiter_evicted_beside_a_release_is_granted_or_refused() {
     crate::exhaustive(|| {
-        let builder = Semaphore::builder(1).max_waiting(1).overflow(Overflow::EvictOldest);
+        let builder = Semaphore::builder(1).max_waiting(1).eviction(Eviction::Oldest);
         let semaphore = leaked(builder.build().unwrap());
         let held = semaphore.try_acquire().unwrap();
         let mut oldest = Waiter::of(semaphore, 0).queued();

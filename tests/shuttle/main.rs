@@ -11,7 +11,7 @@ use shuttle::sync::Arc;
 use shuttle::{Config, Runner, thread};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use tollgate::{Ask, Order, Overflow, Policy, Semaphore};
+use tollgate::{Ask, Eviction, Order, Policy, Semaphore};
 
 mod breaker;
 #[cfg(feature = "fan-out")]
@@ -115,7 +115,7 @@ programs! {
     };
     by_shares: Semaphore::builder(LIMIT).order(Order::Shares(vec![3, 2, 1])).build().unwrap();
     bounded: {
-        let builder = Semaphore::builder(LIMIT).max_waiting(1).overflow(Overflow::EvictOldest);
+        let builder = Semaphore::builder(LIMIT).max_waiting(1).eviction(Eviction::Oldest);
         builder.order(Order::RoundRobin { classes: 2 }).build().unwrap()
     };
 }

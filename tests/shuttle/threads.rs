@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use tollgate::pool::{GroupError, Report, TaskError};
+use tollgate::pool::{GroupError, ShutdownReport, TaskError};
 use tollgate::{JoinHandle, ManualClock, Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -145,7 +145,9 @@ fn families_of_pools_end() {
             }
             _ => None,
         };
-        let listed = report.as_ref().map_or(0, |report: &Report<'_>| report.unstarted.len());
+        let listed = report
+            .as_ref()
+            .map_or(0, |report: &ShutdownReport<'_>| report.unstarted.len());
         drop(report);
         if let Some(root) = root {
             let _ = root.join();

@@ -20,4 +20,4 @@ pub use builder::{Runners, TaskPoolBuilder};
 pub use entry::UnstartedTask;
 pub use group::TaskGroup;
 pub use handle::TaskHandle;
-pub use pool::{TaskPool, TaskReport};
+pub use pool::{TaskPool, TaskShutdownReport};

@@ -254,7 +254,7 @@ impl TaskPool {
     ///
     /// # Cancel safety
     /// Dropping the future while it waits leaves the pool closed, and has no other effect.
-    pub async fn shutdown(&self, deadline: Duration) -> TaskReport {
+    pub async fn shutdown(&self, deadline: Duration) -> TaskShutdownReport {
         self.core().close();
         if !is_inside(&**self.core()) {
             let mut wait = TerminationWait::of(self.core());
@@ -265,17 +265,17 @@ impl TaskPool {
 
     /// Stops the pool, aborts the running tasks, and returns the tasks that have not started. The handles of aborted tasks get
     /// [`TaskError::Aborted`](crate::pool::TaskError::Aborted).
-    pub fn abort(&self) -> TaskReport {
+    pub fn abort(&self) -> TaskShutdownReport {
         let report = self.report();
         self.core().abort_running();
         report
     }
 
-    fn report(&self) -> TaskReport {
+    fn report(&self) -> TaskShutdownReport {
         let core = self.core();
         let unstarted = core.stop().into_iter().map(|entry| UnstartedTask::new(entry, false));
         let unstarted = unstarted.collect();
-        TaskReport {
+        TaskShutdownReport {
             unstarted,
             running: core.stats().unfinished,
             core: Arc::clone(core),
@@ -305,7 +305,7 @@ impl fmt::Debug for TaskPool {
 /// The tasks that were unstarted or running when a task pool ended.
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
-pub struct TaskReport {
+pub struct TaskShutdownReport {
     /// The tasks that have not started, in the order in which they would have started. Run or drop them.
     pub unstarted: Vec<UnstartedTask>,
     /// The number of tasks that were running.
@@ -313,7 +313,7 @@ pub struct TaskReport {
     core: Arc<Core>,
 }
 
-impl TaskReport {
+impl TaskShutdownReport {
     /// Returns true if every accepted task had ended.
     pub fn is_clean(&self) -> bool {
         self.unstarted.is_empty() && self.running == 0
@@ -363,9 +363,9 @@ impl TaskReport {
     }
 }
 
-impl fmt::Debug for TaskReport {
+impl fmt::Debug for TaskShutdownReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TaskReport")
+        f.debug_struct("TaskShutdownReport")
             .field("unstarted", &self.unstarted)
             .field("running", &self.running)
             .finish_non_exhaustive()

@@ -3,7 +3,7 @@
 use super::builder::PoolBuilder;
 use super::handle::ScopedJoinHandle;
 use super::kind::Core;
-use super::report::Report;
+use super::report::ShutdownReport;
 use crate::pool::engine::waits::is_inside;
 use crate::pool::error::{PoolError, SubmitError, TaskError};
 use crate::pool::park::block_on;
@@ -259,7 +259,7 @@ impl<'j> Pool<'j> {
     /// tasks that have not started.
     ///
     /// Does not wait on a worker of this pool, whose own task would never end.
-    pub fn shutdown(&self, deadline: Duration) -> Report<'j> {
+    pub fn shutdown(&self, deadline: Duration) -> ShutdownReport<'j> {
         self.core().close();
         if !is_inside(&**self.core()) {
             let mut wait = TerminationWait::of(self.core());
@@ -269,8 +269,8 @@ impl<'j> Pool<'j> {
     }
 
     /// Stops the pool, and returns the tasks that have not started. Running tasks continue.
-    pub fn abort(&self) -> Report<'j> {
-        Report::new(self.core())
+    pub fn abort(&self) -> ShutdownReport<'j> {
+        ShutdownReport::new(self.core())
     }
 
     /// Returns the pool's statistics.

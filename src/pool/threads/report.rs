@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The tasks that were unstarted or running when a pool ended.
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
-pub struct Report<'j> {
+pub struct ShutdownReport<'j> {
     /// The tasks that have not started, in the order in which they would have started. Run or drop them.
     pub unstarted: Vec<Unstarted<'j>>,
     /// The number of tasks that were running. They continue.
@@ -20,7 +20,7 @@ pub struct Report<'j> {
     core: Arc<Core<'j>>,
 }
 
-impl<'j> Report<'j> {
+impl<'j> ShutdownReport<'j> {
     pub(in crate::pool) fn new(core: &Arc<Core<'j>>) -> Self {
         let unstarted = core.unstarted().into_iter().map(|entry| Unstarted::new(entry, false));
         let unstarted = unstarted.collect();
@@ -68,9 +68,9 @@ impl<'j> Report<'j> {
     }
 }
 
-impl fmt::Debug for Report<'_> {
+impl fmt::Debug for ShutdownReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Report")
+        f.debug_struct("ShutdownReport")
             .field("unstarted", &self.unstarted)
             .field("running", &self.running)
             .finish_non_exhaustive()

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Clock, LimiterExt, ManualClock, Order, Overflow, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Policy, Quota, Semaphore, TokenBucket};
 
 type Step<'a> = Box<dyn Fn() + 'a>;
 
@@ -63,9 +63,7 @@ fn kinds() -> Vec<Semaphore> {
         classes: 2,
         patience: 3,
     };
-    let bounded = Semaphore::builder(PERMITS)
-        .max_waiting(9)
-        .overflow(Overflow::EvictOldest);
+    let bounded = Semaphore::builder(PERMITS).max_waiting(9).eviction(Eviction::Oldest);
     vec![
         Semaphore::new(PERMITS),
         Semaphore::builder(PERMITS).overtakes(2).build().unwrap(),

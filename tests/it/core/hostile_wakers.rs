@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::time::Sleep;
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Order, Overflow, Policy, Quota, Semaphore};
+use tollgate::{Ask, Cost, Eviction, Inherit, LimiterExt, ManualClock, Order, Policy, Quota, Semaphore};
 use tollgate::{SlidingWindow, TokenBucket};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -188,7 +188,7 @@ fn a_waker_may_use_a_semaphore_with_a_scheduler() {
         Semaphore::builder(2).overtakes(2),
         Semaphore::builder(2).order(Order::Lifo),
         Semaphore::builder(2).order(priority),
-        Semaphore::builder(2).max_waiting(2).overflow(Overflow::EvictOldest),
+        Semaphore::builder(2).max_waiting(2).eviction(Eviction::Oldest),
     ];
     for kind in kinds {
         let semaphore = Arc::new(kind.build().unwrap());

@@ -38,8 +38,8 @@ use tollgate::sync::Notify;
 use tollgate::sync::{QueueId, QueueKey, WaitQueue};
 use tollgate::time::Sleep;
 use tollgate::{
-    Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt,
-    ManualClock, OpenTime, Order, Outcome, Overflow, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
+    Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter,
+    LimiterExt, ManualClock, OpenTime, Order, Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
     Settlement, TokenBucket, Wait,
 };
 
@@ -424,7 +424,7 @@ fn semaphores() {
         },
         &|| {
             let bounded = Semaphore::builder(PERMITS).max_waiting(3);
-            bounded.overflow(Overflow::EvictOldest).build().unwrap()
+            bounded.eviction(Eviction::Oldest).build().unwrap()
         },
     ];
     let endings = [
@@ -764,7 +764,7 @@ fn policies_of_a_builder() {
             .limit(shared.first)
             .limit(shared.rate());
         let policy = legs.limit(shared.permits()).limit(shared.last).max_queue(3);
-        shared.world(policy.overflow(Overflow::EvictOldest).build().unwrap())
+        shared.world(policy.eviction(Eviction::Oldest).build().unwrap())
     });
 }
 

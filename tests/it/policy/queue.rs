@@ -13,7 +13,7 @@ use tollgate::sync::Notify;
 use tollgate::time::{Clock, ClockReading};
 use tollgate::{Ask, BreakerState, CircuitBreaker, Cost, Demand, Inherit, Instant, Limiter, LimiterExt};
 use tollgate::{
-    ManualClock, OpenTime, Outcome, Overflow, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
+    Eviction, ManualClock, OpenTime, Outcome, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
     TokenBucket, Wait,
 };
 
@@ -145,7 +145,7 @@ fn an_event_reaches_each_policy_whichever_waker_panics() {
 #[test]
 fn a_newcomer_whose_eviction_panics_leaves_nothing() {
     let slots = Arc::new(Semaphore::new(1));
-    let builder = Policy::builder().max_queue(1).overflow(Overflow::EvictOldest);
+    let builder = Policy::builder().max_queue(1).eviction(Eviction::Oldest);
     let policy = builder.limit(Arc::clone(&slots)).build().unwrap();
     let held = slots.try_acquire().unwrap();
     let mut old = Box::pin(policy.admit(1));

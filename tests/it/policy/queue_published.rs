@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
-    LimiterExt, ManualClock, Overflow, Permit, Policy, PolicyBuilder, Quota, Reason, Refusal, Semaphore, SlidingLog,
+    Eviction, LimiterExt, ManualClock, Permit, Policy, PolicyBuilder, Quota, Reason, Refusal, Semaphore, SlidingLog,
     TokenBucket,
 };
 
@@ -28,7 +28,7 @@ fn oldest_first() -> PolicyBuilder {
 }
 
 fn newest_first() -> PolicyBuilder {
-    Policy::builder().newest_first().overflow(Overflow::EvictOldest)
+    Policy::builder().newest_first().eviction(Eviction::Oldest)
 }
 
 /// A waiter for `n`, having been polled once.
@@ -337,9 +337,9 @@ proptest! {
         newest_first: bool, evicts: bool, most in 0usize..5, units in 0u64..12,
     ) {
         let clock = ManualClock::new();
-        let overflow = if evicts { Overflow::EvictOldest } else { Overflow::RefuseNewest };
+        let eviction = if evicts { Eviction::Oldest } else { Eviction::Never };
         let order = if newest_first { Policy::builder().newest_first() } else { Policy::builder() };
-        let policy = queued(&clock, limit, per_tick, units, order.max_queue(most).overflow(overflow));
+        let policy = queued(&clock, limit, per_tick, units, order.max_queue(most).eviction(eviction));
         let mut model = Model {
             there: limit, limit, newest_first, evicts, most, units,
             waiting: Vec::new(), admitted: Vec::new(), sent_away: Vec::new(),

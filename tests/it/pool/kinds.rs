@@ -11,8 +11,8 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate::pool::{
-    Group, JoinHandle, PoolError, PoolStats, Priority, Report, StopFlag, SubmitError, TaskError, TaskGroup, TaskHandle,
-    TaskPool, Unstarted,
+    Group, JoinHandle, PoolError, PoolStats, Priority, ShutdownReport, StopFlag, SubmitError, TaskError, TaskGroup,
+    TaskHandle, TaskPool, Unstarted,
 };
 use tollgate::pool::{GroupError, tasks};
 use tollgate::{Ask, WorkerPool};
@@ -201,14 +201,17 @@ impl Pool {
         }
     }
 
-    pub(crate) async fn shutdown(&self, deadline: Duration) -> Both<Report<'static>, tasks::TaskReport> {
+    pub(crate) async fn shutdown(
+        &self,
+        deadline: Duration,
+    ) -> Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
         match self {
             Threads(pool) => Threads(pool.shutdown(deadline)),
             Tasks(pool) => Tasks(pool.shutdown(deadline).await),
         }
     }
 
-    pub(crate) fn abort(&self) -> Both<Report<'static>, tasks::TaskReport> {
+    pub(crate) fn abort(&self) -> Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
         match self {
             Threads(pool) => Threads(pool.abort()),
             Tasks(pool) => Tasks(pool.abort()),
@@ -466,7 +469,7 @@ impl<T: Send + 'static, E: Send + 'static> Both<Group<'_, 'static, T, E>, TaskGr
     }
 }
 
-impl Both<Report<'static>, tasks::TaskReport> {
+impl Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
     pub(crate) fn is_clean(&self) -> bool {
         each!(self, report => report.is_clean())
     }

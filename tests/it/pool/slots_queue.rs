@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 use tollgate::pool::PoolBuilder;
-use tollgate::{JoinHandle, Overflow, Quota, Semaphore, WorkerPool};
+use tollgate::{Eviction, JoinHandle, Quota, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -20,13 +20,9 @@ fn ends<T: Send>(handle: JoinHandle<T>) -> T {
 /// Semaphores with one permit and queues of all kinds that refuse a newcomer.
 #[cfg(feature = "tokio")]
 pub(crate) fn bounded() -> impl Iterator<Item = Arc<Semaphore>> {
-    let lines = [
-        (0, Overflow::RefuseNewest),
-        (1, Overflow::RefuseNewest),
-        (1, Overflow::EvictOldest),
-    ];
-    lines.into_iter().map(|(most, overflow)| {
-        let builder = Semaphore::builder(1).max_waiting(most).overflow(overflow);
+    let lines = [(0, Eviction::Never), (1, Eviction::Never), (1, Eviction::Oldest)];
+    lines.into_iter().map(|(most, eviction)| {
+        let builder = Semaphore::builder(1).max_waiting(most).eviction(eviction);
         Arc::new(builder.build().unwrap())
     })
 }

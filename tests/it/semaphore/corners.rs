@@ -10,7 +10,7 @@ use std::thread;
 use tollgate::sync::WaitQueue;
 use tollgate::time::ClockReading;
 use tollgate::{
-    AcquireTimeoutError, Ask, Cost, Demand, Limiter, LimiterExt, Order, Overflow, OwnedSemaphorePermit, Policy,
+    AcquireTimeoutError, Ask, Cost, Demand, Eviction, Limiter, LimiterExt, Order, OwnedSemaphorePermit, Policy,
     PolicyError, Reason, Semaphore,
 };
 
@@ -52,7 +52,7 @@ fn panics(call: impl FnOnce()) -> bool {
 
 fn evicting(permits: usize) -> Semaphore {
     let builder = Semaphore::builder(permits).max_waiting(1);
-    builder.overflow(Overflow::EvictOldest).build().unwrap()
+    builder.eviction(Eviction::Oldest).build().unwrap()
 }
 
 /// A policy is never sent away: the newcomer is refused, and the policy is served.
@@ -75,7 +75,7 @@ fn a_policy_in_a_full_queue_outlasts_a_lone_waiter() {
     let semaphore = Arc::new(
         Semaphore::builder(1)
             .max_waiting(2)
-            .overflow(Overflow::EvictOldest)
+            .eviction(Eviction::Oldest)
             .build()
             .unwrap(),
     );
@@ -207,7 +207,7 @@ fn a_batch_newcomer_evicts_no_urgent_waiter() {
         patience: 8,
     };
     let builder = Semaphore::builder(1).order(order).max_waiting(1);
-    let semaphore = builder.overflow(Overflow::EvictOldest).build().unwrap();
+    let semaphore = builder.eviction(Eviction::Oldest).build().unwrap();
     let _held = semaphore.try_acquire().unwrap();
     let mut urgent = pin!(semaphore.request(1).class(0).acquire());
     assert!(poll(urgent.as_mut()).is_pending());
@@ -228,7 +228,7 @@ fn the_bounds_of_the_queue_do_not_apply_to_immediate_admissions() {
     };
     for order in [urgent_first, Order::Lifo] {
         let builder = Semaphore::builder(2).order(order).max_waiting(1);
-        let semaphore = builder.overflow(Overflow::EvictOldest).build().unwrap();
+        let semaphore = builder.eviction(Eviction::Oldest).build().unwrap();
         let _held = semaphore.try_acquire().unwrap();
         let mut large = pin!(semaphore.request(2).class(1).acquire());
         assert!(poll(large.as_mut()).is_pending());

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, Order, Overflow, Policy, Semaphore, SemaphoreError, SemaphorePermit, TryAcquireError};
+use tollgate::{AcquireError, Eviction, Order, Policy, Semaphore, SemaphoreError, SemaphorePermit, TryAcquireError};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -218,7 +218,7 @@ fn a_queue_is_bounded_by_units_too() {
 fn the_oldest_waiter_is_evicted_if_configured() {
     let semaphore = Semaphore::builder(1)
         .max_waiting(2)
-        .overflow(Overflow::EvictOldest)
+        .eviction(Eviction::Oldest)
         .build()
         .unwrap();
     let held = semaphore.try_acquire().unwrap();
@@ -262,7 +262,7 @@ fn the_head_is_overtaken_up_to_the_bound() {
 fn a_demand_above_the_unit_bound_evicts_no_waiter() {
     let semaphore = Semaphore::builder(1)
         .max_waiting_permits(3)
-        .overflow(Overflow::EvictOldest)
+        .eviction(Eviction::Oldest)
         .build()
         .unwrap();
     let _held = semaphore.try_acquire().unwrap();
@@ -425,17 +425,13 @@ fn kinds() -> impl Strategy<Value = Semaphore> {
     ]
     .prop_flat_map(|kind| (Just(kind), 1usize..7, any::<bool>(), 1usize..5))
     .prop_map(|((order, overtakes), max_waiting, evict, permits)| {
-        let overflow = if evict {
-            Overflow::EvictOldest
-        } else {
-            Overflow::RefuseNewest
-        };
+        let eviction = if evict { Eviction::Oldest } else { Eviction::Never };
         let builder = Semaphore::builder(permits)
             .order(order)
             .overtakes(overtakes)
             .max_waiting(max_waiting)
             .max_waiting_permits(9)
-            .overflow(overflow);
+            .eviction(eviction);
         #[cfg(feature = "stats")]
         let builder = if permits % 2 == 0 {
             builder.stats(&tollgate::Clock::real())

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, Order, Overflow, Semaphore, SemaphorePermit, TryAcquireError};
+use tollgate::{AcquireError, Eviction, Order, Semaphore, SemaphorePermit, TryAcquireError};
 
 /// The operations on both.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl Kind {
             builder = builder.max_waiting_permits(permits);
         }
         if self.evicts {
-            builder = builder.overflow(Overflow::EvictOldest);
+            builder = builder.eviction(Eviction::Oldest);
         }
         #[cfg(feature = "stats")]
         if self.counts {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 use tollgate::sync::WaitQueue;
 use tollgate::{
-    AcquireTimeoutError, Ask, Clock, LimiterExt, ManualClock, Order, Overflow, Policy, Semaphore, SemaphoreBuilder,
+    AcquireTimeoutError, Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Policy, Semaphore, SemaphoreBuilder,
     SemaphorePermit, SemaphoreStats,
 };
 
@@ -46,7 +46,7 @@ fn each_outcome_is_counted_once() {
     let semaphore = Semaphore::builder(1)
         .stats(&clock)
         .max_waiting(2)
-        .overflow(Overflow::RefuseNewest)
+        .eviction(Eviction::Never)
         .build()
         .unwrap();
     let held = semaphore.try_acquire().unwrap();
@@ -117,11 +117,7 @@ fn a_time_out_counts_as_a_cancelled_wait() {
 
 #[test]
 fn an_evicted_waiter_is_counted() {
-    let semaphore = counted(0)
-        .max_waiting(1)
-        .overflow(Overflow::EvictOldest)
-        .build()
-        .unwrap();
+    let semaphore = counted(0).max_waiting(1).eviction(Eviction::Oldest).build().unwrap();
     let mut first = pin!(semaphore.acquire());
     let mut second = pin!(semaphore.acquire());
     assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
