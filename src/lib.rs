@@ -64,6 +64,13 @@
 //! # Ok::<(), tollgate::PolicyError>(())
 //! ```
 //!
+//! # Clocks and changes
+//!
+//! What has a builder takes its clock there, by `clock`. What `new` makes takes it by `on`. Both use the real clock unless told.
+//!
+//! `set_limit` changes a number of permits, tasks or units, and `set_quota` a [`Quota`]: at once, while permits are held and
+//! awaited. Both return a typed error where a value can be invalid, and change nothing then.
+//!
 //! # Features
 //!
 //! | feature | by default | what it adds |

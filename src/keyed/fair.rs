@@ -71,16 +71,16 @@ struct BudgetState {
 impl FairBudget {
     /// A rate to be shared, on the real clock. The burst is what each share can hold.
     pub fn new(quota: Quota) -> Self {
-        Self::with_clock(quota, &Clock::real())
+        Self::build(quota, &Clock::real())
     }
 
     /// The same on `clock`, without any share yet.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::with_clock(self.0.quota, clock)
+        Self::build(self.0.quota, clock)
     }
 
-    fn with_clock(quota: Quota, clock: &Clock) -> Self {
+    fn build(quota: Quota, clock: &Clock) -> Self {
         let (count, nanos) = quota.reduced();
         // Per 2^40 ticks pass `nanos_scale` nanoseconds; 64 fractional bits less those 40 are 24. Rounded up, so that a
         // whole token is there at the instant at which the exact rate yields it.

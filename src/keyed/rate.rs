@@ -67,23 +67,23 @@ impl<K> KeyedRate<K> {
 
     /// An empty map of at most `max_entries` keys, on the real clock. With a maximum of zero every key is refused.
     pub fn new(max_entries: usize, quota: Quota) -> Self {
-        Self::with_clock(max_entries, quota, Clock::real(), Hashing::fold())
+        Self::build(max_entries, quota, Clock::real(), Hashing::fold())
     }
 
     /// The same on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::with_clock(self.max_entries, self.quota, clock.clone(), self.shards.into_hashing())
+        Self::build(self.max_entries, self.quota, clock.clone(), self.shards.into_hashing())
     }
 
     /// The same, empty, with keys hashed by SipHash: slower, and safe from an attacker who can time single lookups. See
     /// [the threats](super#keys-from-outside).
     #[must_use]
     pub fn siphash(self) -> Self {
-        Self::with_clock(self.max_entries, self.quota, self.clock, Hashing::sip())
+        Self::build(self.max_entries, self.quota, self.clock, Hashing::sip())
     }
 
-    fn with_clock(max_entries: usize, quota: Quota, clock: Clock, hashing: Hashing) -> Self {
+    fn build(max_entries: usize, quota: Quota, clock: Clock, hashing: Hashing) -> Self {
         let axis = SharedAxis::new(&quota, &clock, clock.now());
         let shards = Shards::new(max_entries, hashing, |part| Rates {
             axis,

@@ -81,7 +81,7 @@ impl<K> Builder<K> {
     }
 
     /// Sets the clock for deadlines and for the starts and exits of threads; a real one unless set.
-    pub fn on(mut self, clock: &Clock) -> Self {
+    pub fn clock(mut self, clock: &Clock) -> Self {
         self.common.clock = Some(clock.clone());
         self
     }

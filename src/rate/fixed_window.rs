@@ -179,16 +179,10 @@ impl FixedWindow {
         self.settings.lock().length
     }
 
-    /// Changes the limit at once. Admitted units still count: [`set_quota`](Self::set_quota) with
-    /// [`Inherit::Additive`].
-    pub fn set_limit(&self, limit: u64) {
-        self.set_quota(limit, Inherit::Additive);
-    }
-
     /// Changes the limit at once; `inherit` is the rule for the room that is left, and for debts. With
     /// [`Inherit::Additive`] exactly the admitted units still count. Bookings [stay](Self#changes) by every rule. If
     /// the change makes more room than that, or later windows are charged, earlier takes are not given back any more.
-    pub fn set_quota(&self, limit: u64, inherit: Inherit) {
+    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
         self.inner.change(|window| {
             let (room, old) = (window.room(), window.limit());
             let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));

@@ -123,18 +123,12 @@ impl SlidingWindow {
         self.settings.lock().length
     }
 
-    /// Changes the limit at once. Admitted units still count: [`set_quota`](Self::set_quota) with
-    /// [`Inherit::Additive`].
-    pub fn set_limit(&self, limit: u64) {
-        self.set_quota(limit, Inherit::Additive);
-    }
-
     /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
     /// the admitted units still count: only then does no window exceed its limit.
     ///
     /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
     /// back any more. If it makes less, the difference counts as admitted now.
-    pub fn set_quota(&self, limit: u64, inherit: Inherit) {
+    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
         self.inner.change(|window| {
             let (room, old) = (window.room(), window.limit());
             let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));

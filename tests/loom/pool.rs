@@ -178,7 +178,7 @@ fn two_wait_for_the_end_of_one_task() {
 fn a_worker_that_is_too_many_leaves_beside_a_submission() {
     super::bounded(1, || {
         let pool = modelled(2).build().unwrap();
-        pool.resize(1).unwrap();
+        pool.set_limit(1).unwrap();
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
         while pool.stats().threads > 1 {
             thread::yield_now();
@@ -192,7 +192,7 @@ fn a_resize_beside_a_submission_lets_the_task_end_and_a_worker_go() {
     super::bounded(1, || {
         let pool = modelled(2).build().unwrap();
         let other = pool.clone();
-        let resizer = thread::spawn(move || other.resize(1).unwrap());
+        let resizer = thread::spawn(move || other.set_limit(1).unwrap());
         assert_eq!(pool.submit(|| 7).unwrap().join().unwrap(), 7);
         resizer.join().unwrap();
         // No submission follows: a worker that sleeps must have been called to leave.

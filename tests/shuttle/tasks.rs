@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 fn pool(limit: usize) -> TaskPool {
     let builder = TaskPool::builder(limit).queue(2);
-    builder.on(&ManualClock::new()).build().unwrap()
+    builder.clock(&ManualClock::new()).build().unwrap()
 }
 
 /// Pending once: others have their turn.
@@ -71,7 +71,7 @@ fn a_raised_limit_starts_the_queued_tasks() {
         let waits = block_on(pool.submit(waits)).unwrap();
         let sets = block_on(pool.submit(async move { sets.add_permits(1) })).unwrap();
         let other = pool.clone();
-        let resizer = thread::spawn(move || other.resize(2).unwrap());
+        let resizer = thread::spawn(move || other.set_limit(2).unwrap());
         resizer.join().unwrap();
         block_on(async {
             waits.await.unwrap();
@@ -86,7 +86,7 @@ fn a_raised_limit_starts_the_queued_tasks() {
 fn a_limit_raised_elsewhere_starts_the_queued_tasks() {
     super::check(10_000, || {
         let slots = Arc::new(Semaphore::new(1));
-        let builder = TaskPool::builder(1).on(&ManualClock::new());
+        let builder = TaskPool::builder(1).clock(&ManualClock::new());
         let pool = builder.slots(Arc::clone(&slots)).build().unwrap();
         let raiser = thread::spawn(move || slots.set_limit(2));
         let flag = Arc::new(Semaphore::new(0));
@@ -139,7 +139,7 @@ fn every_task_is_accounted_for_once() {
                 thread::spawn(move || block_on(submit_some(&pool, &ran)))
             })
             .collect();
-        pool.resize(thread_rng().gen_range(1..=3)).unwrap();
+        pool.set_limit(thread_rng().gen_range(1..=3)).unwrap();
         let report = match thread_rng().gen_range(0..2) {
             0 => block_on(pool.shutdown(LONG)),
             _ => pool.abort(),
@@ -317,7 +317,7 @@ fn a_failure_beside_a_submission_drops_the_running_tasks() {
 fn a_task_at_a_closed_gate_is_taken_out() {
     super::check(10_000, || {
         let closed = Policy::new(Semaphore::new(0));
-        let builder = TaskPool::builder(1).on(&ManualClock::new());
+        let builder = TaskPool::builder(1).clock(&ManualClock::new());
         let pool = builder.admit_by(closed).build().unwrap();
         let handle = pool.try_submit(async {}).unwrap();
         // The runner is a task of the model, which may run now.
@@ -341,7 +341,7 @@ fn a_task_at_a_closed_gate_is_taken_out() {
 fn a_task_behind_one_that_is_cancelled_at_the_gate_runs() {
     super::check(10_000, || {
         let permits = Arc::new(Semaphore::new(2));
-        let builder = TaskPool::builder(2).on(&ManualClock::new());
+        let builder = TaskPool::builder(2).clock(&ManualClock::new());
         let pool = builder.admit_by(Policy::new(Arc::clone(&permits))).build().unwrap();
         let held = permits.try_acquire().unwrap();
         let heavy = pool.ask(2).try_submit(async {}).unwrap();
@@ -386,8 +386,8 @@ fn a_lent_slot_comes_back() {
                 })
             })
             .collect();
-        pool.resize(2).unwrap();
-        pool.resize(1).unwrap();
+        pool.set_limit(2).unwrap();
+        pool.set_limit(1).unwrap();
         for waiter in waiters {
             waiter.join().unwrap();
         }
@@ -408,7 +408,7 @@ fn a_lent_slot_comes_back() {
 fn every_task_behind_a_gate_is_accounted_for_once() {
     super::check(10_000, || {
         let (gate, slots) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(2)));
-        let builder = TaskPool::builder(2).queue(4).on(&ManualClock::new());
+        let builder = TaskPool::builder(2).queue(4).clock(&ManualClock::new());
         let builder = builder.slots(Arc::clone(&slots));
         let pool = builder.admit_by(Policy::new(Arc::clone(&gate))).build().unwrap();
         let ran = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
@@ -510,7 +510,7 @@ fn a_group_with_a_limit_runs_its_tasks_one_by_one() {
         let other = pool.clone();
         let beside = thread::spawn(move || match thread_rng().gen_range(0..3) {
             0 => drop(other.abort()),
-            1 => other.resize(thread_rng().gen_range(1..=3)).unwrap(),
+            1 => other.set_limit(thread_rng().gen_range(1..=3)).unwrap(),
             _ => drop(block_on(other.submit(pause()))),
         });
         if inside {

@@ -14,7 +14,10 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 /// The pool's threads are the model's. Its clock stands still.
 fn pool(workers: usize, policy: Option<Policy<Semaphore>>) -> WorkerPool {
-    let builder = WorkerPool::builder().workers(workers).queue(64).on(&ManualClock::new());
+    let builder = WorkerPool::builder()
+        .workers(workers)
+        .queue(64)
+        .clock(&ManualClock::new());
     let builder = builder.spawn_with(|worker| {
         thread::spawn(move || worker.run());
         Ok(())
@@ -140,7 +143,7 @@ fn families_of_pools_end() {
         let report = match thread_rng().gen_range(0..4) {
             0 => Some(first.abort()),
             1 => {
-                first.resize(thread_rng().gen_range(1..3)).unwrap();
+                first.set_limit(thread_rng().gen_range(1..3)).unwrap();
                 None
             }
             _ => None,

@@ -253,7 +253,7 @@ impl Body {
                     let _ = fixed.set_length(*window);
                 }
                 if old != limit {
-                    fixed.set_quota(*limit, inherit);
+                    fixed.set_limit(*limit, inherit);
                 }
             }
             (
@@ -269,7 +269,7 @@ impl Body {
                     let _ = sliding.set_length(*window);
                 }
                 if old != limit {
-                    sliding.set_quota(*limit, inherit);
+                    sliding.set_limit(*limit, inherit);
                 }
             }
             (
@@ -285,7 +285,7 @@ impl Body {
                     let _ = log.set_length(*window);
                 }
                 if old != limit {
-                    log.set_quota(*limit, inherit);
+                    log.set_limit(*limit, inherit);
                 }
             }
             (Self::Semaphore(semaphore), _, LegRule::Semaphore { limit }) => semaphore.set_limit(*limit),

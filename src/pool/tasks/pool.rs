@@ -212,7 +212,7 @@ impl TaskPool {
     ///
     /// # Errors
     /// [`PoolError`]: an invalid number changes nothing.
-    pub fn resize(&self, limit: usize) -> Result<(), PoolError> {
+    pub fn set_limit(&self, limit: usize) -> Result<(), PoolError> {
         let (_, limit) = Workers::from(limit).check()?;
         self.core().resize(limit);
         Ok(())

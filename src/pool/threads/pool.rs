@@ -226,7 +226,7 @@ impl<'j> Pool<'j> {
     /// # Errors
     /// [`PoolError`]: an invalid number changes nothing. If a thread could not be started, the new bounds hold, and the next
     /// submission tries again.
-    pub fn resize(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
+    pub fn set_limit(&self, workers: impl Into<Workers>) -> Result<(), PoolError> {
         let (least, most) = workers.into().check()?;
         self.core().set_workers(least, most).map_err(PoolError::Spawn)
     }

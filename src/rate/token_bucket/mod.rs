@@ -181,16 +181,16 @@ impl Ticket for BucketTicket {
 impl TokenBucket {
     /// A full bucket on the real clock.
     pub fn new(quota: Quota) -> Self {
-        Self::with_clock(quota, &Clock::real())
+        Self::build(quota, &Clock::real())
     }
 
     /// The same quota on `clock`, full.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::with_clock(self.quota(), clock)
+        Self::build(self.quota(), clock)
     }
 
-    fn with_clock(quota: Quota, clock: &Clock) -> Self {
+    fn build(quota: Quota, clock: &Clock) -> Self {
         let params = Params::compile(&quota, clock, clock.now());
         let bucket = Self {
             word: AtomicU64::new(Word::new(0, ORIGIN - params.whole_burst()).0),

@@ -208,7 +208,7 @@ impl WaitingRoom {
     }
 
     /// The rate in force: the least at which places are given out.
-    pub fn rate(&self) -> Quota {
+    pub fn quota(&self) -> Quota {
         self.state.lock().quota
     }
 
@@ -217,7 +217,7 @@ impl WaitingRoom {
     ///
     /// # Errors
     /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.
-    pub fn set_rate(&self, rate: Quota) -> Result<(), ShedError> {
+    pub fn set_quota(&self, rate: Quota) -> Result<(), ShedError> {
         self.state.lock().quota = some_rate(rate)?;
         Ok(())
     }
@@ -370,7 +370,7 @@ impl fmt::Debug for WaitingRoom {
         f.debug_struct("WaitingRoom")
             .field("len", &self.len())
             .field("max_places", &self.max_places())
-            .field("rate", &format_args!("{}", self.rate()))
+            .field("rate", &format_args!("{}", self.quota()))
             .finish_non_exhaustive()
     }
 }

@@ -205,7 +205,7 @@ fn sliding_window_conforms() {
     Suite::of_rate(4, MINUTE + MINUTE / 64, |clock| {
         SlidingWindow::new(4, MINUTE).unwrap().on(clock)
     })
-    .loosen(|window| window.set_limit(6))
+    .loosen(|window| window.set_limit(6, Inherit::Additive))
     .takes_turns()
     .never_fits(5)
     .check();
@@ -288,7 +288,7 @@ fn leaky_bucket_conforms() {
 #[test]
 fn fixed_window_conforms() {
     Suite::of_rate(4, MINUTE, |clock| FixedWindow::new(4, MINUTE).unwrap().on(clock))
-        .loosen(|window| window.set_quota(6, Inherit::Additive))
+        .loosen(|window| window.set_limit(6, Inherit::Additive))
         .takes_turns()
         .never_fits(5)
         .check();
@@ -306,7 +306,7 @@ fn sliding_log_conforms() {
     Suite::of_rate(4, MINUTE, |clock| {
         tollgate::SlidingLog::new(4, MINUTE).unwrap().on(clock)
     })
-    .loosen(|log| log.set_quota(6, Inherit::Additive))
+    .loosen(|log| log.set_limit(6, Inherit::Additive))
     .takes_turns()
     .never_fits(5)
     .check();

@@ -61,7 +61,7 @@ fn by_itself(from: &LegRule, to: &LegRule, taken: u64, inherit: Inherit, clock: 
             let fixed = FixedWindow::new(*l, *w).unwrap().on(clock);
             directly(fixed, taken, |fixed| {
                 fixed.set_length(*window).unwrap();
-                fixed.set_quota(*limit, inherit);
+                fixed.set_limit(*limit, inherit);
             })
         }
         (
@@ -73,7 +73,7 @@ fn by_itself(from: &LegRule, to: &LegRule, taken: u64, inherit: Inherit, clock: 
             let sliding = SlidingWindow::new(*l, *w).unwrap().on(clock);
             directly(sliding, taken, |sliding| {
                 sliding.set_length(*window).unwrap();
-                sliding.set_quota(*limit, inherit);
+                sliding.set_limit(*limit, inherit);
             })
         }
         (
@@ -85,7 +85,7 @@ fn by_itself(from: &LegRule, to: &LegRule, taken: u64, inherit: Inherit, clock: 
             let log = SlidingLog::new(*l, *w).unwrap().on(clock);
             directly(log, taken, |log| {
                 log.set_length(*window).unwrap();
-                log.set_quota(*limit, inherit);
+                log.set_limit(*limit, inherit);
             })
         }
         other => panic!("{other:?}"),

@@ -208,7 +208,7 @@ fn every_task_of_a_batch_is_accounted_for_once_under_everything_at_once() {
             })
             .collect();
         for round in 0..end_after {
-            pool.resize(1 + round % 4).unwrap();
+            pool.set_limit(1 + round % 4).unwrap();
             thread::yield_now();
         }
         let report = pool.abort();

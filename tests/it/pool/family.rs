@@ -152,7 +152,7 @@ async fn program(kind: Kind, seed: u64, clock: Clock) -> usize {
     let bucket = || TokenBucket::new(Quota::per_second(20_000).burst(1 + random.below(3) as u64)).on(&clock);
     macro_rules! family {
         ($($set:ident($to:expr)),*) => {
-            pool!(kind, 1 + random.below(3), queue(1 + random.below(8)), on(&clock) $(, $set($to))*)
+            pool!(kind, 1 + random.below(3), queue(1 + random.below(8)), clock(&clock) $(, $set($to))*)
         };
     }
     let pools = (0..1 + random.below(3)).map(|_| {
@@ -182,7 +182,7 @@ async fn program(kind: Kind, seed: u64, clock: Clock) -> usize {
         handles.extend(world.submit(depth, None).await);
         if world.random.below(4) == 0 {
             let at = world.random.below(world.pools.len());
-            world.pools[at].resize(1 + world.random.below(3)).unwrap();
+            world.pools[at].set_limit(1 + world.random.below(3)).unwrap();
         }
     }
     for handle in handles {

@@ -176,10 +176,10 @@ fn a_hook_that_panics_instead_of_starting_a_thread_is_a_failed_start() {
     for (n, handle) in handles.into_iter().enumerate() {
         assert_eq!(ends(handle), n);
     }
-    assert!(matches!(pool.resize(3), Err(PoolError::Spawn(_))));
+    assert!(matches!(pool.set_limit(3), Err(PoolError::Spawn(_))));
     assert_eq!(pool.stats().threads, 1);
     panics.store(false, Ordering::SeqCst);
-    assert!(pool.resize(2..=3).is_ok());
+    assert!(pool.set_limit(2..=3).is_ok());
     assert_eq!(ends(pool.submit(|| 7).unwrap()), 7);
     assert!(pool.shutdown(LONG).is_clean());
     panics.store(true, Ordering::SeqCst);
@@ -291,7 +291,7 @@ fn a_resize_is_whole_whatever_the_wakers_do() {
     let (waker, panics) = hostile();
     let mut waits = Box::pin(slots.acquire());
     assert!(poll!(waits, &waker).is_pending());
-    pool.resize(3).unwrap();
+    pool.set_limit(3).unwrap();
     assert_eq!((panics.times(), slots.limit(), pool.stats().threads), (1, 3, 3));
     drop(waits);
     assert_eq!(ends(pool.submit(|| 7).unwrap()), 7);

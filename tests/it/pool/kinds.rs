@@ -175,8 +175,8 @@ impl Pool {
         self.plain().group()
     }
 
-    pub(crate) fn resize(&self, limit: usize) -> Result<(), PoolError> {
-        each!(self, pool => pool.resize(limit))
+    pub(crate) fn set_limit(&self, limit: usize) -> Result<(), PoolError> {
+        each!(self, pool => pool.set_limit(limit))
     }
 
     pub(crate) fn close(&self) {

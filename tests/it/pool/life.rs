@@ -21,7 +21,7 @@ fn an_elastic_pool_grows_no_faster_than_it_may_and_shrinks_when_idle() {
         .queue(20_000)
         .growth(Quota::per_second(1).burst(2))
         .keep_alive(Duration::from_secs(100))
-        .on(&clock)
+        .clock(&clock)
         .build()
         .unwrap();
     let first = Busy::on(&pool);
@@ -57,7 +57,7 @@ fn a_pool_grows_later_without_any_further_submission() {
     let pool = WorkerPool::builder()
         .workers(1..=4)
         .growth(Quota::per_second(1).burst(1))
-        .on(&clock)
+        .clock(&clock)
         .build()
         .unwrap();
     let busy = [Busy::on(&pool), Busy::on(&pool)];
@@ -95,9 +95,9 @@ fn a_thread_that_cannot_be_started_loses_no_task() {
     for (n, handle) in handles.into_iter().enumerate() {
         assert_eq!(handle.join().unwrap(), n);
     }
-    assert!(pool.resize(3).is_err());
+    assert!(pool.set_limit(3).is_err());
     fails.store(false, Ordering::SeqCst);
-    assert!(pool.resize(2..=3).is_ok());
+    assert!(pool.set_limit(2..=3).is_ok());
     assert!(pool.stats().threads >= 2);
     assert!(pool.shutdown(LONG).is_clean());
     let never = WorkerPool::builder().spawn_with(|_| Err(io::Error::from(io::ErrorKind::OutOfMemory)));
@@ -148,7 +148,7 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
             })
             .collect();
         for size in (1..=4).cycle() {
-            pool.resize(size..=size + 1).unwrap();
+            pool.set_limit(size..=size + 1).unwrap();
             if total.load(Ordering::SeqCst) >= abort_after {
                 break;
             }

@@ -55,7 +55,7 @@ fn workers_that_sleep_go_when_there_shall_be_fewer() {
     });
     let pool = pool.build().unwrap();
     assert!(pool.wait_idle());
-    pool.resize(1).unwrap();
+    pool.set_limit(1).unwrap();
     (0..3).for_each(|_| told.recv_timeout(LONG).unwrap());
     assert_eq!(pool.stats().threads, 1);
     assert_eq!(pool.run(|| 7).unwrap(), 7);

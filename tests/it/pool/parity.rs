@@ -387,7 +387,7 @@ async fn weight_and_places_come_back_whichever_way_a_task_leaves(kind: Kind) {
 /// Both for a task submitted from outside, and for one that a task of the pool awaits.
 async fn a_task_may_start_at_its_deadline_and_no_later(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 1, on(&clock));
+    let pool = pool!(kind, 1, clock(&clock));
     for (is_late, moment) in [(false, Duration::ZERO), (true, NANO)] {
         let busy = Busy::on(&pool).await;
         let task = pool.deadline(SECOND).submit(async {}).await.unwrap();
@@ -550,7 +550,7 @@ async fn a_full_queue_discards_the_oldest_of_the_lowest_priority(kind: Kind) {
 /// Waits on a thread, as a future, and with a time-out.
 async fn a_submitter_waits_for_room(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 1, queue(1), on(&clock));
+    let pool = pool!(kind, 1, queue(1), clock(&clock));
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async { 1 }).await.unwrap();
     assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
@@ -820,7 +820,7 @@ async fn restored_tasks_of_a_limited_group_start_in_the_order_of_submission(kind
         other.started().await;
         high.push(other);
     }
-    pool.resize(1).unwrap();
+    pool.set_limit(1).unwrap();
     busy.end().await;
     drop(high);
     group.join().await.unwrap();
@@ -877,7 +877,7 @@ async fn a_cancelled_group_whose_tasks_wait_for_a_place_gives_every_end(kind: Ki
 
 async fn a_late_task_of_a_limited_group_leaves_its_place_to_the_next(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 2, on(&clock.clock()));
+    let pool = pool!(kind, 2, clock(&clock.clock()));
     let (mut held, task) = Held::new();
     let mut group = pool.deadline(LONG).group().limit(1).unwrap().keep_going();
     group.submit(task).await.unwrap();
@@ -1117,7 +1117,7 @@ fn rate(clock: &ManualClock, burst: u64) -> Policy<TokenBucket> {
 async fn a_rate_admits_the_tasks(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 2);
-    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
     let tasks = [0, 1, 2, 3].map(|n| pool.try_submit(async move { n }).unwrap());
     let [first, second, third, fourth] = tasks;
     assert_eq!((first.join().await.unwrap(), second.join().await.unwrap()), (0, 1));
@@ -1134,7 +1134,7 @@ async fn a_rate_admits_the_tasks(kind: Kind) {
     until(|| policy.waiting() == 0).await;
     // The policy is asked for the task's own `Ask`.
     let policy = rate(&clock, 4);
-    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
     pool.ask(4).submit(async {}).await.unwrap().join().await.unwrap();
     let waits = pool.submit(async {}).await.unwrap();
     until(|| policy.waiting() > 0).await;
@@ -1211,7 +1211,13 @@ async fn a_task_that_waits_for_its_admission_leaves_the_slot_to_others(kind: Kin
 async fn an_admission_without_a_slot_costs_nothing(kind: Kind) {
     let (clock, slots) = (ManualClock::new(), Arc::new(Semaphore::new(1)));
     let policy = rate(&clock, 1);
-    let pool = pool!(kind, 1, on(&clock), slots(Arc::clone(&slots)), admit_by(policy.clone()));
+    let pool = pool!(
+        kind,
+        1,
+        clock(&clock),
+        slots(Arc::clone(&slots)),
+        admit_by(policy.clone())
+    );
     pool.run(async {}).await.unwrap();
     let task = pool.submit(async { 7 }).await.unwrap();
     until(|| policy.waiting() == 1 && slots.available_permits() == 1).await;
@@ -1231,7 +1237,7 @@ async fn an_admission_without_a_slot_costs_nothing(kind: Kind) {
 async fn a_task_that_is_cancelled_at_the_gate_leaves_it(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 1);
-    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
     pool.run(async {}).await.unwrap();
     let waits = pool.submit(async {}).await.unwrap();
     until(|| policy.waiting() == 1).await;
@@ -1266,7 +1272,7 @@ async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next(kind: Kind) {
 async fn a_cancelled_or_late_task_takes_no_token(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 3);
-    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
     let busy = Busy::on(&pool).await;
     let cancelled = [(); 2].map(|()| pool.try_submit(async {}).unwrap());
     let late = [(); 2].map(|()| pool.deadline(Duration::ZERO).try_submit(async {}).unwrap());
@@ -1293,13 +1299,13 @@ async fn a_resize_is_effective_at_once_in_both_directions(kind: Kind) {
         busy.push(Busy::on(&pool).await);
     }
     let queued = [1, 2].map(|n| pool.try_submit(async move { n }).unwrap());
-    pool.resize(1).unwrap();
+    pool.set_limit(1).unwrap();
     busy.pop().unwrap().end().await;
     busy.pop().unwrap().end().await;
     settle().await;
     // One task still runs, and holds the only slot.
     assert_eq!((pool.stats().limit, pool.stats().queued), (1, 2));
-    pool.resize(2).unwrap();
+    pool.set_limit(2).unwrap();
     for (n, task) in (1..).zip(queued) {
         assert_eq!(task.join().await.unwrap(), n);
     }
@@ -1308,9 +1314,12 @@ async fn a_resize_is_effective_at_once_in_both_directions(kind: Kind) {
     let queued = pool.submit(async { 3 }).await.unwrap();
     settle().await;
     assert!(!queued.is_finished());
-    pool.resize(3).unwrap();
+    pool.set_limit(3).unwrap();
     assert_eq!(queued.join().await.unwrap(), 3);
-    assert!(matches!(pool.resize(0), Err(PoolError::Workers { least: 0, most: 0 })));
+    assert!(matches!(
+        pool.set_limit(0),
+        Err(PoolError::Workers { least: 0, most: 0 })
+    ));
     other.end().await;
     busy.pop().unwrap().end().await;
     pool.ends_clean().await;
@@ -1603,7 +1612,7 @@ async fn a_slot_that_is_not_lent_goes_to_the_next(kind: Kind) {
 async fn a_task_on_a_lent_slot_is_admitted_first(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 1);
-    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
     let (here, time) = (pool.clone(), clock.clone());
     let (ran, runs) = mpsc::channel();
     let outer = pool.submit(async move {
@@ -1720,7 +1729,7 @@ async fn pools_of_one_wait_in_a_ring(kind: Kind) {
 /// A rate's tokens come back with time, so these waits end.
 async fn tasks_wait_for_tasks_behind_a_rate(kind: Kind) {
     let clock = ManualClock::new();
-    let gated = pool!(kind, 1, on(&clock), admit_by(rate(&clock, 1)));
+    let gated = pool!(kind, 1, clock(&clock), admit_by(rate(&clock, 1)));
     let pools = [gated, pool!(kind, 1)];
     let all = pools[1].submit(nested(pools.clone().into(), 8)).await.unwrap();
     until(|| {

@@ -92,7 +92,7 @@ impl Reference {
 
 async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 2, queue(QUEUE), overflow(Overflow::Reject), on(&clock));
+    let pool = pool!(kind, 2, queue(QUEUE), overflow(Overflow::Reject), clock(&clock));
     let mut reference = Reference {
         limit: 2,
         group_limit,
@@ -167,7 +167,7 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
             }
             Op::Resize { limit } => {
                 reference.limit = limit;
-                pool.resize(limit).unwrap();
+                pool.set_limit(limit).unwrap();
             }
             Op::Advance { seconds } => {
                 reference.now += seconds;

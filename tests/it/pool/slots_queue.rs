@@ -91,7 +91,7 @@ fn a_limit_of_its_own_that_is_raised_starts_the_thread_that_was_missing() {
     let busy = busy(&pool);
     let queued = pool.submit(|| 7).unwrap();
     assert_eq!(pool.stats().threads, 1);
-    pool.resize(1..=4).unwrap();
+    pool.set_limit(1..=4).unwrap();
     assert_eq!(ends(queued), 7);
     busy.end();
     assert!(pool.shutdown(LONG).is_clean());
@@ -178,7 +178,7 @@ mod tasks {
         // Where slots are shared, one more runner waits for one.
         for (pool, waits) in [(own, 0), (shared, 1)] {
             let set_limit = |limit| match waits {
-                0 => pool.resize(limit).unwrap(),
+                0 => pool.set_limit(limit).unwrap(),
                 _ => slots.set_limit(limit),
             };
             let (free, freed) = oneshot::channel::<()>();

@@ -304,7 +304,7 @@ impl Drop for JoinsOnDrop {
 fn a_task_that_waits_as_it_is_dropped_keeps_no_other_from_its_start() {
     for gated in [false, true] {
         let clock = tollgate::ManualClock::new();
-        let mut builder = WorkerPool::builder().workers(2).on(&clock);
+        let mut builder = WorkerPool::builder().workers(2).clock(&clock);
         if gated {
             builder = builder.admit_by(Policy::new(
                 tollgate::TokenBucket::new(tollgate::Quota::per_second(1).burst(9)).on(&clock),
@@ -395,7 +395,7 @@ fn a_lowered_limit_leaves_a_thread_for_what_is_awaited() {
     while begun.load(Relaxed) < 300 {
         thread::yield_now();
     }
-    pool.resize(1).unwrap();
+    pool.set_limit(1).unwrap();
     go.wait();
     for task in tasks {
         assert_eq!(task.join_timeout(LONG).expect("it does not end").unwrap(), 7);

@@ -24,7 +24,7 @@ fn a_raised_limit_leaves_each_booking_its_window() {
             let booked: Vec<_> = (0..windows).map(|_| window.book(10).unwrap()).collect();
             assert_eq!(booked[windows as usize - 1].wait(), SECOND * 60 * windows);
             clock.advance(SECOND);
-            window.set_quota(20, rule);
+            window.set_limit(20, rule);
             for _ in 0..windows {
                 assert!(window.try_acquire(1).is_err(), "it is booked further on");
                 clock.advance(SECOND * 60);
@@ -46,7 +46,7 @@ fn a_lowered_limit_admits_bookings_only() {
         let window = window(&clock, 10, SECOND);
         let (now, later) = (window.book(10).unwrap(), window.book(6).unwrap());
         assert_eq!((now.wait(), later.wait()), (Duration::ZERO, SECOND));
-        window.set_quota(4, rule);
+        window.set_limit(4, rule);
         // Two are more than its window may hold by the new limit: that is not charged to the next.
         assert_eq!((window.available(), window.time_until(4)), (0, Some(SECOND * 2)));
         clock.advance(SECOND);
@@ -66,9 +66,9 @@ fn changes_to_and_fro_close_nothing_for_longer() {
         let booked = window.book(10).unwrap();
         assert_eq!(booked.wait(), SECOND * (2 * round + 1));
         booked.commit().forget();
-        window.set_quota(20, Inherit::Additive);
-        window.set_quota(5, Inherit::AsIs);
-        window.set_quota(10, Inherit::Proportional);
+        window.set_limit(20, Inherit::Additive);
+        window.set_limit(5, Inherit::AsIs);
+        window.set_limit(10, Inherit::Proportional);
         let booked = window.book(10).unwrap();
         assert_eq!(booked.wait(), SECOND * (2 * round + 2));
         booked.commit().forget();
@@ -127,15 +127,15 @@ fn debts_alone_are_dealt_out_anew() {
     let clock = ManualClock::new();
     let window = window(&clock, 10, SECOND);
     window.force_acquire(35);
-    window.set_quota(20, Inherit::Additive);
+    window.set_limit(20, Inherit::Additive);
     assert_eq!((window.debt(), window.time_until(5)), (15, Some(SECOND)));
     // Behind a booking they stay.
     let booked = window.book(10).unwrap();
     assert_eq!(booked.wait(), SECOND * 2);
     window.force_acquire(30);
-    window.set_quota(30, Inherit::AsIs);
+    window.set_limit(30, Inherit::AsIs);
     assert_eq!(window.time_until(30), Some(SECOND * 4));
-    window.set_quota(30, Inherit::Reset);
+    window.set_limit(30, Inherit::Reset);
     assert_eq!(
         window.time_until(30),
         Some(SECOND * 3),
@@ -326,7 +326,7 @@ proptest! {
                     oracle.counted.retain(|(other, ..)| *other != number);
                 },
                 Op::Limit(limit, rule) => {
-                    window.set_quota(limit, rule);
+                    window.set_limit(limit, rule);
                     oracle.limit = limit;
                     if rule != Inherit::Additive {
                         oracle.forgive();

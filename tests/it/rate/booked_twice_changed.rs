@@ -33,7 +33,7 @@ fn a_booking_in_the_window_that_runs_counts_there_alone() {
         window.set_length(SECOND * 200).unwrap();
         window.set_length(SECOND * 150).unwrap();
         assert_eq!((booked.wait(), window.debt()), (SECOND * 60, 3));
-        window.set_quota(20, rule);
+        window.set_limit(20, rule);
         assert_eq!(window.available(), left, "{rule:?}");
         clock.advance(SECOND * 150);
         assert_eq!((window.available(), window.debt()), (20, 0), "{rule:?}");
@@ -49,7 +49,7 @@ fn a_booking_that_has_begun_is_none() {
     let _booked = window.book(3).unwrap();
     window.set_length(SECOND * 200).unwrap();
     clock.advance(SECOND * 60);
-    window.set_quota(20, Inherit::Reset);
+    window.set_limit(20, Inherit::Reset);
     assert_eq!(window.available(), 20);
 }
 
@@ -82,7 +82,7 @@ fn admissions_of_the_current_window_count_in_the_next_as_well() {
     window.book(10).unwrap().commit().forget();
     // From 60 to 120: what was booked for 60, 70, 80, 90 and 100.
     window.set_length(SECOND * 60).unwrap();
-    window.set_quota(50, Inherit::Additive);
+    window.set_limit(50, Inherit::Additive);
     for seconds in [0, 60] {
         clock.advance(SECOND * seconds);
         assert_eq!(window.available(), 0, "after {seconds} s");
@@ -100,7 +100,7 @@ fn admissions_of_closed_windows_count_in_the_next_as_well() {
     window.set_length(SECOND * 100).unwrap();
     // From 60 to 120: what was booked for 60, 70, 80, 90, 100 and 110.
     window.set_length(SECOND * 60).unwrap();
-    window.set_quota(60, Inherit::Additive);
+    window.set_limit(60, Inherit::Additive);
     for seconds in [0, 60] {
         clock.advance(SECOND * seconds);
         assert_eq!(window.available(), 0, "after {seconds} s");
@@ -114,7 +114,7 @@ fn admissions_of_closed_windows_count_in_the_next_as_well() {
 #[test]
 fn debts_that_were_dealt_out_anew_are_not_given_back() {
     let change: [fn(&FixedWindow); 2] = [
-        |window| window.set_quota(9, Inherit::Additive),
+        |window| window.set_limit(9, Inherit::Additive),
         |window| window.set_length(SECOND * 30).unwrap(),
     ];
     for (change, debt) in change.into_iter().zip([16, 15]) {

@@ -374,19 +374,19 @@ mints_nothing! {
     a_sliding_window_mints_nothing(steps): |clock| SlidingWindow::new(10, SECOND * 3).unwrap().on(clock),
         Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: THREE_SECONDS }) },
         |window, which, _rule| {
-            window.set_quota(LIMITS[which], Inherit::Additive);
+            window.set_limit(LIMITS[which], Inherit::Additive);
             Some(0)
         };
     a_sliding_log_mints_nothing(steps): |clock| SlidingLog::new(10, SECOND * 3).unwrap().on(clock),
         Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: THREE_SECONDS }) },
         |log, which, rule| {
-            log.set_quota(LIMITS[which], rule);
+            log.set_limit(LIMITS[which], rule);
             Some(0)
         };
     a_fixed_window_mints_nothing(steps): |clock| FixedWindow::new(10, SECOND * 3).unwrap().on(clock),
         ledger(Bound::Windows { limit: 10, length: THREE_SECONDS, from: nanos(clock, clock.now()) }),
         |window, which, rule| {
-            window.set_quota(LIMITS[which], rule);
+            window.set_limit(LIMITS[which], rule);
             Some(0)
         };
 }

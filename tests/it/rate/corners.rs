@@ -40,14 +40,14 @@ fn a_fixed_window_refunds_across_a_change_only_current_charges() {
     let clock = ManualClock::new();
     let forgiven = window(&clock, 10);
     let old = take(&forgiven, &clock, 4);
-    forgiven.set_quota(10, Inherit::Reset);
+    forgiven.set_limit(10, Inherit::Reset);
     forgiven.try_acquire(3).unwrap();
     cancel(&forgiven, &clock, old);
     assert_eq!(forgiven.available(), 7, "it was forgiven");
 
     let same = window(&clock, 10);
     let old = take(&same, &clock, 4);
-    same.set_quota(10, Inherit::AsIs);
+    same.set_limit(10, Inherit::AsIs);
     cancel(&same, &clock, old);
     assert_eq!(same.available(), 10, "nothing was forgiven");
 
@@ -55,7 +55,7 @@ fn a_fixed_window_refunds_across_a_change_only_current_charges() {
     let booked = window(&clock, 10);
     booked.try_acquire(8).unwrap();
     let ahead = booked.book(5).unwrap();
-    booked.set_quota(12, Inherit::Additive);
+    booked.set_limit(12, Inherit::Additive);
     assert_eq!((booked.available(), booked.debt()), (0, 5));
     drop(ahead);
     assert_eq!((booked.available(), booked.debt()), (0, 5));
@@ -65,7 +65,7 @@ fn a_fixed_window_refunds_across_a_change_only_current_charges() {
     let twice = window(&clock, 10);
     let old = take(&twice, &clock, 6);
     for _ in 0..2 {
-        twice.set_quota(10, Inherit::Reset);
+        twice.set_limit(10, Inherit::Reset);
         twice.try_acquire(2).unwrap();
     }
     cancel(&twice, &clock, old);
@@ -205,9 +205,9 @@ fn a_log_forgives_the_oldest_entries_and_seals_them() {
     clock.advance(TENTH);
     log.try_acquire(4).unwrap();
     // One is left; a limit of fourteen that keeps the share leaves 14 / 10, so nothing; Reset forgives all.
-    log.set_quota(14, Inherit::Additive);
+    log.set_limit(14, Inherit::Additive);
     assert_eq!(log.available(), 5);
-    log.set_quota(14, Inherit::AsIs);
+    log.set_limit(14, Inherit::AsIs);
     assert_eq!(log.available(), 5, "nothing is forgiven or withheld");
     cancel(&log, &clock, second);
     assert_eq!(log.available(), 8);
@@ -224,7 +224,7 @@ fn a_log_forgives_the_oldest_entries_and_seals_them() {
         log.try_acquire(n).unwrap();
         clock.advance(TENTH);
     }
-    log.set_quota(3, Inherit::AsIs);
+    log.set_limit(3, Inherit::AsIs);
     assert_eq!(log.available(), 1);
     clock.advance(TENTH * 8);
     assert_eq!(log.available(), 1, "what is left is of the last");
@@ -232,7 +232,7 @@ fn a_log_forgives_the_oldest_entries_and_seals_them() {
     assert_eq!(log.available(), 3);
     // At one instant, before and after a change: two entries, of which only the later can be given back.
     let old = take(&log, &clock, 1);
-    log.set_quota(3, Inherit::Reset);
+    log.set_limit(3, Inherit::Reset);
     let new = take(&log, &clock, 2);
     cancel(&log, &clock, old);
     assert_eq!(log.available(), 1);
@@ -305,7 +305,7 @@ fn a_window_forgives_the_oldest_segments_and_keeps_the_rest() {
     window.try_acquire(3).unwrap();
     clock.advance(TENTH * 5);
     let late = take(&window, &clock, 4);
-    window.set_quota(10, Inherit::Reset);
+    window.set_limit(10, Inherit::Reset);
     assert_eq!(window.available(), 10);
     window.try_acquire(5).unwrap();
     cancel(&window, &clock, late);
@@ -316,13 +316,13 @@ fn a_window_forgives_the_oldest_segments_and_keeps_the_rest() {
     window.try_acquire(3).unwrap();
     clock.advance(TENTH * 5);
     window.try_acquire(4).unwrap();
-    window.set_quota(3, Inherit::AsIs);
+    window.set_limit(3, Inherit::AsIs);
     assert_eq!(window.available(), 0);
     let window = SlidingWindow::new(10, SECOND).unwrap().on(&clock);
     window.try_acquire(3).unwrap();
     clock.advance(TENTH * 5);
     window.try_acquire(4).unwrap();
-    window.set_quota(6, Inherit::AsIs);
+    window.set_limit(6, Inherit::AsIs);
     assert_eq!(
         window.available(),
         3,

@@ -207,7 +207,7 @@ fn a_changed_limit_follows_its_inherit_rule() {
         let clock = ManualClock::new();
         let window = window(&clock, 10);
         window.try_acquire(taken).unwrap();
-        window.set_quota(limit, rule);
+        window.set_limit(limit, rule);
         assert_eq!(window.available(), after, "{taken} taken, {rule:?}, limit {limit}");
         clock.advance(SECOND);
         assert_eq!(
@@ -219,7 +219,7 @@ fn a_changed_limit_follows_its_inherit_rule() {
     let clock = ManualClock::new();
     let window = window(&clock, 10);
     window.force_acquire(13);
-    window.set_quota(20, Inherit::AsIs);
+    window.set_limit(20, Inherit::AsIs);
     assert_eq!(window.debt(), 3, "a debt stays");
 }
 
@@ -256,7 +256,7 @@ fn zero_and_unlimited_have_names() {
     assert_eq!(shut.time_until_full(), None);
     clock.advance(SECOND * 100);
     assert_eq!(shut.debt(), 3, "no window has room for it");
-    shut.set_quota(2, Inherit::Reset);
+    shut.set_limit(2, Inherit::Reset);
     assert!(shut.try_acquire(2).is_ok());
 
     let open = window(&clock, FixedWindow::UNLIMITED);
@@ -266,7 +266,7 @@ fn zero_and_unlimited_have_names() {
         open.force_acquire(n);
     }
     assert_eq!((open.available(), open.debt()), (u64::MAX, 0));
-    open.set_quota(2, Inherit::AsIs);
+    open.set_limit(2, Inherit::AsIs);
     assert_eq!(open.available(), 2);
     for n in [3, u64::MAX] {
         assert!(open.try_acquire(n).is_err());

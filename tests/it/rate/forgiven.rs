@@ -272,7 +272,7 @@ fn a_log_that_forgives_all_of_its_oldest_has_room_for_another_entry() {
     log.try_acquire(2).unwrap();
     clock.advance(TENTH);
     log.try_acquire(3).unwrap();
-    log.set_quota(3, Inherit::AsIs);
+    log.set_limit(3, Inherit::AsIs);
     // No room is left, so none is forgiven beyond what the limit shrank by: the first two.
     assert_eq!((log.available(), log.entries()), (0, 1));
     clock.advance(TENTH);
@@ -286,7 +286,7 @@ fn sealed_entries_are_not_merged() {
     let clock = ManualClock::new();
     let log = SlidingLog::new(10, SECOND).unwrap().on(&clock);
     let old = take(&log, &clock, 7);
-    log.set_quota(5, Inherit::AsIs);
+    log.set_limit(5, Inherit::AsIs);
     assert_eq!(log.available(), 3, "five of seven are forgiven");
     let new = take(&log, &clock, 2);
     assert_eq!(log.entries(), 2);
@@ -306,13 +306,13 @@ fn a_log_without_a_limit_remembers_nothing() {
             clock.advance(Duration::from_nanos(1));
             log.try_acquire(1).unwrap();
         }
-        log.set_quota(u64::MAX, Inherit::AsIs);
+        log.set_limit(u64::MAX, Inherit::AsIs);
         for _ in 0..5 {
             clock.advance(Duration::from_nanos(1));
             log.try_acquire(1).unwrap();
         }
         assert_eq!(log.entries(), 0);
-        log.set_quota(100, Inherit::Additive);
+        log.set_limit(100, Inherit::Additive);
         assert_eq!(log.available(), 100, "{before}");
     }
 }
@@ -328,7 +328,7 @@ fn sealed_segments_of_a_window_stay_across_a_change() {
         window.try_acquire(3).unwrap();
         clock.advance(segment * between);
         let late = take(&window, &clock, 4);
-        window.set_quota(9, Inherit::AsIs);
+        window.set_limit(9, Inherit::AsIs);
         assert_eq!(window.available(), 3, "one is forgiven");
         cancel(&window, &clock, late);
         assert_eq!(window.available(), 3, "{between} segments");
@@ -346,7 +346,7 @@ fn a_window_forgives_in_the_order_of_age() {
         clock.advance(segment * 3);
     }
     // One is left, and stays; of nine, three are forgiven.
-    window.set_quota(7, Inherit::AsIs);
+    window.set_limit(7, Inherit::AsIs);
     assert_eq!(window.available(), 1);
     clock.advance(segment * 2);
     assert_eq!(window.available(), 1, "those of the first have been forgiven");

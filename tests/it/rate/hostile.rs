@@ -115,9 +115,9 @@ fn windows_bear_every_number() {
                 every_verb!(log, clock);
                 for other in [0, 3, u64::MAX - 1, u64::MAX, 5] {
                     for rule in RULES {
-                        fixed.set_quota(other, rule);
-                        sliding.set_quota(other, rule);
-                        log.set_quota(other, rule);
+                        fixed.set_limit(other, rule);
+                        sliding.set_limit(other, rule);
+                        log.set_limit(other, rule);
                         fixed.force_acquire(u64::MAX);
                         sliding.force_acquire(u64::MAX);
                         log.force_acquire(u64::MAX);
@@ -331,7 +331,7 @@ fn threads_take_no_more_than_the_available_tokens() {
             for _ in 0..500 {
                 clock.advance(Duration::from_millis(1));
                 bucket.set_quota(quota, Inherit::AsIs);
-                log.set_quota(500, Inherit::Additive);
+                log.set_limit(500, Inherit::Additive);
             }
         });
         let (taken, logged) = (taken.into_inner(), logged.into_inner());

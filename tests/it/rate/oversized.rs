@@ -66,9 +66,9 @@ fn more_than_ever_fits_is_refused_for_good() {
         |it| it.set_quota(rate(5), keeps).unwrap(),
         book:
     );
-    checks!(FixedWindow::new(10, SECOND).unwrap().on(&clock), |it| it.set_quota(5, keeps), book: 11);
-    checks!(SlidingWindow::new(10, SECOND).unwrap().on(&clock), |it| it.set_quota(5, keeps), book:);
-    checks!(SlidingLog::new(10, SECOND).unwrap().on(&clock), |it| it.set_quota(5, keeps), book:);
+    checks!(FixedWindow::new(10, SECOND).unwrap().on(&clock), |it| it.set_limit(5, keeps), book: 11);
+    checks!(SlidingWindow::new(10, SECOND).unwrap().on(&clock), |it| it.set_limit(5, keeps), book:);
+    checks!(SlidingLog::new(10, SECOND).unwrap().on(&clock), |it| it.set_limit(5, keeps), book:);
 }
 
 #[test]

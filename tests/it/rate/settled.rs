@@ -184,9 +184,9 @@ fn an_undercharge_from_before_a_change_is_kept() {
     let mut ticket = reserve(&log, &clock, 3).unwrap();
     clock.advance(SECOND);
     log.try_acquire(1).unwrap();
-    log.set_quota(7, Inherit::AsIs);
+    log.set_limit(7, Inherit::AsIs);
     assert_eq!(log.available(), 6);
-    log.set_quota(13, Inherit::Additive);
+    log.set_limit(13, Inherit::Additive);
     settle(&log, &clock, &mut ticket, 10);
     assert_eq!(log.available(), 2, "seven more than was charged");
     cancel(&log, &clock, ticket);
@@ -364,9 +364,9 @@ fn changes_of_the_limit_add_up_to_nothing() {
         let change = |limit, rule| {
             bucket.set_quota(quota(limit), rule);
             leaky.set_slack(limit - 1, rule).unwrap();
-            fixed.set_quota(limit, rule);
-            window.set_quota(limit, rule);
-            log.set_quota(limit, rule);
+            fixed.set_limit(limit, rule);
+            window.set_limit(limit, rule);
+            log.set_limit(limit, rule);
         };
         let available = || {
             [

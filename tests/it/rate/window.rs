@@ -1,7 +1,7 @@
 //! The sliding window: strict in every span, late by at most a segment.
 
 use std::time::Duration;
-use tollgate::{Ask, LimiterExt, ManualClock, Reason, SlidingWindow, WindowError};
+use tollgate::{Ask, Inherit, LimiterExt, ManualClock, Reason, SlidingWindow, WindowError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -74,11 +74,11 @@ fn a_changed_limit_counts_earlier_admissions() {
     let clock = ManualClock::new();
     let window = SlidingWindow::new(5, SECOND).unwrap().on(&clock);
     window.try_acquire(4).unwrap();
-    window.set_limit(2);
+    window.set_limit(2, Inherit::Additive);
     assert_eq!(window.available(), 0);
-    window.set_limit(6);
+    window.set_limit(6, Inherit::Additive);
     assert_eq!(window.available(), 2);
-    window.set_limit(0);
+    window.set_limit(0, Inherit::Additive);
     assert!(window.try_acquire(1).is_err());
 }
 

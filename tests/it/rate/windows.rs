@@ -127,7 +127,7 @@ macro_rules! against_a_list {
                             list.entries[*entry].1 = actual;
                         },
                         Op::Limit(new) => {
-                            window.set_quota(new, Inherit::Additive);
+                            window.set_limit(new, Inherit::Additive);
                             limit = new;
                         }
                         Op::Reset => {
@@ -180,13 +180,13 @@ macro_rules! rules {
                     let clock = ManualClock::new();
                     let window = window(&clock, 10);
                     window.try_acquire(taken).unwrap();
-                    window.set_quota(limit, rule);
+                    window.set_limit(limit, rule);
                     assert_eq!(
                         window.available(),
                         after,
                         "{taken} taken, {rule:?}, limit {limit}"
                     );
-                    window.set_quota(30, Inherit::Additive);
+                    window.set_limit(30, Inherit::Additive);
                     // Forgiven charges come back as far as the limit stays within its old value.
                     assert!(
                         (30 - counts.max(taken)..=30 - counts).contains(&window.available()),
@@ -202,7 +202,7 @@ macro_rules! rules {
                 let clock = ManualClock::new();
                 let window = window(&clock, 10);
                 let held = window.reserve(6).unwrap();
-                window.set_quota(3, Inherit::AsIs);
+                window.set_limit(3, Inherit::AsIs);
                 window.try_acquire(3).unwrap();
                 drop(held);
                 assert_eq!(window.available(), 0);
@@ -234,12 +234,12 @@ macro_rules! rules {
                     (open.available(), open.time_until_full()),
                     (u64::MAX, Some(Duration::ZERO))
                 );
-                open.set_quota(4, Inherit::Proportional);
+                open.set_limit(4, Inherit::Proportional);
                 open.try_acquire(4).unwrap();
                 drop(held);
                 assert_eq!(open.available(), 0, "what was not counted is not given back");
-                open.set_quota(<$ty>::UNLIMITED, Inherit::AsIs);
-                open.set_quota(4, Inherit::AsIs);
+                open.set_limit(<$ty>::UNLIMITED, Inherit::AsIs);
+                open.set_limit(4, Inherit::AsIs);
                 assert_eq!(open.available(), 4, "without a limit nothing counts");
                 for _ in 0..3 {
                     open.force_acquire(u64::MAX);

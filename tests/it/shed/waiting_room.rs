@@ -22,7 +22,7 @@ fn errors_name_the_allowed_range() {
         none.to_string(),
         "a rate of zero was given, and a waiting room needs one above"
     );
-    assert_eq!(room().set_rate(Quota::zero()), Err(ShedError::NoRate));
+    assert_eq!(room().set_quota(Quota::zero()), Err(ShedError::NoRate));
     for (given, is_allowed) in [
         (Duration::ZERO, false),
         (2 * SECOND - Duration::from_nanos(1), false),
@@ -60,7 +60,7 @@ fn settings_stay() {
         .unwrap();
     let room = room.on(&clock).share(0.3).unwrap();
     assert_eq!((room.max_places(), room.kept_for()), (7, 9 * SECOND));
-    assert_eq!(room.rate(), Quota::per_second(3));
+    assert_eq!(room.quota(), Quota::per_second(3));
     assert!(format!("{room:?}").contains("max_places: 7"), "{room:?}");
 }
 
@@ -153,13 +153,13 @@ fn another_rate_applies_to_later_clients() {
     let (clock, room) = room(100, 10);
     let wait = |key: u64| room.book(&key).unwrap().as_millis();
     assert_eq!([wait(0), wait(1), wait(2)], [0, 100, 200]);
-    room.set_rate(Quota::per_second(2)).unwrap();
+    room.set_quota(Quota::per_second(2)).unwrap();
     assert_eq!([wait(1), wait(2), wait(3)], [100, 200, 1_000], "two are still to come");
-    room.set_rate(Quota::unlimited()).unwrap();
+    room.set_quota(Quota::unlimited()).unwrap();
     assert_eq!([wait(4), wait(5)], [0, 0]);
     clock.advance(Duration::from_millis(200));
     assert_eq!([1, 2, 3_u64].map(|key| room.redeem(&key)), [true, true, false]);
-    room.set_rate(Quota::new(1, 365 * 86_400 * SECOND).unwrap()).unwrap();
+    room.set_quota(Quota::new(1, 365 * 86_400 * SECOND).unwrap()).unwrap();
     assert_eq!(
         [wait(6), wait(3)],
         [365 * 86_400_000 + 800, 800],
@@ -172,7 +172,7 @@ fn another_rate_applies_to_later_clients() {
 fn a_faster_rate_gives_out_no_more_than_itself() {
     let (_clock, room) = room(10_000, 10);
     let mut waits: Vec<_> = (0..1_000).map(|key| room.book(&key).unwrap()).collect();
-    room.set_rate(Quota::per_second(20)).unwrap();
+    room.set_quota(Quota::per_second(20)).unwrap();
     waits.extend((1_000..2_000).map(|key| room.book(&key).unwrap()));
     let mut seconds = [0; 125];
     for wait in waits {
