@@ -57,7 +57,7 @@ impl<Fut: Work> Runner<Fut> {
             match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
                 Ok(Some(future)) => work.set(Some(future)),
                 Ok(None) => return shared.end(source, None),
-                Err(payload) => return shared.end(source, Some(TaskError::Panicked(payload))),
+                Err(payload) => return shared.end(source, Some(TaskError::panicked(payload))),
             }
             // Before the source is put back: at most one item is taken ahead of its slot.
             let refused = match self.admit().await {
@@ -77,7 +77,7 @@ impl<Fut: Work> Runner<Fut> {
                 None => {
                     let mut future = work.as_mut().as_pin_mut().expect("it was set");
                     let polled = poll_fn(|cx| shared.settings.caller.within(|| caught(|| future.as_mut().poll(cx))));
-                    polled.await.map_err(TaskError::Panicked)
+                    polled.await.map_err(TaskError::panicked)
                 }
             };
             drop_future(work.as_mut());

@@ -105,7 +105,7 @@ impl Asking {
         let waker = Waker::from(Arc::clone(&self.bell));
         let mut cx = Context::from_waker(&waker);
         catch_unwind(AssertUnwindSafe(|| self.admitting.as_mut().poll(&mut cx)))
-            .unwrap_or_else(|payload| Poll::Ready(Err(Refused::Task(TaskError::Panicked(payload)))))
+            .unwrap_or_else(|payload| Poll::Ready(Err(Refused::Task(TaskError::panicked(payload)))))
     }
 }
 

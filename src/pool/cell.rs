@@ -149,7 +149,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
                 inner.stage = Stage::Taken;
                 drop(inner);
                 return match result {
-                    Err(TaskError::Panicked(payload)) => Some(payload),
+                    Err(TaskError::Panicked(payload)) => Some(payload.into_inner()),
                     unwanted => {
                         drop_quietly(unwanted);
                         None
@@ -196,7 +196,7 @@ where
                 Ran::Done
             }
             Err(payload) => {
-                if let Some(payload) = self.complete(Err(TaskError::Panicked(payload))) {
+                if let Some(payload) = self.complete(Err(TaskError::panicked(payload))) {
                     orphan(payload);
                 }
                 Ran::Panicked

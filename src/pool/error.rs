@@ -1,7 +1,9 @@
 //! The errors of pools, of submissions and of tasks.
 
 use crate::core::refusal::Rejection;
+use parking_lot::Mutex;
 use std::any::Any;
+use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -9,7 +11,7 @@ use std::io;
 #[non_exhaustive]
 pub enum TaskError {
     /// The task panicked with this payload.
-    Panicked(Box<dyn Any + Send>),
+    Panicked(PanicPayload),
     /// The task was cancelled before it started.
     Cancelled,
     /// The task was evicted from a full queue, or never accepted, by the pool's [`Overflow`](super::Overflow).
@@ -31,14 +33,41 @@ pub enum TaskError {
     TooManyParked,
 }
 
+/// The payload of a panic. It is `Sync`, so that a [`TaskError`] converts into every kind of boxed error.
+pub struct PanicPayload(Mutex<Box<dyn Any + Send>>);
+
+impl PanicPayload {
+    /// Returns the payload, to be resumed or inspected.
+    pub fn into_inner(self) -> Box<dyn Any + Send> {
+        self.0.into_inner()
+    }
+}
+
+/// The message, if the payload is text.
+impl fmt::Debug for PanicPayload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(message(&**self.0.lock()), f)
+    }
+}
+
+impl fmt::Display for PanicPayload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(message(&**self.0.lock()))
+    }
+}
+
 impl TaskError {
+    pub(crate) fn panicked(payload: Box<dyn Any + Send>) -> Self {
+        Self::Panicked(PanicPayload(Mutex::new(payload)))
+    }
+
     /// Returns the payload of the task's panic, to be resumed or inspected.
     ///
     /// # Errors
     /// The error itself, if the task did not panic.
     pub fn into_panic(self) -> Result<Box<dyn Any + Send>, Self> {
         match self {
-            Self::Panicked(payload) => Ok(payload),
+            Self::Panicked(payload) => Ok(payload.into_inner()),
             other => Err(other),
         }
     }
@@ -61,7 +90,7 @@ pub(super) fn message(payload: &(dyn Any + Send)) -> &str {
 impl fmt::Debug for TaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Panicked(payload) => f.debug_tuple("Panicked").field(&message(&**payload)).finish(),
+            Self::Panicked(payload) => f.debug_tuple("Panicked").field(payload).finish(),
             Self::Cancelled => f.write_str("Cancelled"),
             Self::Discarded => f.write_str("Discarded"),
             Self::Aborted => f.write_str("Aborted"),
@@ -77,7 +106,7 @@ impl fmt::Debug for TaskError {
 impl fmt::Display for TaskError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Panicked(payload) => write!(f, "the task panicked: {}", message(&**payload)),
+            Self::Panicked(payload) => write!(f, "the task panicked: {payload}"),
             Self::Cancelled => f.write_str("the task was cancelled before it started"),
             Self::Discarded => f.write_str("the task was discarded by a full queue"),
             Self::Aborted => f.write_str("the task was dropped while it ran"),
@@ -90,7 +119,14 @@ impl fmt::Display for TaskError {
     }
 }
 
-impl std::error::Error for TaskError {}
+impl Error for TaskError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Refused(rejection) => Some(rejection),
+            _ => None,
+        }
+    }
+}
 
 /// Why a fallible task has no value.
 #[derive(Debug)]
@@ -125,8 +161,8 @@ impl<E: fmt::Display> fmt::Display for GroupError<E> {
     }
 }
 
-impl<E: std::error::Error + 'static> std::error::Error for GroupError<E> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl<E: Error + 'static> Error for GroupError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Error(error) => error.source(),
             Self::Task(why) => why.source(),
@@ -164,6 +200,21 @@ impl RejectReason {
 }
 
 /// A task that was not accepted, handed back.
+///
+/// It holds the task, which may be neither `Send` nor `'static`, and is no [`Error`] itself. The operator `?` drops the task and
+/// turns the [`RejectReason`] into a boxed error. For other kinds of errors: `.map_err(|rejected| rejected.reason)?`.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// # use tollgate::pool::RejectReason;
+/// fn work() -> Result<u32, Box<dyn std::error::Error>> {
+///     let pool = WorkerPool::builder().workers(1).build()?;
+///     pool.close();
+///     Ok(pool.submit(|| 1)?.join()?)
+/// }
+/// let error = work().unwrap_err();
+/// assert_eq!(error.downcast_ref(), Some(&RejectReason::Closed));
+/// ```
 pub struct SubmitError<F> {
     /// The task.
     pub task: F,
@@ -198,8 +249,18 @@ impl<F> fmt::Display for SubmitError<F> {
     }
 }
 
-impl std::error::Error for RejectReason {}
-impl<F> std::error::Error for SubmitError<F> {}
+impl Error for RejectReason {}
+
+macro_rules! into_boxed_error {
+    ($($error:ty),*) => {$(
+        impl<F> From<SubmitError<F>> for Box<$error> {
+            fn from(error: SubmitError<F>) -> Self {
+                error.reason.into()
+            }
+        }
+    )*};
+}
+into_boxed_error!(dyn Error, dyn Error + Send + Sync);
 
 /// Why a pool could not be built or resized.
 #[derive(Debug)]
@@ -256,8 +317,8 @@ impl fmt::Display for PoolError {
     }
 }
 
-impl std::error::Error for PoolError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl Error for PoolError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Spawn(error) => Some(error),
             _ => None,

@@ -87,7 +87,7 @@ where
 pub(crate) fn poll_admitting(admitting: &mut Admitting, cx: &mut Context<'_>) -> Poll<Result<Admitted, TaskError>> {
     match catch_unwind(AssertUnwindSafe(|| admitting.as_mut().poll(cx))) {
         Ok(polled) => polled.map_err(TaskError::Refused),
-        Err(payload) => Poll::Ready(Err(TaskError::Panicked(payload))),
+        Err(payload) => Poll::Ready(Err(TaskError::panicked(payload))),
     }
 }
 

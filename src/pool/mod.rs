@@ -67,7 +67,7 @@ pub use builder::Builder;
 #[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
 pub use capacity::MAX_QUEUE;
-pub use error::{GroupError, PoolError, RejectReason, SubmitError, TaskError};
+pub use error::{GroupError, PanicPayload, PoolError, RejectReason, SubmitError, TaskError};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::Gate;
 #[cfg(feature = "fan-out")]

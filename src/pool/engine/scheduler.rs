@@ -270,7 +270,7 @@ impl<K: Kind> Engine<K> {
                 Ok(held) => Ok((ticket, held)),
                 Err(payload) => {
                     Ticket::cancel(ticket);
-                    Err(Refused::Task(TaskError::Panicked(payload)))
+                    Err(Refused::Task(TaskError::panicked(payload)))
                 }
             };
             match admitted.and_then(held) {

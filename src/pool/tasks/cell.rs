@@ -182,7 +182,7 @@ where
                 return if rests { Poll::Pending } else { Poll::Ready(Ran::Gone) };
             }
             Ok(Poll::Ready(value)) => (Ok(value), Ran::Done),
-            Err(payload) => (Err(TaskError::Panicked(payload)), Ran::Panicked),
+            Err(payload) => (Err(TaskError::panicked(payload)), Ran::Panicked),
         };
         drop_quietly(rest);
         if let Some(payload) = self.cell.complete(result) {

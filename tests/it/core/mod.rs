@@ -10,6 +10,7 @@ mod conformance;
 mod hostile_wakers;
 mod leg_panics;
 mod panic_sweep;
+mod question_mark;
 mod refusal_legs;
 mod status;
 mod turns;

@@ -75,7 +75,7 @@ impl World {
     fn awaited(&self, result: Result<(), TaskError>) {
         match result {
             Ok(()) | Err(TaskError::Cancelled | TaskError::Aborted) => {}
-            Err(TaskError::Panicked(payload)) if payload.is::<Expected>() => {}
+            Err(TaskError::Panicked(payload)) => assert!(payload.into_inner().is::<Expected>()),
             Err(TaskError::WouldDeadlock) => _ = self.refused.fetch_add(1, Relaxed),
             Err(why) => panic!("{why:?}"),
         }

@@ -170,7 +170,7 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
                     true
                 }
                 Err(TaskError::Panicked(payload)) => {
-                    assert_eq!(*payload.downcast::<usize>().unwrap(), id);
+                    assert_eq!(*payload.into_inner().downcast::<usize>().unwrap(), id);
                     true
                 }
                 Err(_) => false,
