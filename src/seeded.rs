@@ -2,7 +2,7 @@
 //!
 //! `seeded!("name")` is false, and costs nothing. Built with `TOLLGATE_SEEDS` set, it is true while the variable `TOLLGATE_BUG`
 //! says that name: one build has all bugs, and each run turns on one. Which test finds which: `tests/*/BUGS`, and
-//! `ci/test bugs`.
+//! `ci/test bugs`. Seeds stand in protocols between threads or processes only: mutants test sequential logic.
 
 #[cfg(not(tollgate_seeds))]
 macro_rules! seeded {

@@ -102,7 +102,7 @@ impl LimitLaw for Gradient {
         match (self.stage, self.least) {
             (Stage::Draining(before), _) => {
                 // A window that began with a queue would measure the queue.
-                if sample.in_flight as f64 <= limit || seeded!("gradient_measures_the_queue") {
+                if sample.in_flight as f64 <= limit {
                     self.stage = Stage::Measuring(before);
                 }
                 limit

@@ -177,11 +177,7 @@ impl Headroom {
     pub(super) fn limit(&self, in_flight: u64) -> f64 {
         let used = in_flight.max(1) as f64;
         let most = used * (self.factor - self.decay * used.log10()).max(self.floor);
-        if seeded!("headroom_keeps_small") {
-            most
-        } else {
-            most.max(used + 1.0)
-        }
+        most.max(used + 1.0)
     }
 }
 

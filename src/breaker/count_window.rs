@@ -135,7 +135,7 @@ impl CountWindow {
         let slot_word = self.slot_at(position);
         let old = slot_word.load(Ordering::Relaxed);
         // One failure that pushes out another has been counted as well.
-        let writes = old != new || weight(new) != 0 && !seeded!("breaker_counts_the_same");
+        let writes = old != new || weight(new) != 0;
         (writes && self.write(slot_word, old, new, period, alarm))
             || (position + 1 == alarm.calls && !seeded!("breaker_looks_at_bad_only"))
     }
@@ -167,8 +167,7 @@ impl CountWindow {
         let (head, round) = (self.head.load(Ordering::Relaxed), self.round);
         // Of another period, it is beyond two rounds.
         let place = head ^ empty(period);
-        let from = if seeded!("breaker_skips_early") { 0 } else { round };
-        place.wrapping_sub(from) < 2 * round - from && place << (u64::BITS - POSITION) == 0
+        place.wrapping_sub(round) < round && place << (u64::BITS - POSITION) == 0
     }
 
     /// `head` at the next position: the first place of the second round follows the last one.

@@ -221,8 +221,7 @@ impl<Fut: Work> State<Fut> {
     fn deliver(&mut self, item: usize, outcome: Outcome<Fut::Output>, acts: &mut Acts) {
         self.progress.finished += 1;
         let ends = match self.phase {
-            Phase::Running => true,
-            Phase::Ended => !seeded!("fan_out_overlooks_a_late_failure"),
+            Phase::Running | Phase::Ended => true,
             Phase::Failed(failed) => self.ordered && item < failed,
             Phase::Dropped | Phase::Stopped => return acts.drop(Some(outcome)),
         };
@@ -261,7 +260,7 @@ impl<Fut: Work> State<Fut> {
     /// Aborts the runners whose results are not needed, and drops the source.
     fn abort_in_vain(&mut self, acts: &mut Acts) {
         for runner in 0..self.runners.len() {
-            if self.is_in_vain(runner) && !seeded!("fan_out_runs_in_vain") {
+            if self.is_in_vain(runner) {
                 acts.others.extend(self.runners[runner].abort.take().map(Act::Abort));
             }
         }
@@ -269,7 +268,7 @@ impl<Fut: Work> State<Fut> {
         acts.drop(self.source.take());
     }
 
-    /// Termination the fan-out after the runtime dropped a runner, with the item that it ran.
+    /// Ends the fan-out after the runtime dropped a runner, with the item that it ran.
     pub(super) fn dropped(&mut self, runner: usize, acts: &mut Acts) {
         match self.phase {
             // The runner had no work left.
@@ -283,7 +282,7 @@ impl<Fut: Work> State<Fut> {
                 self.outstanding += 1;
             }
             // The consumer waits for the items in front of the failure.
-            Phase::Failed(_) if self.ordered && !self.is_in_vain(runner) && !seeded!("fan_out_misses_quietly") => {
+            Phase::Failed(_) if self.ordered && !self.is_in_vain(runner) => {
                 if let Some(item) = self.runners[runner].item {
                     self.place(item).get_or_insert(Err(TaskError::Aborted));
                 }

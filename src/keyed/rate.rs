@@ -135,10 +135,7 @@ impl<K> Rates<K> {
         let (down, gained) = self.axis.start_anew(now);
         // A reading from before the new start finds nothing: a bucket that is full by now was not known to be full
         // then.
-        let full = match seeded!("keyed_rate_fills_up_anew") {
-            true => 0,
-            false => self.axis.full_at(gained),
-        };
+        let full = self.axis.full_at(gained);
         for (_, position) in self.positions.entries() {
             *position = position.saturating_sub(down).max(full);
         }
@@ -150,12 +147,7 @@ impl<K> Rates<K> {
 
     /// The position of a new key: it may have been here, until the last eviction.
     fn start(&self) -> u64 {
-        let since = if seeded!("keyed_rate_forgets_when") {
-            0
-        } else {
-            self.dropped
-        };
-        self.axis.full_at(since)
+        self.axis.full_at(self.dropped)
     }
 }
 

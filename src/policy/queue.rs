@@ -373,7 +373,7 @@ impl<T> Queue<T> {
             panicked: false,
             waker: None,
         };
-        if raise && !seeded!("newcomer_that_waits_for_a_raise_queues") {
+        if raise {
             self.notified = true;
             self.parked.insert(key, entry);
         } else {

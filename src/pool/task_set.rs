@@ -97,7 +97,7 @@ impl Notice {
 impl Drop for Notice {
     fn drop(&mut self) {
         // A task that is dropped while it runs has not failed: the dropping code knows the reason.
-        let panics = self.running && (std::thread::panicking() || seeded!("group_stops_when_dropped"));
+        let panics = self.running && std::thread::panicking();
         let stops = self.stops && (self.failed || panics);
         let (waker, others) = {
             let mut ended = self.shared.ended.lock();
@@ -107,8 +107,7 @@ impl Drop for Notice {
                 // After the push of its number: this task comes before all that end because of it.
                 self.shared.stop();
             }
-            let aborts = stops && !seeded!("group_stops_when_asked");
-            let others = aborts.then(|| std::mem::take(&mut ended.running));
+            let others = stops.then(|| std::mem::take(&mut ended.running));
             (ended.waker.take(), others)
         };
         wake(waker);

@@ -476,10 +476,6 @@ impl Meter for FixedMeter {
     fn restore(&mut self, mark: &Self::Mark, _: u64) {
         let [window, in_last, on_end, generation] = *mark;
         let (windows, held) = self.tail();
-        let window = match seeded!("fixed_fills_holes") {
-            true => self.number_of(windows),
-            false => window,
-        };
         if generation != self.generation || window != self.number_of(windows) {
             return;
         }
@@ -582,9 +578,6 @@ impl FixedMeter {
     }
 
     fn promise(&self) -> Option<Promise> {
-        if seeded!("fixed_forgets_bookings") {
-            return None;
-        }
         let kept = Some(self.kept).filter(|kept| kept.at > self.now);
         let kept = kept.map(|kept| (self.window_of(kept.at), kept.at, kept.held));
         // Since the last change bookings start where windows do. The cancelled one may have been the last.

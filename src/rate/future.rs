@@ -167,11 +167,6 @@ impl<T: TakeOrder> Promises<T> {
         let later = &mut lists.promises[later..];
         let room = later.iter().map(|promise| promise.room).min();
         let allowed = room.map_or(amount, |room| amount.min(room));
-        let allowed = if seeded!("bookings_start_together") {
-            amount
-        } else {
-            allowed
-        };
         later
             .iter_mut()
             .for_each(|promise| promise.room = promise.room.saturating_sub(allowed));

@@ -39,9 +39,7 @@ impl Inherit {
     pub(super) fn room(self, room: i128, old: u64, new: u64) -> i128 {
         match self {
             // Exactly the admitted units still count.
-            Self::Additive if !seeded!("additive_forgives") => {
-                (room + (i128::from(new) - i128::from(old))).min(new.into())
-            }
+            Self::Additive => (room + (i128::from(new) - i128::from(old))).min(new.into()),
             _ => self.scaled(room, old.into(), new.into()),
         }
     }

@@ -402,11 +402,7 @@ impl LeakyMeter {
     fn refund(&mut self, mark: [u64; 3], amount: u128) {
         let left = self.left_by(mark[0], filled(&mark));
         let amount = self.promises.release(mark, amount.min(left));
-        let from = if mark[1] & TWICE == 0 || seeded!("leaky_counts_above") {
-            mark[0]
-        } else {
-            0
-        };
+        let from = if mark[1] & TWICE == 0 { mark[0] } else { 0 };
         self.lower(from, amount);
     }
 
@@ -433,7 +429,6 @@ impl LeakyMeter {
     fn left_by(&self, number: u64, filled: u128) -> u128 {
         let below = |refund: &&Refund| refund.at >= number && refund.from <= number;
         let given: u128 = self.refunds.iter().filter(below).map(|refund| refund.amount).sum();
-        let given = if seeded!("leaky_gives_twice") { 0 } else { given };
         filled.saturating_sub(self.passed).saturating_sub(given)
     }
 

@@ -357,11 +357,7 @@ impl Meter for LogMeter {
     type Mark = [u64; 1];
 
     fn advance(&mut self, now: u64) {
-        let now = if seeded!("log_goes_back") {
-            now
-        } else {
-            self.now.max(now)
-        };
+        let now = self.now.max(now);
         self.now = now;
         let (first, second) = self.entries.as_slices();
         let mut left = self.left(first);

@@ -38,9 +38,6 @@ impl Key {
 
     /// The name under which a store keeps the limiter of this kind. It differs from that of other kinds.
     pub(super) fn of(&self, kind: &str) -> Self {
-        if seeded!("remote_kinds_share_a_key") {
-            return self.clone();
-        }
         Self(format!("{self}.{kind}").into())
     }
 

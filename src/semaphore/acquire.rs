@@ -58,9 +58,6 @@ impl Wait {
         if key == Key::TAKEN {
             Poll::Ready(Ok(()))
         } else if key.is_entry() {
-            if seeded!("semaphore_wait_spins") {
-                waker.wake_by_ref();
-            }
             Poll::Pending
         } else {
             Poll::Ready(Err(AcquireError::of(key)))
@@ -69,7 +66,7 @@ impl Wait {
 
     #[inline]
     fn leave(&mut self, semaphore: &Semaphore) {
-        if self.key().is_entry() && !seeded!("semaphore_wait_stays") {
+        if self.key().is_entry() {
             semaphore.leave_queue(self.key(), i64::from(self.n));
         }
     }

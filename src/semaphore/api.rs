@@ -292,11 +292,7 @@ macro_rules! permits {
                 );
                 let taken = other.ticket_mut().take().map_or(0, |ticket| ticket.permits());
                 let held = self.num_permits();
-                let mut sum = held + taken;
-                if seeded!("permit_merge_wraps") {
-                    sum = sum as u32 as usize;
-                }
-                *self.ticket_mut() = Some(SemaphoreTicket::new(sum));
+                *self.ticket_mut() = Some(SemaphoreTicket::new(held + taken));
             }
 
             /// Splits `n` permits off, or returns `None` when this holds fewer.

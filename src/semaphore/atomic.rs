@@ -118,9 +118,8 @@ impl Semaphore {
     /// # Panics
     /// If `permits` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
     pub fn new(permits: usize) -> Self {
-        let less = usize::from(seeded!("semaphore_max_is_too_many"));
         assert!(
-            permits <= Self::MAX_PERMITS - less,
+            permits <= Self::MAX_PERMITS,
             "a semaphore may not have more than MAX_PERMITS permits ({})",
             Self::MAX_PERMITS
         );
@@ -433,8 +432,7 @@ impl Semaphore {
     pub(super) fn is_served(&self, number: u64) -> bool {
         // Acquire: sees the writes of the previous holders. Pairs with (P) in `publish`.
         let served = self.served.load(weakened!("semaphore_relaxed_look", Acquire));
-        let early = u64::from(seeded!("semaphore_serves_early"));
-        number < served + early && served < CLOSED
+        number < served && served < CLOSED
     }
 
     /// Closes the semaphore for good: all waits and attempts fail from then on. Permits that are held stay valid.
@@ -460,7 +458,6 @@ impl Semaphore {
         if seeded!("semaphore_quiet_close") {
             return;
         }
-        let _held = seeded!("semaphore_wakes_under_lock").then(|| self.queue.lock());
         let mut panics = PanicCollector::default();
         panics.run(|| wake_all(wakers));
         // Policies that wait for a raise find that none comes.
@@ -736,7 +733,7 @@ impl Semaphore {
             self.word.fetch_add(QUEUED, Ordering::Relaxed);
         }
         // Its class has had a grant, so another class may be next, whose head fits.
-        let moves_up = !seeded!("semaphore_passes_quietly") && self.can_grant(&mut queue);
+        let moves_up = self.can_grant(&mut queue);
         drop(queue);
         let mut panics = PanicCollector::default();
         panics.run(|| drop(own));

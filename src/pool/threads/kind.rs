@@ -498,7 +498,7 @@ impl<'j> Core<'j> {
     /// Purges the entries that are known to be dead from all queues. For a submission that finds the queue full.
     pub(in crate::pool) fn sweep(self: &Arc<Self>) {
         let dead = self.transition(|state, acts| {
-            let any = self.capacity.is_helped_by(state.queue.dead) && !seeded!("pool_full_of_dead");
+            let any = self.capacity.is_helped_by(state.queue.dead);
             let dead = take_dead(state, acts, any);
             state.call(acts);
             dead

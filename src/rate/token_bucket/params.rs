@@ -183,10 +183,6 @@ impl Params {
     /// an axis that never lives.
     #[inline(always)]
     pub(super) fn living_ticks(&self, now: Instant) -> Option<u64> {
-        if seeded!("bucket_takes_early_for_late") {
-            let ticks = now.ticks().wrapping_sub(self.epoch.ticks());
-            return (ticks < self.life).then_some(ticks);
-        }
         // An earlier instant is excluded first. Its wrapped difference would be the end of time, at which the axis of a
         // slow rate still lives.
         match now.ticks().checked_sub(self.epoch.ticks()) {
@@ -273,17 +269,14 @@ impl Params {
     /// the epoch: there the bucket is empty at any level it has `now`, as it was before. If an axis lasts for only a
     /// few intervals, the epoch goes back at most half as many.
     pub(super) fn epoch_anew(&self, whole: u64, now: Instant) -> Instant {
-        let at_once = seeded!("bucket_starts_anew_at_once");
         if self.step > 0 {
             let lasts = (u128::from(self.life) << self.shift) / u128::from(self.mul);
             let back = u128::from(self.burst.div_ceil(self.step)).min(lasts / 2);
-            let back = if at_once { 0 } else { back };
             return self.end_of(self.steps(now).saturating_sub(back));
         }
         // A burst takes a quarter of an axis at most.
         let back = match self.mul {
             0 => 0,
-            _ if at_once => 0,
             mul => axis::ticks_until(self.burst, mul, self.shift),
         };
         let passed = self.ticks(now).saturating_sub(back);

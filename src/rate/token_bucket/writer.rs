@@ -106,7 +106,7 @@ impl TokenBucket {
                 let kept = i128::from(level) << (FINE - before.scale);
                 let [old, new] = [before, &after].map(|params| fine(params.whole_burst(), params));
                 let uncounted = before.is_unlimited() || after.is_unlimited();
-                if inherit == Inherit::Reset || uncounted && !seeded!("bucket_counts_the_unlimited") {
+                if inherit == Inherit::Reset || uncounted {
                     withheld = Withheld::new(new);
                     return (new, None);
                 }
@@ -135,7 +135,7 @@ impl TokenBucket {
     /// Compiles another quota from `now` on. Under the writer's lock.
     fn compile(&self, quota: &Quota, now: Instant) -> Params {
         let (_, before) = self.read();
-        if quota.is_by_interval() && before.step > 0 && !seeded!("bucket_intervals_restart") {
+        if quota.is_by_interval() && before.step > 0 {
             let after = Params::compile(quota, &self.clock, before.latest_step(now));
             if after.lives(now) {
                 return after;

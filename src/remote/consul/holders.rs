@@ -88,9 +88,6 @@ impl Seen {
                 Some("holders") => document = Some(entry),
                 Some("") | None => {}
                 Some(key) => {
-                    if seeded!("holders_share_with_slots") && key.starts_with("at/") {
-                        continue;
-                    }
                     let Some(name) = key.strip_prefix("by/") else {
                         // Slots, most likely: their grants are not in the document.
                         let why = format!("{} is not of a limiter with a document of permits", entry.key);

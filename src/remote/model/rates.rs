@@ -151,7 +151,7 @@ impl Kind {
     }
 
     fn has_queue(&self) -> bool {
-        matches!(self, Self::Window(..)) && !seeded!("remote_windows_have_no_queue")
+        matches!(self, Self::Window(..))
     }
 
     fn limit(&self) -> u64 {
@@ -333,7 +333,7 @@ impl Rates {
             let limit = self.meter.limit();
             // A waiter that needs more than that is refused when it asks again, and blocks no other until then.
             self.queue.retain(|place| place.need <= limit);
-            self.is_raised = limit > before && !seeded!("remote_raises_in_silence");
+            self.is_raised = limit > before;
         }
         let session = sync.session;
         if !sync.requests.iter().any(|request| request.queue) {

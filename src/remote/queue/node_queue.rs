@@ -148,12 +148,6 @@ impl NodeQueue {
 
     /// A node goes.
     pub(crate) fn remove(&mut self, name: &str) {
-        if seeded!("node_queue_takes_an_end_for_a_turn")
-            && let Some(at) = self.nodes.iter().position(|node| &*node.name == name)
-            && let Some(next) = self.nodes.get(at + 1)
-        {
-            self.held.insert(next.name.clone());
-        }
         self.nodes.retain(|node| &*node.name != name);
         self.held.remove(name);
         self.settle();
@@ -178,14 +172,7 @@ impl NodeQueue {
         let mut sum = 0_u64;
         for node in &self.nodes {
             sum = sum.saturating_add(node.units);
-            if seeded!("node_queue_admits_the_first") && !self.held.is_empty() {
-                break;
-            }
             if sum > self.limit {
-                if seeded!("node_queue_is_passed") {
-                    sum -= node.units;
-                    continue;
-                }
                 break;
             }
             if !self.held.contains(&node.name) {
@@ -197,12 +184,7 @@ impl NodeQueue {
 
 /// The sum of their units.
 fn sum<'a>(nodes: impl Iterator<Item = &'a Node>) -> u64 {
-    let add = if seeded!("node_queue_adds_up_blindly") {
-        u64::wrapping_add
-    } else {
-        u64::saturating_add
-    };
-    nodes.map(|node| node.units).fold(0, add)
+    nodes.map(|node| node.units).fold(0, u64::saturating_add)
 }
 
 #[cfg(test)]

@@ -174,9 +174,6 @@ impl Redis {
     /// The name of one of the keys of a limiter of this kind. The text in braces decides where a cluster keeps it.
     fn key(&self, key: &Key, rule: &Rule, part: &str) -> String {
         let (prefix, kind) = (&self.0.prefix, rule.kind());
-        if seeded!("remote_kinds_share_a_key") {
-            return format!("{prefix}{{{key}}}:{part}");
-        }
         format!("{prefix}{{{key}}}:{kind}:{part}")
     }
 

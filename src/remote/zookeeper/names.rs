@@ -108,9 +108,6 @@ impl<'a> Names<'a> {
     /// True when the order of the sequence numbers may not be that of creation: they have 32 bits, and begin anew. `next` is
     /// the server's next number.
     pub(super) fn have_wrapped(&self, next: i32) -> bool {
-        if seeded!("zookeeper_counts_for_ever") {
-            return false;
-        }
         next < 0
             || self
                 .requests()
@@ -159,11 +156,7 @@ impl<'a> Names<'a> {
                 Name::Present(session) => sessions.push(session),
                 Name::Left { units, sequence, .. } => {
                     let least = left.entry(sequence).or_insert(units);
-                    *least = if seeded!("zookeeper_believes_the_last_mark") {
-                        units
-                    } else {
-                        units.min(*least)
-                    };
+                    *least = units.min(*least);
                 }
                 Name::Request { .. } => {}
             }

@@ -39,7 +39,7 @@ impl ServiceRate {
         self.last = self.last.max(Some(now));
         let count = served.saturating_sub(before);
         if !goes_on {
-            if !awaited || seeded!("room_forgets_its_rate") {
+            if !awaited {
                 self.took = [None; 2];
             }
             self.since = (now, served);

@@ -176,11 +176,7 @@ impl View {
                     let waits = waits.map(|pending| (pending.since, session.to_owned(), pending.request, pending.need));
                     view.others_wait.extend(waits);
                 }
-            } else if !(seeded!("slots_share_with_a_document")
-                || key.is_empty()
-                || key.starts_with("at/")
-                || key.starts_with("by/"))
-            {
+            } else if !(key.is_empty() || key.starts_with("at/") || key.starts_with("by/")) {
                 // A document, most likely: its grants are in no slot.
                 return Err(foreign(entry));
             }
@@ -361,7 +357,7 @@ impl View {
         if !(lowers || queues && new) {
             (locked, request) = self.grant(&mut life, now, &freed);
         }
-        if locked.len() + freed.len() > super::MOST as usize && !seeded!("slots_write_all_at_once") {
+        if locked.len() + freed.len() > super::MOST as usize {
             // More than one write fits: the next takes the slots that are free then.
             (locked, life) = (Vec::new(), asks);
         }
@@ -425,7 +421,7 @@ impl View {
         let units = first.want.min(most).min(room) as usize;
         let free: Vec<u64> = free.collect();
         // Sessions that begin at one place collide.
-        let begin = if free.is_empty() || seeded!("slots_begin_at_the_first") {
+        let begin = if free.is_empty() {
             0
         } else {
             usize::from(life.nonce_seed(&self.name)) % free.len()
