@@ -13,15 +13,12 @@
 use super::future::FutureReservation;
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
-use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
-use super::sliding_window::{WindowError, check_length};
+use super::meter_limiter::RateTicket;
+use super::window_limiter::{self, WindowError, WindowLimiter, WindowedMeter, window_limiter};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::State;
-use crate::sync::shim::Mutex;
 use crate::time::{Clock, ClockReading, Instant};
-use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const LEG: &str = "fixed_window";
@@ -65,17 +62,17 @@ const LEG: &str = "fixed_window";
 /// assert_eq!(window.book(1).unwrap().wait(), Duration::from_secs(60));
 /// ```
 pub struct FixedWindow {
-    inner: MeterLimiter<FixedMeter>,
-    settings: Mutex<Settings>,
+    inner: WindowLimiter<FixedMeter>,
 }
 
-/// The settings in force.
+/// The settings beside the limit and the length.
 #[derive(Clone, Copy, Debug)]
-struct Settings {
-    length: Duration,
+struct Own {
     most_ahead: u64,
     aligned: Option<Aligned>,
 }
+
+type Settings = window_limiter::Settings<Own>;
 
 /// The wall clock at an instant.
 #[derive(Clone, Copy, Debug)]
@@ -86,45 +83,44 @@ struct Aligned {
 }
 
 impl Settings {
-    /// How far into a window it is at `now`.
-    fn since_start(&self, clock: &Clock, now: Instant) -> Duration {
-        let Some(Aligned { wall, at }) = self.aligned else {
-            return Duration::ZERO;
+    /// How many ticks into a window it is at `now`.
+    fn since_start(&self, clock: &Clock, now: Instant) -> u64 {
+        let Some(Aligned { wall, at }) = self.own.aligned else {
+            return 0;
         };
         let wall = wall + clock.between(at, now).as_nanos() as i128;
         // Below the length, which is at most 365 days.
-        Duration::from_nanos(wall.rem_euclid(self.length.as_nanos() as i128) as u64)
+        let since = wall.rem_euclid(self.length.as_nanos() as i128) as u64;
+        clock.ticks_of(Duration::from_nanos(since)).min(self.ticks(clock) - 1)
     }
 }
 
 impl FixedWindow {
-    /// A limit that admits everything, and counts nothing.
-    pub const UNLIMITED: u64 = UNLIMITED;
-
     /// At most `limit` per `length`, on the real clock, from now on. A limit of zero admits nothing.
     ///
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        let set = Settings {
-            length: check_length(length)?,
+        let own = Own {
             most_ahead: u64::MAX,
             aligned: None,
         };
-        Ok(Self::build(limit, set, &Clock::real()))
+        let inner = WindowLimiter::new(LEG, limit, length, own)?;
+        Ok(Self { inner })
     }
 
     /// The same window on `clock`, empty. If it is [`aligned`](Self::aligned), the same clock keeps its boundaries;
     /// another clock takes `wall` as the wall time at this instant.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        let mut set = *self.settings.lock();
-        if let Some(aligned) = &mut set.aligned
-            && !clock.is_same(self.inner.clock())
-        {
-            aligned.at = clock.now();
-        }
-        Self::build(self.limit(), set, clock)
+        let inner = self.inner.on(clock, |own| {
+            if let Some(aligned) = &mut own.aligned
+                && !clock.is_same(self.inner.clock())
+            {
+                aligned.at = clock.now();
+            }
+        });
+        Self { inner }
     }
 
     /// The same window, empty, with boundaries aligned to the wall clock, which shows `wall` now: windows of a minute
@@ -138,76 +134,15 @@ impl FixedWindow {
             Ok(since) => since.as_nanos() as i128,
             Err(before) => -(before.duration().as_nanos() as i128),
         };
-        let aligned = Some(Aligned { wall, at });
-        let set = Settings {
-            aligned,
-            ..*self.settings.lock()
-        };
-        Self::build(self.limit(), set, self.inner.clock())
+        let inner = self.inner.with(|own| own.aligned = Some(Aligned { wall, at }));
+        Self { inner }
     }
 
     /// The same window, empty, in which at most `units` of later windows can be booked.
     #[must_use]
     pub fn max_ahead(self, units: u64) -> Self {
-        let set = Settings {
-            most_ahead: units,
-            ..*self.settings.lock()
-        };
-        Self::build(self.limit(), set, self.inner.clock())
-    }
-
-    fn build(limit: u64, set: Settings, clock: &Clock) -> Self {
-        let length = clock.ticks_of(set.length).max(1);
-        let into = |now| {
-            clock
-                .ticks_of(set.since_start(clock, Instant::from_ticks(now)))
-                .min(length - 1)
-        };
-        Self {
-            inner: MeterLimiter::new(LEG, clock, |now| FixedMeter::new(now, into(now), length, limit)),
-            settings: Mutex::new(set),
-        }
-    }
-
-    /// The limit in force.
-    pub fn limit(&self) -> u64 {
-        self.inner.read(FixedMeter::limit)
-    }
-
-    /// The length of the windows.
-    pub fn length(&self) -> Duration {
-        self.settings.lock().length
-    }
-
-    /// Changes the limit at once; `inherit` is the rule for the room that is left, and for debts. With
-    /// [`Inherit::Additive`] exactly the admitted units still count. Bookings [stay](Self#changes) by every rule. If
-    /// the change makes more room than that, or later windows are charged, earlier takes are not given back any more.
-    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
-        self.inner.change(|window| {
-            let (room, old) = (window.room(), window.limit());
-            let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
-            let room = self
-                .inner
-                .inherit(inherit, room, inherit.room(room, old, limit), counted);
-            window.set_limit(limit, room);
-        });
-        self.inner.notify_changed();
-    }
-
-    /// Changes the length of the current window, which keeps its start, and of all later ones. If a shorter window has
-    /// begun since, all units count in it, if any of them was taken since it began. Bookings [stay](Self#changes). If
-    /// later windows are charged, earlier takes are not given back any more.
-    ///
-    /// # Errors
-    /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
-    pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
-        let mut set = self.settings.lock();
-        set.length = check_length(length)?;
-        let ticks = self.inner.clock().ticks_of(length).max(1);
-        self.inner.change(|window| window.set_length(ticks));
-        drop(set);
-        self.inner.notify_changed();
-        Ok(())
+        let inner = self.inner.with(|own| own.most_ahead = units);
+        Self { inner }
     }
 
     /// Takes `n` of the first window that has room for all of them, behind everything booked before. They start
@@ -218,7 +153,7 @@ impl FixedWindow {
     /// `QueueFull` if more than [`max_ahead`](Self::max_ahead) would be booked, with the units that stay empty, and a
     /// true `retry_after`. `Oversized` if `n` exceeds the limit.
     pub fn book(&self, n: u64) -> Result<FutureReservation<'_, Self>, Refusal<'_>> {
-        let most = self.settings.lock().most_ahead;
+        let most = self.inner.settings().own.most_ahead;
         let (mark, made, start) = self.inner.book(n, |window| window.book(n, most))?;
         let ticket = RateTicket { units: n, mark };
         Ok(FutureReservation::new(self, ticket, self.inner.clock(), made, start))
@@ -230,27 +165,16 @@ impl FixedWindow {
     }
 }
 
-impl FixedWindow {
-    fn status(&self) -> Option<State> {
-        Some(State::Rate {
-            limit: self.limit(),
-            window: self.length(),
-            available: self.available(),
-            next: self.time_until(1),
-        })
-    }
-}
-
-meter_limiter!(FixedWindow, 4, status);
-
-impl fmt::Debug for FixedWindow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FixedWindow")
-            .field("limit", &self.limit())
-            .field("length", &self.length())
-            .field("available", &self.available())
-            .finish_non_exhaustive()
-    }
+window_limiter! {
+    FixedWindow, 4,
+    /// Changes the limit at once; `inherit` is the rule for the room that is left, and for debts. With
+    /// [`Inherit::Additive`] exactly the admitted units still count. Bookings [stay](Self#changes) by every rule. If
+    /// the change makes more room than that, or later windows are charged, earlier takes are not given back any more.
+    set_limit,
+    /// Changes the length of the current window, which keeps its start, and of all later ones. If a shorter window has
+    /// begun since, all units count in it, if any of them was taken since it began. Bookings [stay](Self#changes). If
+    /// later windows are charged, earlier takes are not given back any more.
+    set_length
 }
 
 /// A window this far ahead stands for never.
@@ -318,10 +242,6 @@ impl FixedMeter {
             latest: 0,
             generation: 0,
         }
-    }
-
-    fn limit(&self) -> u64 {
-        self.limit
     }
 
     /// The units beyond the current window's limit. Closed windows count as full.
@@ -567,11 +487,6 @@ struct Promise {
 }
 
 impl FixedMeter {
-    /// The room of the first open window; negative if it holds too much, or later ones are charged.
-    fn room(&self) -> i128 {
-        i128::from(self.limit) - i128::from(self.count) - i128::from(self.ahead)
-    }
-
     /// The window of a later instant.
     fn window_of(&self, at: u64) -> u64 {
         at.checked_sub(self.end).map_or(0, |since| 1 + since / self.length)
@@ -618,8 +533,26 @@ impl FixedMeter {
         (self.count, self.ahead) = (told.held, 0);
         self.charge(debts);
     }
+}
 
-    /// Changes the limit, and leaves `room` if nothing is booked. Without a limit nothing is counted.
+impl WindowedMeter for FixedMeter {
+    type Own = Own;
+
+    fn start(now: u64, limit: u64, set: &Settings, clock: &Clock) -> Self {
+        let into = set.since_start(clock, Instant::from_ticks(now));
+        Self::new(now, into, set.ticks(clock), limit)
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The room of the first open window; negative if it holds too much, or later ones are charged.
+    fn room(&self) -> i128 {
+        i128::from(self.limit) - i128::from(self.count) - i128::from(self.ahead)
+    }
+
+    /// Leaves `room` if nothing is booked.
     fn set_limit(&mut self, limit: u64, room: i128) {
         if limit == UNLIMITED {
             self.limit = limit;
@@ -657,7 +590,8 @@ impl FixedMeter {
     }
 
     /// Changes the length of the current window, which keeps its start, and of later ones.
-    fn set_length(&mut self, length: u64) {
+    fn set_length(&mut self, set: &Settings, clock: &Clock) {
+        let length = set.ticks(clock);
         let (before, promise) = (self.length, self.promise());
         let exact = self.closed == 0 && self.kept.at <= self.now;
         // Units that a change has moved into the current window, and that have not begun.

@@ -1,7 +1,7 @@
 //! How a rate answers where queues take [turns](crate::core::turns). All rates share it, and add a forecast only.
 
 use crate::core::ask::{Demand, Place};
-use crate::core::refusal::{ReadyAt, Reason};
+use crate::core::refusal::{ReadyAt, Reason, Refusal};
 use crate::core::turns::{Before, Late, Turns};
 use crate::sync::wait_queue::QueueId;
 use crate::sync::wake::quietly;
@@ -16,6 +16,16 @@ pub(crate) enum Forecast {
     Event,
     /// No instant can, under the settings in force.
     Never,
+}
+
+/// Passes on the refusal of a booking by the queues before it. If no instant admits the booking, its meter refuses it with
+/// its own reason.
+#[cold]
+pub(super) fn let_book<'a>(judged: Result<(), Refusal<'a>>) -> Result<(), Refusal<'a>> {
+    match judged {
+        Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
+        _ => Ok(()),
+    }
 }
 
 impl Turns {

@@ -1,6 +1,6 @@
 //! Turns a pure meter into a limiter: a lock, a clock, waiters that are notified, and the verbs that all of them share.
 
-use super::in_turn::Forecast;
+use super::in_turn::{Forecast, let_book};
 use super::inherit::{Inherit, Withheld};
 use super::meter::Meter;
 use super::single_unit::{Attempt, MeterGuard, MeterLock, until_of};
@@ -225,7 +225,7 @@ impl<M: Meter> MeterLimiter<M> {
     ) -> Result<(M::Mark, Instant, Instant), Refusal<'_>> {
         let now = self.clock.now();
         if self.turns.is_waited() {
-            self.let_newcomer_book(n, now)?;
+            let_book(self.let_try(n, None, now))?;
         }
         let booked = book(&mut self.at(now));
         match booked {
@@ -285,15 +285,6 @@ impl<M: Meter> MeterLimiter<M> {
         let now = demand.now(&self.clock);
         self.turns
             .ready_at(self.leg, demand, &self.clock, |n, ahead| self.forecast(n, ahead, now))
-    }
-
-    /// The same for a booking. If no instant admits it, the meter refuses it with its own reason.
-    #[cold]
-    fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
-        match self.let_try(n, None, now) {
-            Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
-            _ => Ok(()),
-        }
     }
 
     /// When `n` units are admitted behind `ahead` others.

@@ -53,9 +53,9 @@
 //! | `set_quota`, `set_limit` | changes it while it runs, by one of four rules ([`Inherit`]) |
 //! | `book` | takes now for work that starts at a known instant (the buckets and the fixed window) |
 //!
-//! A setter that accepts every argument returns nothing, as `set_quota` of a [`TokenBucket`] or a window. If an
-//! argument can contradict another setting, or lie outside its bounds, the setter returns the constructor's error and
-//! changes nothing: `set_quota` of a [`LeakyBucket`] or a [`Warmup`], `set_slack`, `set_length`.
+//! A setter that accepts every argument returns nothing, as `set_quota` of a [`TokenBucket`] or `set_limit` of a window.
+//! If an argument can contradict another setting, or lie outside its bounds, the setter returns the constructor's error
+//! and changes nothing: `set_quota` of a [`LeakyBucket`] or a [`Warmup`], `set_slack`, `set_length`.
 //!
 //! A composite has no `available` and no `time_until`: its legs count different things.
 //! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg, [`ready_at`](crate::Limiter::ready_at) the
@@ -78,6 +78,7 @@ mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 mod warmup;
+mod window_limiter;
 
 pub use fixed_window::FixedWindow;
 pub use future::FutureReservation;
@@ -90,9 +91,12 @@ pub use quota::{Quota, QuotaError};
 pub use rate_error::RateError;
 pub use rate_limiter::RateLimiter;
 pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
 #[cfg(feature = "remote")]
 pub(crate) use sliding_window::WindowMeter;
-pub use sliding_window::{SlidingWindow, WindowError};
 pub(crate) use token_bucket::SharedAxis;
 pub use token_bucket::{BucketTicket, TokenBucket};
 pub use warmup::Warmup;
+pub use window_limiter::WindowError;
+#[cfg(feature = "remote")]
+pub(crate) use window_limiter::WindowedMeter;

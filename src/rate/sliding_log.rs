@@ -4,16 +4,13 @@
 
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
-use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
-use super::sliding_window::{WindowError, check_length};
+use super::meter_limiter::RateTicket;
+use super::window_limiter::{Settings, WindowError, WindowLimiter, WindowedMeter, window_limiter};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::State;
-use crate::sync::shim::Mutex;
 use crate::time::{Clock, ClockReading};
 use std::collections::VecDeque;
-use std::fmt;
 use std::time::Duration;
 
 const LEG: &str = "sliding_log";
@@ -44,20 +41,10 @@ const LEG: &str = "sliding_log";
 /// assert!(log.try_acquire(1).is_err());
 /// ```
 pub struct SlidingLog {
-    inner: MeterLimiter<LogMeter>,
-    settings: Mutex<Settings>,
-}
-
-/// The settings in force.
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    length: Duration,
-    most: Option<usize>,
+    inner: WindowLimiter<LogMeter>,
 }
 
 impl SlidingLog {
-    /// A limit that admits everything, and logs nothing.
-    pub const UNLIMITED: u64 = UNLIMITED;
     /// How many entries it holds at least, unless set otherwise: one for each unit of a larger limit.
     pub const ENTRIES: usize = ENTRIES;
 
@@ -66,17 +53,15 @@ impl SlidingLog {
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        let set = Settings {
-            length: check_length(length)?,
-            most: None,
-        };
-        Ok(Self::build(limit, set, &Clock::real()))
+        let inner = WindowLimiter::new(LEG, limit, length, None)?;
+        Ok(Self { inner })
     }
 
     /// The same log on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.limit(), *self.settings.lock(), clock)
+        let inner = self.inner.on(clock, |_| {});
+        Self { inner }
     }
 
     /// The same log, empty, with room for `entries` entries.
@@ -87,65 +72,13 @@ impl SlidingLog {
         if entries == 0 {
             return Err(WindowError::Entries { given: entries });
         }
-        let set = Settings {
-            most: Some(entries),
-            ..*self.settings.lock()
-        };
-        Ok(Self::build(self.limit(), set, self.inner.clock()))
-    }
-
-    fn build(limit: u64, set: Settings, clock: &Clock) -> Self {
-        let length = clock.ticks_of(set.length).max(1);
-        Self {
-            inner: MeterLimiter::new(LEG, clock, |now| LogMeter::new(now, length, limit, set.most)),
-            settings: Mutex::new(set),
-        }
-    }
-
-    /// The limit in force.
-    pub fn limit(&self) -> u64 {
-        self.inner.read(LogMeter::limit)
-    }
-
-    /// The length of the window.
-    pub fn length(&self) -> Duration {
-        self.settings.lock().length
+        let inner = self.inner.with(|own| *own = Some(entries));
+        Ok(Self { inner })
     }
 
     /// How many entries it holds now.
     pub fn entries(&self) -> usize {
         self.inner.read(LogMeter::entries)
-    }
-
-    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
-    /// the admitted units still count: only then does no window exceed its limit.
-    ///
-    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
-    /// back any more. If it makes less, the difference counts as admitted now.
-    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
-        self.inner.change(|log| {
-            let (room, old) = (log.room(), log.limit());
-            let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
-            let room = self
-                .inner
-                .inherit(inherit, room, inherit.room(room, old, limit), counted);
-            log.set_limit(limit, room);
-        });
-        self.inner.notify_changed();
-    }
-
-    /// Changes the length of the window at once. Units that have left the shorter window do not count in a longer one.
-    ///
-    /// # Errors
-    /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
-    pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
-        let mut set = self.settings.lock();
-        set.length = check_length(length)?;
-        let ticks = self.inner.clock().ticks_of(length).max(1);
-        self.inner.change(|log| log.set_length(ticks));
-        drop(set);
-        self.inner.notify_changed();
-        Ok(())
     }
 
     /// How many more than the limit the window holds, by debts or since the limit was lowered.
@@ -154,27 +87,16 @@ impl SlidingLog {
     }
 }
 
-impl SlidingLog {
-    fn status(&self) -> Option<State> {
-        Some(State::Rate {
-            limit: self.limit(),
-            window: self.length(),
-            available: self.available(),
-            next: self.time_until(1),
-        })
-    }
-}
-
-meter_limiter!(SlidingLog, 1, status);
-
-impl fmt::Debug for SlidingLog {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlidingLog")
-            .field("limit", &self.limit())
-            .field("length", &self.length())
-            .field("available", &self.available())
-            .finish_non_exhaustive()
-    }
+window_limiter! {
+    SlidingLog, 1,
+    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
+    /// the admitted units still count: only then does no window exceed its limit.
+    ///
+    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
+    /// back any more. If it makes less, the difference counts as admitted now.
+    set_limit,
+    /// Changes the length of the window at once. Units that have left the shorter window do not count in a longer one.
+    set_length
 }
 
 /// The least number of entries allowed, unless set otherwise.
@@ -232,41 +154,9 @@ impl LogMeter {
         self.most = self.set_most.unwrap_or_else(all);
     }
 
-    fn limit(&self) -> u64 {
-        self.limit
-    }
-
     /// How many entries there are.
     fn entries(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Changes the length. Entries that have left the old window do not come back.
-    fn set_length(&mut self, length: u64) {
-        self.length = length;
-        self.advance(self.now);
-    }
-
-    /// The room of the window; negative if it holds too much.
-    fn room(&self) -> i128 {
-        i128::from(self.limit) - i128::try_from(self.total).unwrap_or(i128::MAX)
-    }
-
-    /// Changes the limit, and leaves `room`. The oldest entries are forgiven for that; missing units count as admitted
-    /// now. Without a limit nothing is counted.
-    fn set_limit(&mut self, limit: u64, room: i128) {
-        if limit == UNLIMITED {
-            self.put_limit(limit);
-            return self.clear();
-        }
-        let total = i128::from(limit).saturating_sub(room).max(0) as u128;
-        match total.checked_sub(self.total) {
-            Some(more) => {
-                self.add(u64::try_from(more).unwrap_or(u64::MAX));
-            }
-            None => self.forgive(self.total - total),
-        }
-        self.put_limit(limit);
     }
 
     /// The units beyond the limit.
@@ -350,6 +240,45 @@ impl LogMeter {
         if self.entries[index].units == 0 {
             self.entries.remove(index);
         }
+    }
+}
+
+impl WindowedMeter for LogMeter {
+    /// The most entries, if that was set.
+    type Own = Option<usize>;
+
+    fn start(now: u64, limit: u64, set: &Settings<Option<usize>>, clock: &Clock) -> Self {
+        Self::new(now, set.ticks(clock), limit, set.own)
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn room(&self) -> i128 {
+        i128::from(self.limit) - i128::try_from(self.total).unwrap_or(i128::MAX)
+    }
+
+    /// The oldest entries are forgiven for the room; missing units count as admitted now.
+    fn set_limit(&mut self, limit: u64, room: i128) {
+        if limit == UNLIMITED {
+            self.put_limit(limit);
+            return self.clear();
+        }
+        let total = i128::from(limit).saturating_sub(room).max(0) as u128;
+        match total.checked_sub(self.total) {
+            Some(more) => {
+                self.add(u64::try_from(more).unwrap_or(u64::MAX));
+            }
+            None => self.forgive(self.total - total),
+        }
+        self.put_limit(limit);
+    }
+
+    /// Entries that have left the old window do not come back.
+    fn set_length(&mut self, set: &Settings<Option<usize>>, clock: &Clock) {
+        self.length = set.ticks(clock);
+        self.advance(self.now);
     }
 }
 

@@ -7,14 +7,12 @@
 
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
-use super::meter_limiter::{MeterLimiter, RateTicket, meter_limiter};
+use super::meter_limiter::RateTicket;
+use super::window_limiter::{Settings, WindowError, WindowLimiter, WindowedMeter, window_limiter};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
-use crate::core::status::State;
-use crate::sync::shim::Mutex;
 use crate::time::{Clock, ClockReading, Instant};
-use std::fmt;
 use std::time::Duration;
 
 const LEG: &str = "sliding_window";
@@ -43,30 +41,10 @@ const LEG: &str = "sliding_window";
 /// assert!(window.try_acquire(1).is_ok());
 /// ```
 pub struct SlidingWindow {
-    inner: MeterLimiter<WindowMeter>,
-    settings: Mutex<Settings>,
-}
-
-/// The settings in force.
-#[derive(Clone, Copy, Debug)]
-struct Settings {
-    length: Duration,
-    segments: usize,
-}
-
-impl Settings {
-    /// How many segments there are, and their length in ticks: at most as many as are wanted, and as there are ticks.
-    fn shape(&self, clock: &Clock) -> (usize, u64) {
-        let ticks = clock.ticks_of(self.length).max(1);
-        let segment = ticks.div_ceil(self.segments as u64);
-        // At most as many as are wanted.
-        (ticks.div_ceil(segment) as usize, segment)
-    }
+    inner: WindowLimiter<WindowMeter>,
 }
 
 impl SlidingWindow {
-    /// A limit that admits everything, and counts nothing.
-    pub const UNLIMITED: u64 = UNLIMITED;
     /// How many segments a window has, unless set otherwise.
     pub const SEGMENTS: usize = 64;
     /// The most segments a window can have.
@@ -77,17 +55,15 @@ impl SlidingWindow {
     /// # Errors
     /// [`WindowError::Length`] when `length` is zero or above 365 days.
     pub fn new(limit: u64, length: Duration) -> Result<Self, WindowError> {
-        let set = Settings {
-            length: check_length(length)?,
-            segments: Self::SEGMENTS,
-        };
-        Ok(Self::build(limit, set, &Clock::real()))
+        let inner = WindowLimiter::new(LEG, limit, length, Self::SEGMENTS)?;
+        Ok(Self { inner })
     }
 
     /// The same window on `clock`, empty.
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
-        Self::build(self.limit(), *self.settings.lock(), clock)
+        let inner = self.inner.on(clock, |_| {});
+        Self { inner }
     }
 
     /// The same window in `segments` segments, empty: more are finer and take 8 bytes each.
@@ -98,63 +74,8 @@ impl SlidingWindow {
         if segments == 0 || segments > Self::MAX_SEGMENTS {
             return Err(WindowError::Segments { given: segments });
         }
-        let set = Settings {
-            segments,
-            ..*self.settings.lock()
-        };
-        Ok(Self::build(self.limit(), set, self.inner.clock()))
-    }
-
-    fn build(limit: u64, set: Settings, clock: &Clock) -> Self {
-        let (segments, ticks) = set.shape(clock);
-        Self {
-            inner: MeterLimiter::new(LEG, clock, |now| WindowMeter::new(now, segments, ticks, limit)),
-            settings: Mutex::new(set),
-        }
-    }
-
-    /// The most that any span of the window's length admits.
-    pub fn limit(&self) -> u64 {
-        self.inner.read(WindowMeter::limit)
-    }
-
-    /// The length of the window.
-    pub fn length(&self) -> Duration {
-        self.settings.lock().length
-    }
-
-    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
-    /// the admitted units still count: only then does no window exceed its limit.
-    ///
-    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
-    /// back any more. If it makes less, the difference counts as admitted now.
-    pub fn set_limit(&self, limit: u64, inherit: Inherit) {
-        self.inner.change(|window| {
-            let (room, old) = (window.room(), window.limit());
-            let counted = [old, limit].map(|limit| (limit != Self::UNLIMITED).then_some(limit.into()));
-            let room = self
-                .inner
-                .inherit(inherit, room, inherit.room(room, old, limit), counted);
-            window.set_limit(limit, room);
-        });
-        self.inner.notify_changed();
-    }
-
-    /// Changes the length of the window at once. The units in the window count as admitted now, and are not given back
-    /// any more. So no span of a shorter window exceeds its limit, and room comes back up to a window late, once. Units
-    /// that have left the shorter window do not count in a longer one: one span that reaches back beyond the change may
-    /// hold up to both.
-    ///
-    /// # Errors
-    /// [`WindowError::Length`] when `length` is zero or above 365 days. Nothing is changed then.
-    pub fn set_length(&self, length: Duration) -> Result<(), WindowError> {
-        let mut set = self.settings.lock();
-        set.length = check_length(length)?;
-        let (segments, ticks) = set.shape(self.inner.clock());
-        self.inner.change(|window| window.set_length(segments, ticks));
-        drop(set);
-        self.inner.notify_changed();
-        Ok(())
+        let inner = self.inner.with(|own| *own = segments);
+        Ok(Self { inner })
     }
 
     /// Counts `units` at `now`, whether there is room or not.
@@ -169,78 +90,20 @@ impl SlidingWindow {
     }
 }
 
-impl SlidingWindow {
-    fn status(&self) -> Option<State> {
-        Some(State::Rate {
-            limit: self.limit(),
-            window: self.length(),
-            available: self.available(),
-            next: self.time_until(1),
-        })
-    }
+window_limiter! {
+    SlidingWindow, 1,
+    /// Changes the limit at once; `inherit` is the rule for the room that is left. With [`Inherit::Additive`] exactly
+    /// the admitted units still count: only then does no window exceed its limit.
+    ///
+    /// If another rule makes more room than that, the oldest admissions are forgiven, and earlier takes are not given
+    /// back any more. If it makes less, the difference counts as admitted now.
+    set_limit,
+    /// Changes the length of the window at once. The units in the window count as admitted now, and are not given back
+    /// any more. So no span of a shorter window exceeds its limit, and room comes back up to a window late, once. Units
+    /// that have left the shorter window do not count in a longer one: one span that reaches back beyond the change may
+    /// hold up to both.
+    set_length
 }
-
-meter_limiter!(SlidingWindow, 1, status);
-
-impl fmt::Debug for SlidingWindow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlidingWindow")
-            .field("limit", &self.limit())
-            .field("length", &self.length())
-            .field("available", &self.available())
-            .finish_non_exhaustive()
-    }
-}
-
-/// `length`, if a window can be so long.
-pub(super) fn check_length(length: Duration) -> Result<Duration, WindowError> {
-    if length.is_zero() || length > Duration::from_secs(365 * 86_400) {
-        return Err(WindowError::Length { given: length });
-    }
-    Ok(length)
-}
-
-/// Why a length, a number of segments or a number of entries is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WindowError {
-    /// The length must be above zero and at most 365 days.
-    Length {
-        /// The given value.
-        given: Duration,
-    },
-    /// The segments must be 1 to [`SlidingWindow::MAX_SEGMENTS`].
-    Segments {
-        /// The given value.
-        given: usize,
-    },
-    /// A log needs at least one entry.
-    Entries {
-        /// The given value.
-        given: usize,
-    },
-}
-
-impl fmt::Display for WindowError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Length { given } => {
-                write!(
-                    f,
-                    "a window of {given:?} was given, and above zero to 365 days is allowed"
-                )
-            }
-            Self::Segments { given } => write!(
-                f,
-                "{given} segments were given, and 1 to {} are allowed",
-                SlidingWindow::MAX_SEGMENTS
-            ),
-            Self::Entries { given } => write!(f, "{given} entries were given, and at least 1 is allowed"),
-        }
-    }
-}
-
-impl std::error::Error for WindowError {}
 
 /// The counts of the current segment and of the `segments` before it.
 #[derive(Debug)]
@@ -392,23 +255,31 @@ impl WindowMeter {
         }
     }
 
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
-    }
-
     /// The units beyond the limit.
     pub(crate) fn debt(&self) -> u64 {
         self.ring.total().saturating_sub(self.limit)
     }
+}
 
-    /// The room of the window; negative if it holds too much.
-    pub(crate) fn room(&self) -> i128 {
+impl WindowedMeter for WindowMeter {
+    /// How many segments it has at most.
+    type Own = usize;
+
+    fn start(now: u64, limit: u64, set: &Settings<usize>, clock: &Clock) -> Self {
+        let (segments, length) = shape(set, clock);
+        Self::new(now, segments, length, limit)
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn room(&self) -> i128 {
         i128::from(self.limit) - i128::from(self.ring.total())
     }
 
-    /// Changes the limit, and leaves `room`. The oldest units are forgiven for that; missing ones count as admitted
-    /// now. Without a limit nothing is counted.
-    pub(crate) fn set_limit(&mut self, limit: u64, room: i128) {
+    /// The oldest units are forgiven for the room; missing ones count as admitted now.
+    fn set_limit(&mut self, limit: u64, room: i128) {
         self.limit = limit;
         if limit == UNLIMITED {
             return self.clear();
@@ -423,9 +294,10 @@ impl WindowMeter {
         }
     }
 
-    /// Changes the number of segments, and their length. The units in the window count as admitted now, and are not
-    /// given back any more: their places in the new segments are unknown.
-    pub(crate) fn set_length(&mut self, segments: usize, length: u64) {
+    /// The units in the window count as admitted now, and are not given back any more: their places in the new segments
+    /// are unknown.
+    fn set_length(&mut self, set: &Settings<usize>, clock: &Clock) {
+        let (segments, length) = shape(set, clock);
         let held = self.ring.total();
         let mut ring = Ring::new(segments, length, self.now);
         ring.number = self.ring.number;
@@ -433,6 +305,13 @@ impl WindowMeter {
         ring.take(held);
         self.ring = ring;
     }
+}
+
+/// The number of segments, and their length in ticks: at most as many as are wanted, and as there are ticks.
+fn shape(set: &Settings<usize>, clock: &Clock) -> (usize, u64) {
+    let ticks = set.ticks(clock);
+    let segment = ticks.div_ceil(set.own as u64);
+    (ticks.div_ceil(segment) as usize, segment)
 }
 
 impl Meter for WindowMeter {

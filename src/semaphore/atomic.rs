@@ -109,6 +109,24 @@ pub struct Semaphore {
     raised: OnceLock<Box<Notify>>,
 }
 
+/// A semaphore of which all `permits` are free. A macro: the models' atomics have no constant constructors.
+macro_rules! fresh {
+    ($permits:ident) => {
+        Self {
+            word: AtomicI64::new($permits as i64),
+            limit: AtomicI64::new($permits as i64),
+            served: AtomicU64::new(0),
+            made_with: $permits as i64,
+            queue: Mutex::new(Queue::new()),
+            plain: true,
+            overtakes: 0,
+            name: None,
+            largest: AtomicI64::new($permits as i64),
+            raised: OnceLock::new(),
+        }
+    };
+}
+
 impl Semaphore {
     /// The greatest number of permits: `usize::MAX >> 3`.
     pub const MAX_PERMITS: usize = MAX as usize;
@@ -123,18 +141,7 @@ impl Semaphore {
             "a semaphore may not have more than MAX_PERMITS permits ({})",
             Self::MAX_PERMITS
         );
-        Self {
-            word: AtomicI64::new(permits as i64),
-            limit: AtomicI64::new(permits as i64),
-            served: AtomicU64::new(0),
-            made_with: permits as i64,
-            queue: Mutex::new(Queue::new()),
-            plain: true,
-            overtakes: 0,
-            name: None,
-            largest: AtomicI64::new(permits as i64),
-            raised: OnceLock::new(),
-        }
+        fresh!(permits)
     }
 
     /// [`new`](Self::new) for a `static`.
@@ -147,18 +154,7 @@ impl Semaphore {
             permits <= Self::MAX_PERMITS,
             "a semaphore may not have more than MAX_PERMITS permits"
         );
-        Self {
-            word: AtomicI64::new(permits as i64),
-            limit: AtomicI64::new(permits as i64),
-            served: AtomicU64::new(0),
-            made_with: permits as i64,
-            queue: Mutex::new(Queue::new()),
-            plain: true,
-            overtakes: 0,
-            name: None,
-            largest: AtomicI64::new(permits as i64),
-            raised: OnceLock::new(),
-        }
+        fresh!(permits)
     }
 
     /// A semaphore with a scheduled or bounded queue, or one that may be overtaken, or with a name.

@@ -26,7 +26,7 @@ mod writer;
 pub(crate) use axis::SharedAxis;
 
 use super::future::FutureReservation;
-use super::in_turn::Forecast;
+use super::in_turn::{Forecast, let_book};
 use super::quota::Quota;
 use crate::core::ask::{Demand, Place};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
@@ -274,15 +274,6 @@ impl TokenBucket {
         judged.map_err(|at| self.refusal_until(n, at.map_or(Shortage::Spent, Shortage::Until), now))
     }
 
-    /// The same for a booking. If no instant admits it, `book_ahead` refuses it with its own reason.
-    #[cold]
-    fn let_newcomer_book(&self, n: u64, now: Instant) -> Result<(), Refusal<'_>> {
-        match self.let_try(n, None, now) {
-            Err(refusal) if refusal.retry_after().is_some() => Err(refusal.with_reason(Reason::QueueFull)),
-            _ => Ok(()),
-        }
-    }
-
     /// When `n` units are admitted behind `ahead` others.
     fn forecast(&self, n: u64, ahead: u64, now: Instant) -> Forecast {
         self.look(now, |base, axis, params| {
@@ -393,16 +384,24 @@ impl TokenBucket {
     /// Reads the bucket at `now`: its position, the axis, and the parameters by which both are measured.
     fn look<R>(&self, now: Instant, look: impl Fn(u64, u64, &Params) -> R) -> R {
         loop {
-            let (word, params) = self.read();
-            let Some(ticks) = params.living_ticks(now) else {
-                self.start_anew(now);
-                continue;
-            };
-            let gained = params.gained(ticks);
-            let seen = look(word.position().max(params.floor + gained), ORIGIN + gained, &params);
+            let (word, params, base, axis) = self.read_living(now);
+            let seen = look(base, axis, &params);
             if self.still(word) || seeded!("bucket_looks_once") {
                 return seen;
             }
+        }
+    }
+
+    /// The word, the parameters, and the position and the axis at `now`, which is within the life of the axis.
+    fn read_living(&self, now: Instant) -> (Word, Params, u64, u64) {
+        loop {
+            let (word, params) = self.read();
+            if let Some(ticks) = params.living_ticks(now) {
+                let gained = params.gained(ticks);
+                let base = word.position().max(params.floor + gained);
+                return (word, params, base, ORIGIN + gained);
+            }
+            self.start_anew(now);
         }
     }
 
@@ -497,14 +496,8 @@ impl TokenBucket {
         mut choose: impl FnMut(u64, u64, &Params) -> Result<u64, E>,
     ) -> Result<Word, E> {
         loop {
-            let (word, params) = self.read();
-            let Some(ticks) = params.living_ticks(now) else {
-                self.start_anew(now);
-                continue;
-            };
-            let gained = params.gained(ticks);
-            let base = word.position().max(params.floor + gained);
-            match choose(base, ORIGIN + gained, &params) {
+            let (word, params, base, axis) = self.read_living(now);
+            match choose(base, axis, &params) {
                 Err(refused) if self.still(word) => return Err(refused),
                 Err(_) => {}
                 Ok(units) => {
@@ -562,7 +555,7 @@ impl TokenBucket {
     pub fn book_within(&self, n: u64, max_wait: Duration) -> Result<FutureReservation<'_, Self>, Refusal<'_>> {
         let now = self.clock.now();
         if self.turns.is_waited() {
-            self.let_newcomer_book(n, now)?;
+            let_book(self.let_try(n, None, now))?;
         }
         let refunded = self.refunded_before();
         // Zero units are always there, and are still booked behind the others.

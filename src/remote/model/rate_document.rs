@@ -181,7 +181,7 @@ impl Rates {
                 level: bucket.level,
             },
             (Kind::Window(window, length), _) => MeterEntry::Window {
-                limit: crate::rate::WindowMeter::limit(window),
+                limit: crate::rate::WindowedMeter::limit(window),
                 nanos: u64::try_from(length.as_nanos()).unwrap_or(FARTHEST),
                 lots: Vec::new(),
             },

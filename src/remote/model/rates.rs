@@ -7,7 +7,7 @@
 use super::bucket::{Bucket, Fill};
 use super::{Outcome, micros, next_token};
 use crate::rate::Meter;
-use crate::rate::WindowMeter;
+use crate::rate::{WindowMeter, WindowedMeter};
 use crate::remote::backend::{Grant, Request, Rule, Session, SyncReply, SyncRequest, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

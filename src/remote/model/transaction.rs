@@ -7,7 +7,7 @@ use super::rate_document::{MeterEntry, RateDocument, TakerEntry};
 use super::rates::{Kind, Rates, Taker, segment};
 use super::store_clock::{Known, StoreDates, Time};
 use super::{Fill, micros};
-use crate::rate::WindowMeter;
+use crate::rate::WindowedMeter;
 use crate::remote::backend::{Rule, Session, SyncReply, SyncRequest};
 use std::time::Duration;
 
@@ -291,7 +291,7 @@ impl Rates {
         match &self.meter {
             Kind::Bucket(bucket, _) => bucket.level,
             Kind::Window(window, _) => {
-                u64::try_from(i128::from(WindowMeter::limit(window)) - window.room()).unwrap_or(u64::MAX)
+                u64::try_from(i128::from(WindowedMeter::limit(window)) - window.room()).unwrap_or(u64::MAX)
             }
         }
     }
