@@ -17,9 +17,9 @@
 //! counts. The protocol's steps by name, and why it holds: `src/semaphore/README.md`.
 //!
 //! In this file, in this order: the word and its fast paths; the queue of waiters; orders other than plain FIFO; passive
-//! waiters (policies and pool workers); changes of the limit; watchers.
+//! waiters (policies and pool workers); changes of the limit. `watchers` has the watchers.
 
-use crate::semaphore::queue::{Condition, Granted, Key, PermitState, Queue, State};
+use crate::semaphore::queue::{Granted, Key, Queue, State};
 use crate::sync::notify::Notify;
 use crate::sync::shim::atomic::{AtomicI64, AtomicU64, Ordering, fence};
 use crate::sync::shim::{Mutex, MutexGuard, OnceLock};
@@ -27,8 +27,7 @@ use crate::sync::shim::{Mutex, MutexGuard, OnceLock};
 use crate::sync::wake::quietly;
 use crate::sync::wake::{PanicCollector, drop_quietly, wake, wake_all};
 use std::fmt;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
 /// Subtracted from the word while permits must not be taken without the lock.
 const QUEUED: i64 = 1 << 62;
@@ -44,6 +43,9 @@ macro_rules! weakened {
         }
     };
 }
+
+// After the macro that it uses.
+mod watchers;
 
 /// The number of wakers that are woken at a time, outside the lock.
 const BATCH: usize = 32;
@@ -1156,181 +1158,6 @@ impl Semaphore {
     }
 }
 
-/// Watchers: they wait for a state of the permits, without a position in the queue. While there is one, the word is flagged, so
-/// that every release comes by the lock.
-impl Semaphore {
-    /// Waits until no permit is held. Callers may go on to acquire meanwhile: to drain, [`close`](Self::close) or set the limit
-    /// to zero first.
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect.
-    ///
-    /// ```
-    /// # use tollgate::{Clock, Semaphore};
-    /// # let semaphore = Semaphore::new(4);
-    /// semaphore.close();
-    /// Clock::real().run(semaphore.until_idle());
-    /// ```
-    pub fn until_idle(&self) -> impl Future<Output = ()> {
-        UntilCondition::new(self, Condition::Idle)
-    }
-
-    /// Waits until no more permits are held than the limit allows: a shrink has taken effect, and the [`debt`](Self::debt) is
-    /// paid.
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect.
-    pub fn until_paid(&self) -> impl Future<Output = ()> {
-        UntilCondition::new(self, Condition::Paid)
-    }
-
-    /// The state of the permits, and the writes of the holders that gave theirs back. Under the lock, where the limit does not
-    /// change.
-    fn permit_state(&self, _: &Queue) -> PermitState {
-        // Acquire: pairs with (R) in all the `release`s that have added up.
-        let word = self.word.load(weakened!("semaphore_relaxed_rest", Acquire));
-        PermitState {
-            available: if word < -MAX { word + QUEUED } else { word },
-            limit: self.limit.load(Ordering::Relaxed),
-        }
-    }
-
-    fn holds(&self, condition: Condition, queue: &Queue) -> bool {
-        condition.holds(self.permit_state(queue))
-    }
-
-    /// Wakes the watchers whose condition holds.
-    #[cold]
-    fn notify_watchers(&self) {
-        let ready = {
-            let mut queue = self.queue.lock();
-            if !queue.is_watched() {
-                return;
-            }
-            let permit_state = self.permit_state(&queue);
-            let ready = queue.take_ready(permit_state);
-            self.unflag(&queue);
-            ready
-        };
-        wake_all(ready);
-    }
-
-    /// Takes the flag off when nothing needs it any more. Under the lock.
-    fn unflag(&self, queue: &Queue) {
-        if queue.wants_no_flag() {
-            // Relaxed: the flag only sends others to the lock.
-            self.word.fetch_add(QUEUED, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Watching without a future, by a number that is none before and after.
-#[cfg(feature = "fan-out")]
-impl Semaphore {
-    /// Watches for `condition`, unless it does already: the waker is woken once the condition holds. False, without a watcher, if
-    /// it holds now. `waker` only makes one.
-    pub(crate) fn watch(&self, number: &mut Option<u64>, condition: Condition, waker: impl FnOnce() -> Waker) -> bool {
-        let mut queue = self.queue.lock();
-        if number.is_some_and(|number| queue.is_watching(number)) {
-            return true;
-        }
-        let flagged = !queue.wants_no_flag();
-        let early = seeded!("semaphore_watches_late") && !self.holds(condition, &queue);
-        let (mine, _) = queue.watch(None, condition, waker());
-        if !flagged {
-            // Relaxed: only sends others to the lock.
-            self.word.fetch_sub(QUEUED, Ordering::Relaxed);
-        }
-        *number = Some(mine);
-        // The flag first: a release that does not see it is seen here.
-        if early || !self.holds(condition, &queue) {
-            return true;
-        }
-        drop(queue);
-        self.unwatch(number);
-        false
-    }
-
-    /// Ends the watch with this number.
-    pub(crate) fn unwatch(&self, number: &mut Option<u64>) {
-        let Some(number) = number.take() else { return };
-        let mut queue = self.queue.lock();
-        let waker = queue.stop_watching(number);
-        if waker.is_some() {
-            self.unflag(&queue);
-        }
-        drop(queue);
-        drop_quietly(waker);
-    }
-}
-
-struct UntilCondition<'a> {
-    semaphore: &'a Semaphore,
-    condition: Condition,
-    /// Its number among the watchers. It is not there any more once it has been woken for good.
-    number: Option<u64>,
-}
-
-impl<'a> UntilCondition<'a> {
-    fn new(semaphore: &'a Semaphore, condition: Condition) -> Self {
-        Self {
-            semaphore,
-            condition,
-            number: None,
-        }
-    }
-
-    fn leave(&mut self) {
-        let Some(number) = self.number.take() else { return };
-        let mut queue = self.semaphore.queue.lock();
-        let waker = queue.stop_watching(number);
-        if waker.is_some() {
-            self.semaphore.unflag(&queue);
-        }
-        drop(queue);
-        drop_quietly(waker);
-    }
-}
-
-impl Future for UntilCondition<'_> {
-    type Output = ();
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let this = &mut *self;
-        let waker = cx.waker().clone();
-        let mut queue = this.semaphore.queue.lock();
-        if this.number.is_some_and(|number| !queue.is_watching(number)) {
-            // The condition held, whatever has happened since.
-            this.number = None;
-            drop(queue);
-            drop_quietly(waker);
-            return Poll::Ready(());
-        }
-        let flagged = !queue.wants_no_flag();
-        let early = seeded!("semaphore_watches_late").then(|| this.semaphore.holds(this.condition, &queue));
-        let (number, old) = queue.watch(this.number, this.condition, waker);
-        this.number = Some(number);
-        if !flagged {
-            // Relaxed: only sends others to the lock.
-            this.semaphore.word.fetch_sub(QUEUED, Ordering::Relaxed);
-        }
-        // The flag first: a release that does not see it is seen here.
-        let come = early.unwrap_or_else(|| this.semaphore.holds(this.condition, &queue));
-        drop(queue);
-        drop_quietly(old);
-        if come {
-            this.leave();
-            return Poll::Ready(());
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for UntilCondition<'_> {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
 impl fmt::Debug for Semaphore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Semaphore")
@@ -1346,12 +1173,6 @@ mod tests {
     use super::*;
     #[cfg(feature = "pool")]
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    #[cfg(feature = "fan-out")]
-    use std::sync::Arc;
-    #[cfg(feature = "fan-out")]
-    use std::sync::atomic::AtomicUsize;
-    #[cfg(feature = "fan-out")]
-    use std::task::Wake;
 
     #[cfg(feature = "pool")]
     impl Semaphore {
@@ -1399,48 +1220,5 @@ mod tests {
             assert_eq!(semaphore.look_for_policy(position, wanted), State::Free);
             assert_eq!((semaphore.in_use(), semaphore.available_permits()), (0, 3));
         }
-    }
-
-    /// Counts how often it is woken.
-    #[cfg(feature = "fan-out")]
-    #[derive(Default)]
-    struct Count(AtomicUsize);
-
-    #[cfg(feature = "fan-out")]
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// One watcher, and how often it was woken.
-    #[cfg(feature = "fan-out")]
-    struct Watching(Arc<Count>, Option<u64>);
-
-    #[cfg(feature = "fan-out")]
-    impl Watching {
-        #[track_caller]
-        fn at(semaphore: &Semaphore, condition: Condition) -> Self {
-            let (count, mut number) = (Arc::<Count>::default(), None);
-            let waker = Waker::from(Arc::clone(&count));
-            assert!(semaphore.watch(&mut number, condition, || waker), "it holds already");
-            Self(count, number)
-        }
-
-        fn times(&self) -> usize {
-            self.0.0.load(Ordering::Relaxed)
-        }
-    }
-
-    #[cfg(feature = "fan-out")]
-    #[test]
-    fn a_raised_limit_wakes_a_watcher_unless_it_has_left() {
-        let semaphore = Semaphore::new(0);
-        let [above, more] = [0, 2].map(|limit| Watching::at(&semaphore, Condition::Above(limit)));
-        let mut gone = Watching::at(&semaphore, Condition::Above(0));
-        semaphore.unwatch(&mut gone.1);
-        semaphore.set_limit(2);
-        assert_eq!((above.times(), more.times(), gone.times()), (1, 0, 0));
-        assert!(!semaphore.watch(&mut None, Condition::Above(1), || Waker::noop().clone()));
     }
 }
