@@ -95,7 +95,7 @@ pub(crate) fn run(setting: Setting) -> Vec<Second> {
                 let at = now / 1_000_000_000;
                 if at > 0 {
                     second.limit = gate.limit();
-                    second.in_flight = gate.inner().in_use();
+                    second.in_flight = gate.limiter().in_use();
                     second.busy = (busy / 1e9 / now_has as f64).min(1.0);
                     seconds.push(std::mem::take(&mut second));
                 }

@@ -71,7 +71,7 @@ impl<L: Resizable> Adaptive<L> {
     }
 
     /// The limiter inside.
-    pub fn inner(&self) -> &L {
+    pub fn limiter(&self) -> &L {
         &self.limiter
     }
 

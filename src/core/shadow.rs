@@ -40,7 +40,7 @@ impl<L> Shadow<L> {
     }
 
     /// The limiter.
-    pub fn inner(&self) -> &L {
+    pub fn limiter(&self) -> &L {
         &self.limiter
     }
 

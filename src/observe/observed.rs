@@ -70,7 +70,7 @@ impl<L: Limiter> Observed<L> {
     }
 
     /// The limiter inside. Its own verbs are not recorded.
-    pub fn inner(&self) -> &L {
+    pub fn limiter(&self) -> &L {
         &self.limiter
     }
 

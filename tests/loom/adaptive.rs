@@ -25,6 +25,6 @@ fn of_two_changes_the_last_is_in_force() {
         let thread = thread::spawn(move || other.finish(Outcome::Success));
         gate.try_admit(1).unwrap().finish(Outcome::Success);
         thread.join().unwrap();
-        assert_eq!((gate.limit(), gate.inner().available_permits()), (6, 6));
+        assert_eq!((gate.limit(), gate.limiter().available_permits()), (6, 6));
     });
 }

@@ -228,7 +228,7 @@ pub struct Metered<L> {
 
 impl<L> Metered<L> {
     /// The limiter.
-    pub fn inner(&self) -> &L {
+    pub fn limiter(&self) -> &L {
         &self.limiter
     }
 

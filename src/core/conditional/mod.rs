@@ -48,7 +48,7 @@ impl<L> Conditional<L> {
     }
 
     /// The limiter.
-    pub fn inner(&self) -> &L {
+    pub fn limiter(&self) -> &L {
         &self.limiter
     }
 

@@ -91,7 +91,7 @@ fn all_else_is_the_limiters_inside() {
     assert!(window.clock().is_some_and(|seen| seen.is_same(&clock)));
     window.try_admit(2).unwrap().forget();
     // What a semaphore forgets is gone.
-    assert_eq!((window.inner().in_use(), window.limit()), (0, 3));
+    assert_eq!((window.limiter().in_use(), window.limit()), (0, 3));
     let mut permit = window.try_admit(1).unwrap();
     assert!(permit.settle(TOKENS, 1).is_err(), "a semaphore counts no tokens");
     let mut kinds = Vec::new();
@@ -116,11 +116,11 @@ fn a_policy_waits_in_the_queue_inside() {
             std::task::Poll::Ready(())
         })
         .await;
-        assert_eq!(policy.limiter().inner().waiting(), 1);
+        assert_eq!(policy.limiter().limiter().waiting(), 1);
         held.finish(Outcome::Success);
         drop(waits.await.unwrap());
     });
-    assert_eq!(policy.limiter().inner().in_use(), 0);
+    assert_eq!(policy.limiter().limiter().in_use(), 0);
 }
 
 /// An additive law backs off by the configured factor, above its time-out and not at it.

@@ -215,13 +215,13 @@ fn the_limit_moves_between_floor_and_ceiling() {
         gate.try_admit(1).unwrap().finish(Outcome::Overload);
         assert!(gate.limit() >= 2);
     }
-    assert_eq!((gate.limit(), gate.inner().available_permits()), (2, 2));
+    assert_eq!((gate.limit(), gate.limiter().available_permits()), (2, 2));
     for _ in 0..100 {
         let held: Vec<_> = std::iter::from_fn(|| gate.try_admit(1).ok()).collect();
         held.into_iter().for_each(|permit| permit.finish(Outcome::Success));
         assert!(gate.limit() <= 12);
     }
-    assert_eq!((gate.limit(), gate.inner().in_use()), (12, 0));
+    assert_eq!((gate.limit(), gate.limiter().in_use()), (12, 0));
 }
 
 #[test]
@@ -389,6 +389,6 @@ proptest! {
             held.into_iter().for_each(|permit| permit.finish(outcome));
             prop_assert!((floor..=ceiling).contains(&gate.limit()));
         }
-        prop_assert_eq!(gate.inner().in_use(), 0);
+        prop_assert_eq!(gate.limiter().in_use(), 0);
     }
 }

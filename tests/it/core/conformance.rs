@@ -84,7 +84,7 @@ fn channel_semaphore_conforms() {
 fn an_observed_limiter_conforms() {
     use tollgate::observe::Observed;
     Suite::of_permits(3, |clock| Observed::new("suite", in_flight(clock)).on(clock))
-        .loosen(|observed| observed.inner().set_limit(4))
+        .loosen(|observed| observed.limiter().set_limit(4))
         .takes_turns()
         .check();
     Suite::of_rate(5, Duration::from_millis(500), |clock| {
@@ -92,7 +92,7 @@ fn an_observed_limiter_conforms() {
     })
     .loosen(|observed| {
         observed
-            .inner()
+            .limiter()
             .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
     })
     .takes_turns()
@@ -135,7 +135,7 @@ fn a_linked_limiter_conforms_while_it_applies() {
     })
     .loosen(|linked| {
         linked
-            .inner()
+            .limiter()
             .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
     })
     .takes_turns()
@@ -148,7 +148,7 @@ fn a_metered_limiter_conforms() {
     Suite::of_permits(3, |clock| -> Metered<Semaphore> {
         Meter::new(clock, Duration::from_secs(1)).watch(Semaphore::new(3))
     })
-    .loosen(|metered| metered.inner().set_limit(4))
+    .loosen(|metered| metered.limiter().set_limit(4))
     .takes_turns()
     .check();
 }

@@ -465,12 +465,20 @@ fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
     let permit = limiter.try_admit(1).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Success))).is_err());
     assert_eq!(
-        (limiter.inner().in_use(), limiter.limit(), asked.load(Ordering::Relaxed)),
+        (
+            limiter.limiter().in_use(),
+            limiter.limit(),
+            asked.load(Ordering::Relaxed)
+        ),
         (0, 4, 1)
     );
     limiter.try_admit(1).unwrap().finish(Outcome::Success);
     assert_eq!(
-        (limiter.inner().in_use(), limiter.limit(), asked.load(Ordering::Relaxed)),
+        (
+            limiter.limiter().in_use(),
+            limiter.limit(),
+            asked.load(Ordering::Relaxed)
+        ),
         (0, 6, 3)
     );
 }

@@ -56,7 +56,7 @@ impl Rig {
     /// The breaker's counts, the limit, its usage, and the remaining retries.
     fn seen(&self) -> ((u64, u64), usize, usize, u64) {
         let metrics = self.breaker.metrics();
-        let in_use = self.limit.inner().in_use();
+        let in_use = self.limit.limiter().in_use();
         (
             (metrics.calls, metrics.failed),
             self.limit.limit(),
@@ -162,7 +162,7 @@ fn a_refusal_falls_back_and_leaves_no_trace() {
     for _ in 0..3 {
         // The one probe is lent and comes back, each time.
         assert_eq!(fall_back(&rig), ("retry_budget".to_owned(), Reason::QueueFull, None));
-        assert_eq!((rig.breaker.state(), rig.limit.inner().in_use()), (HalfOpen, 0));
+        assert_eq!((rig.breaker.state(), rig.limit.limiter().in_use()), (HalfOpen, 0));
     }
 }
 
