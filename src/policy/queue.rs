@@ -763,7 +763,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             parked: AtomicUsize::new(0),
             last_as_of: AtomicU64::new(0),
             lateness_credit: AtomicU64::new(0),
-            listener: Listener::from_weak(weak.clone()),
+            listener: Listener::new(weak.clone()),
             draws: AtomicU64::new(0),
         })
     }

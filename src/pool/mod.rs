@@ -56,7 +56,7 @@ mod stats;
 mod task_options;
 mod task_set;
 #[cfg(feature = "tokio")]
-pub mod tasks;
+mod tasks;
 mod termination;
 mod threads;
 mod workers;
@@ -80,7 +80,7 @@ pub use task_options::SubmitBuilder;
 pub use task_options::{AGEING, Priority};
 pub use task_set::StopFlag;
 #[cfg(feature = "tokio")]
-pub use tasks::{TaskGroup, TaskHandle, TaskPool, TaskPoolBuilder};
+pub use tasks::{Runners, TaskGroup, TaskHandle, TaskPool, TaskPoolBuilder, TaskShutdownReport, UnstartedTask};
 pub use threads::builder::{PoolBuilder, Threads};
 pub use threads::entry::Unstarted;
 pub use threads::group::Group;

@@ -7,7 +7,7 @@ pub(crate) mod unwind;
 pub(crate) mod wait_queue;
 pub(crate) mod wake;
 
-pub use notify::{Listener, Notified, Notify};
+pub use notify::Notify;
 #[doc(hidden)]
 pub use wait_queue::Permits;
 pub use wait_queue::{QueueId, QueueKey, WaitQueue};

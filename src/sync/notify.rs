@@ -1,6 +1,6 @@
 //! The wake-up that calls all: a limiter that has loosened (a cancel, a settle, a raised quota) notifies every listener.
 //!
-//! [`Notify`] keeps the listeners, [`Notified`] is what a listener does, and a [`Listener`] is the handle that connects the two.
+//! [`Notify`] keeps the listeners, `Notified` is what a listener does, and a `Listener` is the handle that connects the two.
 //! Below them is the order of calls on one thread: one at a time, and after the last step of a change.
 //!
 //! # Memory ordering
@@ -118,20 +118,19 @@ impl Notify {
     fn call(listeners: Listeners, anew: bool) {
         let mut panics = PanicCollector::default();
         for watcher in listeners.list {
-            panics.run(|| watcher.call_for(anew));
+            panics.run(|| watcher.call(anew));
         }
         panics.end();
     }
 }
 
 /// A listener's action: it looks again when it is notified. It runs outside every lock.
-pub trait Notified: Send + Sync + 'static {
+pub(crate) trait Notified: Send + Sync + 'static {
     /// Something that might admit a waiter has happened.
     fn notified(self: Arc<Self>);
 
     /// Notes at once that it is notified, of a change of settings if `anew`, before [`notified`](Self::notified) runs. It must not
     /// call anything.
-    #[doc(hidden)]
     fn note(&self, anew: bool) {
         let _ = anew;
     }
@@ -139,42 +138,26 @@ pub trait Notified: Send + Sync + 'static {
 
 /// A handle by which a limiter notifies a [`Notified`], if it still lives.
 #[derive(Clone)]
-pub struct Listener(Weak<dyn Notified>);
+pub(crate) struct Listener(Weak<dyn Notified>);
 
 impl Listener {
-    /// A handle to `watch`.
-    pub fn new<W: Notified>(watch: &Arc<W>) -> Self {
-        let weak: Weak<W> = Arc::downgrade(watch);
-        Self(weak)
-    }
-
-    pub(crate) fn from_weak<W: Notified>(weak: Weak<W>) -> Self {
-        Self(weak)
-    }
-
-    /// True when both call the same watch.
-    pub fn is_same(&self, other: &Listener) -> bool {
-        Weak::ptr_eq(&self.0, &other.0)
+    pub(crate) fn new<W: Notified>(watch: Weak<W>) -> Self {
+        Self(watch)
     }
 
     /// Where the watch lives: no other has the same address as long as this handle is kept.
-    pub(crate) fn address(&self) -> usize {
+    fn address(&self) -> usize {
         self.0.as_ptr().cast::<()>() as usize
     }
 
     /// True while the watch lives.
-    pub fn is_alive(&self) -> bool {
+    fn is_alive(&self) -> bool {
         self.0.strong_count() > 0
     }
 
-    /// Calls it. A call that is made while another runs on this thread is made after that one has returned, so that
-    /// queues that wake each other do not pile up on the stack.
-    pub fn call(&self) {
-        self.call_for(false);
-    }
-
-    /// The same; `anew` for a change of settings.
-    pub(crate) fn call_for(&self, anew: bool) {
+    /// Calls it, `anew` for a change of settings. A call that is made while another runs on this thread is made after that one
+    /// has returned, so that queues that wake each other do not pile up on the stack.
+    fn call(&self, anew: bool) {
         if let Some(watch) = self.0.upgrade() {
             watch.note(anew);
             call(watch);
@@ -429,7 +412,9 @@ mod tests {
         let (notify, called) = (Notify::new(), Arc::default());
         let watches: Vec<_> = (0..5).map(|n| Arc::new(Notes(n, Arc::clone(&called)))).collect();
         for _ in 0..3 {
-            watches.iter().for_each(|watch| notify.listen(&Listener::new(watch)));
+            watches
+                .iter()
+                .for_each(|watch| notify.listen(&Listener::new(Arc::downgrade(watch))));
         }
         let notified = catch_unwind(AssertUnwindSafe(|| notify.notify_all()));
         assert_eq!(notified.unwrap_err().downcast_ref(), Some(&"the second"));
@@ -442,7 +427,7 @@ mod tests {
     fn listeners_that_have_gone_are_let_go() {
         let notify = Notify::new();
         for _ in 0..10_000 {
-            notify.listen(&Listener::new(&Arc::new(Notes(0, Arc::default()))));
+            notify.listen(&Listener::new(Arc::downgrade(&Arc::new(Notes(0, Arc::default())))));
         }
         let lists = notify.lists.lock();
         for listeners in [&lists.next, &lists.changes] {
@@ -456,7 +441,7 @@ mod tests {
     fn a_change_of_settings_calls_listeners_that_were_notified_before() {
         let (notify, called) = (Notify::new(), Arc::default());
         let watch = Arc::new(Notes(7, Arc::clone(&called)));
-        notify.listen(&Listener::new(&watch));
+        notify.listen(&Listener::new(Arc::downgrade(&watch)));
         notify.notify_all();
         assert_eq!(*called.lock().unwrap(), [7]);
         notify.notify_reconfigured();

@@ -11,10 +11,9 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate::pool::{
-    Group, JoinHandle, PoolError, PoolStats, Priority, ShutdownReport, StopFlag, SubmitError, TaskError, TaskGroup,
-    TaskHandle, TaskPool, Unstarted,
+    Group, GroupError, JoinHandle, PoolError, PoolStats, Priority, ShutdownReport, StopFlag, SubmitError, TaskError,
+    TaskGroup, TaskHandle, TaskPool, TaskShutdownReport, Unstarted, UnstartedTask,
 };
-use tollgate::pool::{GroupError, tasks};
 use tollgate::{Ask, WorkerPool};
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -201,17 +200,14 @@ impl Pool {
         }
     }
 
-    pub(crate) async fn shutdown(
-        &self,
-        deadline: Duration,
-    ) -> Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
+    pub(crate) async fn shutdown(&self, deadline: Duration) -> Both<ShutdownReport<'static>, TaskShutdownReport> {
         match self {
             Threads(pool) => Threads(pool.shutdown(deadline)),
             Tasks(pool) => Tasks(pool.shutdown(deadline).await),
         }
     }
 
-    pub(crate) fn abort(&self) -> Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
+    pub(crate) fn abort(&self) -> Both<ShutdownReport<'static>, TaskShutdownReport> {
         match self {
             Threads(pool) => Threads(pool.abort()),
             Tasks(pool) => Tasks(pool.abort()),
@@ -469,7 +465,7 @@ impl<T: Send + 'static, E: Send + 'static> Both<Group<'_, 'static, T, E>, TaskGr
     }
 }
 
-impl Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
+impl Both<ShutdownReport<'static>, TaskShutdownReport> {
     pub(crate) fn is_clean(&self) -> bool {
         each!(self, report => report.is_clean())
     }
@@ -502,7 +498,7 @@ impl Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
     }
 
     /// Takes the first of those that have not started.
-    pub(crate) fn first(&mut self) -> Both<Unstarted<'static>, tasks::UnstartedTask> {
+    pub(crate) fn first(&mut self) -> Both<Unstarted<'static>, UnstartedTask> {
         match self {
             Threads(report) => Threads(report.unstarted.remove(0)),
             Tasks(report) => Tasks(report.unstarted.remove(0)),
@@ -510,7 +506,7 @@ impl Both<ShutdownReport<'static>, tasks::TaskShutdownReport> {
     }
 }
 
-impl Both<Unstarted<'static>, tasks::UnstartedTask> {
+impl Both<Unstarted<'static>, UnstartedTask> {
     pub(crate) fn weight(&self) -> u32 {
         each!(self, task => task.weight())
     }

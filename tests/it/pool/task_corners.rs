@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 use tollgate::pool::{TaskError, TaskPool};
 
 /// A pool of one whose runner is busy until the sender is dropped.
-async fn busy(builder: tollgate::pool::tasks::TaskPoolBuilder) -> (TaskPool, oneshot::Sender<()>) {
+async fn busy(builder: tollgate::pool::TaskPoolBuilder) -> (TaskPool, oneshot::Sender<()>) {
     let pool = builder.build().unwrap();
     let (release, released) = oneshot::channel::<()>();
     let (start, started) = oneshot::channel();
