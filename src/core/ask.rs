@@ -72,6 +72,15 @@ pub const MAX_COSTS: usize = 4;
 ///
 /// A cost that no `Ask` names is never taken as zero: a leg that counts it refuses with
 /// [`Reason::Unpriced`](crate::Reason::Unpriced).
+///
+/// ```
+/// # use tollgate::{Ask, Cost, LimiterExt, Quota, Reason, TokenBucket};
+/// const TOKENS: Cost = Cost::new("tokens");
+/// let tokens = TokenBucket::new(Quota::per_minute(1_000)).per(TOKENS);
+/// assert!(tokens.try_admit(Ask::one().cost(TOKENS, 400)).is_ok());
+/// assert_eq!(tokens.try_admit(Ask::one().cost(TOKENS, 700)).unwrap_err().reason(), Reason::RateExceeded);
+/// assert_eq!(tokens.try_admit(Ask::one()).unwrap_err().reason(), Reason::Unpriced);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     count: u64,
@@ -208,6 +217,15 @@ impl Place<'_> {
 }
 
 /// The demand on one leg: a number of units, in one pass over all legs of a policy.
+///
+/// ```
+/// # use tollgate::{Ask, ClockReading, Cost, Demand};
+/// const BYTES: Cost = Cost::new("bytes");
+/// let (ask, reading) = (Ask::many(2).cost(BYTES, 512), ClockReading::new());
+/// let calls = Demand::new(&ask, &reading);
+/// assert_eq!((calls.units(), calls.per(BYTES).unwrap().units()), (2, 512));
+/// assert!(calls.per(Cost::new("seconds")).is_none());
+/// ```
 #[derive(Clone, Copy)]
 pub struct Demand<'a> {
     ask: &'a Ask,

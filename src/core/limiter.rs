@@ -52,6 +52,17 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// How the admitted work ended.
+///
+/// ```
+/// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, Outcome};
+/// let breaker = CircuitBreaker::builder().consecutive_failures(2).build()?;
+/// for outcome in [Outcome::Failure, Outcome::Ignored, Outcome::Failure] {
+///     assert_eq!(breaker.state(), BreakerState::Closed);
+///     breaker.try_admit(1).unwrap().finish(outcome);
+/// }
+/// assert_eq!(breaker.state(), BreakerState::Open);
+/// # Ok::<(), tollgate::BreakerError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -162,6 +173,50 @@ impl Callbacks {
 }
 
 /// Decides whether work may start now. See the [module](self) for the eight laws.
+///
+/// ```
+/// use std::sync::atomic::{AtomicBool, Ordering};
+/// use tollgate::sync::{Notify, WaitQueue};
+/// use tollgate::{ClockReading, Demand, Limiter, LimiterExt, Outcome, ReadyAt, Reason, Refusal, Wait};
+///
+/// /// Admits everything, except during maintenance.
+/// #[derive(Default)]
+/// struct Maintenance(AtomicBool, Notify);
+///
+/// impl Maintenance {
+///     fn end(&self) {
+///         self.0.store(false, Ordering::SeqCst);
+///         self.1.notify_all();
+///     }
+/// }
+///
+/// impl Limiter for Maintenance {
+///     type Ticket = ();
+///
+///     fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+///         match self.0.load(Ordering::SeqCst) {
+///             true => Err(Refusal::new(Reason::Unavailable, "maintenance", demand.units(), Wait::Event)),
+///             false => Ok(()),
+///         }
+///     }
+///     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+///         demand.listen(&self.1);
+///         match self.0.load(Ordering::SeqCst) {
+///             true => ReadyAt::on_event("maintenance"),
+///             false => ReadyAt::NOW,
+///         }
+///     }
+///     fn cancel(&self, (): (), _: &ClockReading) {}
+///     fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
+///     fn forget(&self, (): ()) {}
+///     fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+/// }
+///
+/// let gate = Maintenance(AtomicBool::new(true), Notify::default());
+/// assert_eq!(gate.try_admit(1).unwrap_err().reason(), Reason::Unavailable);
+/// gate.end();
+/// assert!(gate.try_admit(1).is_ok());
+/// ```
 pub trait Limiter: Send + Sync {
     /// The memory of one admission, by which it is undone or finished.
     type Ticket: Ticket;
@@ -371,6 +426,15 @@ forward!(L, Arc<L>, |this, now| {
 });
 
 /// The verbs that every limiter has, and the ways to compose it.
+///
+/// ```
+/// # use tollgate::{Ask, LimiterExt, Quota, Semaphore, TokenBucket};
+/// let rate = TokenBucket::new(Quota::per_minute(2)).named("rate");
+/// let both = Semaphore::new(9).and(rate);
+/// let permits = [both.try_admit(1), both.try_admit(1)].map(Result::unwrap);
+/// assert_eq!(both.try_admit(1).unwrap_err().leg(), "rate");
+/// # drop(permits);
+/// ```
 pub trait LimiterExt: Limiter {
     /// Admits now, or refuses. Nothing waits. Dropping the permit finishes the work as [`Outcome::Ignored`].
     ///

@@ -13,6 +13,17 @@ use std::fmt;
 use std::time::Duration;
 
 /// The kinds of refusal.
+///
+/// ```
+/// # use tollgate::{LimiterExt, Quota, Reason, Semaphore, TokenBucket};
+/// let reason = |refused: tollgate::Refusal<'_>| refused.reason();
+/// assert_eq!(reason(Semaphore::new(0).try_admit(1).unwrap_err()), Reason::Saturated);
+/// let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
+/// assert!(bucket.try_admit(5).is_ok());
+/// assert_eq!(reason(bucket.try_admit(1).unwrap_err()), Reason::RateExceeded);
+/// assert_eq!(reason(bucket.try_admit(6).unwrap_err()), Reason::Oversized);
+/// assert!(Reason::Oversized.is_permanent() && !Reason::RateExceeded.is_permanent());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Reason {

@@ -10,6 +10,23 @@ use std::time::Duration;
 ///
 /// # Fairness
 /// After [`AGEING`] tasks that overtook waiting ones of lower priority, one of these starts. None starves.
+///
+/// ```
+/// # use std::sync::{Mutex, mpsc};
+/// # use tollgate::{WorkerPool, pool::Priority};
+/// let started = Mutex::new(Vec::new());
+/// let (go, waits) = mpsc::channel::<()>();
+/// WorkerPool::builder().workers(1).scope(|pool| {
+///     pool.execute(move || waits.recv().unwrap()).unwrap();
+///     for priority in [Priority::Low, Priority::Normal, Priority::High] {
+///         let started = &started;
+///         pool.priority(priority).execute(move || started.lock().unwrap().push(priority)).unwrap();
+///     }
+///     go.send(()).unwrap();
+/// })?;
+/// assert_eq!(started.into_inner().unwrap(), [Priority::High, Priority::Normal, Priority::Low]);
+/// # Ok::<(), tollgate::pool::PoolError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Priority {
     /// After all others.

@@ -2,6 +2,21 @@
 //! links are the queue's.
 
 /// The order in which waiters are granted. Classes are numbered from 0; a waiter is of class 0 unless it says otherwise.
+///
+/// ```
+/// # use tollgate::{ManualClock, Order, Semaphore};
+/// # use std::cell::RefCell;
+/// let order = Order::Priority { classes: 2, patience: 8 };
+/// let semaphore = Semaphore::builder(1).order(order).build()?;
+/// let (held, granted) = (semaphore.try_acquire(), RefCell::new(Vec::new()));
+/// let wait = async |class| {
+///     let _permit = semaphore.request(1).class(class).acquire().await;
+///     granted.borrow_mut().push(class);
+/// };
+/// ManualClock::new().run(async { futures::join!(wait(1), wait(0), async { drop(held) }) });
+/// assert_eq!(granted.into_inner(), [0, 1]);
+/// # Ok::<(), tollgate::SemaphoreError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Order {

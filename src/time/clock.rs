@@ -14,6 +14,16 @@ use std::time::Duration;
 ///
 /// Only the clock knows the length of a tick, so `Debug` prints ticks (nanoseconds on a manual clock).
 /// [`Clock::since_origin`] returns it as a readable duration.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::ManualClock;
+/// let clock = ManualClock::new();
+/// let start = clock.now();
+/// let deadline = clock.after(start, Duration::from_secs(2));
+/// assert!(start < deadline);
+/// assert_eq!(clock.between(start, deadline), Duration::from_secs(2));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 

@@ -100,6 +100,16 @@ impl Manual {
 /// A clock that is advanced by hand. Dereferences to the [`Clock`] that limiters are built on.
 ///
 /// One tick is one nanosecond; it starts at zero and ends after 584 years.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::ManualClock;
+/// let clock = ManualClock::new();
+/// clock.advance(Duration::from_secs(1));
+/// // A future that waits for time moves the clock to the next timer instead of sleeping.
+/// clock.run(clock.sleep(Duration::from_secs(3_600)));
+/// assert_eq!(clock.elapsed(), Duration::from_secs(3_601));
+/// ```
 #[derive(Clone, Debug)]
 pub struct ManualClock(Clock);
 

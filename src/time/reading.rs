@@ -4,6 +4,17 @@ use super::{Clock, Instant};
 use std::cell::Cell;
 
 /// One reading of a clock, shared by all legs of one decision, settlement or end. The first leg that asks has its clock read.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::{ClockReading, ManualClock};
+/// let clock = ManualClock::new();
+/// let reading = ClockReading::new();
+/// let first = reading.now(&clock);
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(reading.now(&clock), first);
+/// assert!(ClockReading::new().now(&clock) > first);
+/// ```
 #[derive(Debug)]
 pub struct ClockReading {
     reading: Cell<Option<(usize, Instant)>>,
