@@ -1976,7 +1976,7 @@ macro_rules! table {
 
 table! {
     wakers_of_a_semaphore_may_panic: semaphores in [
-        "semaphore/acquire.rs", "semaphore/atomic.rs", "sync/wake.rs"
+        "semaphore/acquire.rs", "semaphore/atomic.rs", "semaphore/atomic/watchers.rs", "sync/wake.rs"
     ];
     blocked_threads_survive_the_panics_of_others: blocking in ["policy/waiter.rs"];
     wakers_of_timers_may_panic: timers in ["time/manual.rs", "time/sleep.rs"];
