@@ -37,7 +37,7 @@
 //! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
-//! | share permits, rates and windows among machines | `remote::Remote` | `remote`, `redis`, `consul`, `zookeeper`, `etcd` |
+//! | share permits, rates and windows among machines | `remote::Remote`, and a store of the crate `tollgate-stores` | `remote` |
 //! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
 //!
 //! ```
@@ -86,10 +86,6 @@
 //! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
 //! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
-//! | `redis` | no | `remote`, and `remote::Redis`, and with it redis 1 |
-//! | `consul` | no | `remote`, and `remote::Consul`, with a client of HTTP of its own on hyper 1 |
-//! | `etcd` | no | `remote`, and `remote::Etcd`, with the same |
-//! | `zookeeper` | no | `remote`, and `remote::Zookeeper`, with zookeeper-client 0.11 |
 //!
 //! How to move from tokio's semaphore, other rate limiters and other pools, and which of ours to take: the [`guide`].
 //!

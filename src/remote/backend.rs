@@ -42,12 +42,15 @@ impl Rule {
     /// process that was set up with another rule uses the changed one.
     pub const REMEMBERED: Duration = Duration::from_secs(86_400);
 
-    pub(super) const PERMITS: &str = "permits";
-    pub(super) const RATE: &str = "rate";
-    pub(super) const WINDOW: &str = "window";
+    /// The [kind](Self::kind) of permits.
+    pub const PERMITS: &str = "permits";
+    /// The kind of a rate.
+    pub const RATE: &str = "rate";
+    /// The kind of a window.
+    pub const WINDOW: &str = "window";
 
-    /// The kind of the limiter. Limiters of one key and different kinds share nothing.
-    pub(super) fn kind(&self) -> &'static str {
+    /// The kind of the limiter. Limiters of one key and different kinds share nothing: see [`Key::of_kind`].
+    pub fn kind(&self) -> &'static str {
         match self {
             Self::Permits { .. } => Self::PERMITS,
             Self::Rate { .. } => Self::RATE,

@@ -36,8 +36,8 @@ impl Key {
         Ok(Self(name))
     }
 
-    /// The name under which a store keeps the limiter of this kind. It differs from that of other kinds.
-    pub(super) fn of(&self, kind: &str) -> Self {
+    /// The name under which a store keeps the limiter of this [kind](super::Rule::kind). It differs from that of other kinds.
+    pub fn of_kind(&self, kind: &str) -> Self {
         Self(format!("{self}.{kind}").into())
     }
 

@@ -92,7 +92,7 @@ impl Memory {
 
     fn sync_now(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
         let now = self.now();
-        let kept = key.of(rule.kind());
+        let kept = key.of_kind(rule.kind());
         let (reply, wakers) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -145,7 +145,7 @@ impl Backend for Memory {
 
     fn notification(&self, key: &Key, session: Session) -> Notification {
         let state = self.state.lock();
-        let model = state.models.get(&key.of(Rule::PERMITS));
+        let model = state.models.get(&key.of_kind(Rule::PERMITS));
         model.map_or(Notification::Sync, |model| model.notification(session))
     }
 

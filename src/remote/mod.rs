@@ -7,7 +7,8 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | the constructors |
-//! | [`Backend`] | a store: [`Memory`], the reference, or `Redis` (feature `redis`), `Consul` and `ConsulSlots` (feature `consul`), `Zookeeper` (feature `zookeeper`), or `Etcd` (feature `etcd`) |
+//! | [`Backend`] | a store: [`Memory`], the reference, or `Redis`, `Consul`, `ConsulSlots`, `Zookeeper` or `Etcd` of the crate `tollgate-stores` |
+//! | [`model`] | the counting, for authors of stores |
 //! | [`Prefetch`] | several units fetched at a time, and spent at the speed of a local limiter |
 //! | [`OnUnavailable`] | the behaviour while the store cannot be reached |
 //! | [`Fence`], [`FenceGuard`] | a token that grows with each grant, and the check of a resource |
@@ -41,69 +42,31 @@ mod backend;
 mod builder;
 mod client;
 mod config;
-#[cfg(feature = "consul")]
-mod consul;
 mod driver;
 mod error;
-#[cfg(feature = "etcd")]
-mod etcd;
 mod fence;
-#[cfg(any(feature = "consul", feature = "etcd"))]
-#[allow(dead_code, reason = "not every store needs all of it")]
-mod http;
 mod key;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-mod kv;
 mod limiter;
 mod lost;
 mod memory;
-mod model;
+pub mod model;
 mod permit;
-#[cfg(any(feature = "etcd", feature = "zookeeper"))]
-mod queue;
 mod random;
-#[cfg(feature = "redis")]
-mod redis;
 mod settings;
 mod shared;
 mod stats;
-#[cfg(feature = "remote-tls")]
-mod tls;
-#[cfg(feature = "zookeeper")]
-mod zookeeper;
 
 pub use acquire::Acquire;
 pub use backend::{Backend, Grant, Notification, Request, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
 pub use builder::RemoteBuilder;
 pub use client::RemoteTicket;
 pub use config::{MAX_UNITS, OnUnavailable, Prefetch};
-#[cfg(all(feature = "consul", feature = "policy-file"))]
-#[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]
-pub use consul::ConsulPolicy;
-#[cfg(feature = "consul")]
-#[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
-pub use consul::{Consul, ConsulOptions, ConsulSlots};
 pub use driver::Driver;
 pub use error::RemoteError;
-#[cfg(all(feature = "etcd", feature = "policy-file"))]
-#[cfg_attr(docsrs, doc(cfg(all(feature = "etcd", feature = "policy-file"))))]
-pub use etcd::EtcdPolicy;
-#[cfg(feature = "etcd")]
-#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
-pub use etcd::{Etcd, EtcdOptions};
 pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
 pub use limiter::Remote;
 pub use lost::Lost;
 pub use memory::Memory;
 pub use permit::{OwnedRemotePermit, RemotePermit};
-#[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use redis::{Redis, RedisOptions};
 pub use stats::RemoteStats;
-#[cfg(feature = "remote-tls")]
-#[cfg_attr(docsrs, doc(cfg(feature = "remote-tls")))]
-pub use tls::Tls;
-#[cfg(feature = "zookeeper")]
-#[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
-pub use zookeeper::{Zookeeper, ZookeeperOptions};

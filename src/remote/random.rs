@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Draws a number from the operating system, and mixes it with the process id. A forked process has the memory of its parent,
 /// with the keys of the standard hasher, and still draws another number.
-pub(super) fn number() -> u64 {
+pub fn number() -> u64 {
     mixed(&RandomState::new(), getrandom::u64().ok(), std::process::id())
 }
 

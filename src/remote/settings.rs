@@ -15,12 +15,6 @@ pub(super) fn check(what: &'static str, given: Duration, allowed: (Duration, Dur
     Ok(())
 }
 
-/// Checks how long a store may take to answer a call: 1 ms to a minute.
-#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
-pub(super) fn check_time_out(given: Duration) -> Result<(), RemoteError> {
-    check("time-out", given, (Duration::from_millis(1), Duration::from_secs(60)))
-}
-
 /// The current runtime.
 pub(super) fn runtime() -> Result<Handle, RemoteError> {
     Handle::try_current().map_err(|_| RemoteError::NoRuntime)

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate::Quota;
-use tollgate::remote::{Key, Prefetch, Redis, Remote, RemoteBuilder};
+use tollgate::remote::{Key, Prefetch, Remote, RemoteBuilder};
+use tollgate_stores::Redis;
 
 const CALLERS: usize = 64;
 const SPAN: Duration = Duration::from_secs(2);

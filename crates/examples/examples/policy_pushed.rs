@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tollgate::Clock;
 use tollgate::policy::source::{PolicyEvent, PolicySource};
 use tollgate::policy::spec::PolicySpec;
-use tollgate::remote::{Consul, Etcd};
+use tollgate_stores::{Consul, Etcd};
 
 const KEY: &str = "gate/policy.toml";
 

@@ -59,20 +59,20 @@ fn run() -> Result<(), Failure> {
                 show(ttl, || Ok(Arc::clone(&store))).await
             }
             #[cfg(feature = "redis")]
-            "redis" => show(ttl, || Ok(tollgate::remote::Redis::options(&*address).connect()?)).await,
+            "redis" => show(ttl, || Ok(tollgate_stores::Redis::options(&*address).connect()?)).await,
             #[cfg(feature = "consul")]
-            "consul-holders" => show(ttl, || Ok(tollgate::remote::Consul::options(&*address).connect()?)).await,
+            "consul-holders" => show(ttl, || Ok(tollgate_stores::Consul::options(&*address).connect()?)).await,
             #[cfg(feature = "consul")]
             "consul-slots" => {
                 show(ttl, || {
-                    Ok(tollgate::remote::Consul::options(&*address).connect()?.slots())
+                    Ok(tollgate_stores::Consul::options(&*address).connect()?.slots())
                 })
                 .await
             }
             #[cfg(feature = "zookeeper")]
-            "zookeeper" => show(ttl, || Ok(tollgate::remote::Zookeeper::options(&*address).connect()?)).await,
+            "zookeeper" => show(ttl, || Ok(tollgate_stores::Zookeeper::options(&*address).connect()?)).await,
             #[cfg(feature = "etcd")]
-            "etcd" => show(ttl, || Ok(tollgate::remote::Etcd::options(&*address).connect()?)).await,
+            "etcd" => show(ttl, || Ok(tollgate_stores::Etcd::options(&*address).connect()?)).await,
             _ => Err(format!("the backend {backend} is unknown, or its feature is not compiled in").into()),
         }
     })

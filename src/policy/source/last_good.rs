@@ -4,9 +4,22 @@ use crate::policy::file::{Format, PolicyFileError};
 use crate::policy::spec::PolicySpec;
 use std::path::Path;
 
-/// The latest content, and the latest one that was a valid policy.
+/// The latest content under a key, and the latest one that was a valid policy: for a [`PolicySource`](super::PolicySource) that
+/// reads a store.
+///
+/// ```
+/// use tollgate::policy::source::LastGood;
+///
+/// let good = b"[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 2\n".to_vec();
+/// let (spec, mut last_good) = LastGood::first("gate/policy.toml", Some(good.clone()))?;
+/// assert_eq!(spec.legs().len(), 1);
+/// assert!(last_good.see(None).unwrap().is_err(), "the key was deleted");
+/// assert!(last_good.see(None).is_none(), "which is reported once");
+/// assert!(last_good.see(Some(good)).is_none(), "that version is in force still");
+/// # Ok::<(), tollgate::policy::file::PolicyFileError>(())
+/// ```
 #[derive(Debug)]
-pub(crate) struct LastGood {
+pub struct LastGood {
     key: Box<str>,
     format: Format,
     given: Option<Vec<u8>>,
@@ -15,7 +28,10 @@ pub(crate) struct LastGood {
 
 impl LastGood {
     /// The first version under `key`, whose name ends in `.toml` or `.json`; `None` when there is no such key.
-    pub(crate) fn first(key: &str, content: Option<Vec<u8>>) -> Result<(PolicySpec, Self), PolicyFileError> {
+    ///
+    /// # Errors
+    /// [`PolicyFileError`] when there is no such key, its name ends otherwise, or its content is no policy.
+    pub fn first(key: &str, content: Option<Vec<u8>>) -> Result<(PolicySpec, Self), PolicyFileError> {
         let of_key = |error: PolicyFileError| error.of_file(Path::new(key));
         let format = Format::of_path(Path::new(key));
         let format = format.ok_or_else(|| {
@@ -34,12 +50,13 @@ impl LastGood {
         Ok((spec, last_good))
     }
 
-    pub(crate) fn key(&self) -> &str {
+    /// The key.
+    pub fn key(&self) -> &str {
         &self.key
     }
 
     /// The version of a new `content`, or why it is none; each once.
-    pub(crate) fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<PolicySpec, PolicyFileError>> {
+    pub fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<PolicySpec, PolicyFileError>> {
         if content == self.given {
             return None;
         }

@@ -5,20 +5,22 @@
 //! | [`PolicySource`] | a stream of versions: implement it for your own store |
 //! | [`Versions`], [`VersionSender`] | versions that this program hands in |
 //! | `FileSource` | a file that is looked at, or watched; features `policy-file`, `policy-watch` |
-//! | `remote::ConsulPolicy` | a key of Consul's; features `policy-file` and `consul` |
+//! | `LastGood` | what a source of your own needs to keep of a key or file; feature `policy-file` |
+//! | `ConsulPolicy`, `EtcdPolicy` of the crate `tollgate-stores` | a key of Consul's or etcd's |
 //! | [`Policy::follow`](crate::Policy::follow) | puts each version in force, and reports the result |
 
 #[cfg(feature = "policy-file")]
 mod file;
-#[cfg(all(feature = "policy-file", any(feature = "consul", feature = "etcd")))]
+#[cfg(feature = "policy-file")]
 mod last_good;
 mod versions;
 
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub use file::{FileSource, Look};
-#[cfg(all(feature = "policy-file", any(feature = "consul", feature = "etcd")))]
-pub(crate) use last_good::LastGood;
+#[cfg(feature = "policy-file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
+pub use last_good::LastGood;
 pub use versions::{VersionSender, Versions};
 
 use super::reload::{Applied, Changes, ReloadableLegs};

@@ -6,44 +6,44 @@
 
 use crate::rate::Quota;
 
-/// The parameters of a bucket.
+/// The parameters of a bucket in whole numbers. Tokens come [`gain`](Self::gain) to [`price`](Self::price) microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fill {
+pub struct Fill {
     /// What a token adds to the level.
-    pub(crate) price: u64,
+    pub price: u64,
     /// What a microsecond takes off it.
-    pub(crate) gain: u64,
+    pub gain: u64,
     /// The level up to which tokens are granted.
-    pub(crate) brim: u64,
+    pub brim: u64,
 }
 
-/// The bound of exact doubles, with a margin for one addition.
-pub(crate) const EXACT: u64 = 1 << 52;
-
 impl Fill {
-    /// Returns `None` when the numbers do not fit, or stores do not count this kind of quota.
-    pub(crate) fn of(quota: &Quota) -> Option<Self> {
+    /// The bound of exact doubles, with a margin for one addition. Parameters are below an eighth of it, and a level is half of it
+    /// at most.
+    pub const EXACT: u64 = 1 << 52;
+
+    /// The parameters of a quota. `None` when the numbers do not fit, or stores do not count this kind of quota.
+    pub fn of(quota: &Quota) -> Option<Self> {
         if quota.is_zero() || quota.is_unlimited() || quota.is_by_interval() {
             return None;
         }
         let (count, nanos) = (u128::from(quota.count()) * 1_000, quota.period().as_nanos());
         let common = gcd(count, nanos);
         // Leaves a margin for future reservations, and for debt.
-        let bounded = |number: u128| u64::try_from(number).ok().filter(|&number| number < EXACT / 8);
+        let bounded = |number: u128| u64::try_from(number).ok().filter(|&number| number < Fill::EXACT / 8);
         let (gain, price) = (bounded(count / common)?, bounded(nanos / common)?);
         let brim = bounded(u128::from(price) * u128::from(quota.burst_size()))?;
         Some(Self { price, gain, brim })
     }
 
-    /// The quota with this fill.
-    #[cfg(any(feature = "redis", feature = "consul", feature = "etcd", feature = "zookeeper"))]
-    pub(crate) fn quota(&self) -> Option<Quota> {
+    /// The quota with these parameters.
+    pub fn quota(&self) -> Option<Quota> {
         let quota = Quota::new(self.gain, std::time::Duration::from_micros(self.price)).ok()?;
         quota.with_burst(self.burst()).ok()
     }
 
     /// The burst, in tokens.
-    pub(crate) fn burst(&self) -> u64 {
+    pub fn burst(&self) -> u64 {
         self.brim / self.price
     }
 }
@@ -54,7 +54,7 @@ fn gcd(a: u128, b: u128) -> u128 {
 
 /// The state of a bucket.
 #[derive(Debug)]
-pub(crate) struct Bucket {
+pub(super) struct Bucket {
     pub(super) level: u64,
     at: u64,
 }
@@ -79,7 +79,7 @@ impl Bucket {
     /// Converts the level to the price of another quota: taken tokens stay taken.
     pub(super) fn convert(&mut self, old: &Fill, new: &Fill) {
         let level = (u128::from(self.level) * u128::from(new.price)).div_ceil(old.price.into());
-        self.level = level.min(u128::from(EXACT / 2)) as u64;
+        self.level = level.min(u128::from(Fill::EXACT / 2)) as u64;
     }
 
     pub(super) fn free(&self, fill: &Fill) -> u64 {
@@ -89,14 +89,14 @@ impl Bucket {
     /// Takes `n`, into debt if need be, as deep as whole numbers go.
     pub(super) fn take(&mut self, fill: &Fill, n: u64) {
         let level = self.level.saturating_add(n.saturating_mul(fill.price));
-        self.level = level.min(EXACT / 2);
+        self.level = level.min(Fill::EXACT / 2);
     }
 
     /// Takes `n` tokens of the future, and returns in how many microseconds they will have come. Returns `None`, and takes
     /// nothing, when that is too far away, or never.
     pub(super) fn reserve(&mut self, fill: &Fill, n: u64) -> Option<u64> {
         let level = self.level.checked_add(n.checked_mul(fill.price)?)?;
-        if n > fill.burst() || level > EXACT / 2 {
+        if n > fill.burst() || level > Fill::EXACT / 2 {
             return None;
         }
         self.level = level;

@@ -1,35 +1,27 @@
-//! The state of one key as pure state machines: the reference for every backend, and, for stores of plain values, a document.
-//! Time is microseconds of the store's clock.
+//! The state of one key as pure state machines: the reference for every store, and, for stores of plain values, the
+//! counting itself. Only authors of a [`Backend`](super::Backend) need it.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`Permits`], [`PermitsState`] | sessions with their units, and one queue |
+//! | [`Rates`], [`RatesState`] | a token bucket, or a window with its queue |
+//! | [`Fill`], [`segment`] | a bucket and a window in whole numbers, for stores that count by themselves |
+//! | [`random_number`] | for names that no other process may draw |
+//!
+//! A store of plain values reads the state under the key, restores the model, carries out the sync, and writes the state if
+//! the value is still the one that was read. [`Memory`](super::Memory) keeps the models as they are.
+//!
+//! Time is microseconds of the store's clock, and only has to grow.
 
 mod bucket;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-mod observer;
 mod permits;
-#[cfg(feature = "consul")]
-#[allow(dead_code, reason = "not every store needs all of it")]
-mod permits_document;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-mod rate_document;
 mod rates;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-mod store_clock;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-mod transaction;
 
 use super::backend::{Notification, Rule, Session, SyncReply, SyncRequest};
-pub(crate) use bucket::Fill;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-pub(crate) use observer::Observer;
-pub(crate) use permits::Permits;
-#[cfg(feature = "consul")]
-pub(crate) use permits_document::PermitsDocument;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-pub(crate) use rate_document::RateDocument;
-pub(crate) use rates::{Kind as Meter, Rates};
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-pub(crate) use store_clock::{Clock, Time};
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-pub(crate) use transaction::{DocumentChange, Mismatch, Transaction, fresh_in, transact};
+pub use super::random::number as random_number;
+pub use bucket::Fill;
+pub use permits::{Held, Permits, PermitsState, Queued};
+pub use rates::{Meter, Place, Rates, RatesState, Taker, segment};
 
 /// The state of one key.
 #[derive(Debug)]
@@ -40,9 +32,11 @@ pub(crate) enum Model {
 
 /// The outcome of a sync: the reply, and the sessions to be notified.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
-    pub(crate) reply: SyncReply,
-    pub(crate) notify: Vec<Session>,
+pub struct Outcome {
+    /// The reply.
+    pub reply: SyncReply,
+    /// The sessions to be notified.
+    pub notify: Vec<Session>,
 }
 
 impl Model {
@@ -108,6 +102,6 @@ fn next_token(last: u64, now: u64) -> u64 {
 }
 
 /// Whole microseconds, rounded up.
-pub(crate) fn micros(time: std::time::Duration) -> u64 {
+pub fn micros(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

@@ -134,21 +134,21 @@ fn processes_in(folder: &Path, backend: &str, address: &str, seconds: u64) -> Re
 async fn worker_at(backend: &str, address: &str, time: Duration) -> Result<Vec<Admission>, Failure> {
     match backend {
         #[cfg(feature = "redis")]
-        "redis" => serve(shared(&tollgate::remote::Redis::options(address).connect()?)?, time).await,
+        "redis" => serve(shared(&tollgate_stores::Redis::options(address).connect()?)?, time).await,
         #[cfg(feature = "consul")]
-        "consul-holders" => serve(shared(&tollgate::remote::Consul::options(address).connect()?)?, time).await,
+        "consul-holders" => serve(shared(&tollgate_stores::Consul::options(address).connect()?)?, time).await,
         #[cfg(feature = "consul")]
         "consul-slots" => {
             serve(
-                shared(&tollgate::remote::Consul::options(address).connect()?.slots())?,
+                shared(&tollgate_stores::Consul::options(address).connect()?.slots())?,
                 time,
             )
             .await
         }
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => serve(shared(&tollgate::remote::Zookeeper::options(address).connect()?)?, time).await,
+        "zookeeper" => serve(shared(&tollgate_stores::Zookeeper::options(address).connect()?)?, time).await,
         #[cfg(feature = "etcd")]
-        "etcd" => serve(shared(&tollgate::remote::Etcd::options(address).connect()?)?, time).await,
+        "etcd" => serve(shared(&tollgate_stores::Etcd::options(address).connect()?)?, time).await,
         _ => {
             let _ = (address, time);
             Err(format!("the backend {backend} is unknown, or its feature is not compiled in").into())

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use tollgate::remote::{Backend, StoreError, Tls};
+use tollgate::remote::{Backend, StoreError};
+use tollgate_stores::Tls;
 
 /// A certificate authority. Peers with its root trust the certificates that it signs.
 pub(crate) struct Authority {

@@ -9,7 +9,8 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Redis, Remote, RemoteBuilder, Rule};
+use tollgate::remote::{Remote, RemoteBuilder, Rule};
+use tollgate_stores::Redis;
 
 fn spawn(builder: RemoteBuilder) -> Remote<Redis> {
     builder.ttl(LONG).spawn(store()).expect("settings that can be")

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Key, Redis, RedisOptions, Remote, RemoteError, Rule, StoreError};
+use tollgate::remote::{Key, Remote, RemoteError, Rule, StoreError};
+use tollgate_stores::{Redis, RedisOptions};
 
 /// How long a server that was just started, or was given a slot, is waited for.
 const TTL: Duration = Duration::from_secs(3);

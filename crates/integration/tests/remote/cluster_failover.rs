@@ -5,7 +5,8 @@ use crate::redis::tell;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use tollgate::remote::{Key, OwnedRemotePermit, Redis, Remote};
+use tollgate::remote::{Key, OwnedRemotePermit, Remote};
+use tollgate_stores::Redis;
 
 const TTL: Duration = Duration::from_secs(1);
 /// A bound for failures only: everything takes far less.

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tollgate::remote::{Consul, Remote, RemoteError, StoreError};
+use tollgate::remote::{Remote, RemoteError, StoreError};
+use tollgate_stores::Consul;
 
 /// A server that allows nothing without a token.
 #[derive(Clone)]

@@ -3,7 +3,7 @@
 use crate::consul::Consul as Program;
 use crate::consul_store::Kind;
 use crate::minute::{contender, minute};
-use tollgate::remote::{Consul, ConsulSlots};
+use tollgate_stores::{Consul, ConsulSlots};
 
 #[test]
 #[ignore = "a process of the rig"]

@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 use tollgate::Clock;
 use tollgate::policy::file::PolicyFileError;
 use tollgate::policy::source::PolicyEvent;
-use tollgate::remote::{Consul, StoreError};
+use tollgate::remote::StoreError;
+use tollgate_stores::Consul;
 
 fn text(limit: &str) -> String {
     format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")

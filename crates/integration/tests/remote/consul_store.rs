@@ -3,7 +3,8 @@
 use crate::store::key;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tollgate::remote::{Backend, Consul, ConsulSlots, Key};
+use tollgate::remote::{Backend, Key};
+use tollgate_stores::{Consul, ConsulSlots};
 
 /// No test depends on how long a server takes to answer.
 const PATIENCE: Duration = Duration::from_secs(60);

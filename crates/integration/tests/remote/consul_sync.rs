@@ -6,7 +6,8 @@ use crate::consul_store::{GONE, Kind, SHORT, keys, server, store};
 use crate::raw_session::{LONG, RawSession};
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
-use tollgate::remote::{Backend, Consul, Rule, StoreError};
+use tollgate::remote::{Backend, Rule, StoreError};
+use tollgate_stores::Consul;
 
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
@@ -26,10 +27,10 @@ async fn until_granted<B: Backend>(raw_session: &mut RawSession<'_, B>) -> tollg
 macro_rules! both {
     ($($(#[$meta:meta])* $name:ident)*) => {
         mod holders {
-            $($(#[$meta])* #[tokio::test] async fn $name() { super::$name::<tollgate::remote::Consul>().await; })*
+            $($(#[$meta])* #[tokio::test] async fn $name() { super::$name::<tollgate_stores::Consul>().await; })*
         }
         mod slots {
-            $($(#[$meta])* #[tokio::test] async fn $name() { super::$name::<tollgate::remote::ConsulSlots>().await; })*
+            $($(#[$meta])* #[tokio::test] async fn $name() { super::$name::<tollgate_stores::ConsulSlots>().await; })*
         }
     };
 }

@@ -6,7 +6,8 @@ use crate::raw_session::PATIENCE;
 use crate::rig::server::{Server, Store};
 use std::path::Path;
 use std::process::Command;
-use tollgate::remote::{Consul, RemoteError, Tls};
+use tollgate::remote::RemoteError;
+use tollgate_stores::{Consul, Tls};
 
 /// For clients with a certificate of the authority.
 fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {

@@ -9,7 +9,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tollgate::Reason;
-use tollgate::remote::{Consul, ConsulSlots, Key, Remote, Rule};
+use tollgate::remote::{Key, Remote, Rule};
+use tollgate_stores::{Consul, ConsulSlots};
 
 const LIMIT: u64 = 4;
 

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Redis, Remote, Rule, StoreError};
+use tollgate::remote::{Remote, Rule, StoreError};
+use tollgate_stores::Redis;
 
 const TTL: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(60);

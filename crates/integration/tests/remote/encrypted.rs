@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tollgate::Quota;
-use tollgate::remote::{Redis, Remote, RemoteError, Rule, StoreError, Tls};
+use tollgate::remote::{Remote, RemoteError, Rule, StoreError};
+use tollgate_stores::{Redis, Tls};
 
 /// For clients with a certificate of the authority.
 fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {

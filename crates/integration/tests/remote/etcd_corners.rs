@@ -10,7 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tollgate::policy::source::PolicySource;
-use tollgate::remote::{Backend, Etcd, Key, Remote, Rule};
+use tollgate::remote::{Backend, Key, Remote, Rule};
+use tollgate_stores::Etcd;
 
 const RULE: Rule = Rule::Permits { limit: 8 };
 

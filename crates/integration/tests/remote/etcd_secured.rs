@@ -10,7 +10,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
-use tollgate::remote::{Etcd, EtcdOptions, Remote, RemoteError, Rule, StoreError};
+use tollgate::remote::{Remote, RemoteError, Rule, StoreError};
+use tollgate_stores::{Etcd, EtcdOptions};
 
 /// A server that is ready also if it requires credentials.
 #[derive(Clone)]

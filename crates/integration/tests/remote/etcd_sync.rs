@@ -14,7 +14,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tollgate::Reason;
-use tollgate::remote::{Backend, Etcd, Key, Remote, RemoteError, Rule, StoreError};
+use tollgate::remote::{Backend, Key, Remote, RemoteError, Rule, StoreError};
+use tollgate_stores::Etcd;
 
 mod steps {
     crate::queued::lined!(super::store());
@@ -339,7 +340,7 @@ mod pushed {
     use std::time::Duration;
     use tollgate::policy::source::{PolicySource, SourceError};
     use tollgate::policy::spec::{LegRule, PolicySpec};
-    use tollgate::remote::EtcdPolicy;
+    use tollgate_stores::EtcdPolicy;
 
     fn text(limit: usize) -> String {
         format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")

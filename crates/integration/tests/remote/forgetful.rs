@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Key, OwnedRemotePermit, Redis, Remote, Rule, StoreError};
+use tollgate::remote::{Key, OwnedRemotePermit, Remote, Rule, StoreError};
+use tollgate_stores::Redis;
 
 /// Long enough for a few syncs, and over soon.
 const BRIEF: Duration = Duration::from_secs(2);

@@ -56,14 +56,14 @@ mod redis {
 mod slots {
     #[tokio::test]
     async fn limiters_of_one_name_and_different_kinds_are_independent() {
-        let (store, key) = crate::consul_store::store::<tollgate::remote::ConsulSlots>();
+        let (store, key) = crate::consul_store::store::<tollgate_stores::ConsulSlots>();
         super::are_independent(&store, &key).await;
     }
 
     #[tokio::test]
     async fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
         use crate::change::changes;
-        let (store, key) = crate::consul_store::store::<tollgate::remote::ConsulSlots>();
+        let (store, key) = crate::consul_store::store::<tollgate_stores::ConsulSlots>();
         let make = |builder: tollgate::remote::RemoteBuilder| builder.ttl(super::LONG).spawn(store.clone()).unwrap();
         let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&key, make);
         tokio::time::timeout(super::LONG / 6, changed)

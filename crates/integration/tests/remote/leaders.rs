@@ -169,7 +169,7 @@ mod zookeeper {
     use std::net::SocketAddr;
     use std::path::Path;
     use std::process::Command;
-    use tollgate::remote::Zookeeper;
+    use tollgate_stores::Zookeeper;
 
     struct Server;
 
@@ -221,7 +221,7 @@ mod consul {
     use std::net::SocketAddr;
     use std::path::Path;
     use std::process::Command;
-    use tollgate::remote::{Consul, ConsulSlots};
+    use tollgate_stores::{Consul, ConsulSlots};
 
     struct Server;
 

@@ -11,10 +11,10 @@ mod redis {
     crate::rate_sync::rated!(crate::store::store());
 }
 mod consul {
-    crate::rate_sync::rated!(crate::consul_store::store::<tollgate::remote::Consul>().0);
+    crate::rate_sync::rated!(crate::consul_store::store::<tollgate_stores::Consul>().0);
 }
 mod consul_slots {
-    crate::rate_sync::rated!(crate::consul_store::store::<tollgate::remote::ConsulSlots>().0);
+    crate::rate_sync::rated!(crate::consul_store::store::<tollgate_stores::ConsulSlots>().0);
 }
 mod etcd {
     crate::rate_sync::rated!(crate::etcd_sync::store());

@@ -30,7 +30,8 @@ pub(crate) trait Place {
 }
 
 mod consul {
-    use tollgate::remote::{Consul, Key};
+    use tollgate::remote::Key;
+    use tollgate_stores::Consul;
     pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Consul;
@@ -48,7 +49,8 @@ mod consul {
 }
 
 pub(crate) mod etcd {
-    use tollgate::remote::{Etcd, Key};
+    use tollgate::remote::Key;
+    use tollgate_stores::Etcd;
     pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Etcd;
@@ -66,7 +68,8 @@ pub(crate) mod etcd {
 }
 
 pub(crate) mod zookeeper {
-    use tollgate::remote::{Key, Zookeeper};
+    use tollgate::remote::Key;
+    use tollgate_stores::Zookeeper;
     pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Zookeeper;

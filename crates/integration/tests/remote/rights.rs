@@ -6,7 +6,8 @@ use crate::rig::server::Server;
 use crate::store::{key, own};
 use std::time::Duration;
 use tollgate::Quota;
-use tollgate::remote::{Backend, Redis, Rule, StoreError};
+use tollgate::remote::{Backend, Rule, StoreError};
+use tollgate_stores::Redis;
 
 const PERMITS: Rule = Rule::Permits { limit: 2 };
 

@@ -6,7 +6,8 @@ use crate::rig::server::Server;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate::remote::{Key, Redis, Rule};
+use tollgate::remote::{Key, Rule};
+use tollgate_stores::Redis;
 
 /// No test depends on how long a server takes to answer.
 const PATIENCE: Duration = Duration::from_secs(60);

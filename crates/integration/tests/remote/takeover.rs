@@ -6,7 +6,8 @@ use crate::rig::proxy::{Mode, Proxy};
 use crate::rig::server::Server;
 use crate::store::{at, own};
 use std::time::Duration;
-use tollgate::remote::{Backend, Key, Notification, Redis, Rule};
+use tollgate::remote::{Backend, Key, Notification, Rule};
+use tollgate_stores::Redis;
 
 /// Long enough for a few syncs, and over soon.
 const BRIEF: Duration = Duration::from_secs(2);

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::time::sleep;
-use tollgate::remote::{Key, Redis, Remote, Rule};
+use tollgate::remote::{Key, Remote, Rule};
 use tollgate::{Ask, Policy, Reason};
+use tollgate_stores::Redis;
 
 const LIMIT: u64 = 4;
 

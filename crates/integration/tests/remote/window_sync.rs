@@ -9,7 +9,7 @@ mod redis {
     crate::window_sync::lines!(crate::store::store());
 }
 mod consul {
-    crate::window_sync::lines!(crate::consul_store::store::<tollgate::remote::Consul>().0);
+    crate::window_sync::lines!(crate::consul_store::store::<tollgate_stores::Consul>().0);
 }
 mod etcd {
     crate::window_sync::lines!(crate::etcd_sync::store());

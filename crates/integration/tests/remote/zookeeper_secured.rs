@@ -6,7 +6,8 @@ use crate::store::key;
 use crate::zookeeper::{Zookeeper as Program, children};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tollgate::remote::{Key, Remote, RemoteError, StoreError, Zookeeper, ZookeeperOptions};
+use tollgate::remote::{Key, Remote, RemoteError, StoreError};
+use tollgate_stores::{Zookeeper, ZookeeperOptions};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 /// In the form of access control lists, with the password `secret`.
@@ -116,7 +117,7 @@ mod encrypted {
     use crate::certificates::{Authority, Encrypted, Guard, Identity, is_reached_with_certificates};
     use std::path::Path;
     use std::process::Command;
-    use tollgate::remote::Tls;
+    use tollgate_stores::Tls;
 
     /// For clients with a certificate of the authority.
     fn command(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {

@@ -11,7 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Reason;
-use tollgate::remote::{Backend, Key, Remote, RemoteError, Rule, StoreError, Zookeeper};
+use tollgate::remote::{Backend, Key, Remote, RemoteError, Rule, StoreError};
+use tollgate_stores::Zookeeper;
 use zookeeper_client::{Acls, Client, CreateMode};
 
 mod steps {

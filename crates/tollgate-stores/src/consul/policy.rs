@@ -1,0 +1,137 @@
+//! A policy under a key of Consul's, put in force while programs run.
+
+use super::Consul;
+use super::api::{Api, Entry};
+use std::fmt;
+use std::time::Duration;
+use tollgate::policy::source::{LastGood, PolicySource, SourceError};
+use tollgate::policy::spec::PolicySpec;
+use tollgate::remote::StoreError;
+
+/// The versions of a policy under a key of Consul's: a [`PolicySource`].
+///
+/// One request waits until the key has changed. An invalid version is an error with line and column, and so are a deleted key
+/// and an unavailable store, each once: the version in force stays.
+///
+/// ```no_run
+/// # use tollgate_stores::Consul;
+/// # use tollgate::Clock;
+/// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
+/// let (spec, source) = consul.policy("gate/policy.toml").await?;
+/// let policy = spec.build(&Clock::real())?;
+/// let followed = policy.clone();
+/// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
+/// # Ok(())
+/// # }
+/// ```
+pub struct ConsulPolicy {
+    api: Api,
+    kept: LastGood,
+    /// The number of the last answer.
+    index: u64,
+    /// There is no such key: the store answers to a write of any key.
+    missing: bool,
+    /// The number of failures in a row.
+    failures: u32,
+}
+
+/// The store answers after this time without a change.
+const WAIT: Duration = Duration::from_secs(60);
+/// The first and the longest pause before an unavailable store is asked again.
+const RETRIES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+
+impl Consul {
+    /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
+    /// [prefix](super::ConsulOptions::prefix) is for limiters.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the store does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is
+    /// no policy under the key.
+    pub async fn policy(&self, key: &str) -> Result<(PolicySpec, ConsulPolicy), SourceError> {
+        let api = self.0.api.clone();
+        let (entries, index) = api.changed(key, false, 0, WAIT).await?;
+        let (spec, kept) = LastGood::first(key, content(entries))?;
+        let source = ConsulPolicy {
+            api,
+            kept,
+            index,
+            missing: false,
+            failures: 0,
+        };
+        Ok((spec, source))
+    }
+}
+
+fn content(mut entries: Vec<Entry>) -> Option<Vec<u8>> {
+    entries.pop().map(|entry| entry.value)
+}
+
+impl ConsulPolicy {
+    /// The key.
+    pub fn key(&self) -> &str {
+        self.kept.key()
+    }
+
+    /// The pause before the store is asked again.
+    fn pause(&self) -> Duration {
+        let (first, last) = RETRIES;
+        first.saturating_mul(1 << self.failures.min(16)).min(last)
+    }
+
+    fn answered(&mut self, answer: Result<(Vec<Entry>, u64), StoreError>) -> Option<Result<PolicySpec, SourceError>> {
+        match answer {
+            Ok((entries, index)) => {
+                (self.index, self.failures, self.missing) = (index, 0, entries.is_empty());
+                let version = self.kept.see(content(entries))?;
+                Some(version.map_err(SourceError::from))
+            }
+            Err(error) => {
+                self.failures = self.failures.saturating_add(1);
+                // Reported once, not at each attempt.
+                (self.failures == 1).then(|| Err(error.into()))
+            }
+        }
+    }
+}
+
+impl PolicySource for ConsulPolicy {
+    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+        loop {
+            // An answer without a number would be followed by the next at once.
+            if self.failures > 0 || self.missing || self.index == 0 {
+                tokio::time::sleep(self.pause()).await;
+            }
+            let answer = self.api.changed(self.kept.key(), false, self.index, WAIT).await;
+            if let Some(version) = self.answered(answer) {
+                return Some(version);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for ConsulPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConsulPolicy")
+            .field("key", &self.kept.key())
+            .field("unavailable", &(self.failures > 0))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    /// A missing key is not waited for: nor is a silent store, longer than any answer may take.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_store_is_given_up_after_the_time_out() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let (timeout, begun) = (Duration::from_secs(2), tokio::time::Instant::now());
+        let consul = Consul::options(address).timeout(timeout).connect().unwrap();
+        let silent = consul.policy("policy.toml").await.unwrap_err();
+        assert!(begun.elapsed() < 2 * timeout, "{silent} after {:?}", begun.elapsed());
+    }
+}

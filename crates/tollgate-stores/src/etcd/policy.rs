@@ -1,0 +1,186 @@
+//! Policies pushed from a key of etcd.
+
+use super::Etcd;
+use super::auth::AuthHttp;
+use super::stream::JsonStream;
+use super::wire::{self, Event, Found};
+use serde::Deserialize;
+use serde_json::json;
+use std::fmt;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until, timeout_at};
+use tollgate::policy::source::{LastGood, PolicySource, SourceError};
+use tollgate::policy::spec::PolicySpec;
+use tollgate::remote::StoreError;
+
+/// The versions of a policy under a key of etcd, one after the other: a [`PolicySource`].
+///
+/// The server reports changes, and the key is read every 30 s all the same.
+///
+/// | event | effect |
+/// |---|---|
+/// | the value changes | the new policy counts; of several changes at once, the last |
+/// | the new value is no policy | an error, with line and column; the version in force stays |
+/// | the key is deleted | an error; the version in force stays |
+/// | the server is unavailable | an error, once, and it is tried again every second; the version in force stays |
+/// | it is back, or the key is put as it was | nothing, unless the value has changed |
+/// | the server has forgotten the events meanwhile (compaction) | the key is read again |
+///
+/// ```no_run
+/// # use tollgate::Clock;
+/// # use tollgate_stores::Etcd;
+/// # async fn followed() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+/// let etcd = Etcd::options("http://127.0.0.1:2379").connect()?;
+/// let (spec, source) = etcd.policy("config/gate.toml").await?;
+/// let policy = spec.build(&Clock::real())?;
+/// let followed = policy.clone();
+/// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
+/// # Ok(())
+/// # }
+/// ```
+pub struct EtcdPolicy {
+    http: AuthHttp,
+    kept: LastGood,
+    /// The server does not answer, which was reported.
+    unavailable: bool,
+    /// The events of the key.
+    heard: Option<JsonStream>,
+    /// When to read without an event.
+    look_at: Instant,
+    /// Not before this, after an error.
+    retry_at: Option<Instant>,
+    retry: Duration,
+}
+
+/// The value under the key, if there is one.
+type Seen = Option<Vec<u8>>;
+
+/// The interval of reads without an event.
+const EVERY: Duration = Duration::from_secs(30);
+
+impl Etcd {
+    /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
+    /// [prefix](super::EtcdOptions::prefix) is for limiters.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the server does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is
+    /// no policy under the key.
+    pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
+        let http = self.permits.store().http.clone();
+        let (content, heard) = look(&http, key).await?;
+        let (spec, kept) = LastGood::first(key, content)?;
+        let source = EtcdPolicy {
+            http,
+            kept,
+            unavailable: false,
+            heard: Some(heard),
+            look_at: Instant::now() + EVERY,
+            retry_at: None,
+            retry: Duration::from_secs(1),
+        };
+        Ok((spec, source))
+    }
+}
+
+/// Reads the key, and subscribes to its events from then on.
+async fn look(http: &AuthHttp, key: &str) -> Result<(Seen, JsonStream), StoreError> {
+    let query = json!({ "key": wire::encoded(key) });
+    let found: Found = http.ask("/v3/kv/range", &query).await?.json()?;
+    let mut create = query;
+    create["start_revision"] = json!(found.header.revision.saturating_add(1).to_string());
+    let heard = JsonStream::of(http, "/v3/watch", &json!({ "create_request": create })).await?;
+    Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
+}
+
+impl EtcdPolicy {
+    /// The key.
+    pub fn key(&self) -> &str {
+        self.kept.key()
+    }
+
+    /// How long after an error the server is tried again; 1 s unless set.
+    #[must_use]
+    pub fn retry_after(mut self, retry: Duration) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Waits for an event, and returns the last value; `None` when the key has to be read again.
+    async fn hear(&mut self) -> Result<Option<Seen>, StoreError> {
+        let Some(heard) = &mut self.heard else { return Ok(None) };
+        loop {
+            let next = timeout_at(self.look_at, heard.next::<Heard>()).await;
+            let next = next.unwrap_or(Ok(None))?;
+            let Some(next) = next.filter(|next| !next.canceled) else {
+                return Ok(None);
+            };
+            if let Some(last) = next.events.into_iter().last() {
+                let gone = last.is_delete();
+                return Ok(Some((!gone).then_some(last.kv.bytes)));
+            }
+        }
+    }
+}
+
+/// Events of a key.
+#[derive(Debug, Deserialize)]
+struct Heard {
+    #[serde(default)]
+    canceled: bool,
+    #[serde(default)]
+    events: Vec<Event>,
+}
+
+impl PolicySource for EtcdPolicy {
+    /// # Cancel safety
+    /// No version is lost: nothing is awaited between receiving and returning it.
+    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+        loop {
+            if let Some(at) = self.retry_at {
+                sleep_until(at).await;
+                self.retry_at = None;
+            }
+            let seen = match self.hear().await {
+                Ok(Some(seen)) => Ok(seen),
+                Ok(None) | Err(_) => {
+                    // One that ends before its time restarts after a pause: it may always end.
+                    if self.heard.take().is_some() && Instant::now() < self.look_at && !seeded!("etcd_policy_spins") {
+                        self.retry_at = Some(Instant::now() + self.retry);
+                        continue;
+                    }
+                    match look(&self.http, self.kept.key()).await {
+                        Ok((seen, heard)) => {
+                            self.heard = Some(heard);
+                            self.look_at = Instant::now() + EVERY;
+                            Ok(seen)
+                        }
+                        Err(error) => Err(error),
+                    }
+                }
+            };
+            match seen {
+                Ok(seen) => {
+                    self.unavailable = false;
+                    if let Some(version) = self.kept.see(seen) {
+                        return Some(version.map_err(SourceError::from));
+                    }
+                }
+                Err(error) => {
+                    self.retry_at = Some(Instant::now() + self.retry);
+                    if !std::mem::replace(&mut self.unavailable, true) {
+                        return Some(Err(error.into()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Debug for EtcdPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdPolicy")
+            .field("key", &self.kept.key())
+            .field("unavailable", &self.unavailable)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,82 @@
+//! Stores for the limits that several machines share: Redis, Consul, etcd and ZooKeeper, as a
+//! [`Backend`](tollgate::remote::Backend) of [`tollgate::remote::Remote`].
+//!
+//! | store | what it needs | feature |
+//! |---|---|---|
+//! | `Redis` | Redis 6.2 or Valkey, one server or a cluster | `redis`, `redis-cluster` |
+//! | `Etcd` | etcd 3.4 or later, by its JSON gateway | `etcd` |
+//! | `Zookeeper` | ZooKeeper 3.6 or later | `zookeeper` |
+//! | `Consul` | Consul: all permits of a limiter in one document | `consul` |
+//! | `ConsulSlots` | Consul: a key for each permit | `consul` |
+//!
+//! Tokens of rates and windows are kept in all of them. [`tollgate::remote`] says what is promised, and how time is counted;
+//! each store says what it adds, what it costs, and what it cannot promise.
+//!
+//! # Features
+//! Each store has a feature, and none is on unless it is asked for.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `redis` | `Redis`, and with it redis 1 |
+//! | `redis-cluster` | `Redis::cluster` |
+//! | `consul` | `Consul` and `ConsulSlots`, with a client of HTTP of its own on hyper 1 |
+//! | `etcd` | `Etcd`, with the same client |
+//! | `zookeeper` | `Zookeeper`, and with it zookeeper-client 0.11 |
+//! | `tls` | `Tls`: encrypted connections, with rustls 0.23 |
+//! | `policy-file` | `ConsulPolicy` and `EtcdPolicy`: policies pushed from a key |
+#![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+// First: the others use its macro.
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[macro_use]
+mod seeded;
+
+#[cfg(feature = "consul")]
+mod consul;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod document;
+#[cfg(feature = "etcd")]
+mod etcd;
+#[cfg(any(feature = "consul", feature = "etcd"))]
+#[allow(dead_code, reason = "not every store needs all of it")]
+mod http;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod kv;
+#[cfg(any(feature = "etcd", feature = "zookeeper"))]
+mod queue;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
+mod settings;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+
+#[cfg(all(feature = "consul", feature = "policy-file"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]
+pub use consul::ConsulPolicy;
+#[cfg(feature = "consul")]
+#[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
+pub use consul::{Consul, ConsulOptions, ConsulSlots};
+#[cfg(all(feature = "etcd", feature = "policy-file"))]
+#[cfg_attr(docsrs, doc(cfg(all(feature = "etcd", feature = "policy-file"))))]
+pub use etcd::EtcdPolicy;
+#[cfg(feature = "etcd")]
+#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
+pub use etcd::{Etcd, EtcdOptions};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use redis::{Redis, RedisOptions};
+#[cfg(feature = "tls")]
+#[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+pub use tls::Tls;
+#[cfg(feature = "zookeeper")]
+#[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
+pub use zookeeper::{Zookeeper, ZookeeperOptions};
+
+/// The examples of the README compile and run.
+#[cfg(all(doctest, feature = "redis"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

@@ -1,0 +1,396 @@
+//! Redis, and servers of the same protocol, as a store. One script for each kind of limiter; each sync is one call of it.
+//!
+//! | file | what it counts |
+//! |---|---|
+//! | `permits.lua` | sessions with their units, and one queue: a sorted set of requests by place |
+//! | `bucket.lua` | a token bucket, GCRA in whole numbers |
+//! | `window.lua` | a sliding window in segments |
+//! | `rights.lua` | nothing: it checks the rights |
+
+mod answer;
+mod channels;
+mod link;
+mod options;
+mod replication_ids;
+mod script;
+mod subscriptions;
+
+use ::redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind};
+use answer::Answer;
+use channels::{Channel, Channels};
+use link::Link;
+pub use options::RedisOptions;
+use replication_ids::ReplicationIds;
+use script::{Call, Script};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use subscriptions::{Subscription, Subscriptions};
+use tollgate::remote::Key;
+use tollgate::remote::RemoteError;
+use tollgate::remote::model::{Fill, micros, segment};
+use tollgate::remote::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
+
+/// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
+///
+/// Commands and messages share one connection. It is made when it is first needed, and restored when it breaks.
+///
+/// ```no_run
+/// # use std::sync::Arc;
+/// # use tollgate::remote::{Key, Remote};
+/// # use tollgate_stores::Redis;
+/// # async fn connected() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::options("redis://127.0.0.1:6379").password("secret").connect()?;
+/// let reports = Arc::new(Remote::permits(Key::new("reports")?, 20).spawn(redis)?);
+/// let permit = reports.acquire_owned(1).await?;
+/// assert!(!permit.is_lost());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # What it needs
+/// Redis 6.2 or later, or Valkey: one server, or with the feature `redis-cluster` a cluster. There each limiter lies on one
+/// server, since all its keys carry one hash tag.
+///
+/// `maxmemory-policy noeviction`: a server with another policy, or that does not report it, is
+/// [refused](tollgate::remote::StoreError::Refused) with the first sync at a new connection, unless that policy is [allowed by
+/// name](RedisOptions::allow_eviction).
+///
+/// It needs the rights below. They are checked on a key that is deleted at once, before the first sync; if one is missing that
+/// sync is [refused](tollgate::remote::StoreError::Refused), and names it.
+///
+/// ```text
+/// ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
+///   +eval +evalsha +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys +hlen
+///   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
+/// ```
+///
+/// They are checked again on each new connection: it may be to another server.
+///
+/// # What is not promised
+/// A server that answers that it has become a replica is not asked again: the connection is made anew, to the present server of
+/// the address.
+///
+/// Replication is asynchronous: a replica that takes over may not know the last grants. It knows that another server made the
+/// grants in its memory. So does a server that was restarted from its saved state, or from nothing. Either grants no permits
+/// until a time to live has passed, so that unknown leases have run out, and reports sessions as lost of which it has forgotten
+/// something. The time to live is the longest that it knows of, or that of the asking process. Where others have a longer one,
+/// set [`longest_ttl`](RedisOptions::longest_ttl) in all processes.
+///
+/// A server cannot tell whether others have granted permits of a limiter that it does not know. It grants at once if it was
+/// started a time to live ago, or if this process has known it for that long since it took over; otherwise after a time to
+/// live. So a new process, at a server that once took over, waits that long for its first permits of unused limiters.
+///
+/// Tokens of rates that were granted last before another server took over are there again. Fencing tokens continue to grow, by
+/// the server's clock.
+///
+/// A clock that is set back stands still for permits until it has caught up, so that no permit is lost, and those of dead
+/// processes stay that much longer; rates and windows go on. One that is set forward ends the leases that it jumps over. Their
+/// holders learn it with their next renewal, a third of the time to live later at most.
+#[derive(Clone)]
+pub struct Redis(Arc<Inner>);
+
+struct Inner {
+    link: Link,
+    prefix: Box<str>,
+    timeout: Duration,
+    channels: Arc<Channels>,
+    subscriptions: Arc<Subscriptions>,
+    replication_ids: ReplicationIds,
+    longest_ttl: Duration,
+    /// The eviction policy that is allowed beside `noeviction`.
+    evicts: Option<Box<str>>,
+    rights: Script,
+    permits: Script,
+    bucket: Script,
+    window: Script,
+}
+
+impl Inner {
+    /// Checks the server's eviction policy.
+    fn allows(&self, policy: &str) -> Result<(), StoreError> {
+        let safe = policy == "noeviction" || self.evicts.as_deref() == Some(policy);
+        if safe || seeded!("redis_forgets_in_silence") {
+            return Ok(());
+        }
+        let why = format!(
+            "the server's maxmemory-policy is `{policy}`, and keys that it evicts are permits that it forgets: set \
+             `noeviction`, or allow this one by RedisOptions::allow_eviction"
+        );
+        Err(StoreError::Refused { why: why.into() })
+    }
+}
+
+impl Redis {
+    /// The Redis at `address`: `redis://user:password@host:port/database`, or `unix:///path`.
+    pub fn options(address: impl Into<Box<str>>) -> RedisOptions {
+        RedisOptions::new(address.into())
+    }
+
+    /// The servers of a cluster, of which it is enough to name some: addresses as for [`options`](Self::options), all with the
+    /// same user, and the same kind of connection. The others are found, also later.
+    ///
+    /// Each limiter lies on one server, and moves with its hash slot and its state. While a slot is being moved its limiters
+    /// may not answer; that has to be over before a lease is. A slot that is given to another server without its keys is as new
+    /// there. For a replica that takes over from a dead or silent server, see [`Redis`]. Messages for waiters go through all
+    /// servers; this process has one channel for each slot with a limiter. Beside the rights that one server needs these are
+    /// needed, on each: `+cluster|slots +ping +asking`.
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> RedisOptions {
+        RedisOptions::of_cluster(addresses.into_iter().map(Into::into).collect())
+    }
+
+    fn new(
+        link: impl FnOnce(Box<dyn Fn(&PushInfo) + Send + Sync>) -> Result<Link, RemoteError>,
+        prefix: Box<str>,
+        timeout: Duration,
+        longest_ttl: Duration,
+        evicts: Option<Box<str>>,
+    ) -> Result<Self, RemoteError> {
+        let (subscriptions, channels) = (Arc::<Subscriptions>::default(), Arc::new(Channels::new(&prefix)));
+        let (hearing, tried) = (Arc::clone(&subscriptions), Arc::clone(&channels));
+        let hear = move |push: &PushInfo| {
+            if push.kind == PushKind::Disconnection {
+                tried.begin_anew();
+            }
+            hearing.hear(push);
+        };
+        Ok(Self(Arc::new(Inner {
+            link: link(Box::new(hear))?,
+            prefix,
+            timeout,
+            channels,
+            subscriptions,
+            replication_ids: ReplicationIds::default(),
+            longest_ttl,
+            evicts,
+            rights: Script::new(include_str!("rights.lua")),
+            permits: Script::new(include_str!("permits.lua")),
+            bucket: Script::new(include_str!("bucket.lua")),
+            window: Script::new(include_str!("window.lua")),
+        })))
+    }
+
+    /// The name of one of the keys of a limiter of this kind. The text in braces decides where a cluster keeps it.
+    fn key(&self, key: &Key, rule: &Rule, part: &str) -> String {
+        let (prefix, kind) = (&self.0.prefix, rule.kind());
+        format!("{prefix}{{{key}}}:{kind}:{part}")
+    }
+
+    fn subscription(&self, key: &Key, session: Session) -> Arc<Subscription> {
+        self.0
+            .subscriptions
+            .open(self.name(key, session), &self.channel(key).channel)
+    }
+
+    /// The name of `session` in messages.
+    fn name(&self, key: &Key, session: Session) -> String {
+        format!("{}{{{key}}} {session}", self.0.prefix)
+    }
+
+    async fn call(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
+        let number = self.0.link.number();
+        let answer: Result<Vec<String>, _> = self.0.link.invoke(call).await;
+        answer.map(Answer).map_err(|error| self.failed(&error, number))
+    }
+
+    /// Converts an error on that connection. A connection to a live server that does not decide any more is given up:
+    /// connecting anew finds its successor.
+    fn failed(&self, error: &RedisError, number: u64) -> StoreError {
+        if error.is_timeout() {
+            return StoreError::TimedOut { after: self.0.timeout };
+        }
+        let is_replica = is_replica(error);
+        if is_replica && self.0.link.give_up(number) {
+            self.0.channels.begin_anew();
+            self.0.subscriptions.missed_all();
+        }
+        let why = error.to_string().into();
+        let is_away = matches!(
+            error.kind(),
+            ErrorKind::ClusterConnectionNotFound
+                | ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::BusyLoading)
+        );
+        let is_broken = error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal();
+        if is_replica || is_away || is_broken {
+            StoreError::Unreachable { why }
+        } else {
+            StoreError::Refused { why }
+        }
+    }
+
+    async fn permits(&self, key: &Key, rule: &Rule, limit: u64, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        let inner = &*self.0;
+        let channel = self.ready(key).await?;
+        if sync.begin {
+            inner.subscriptions.open(self.name(key, sync.session), &channel.channel);
+        }
+        let parts = ["state", "dues", "sessions", "queue", "oldest"];
+        let mut call = inner.permits.on(parts.map(|part| self.key(key, rule, part)));
+        call.arg(limit)
+            .arg(&*channel.channel)
+            .arg(sync.session.to_string())
+            .arg(sync.seq)
+            .arg(u8::from(sync.begin))
+            .arg(micros(sync.ttl))
+            .arg(sync.returned)
+            .arg(sync.seen)
+            .arg(sync.limit.map_or(String::new(), |limit| limit.to_string()))
+            .arg(u8::from(sync.keeps))
+            .arg(u8::from(sync.end))
+            .arg(sync.acked)
+            .arg(sync.oldest.map_or(String::new(), |token| token.to_string()))
+            .arg(sync.requests.len())
+            .arg(inner.replication_ids.known())
+            .arg(micros(inner.longest_ttl))
+            .arg(u8::from(inner.evicts.is_some()));
+        for request in &sync.requests {
+            call.arg(request.id)
+                .arg(request.need)
+                .arg(request.want)
+                .arg(u8::from(request.queue));
+        }
+        for id in &sync.withdrawn {
+            call.arg(*id);
+        }
+        let answer = self.call(&call).await?;
+        if let Some(replication_id) = answer.replication_id() {
+            inner.replication_ids.note(replication_id);
+        }
+        answer.of_permits()
+    }
+
+    fn channel(&self, key: &Key) -> Arc<Channel> {
+        self.0.channels.of(key, self.0.link.slot(key))
+    }
+
+    /// Subscribes and checks the rights, once for all limiters of a channel, before there is a notification, and before a
+    /// missing right leaves a sync half done.
+    async fn ready(&self, key: &Key) -> Result<Arc<Channel>, StoreError> {
+        let (inner, channel) = (&*self.0, self.channel(key));
+        let (tried, number) = (channel.tried(), inner.link.number());
+        let ready = tried.get_or_try_init(|| async {
+            let mut call = inner.rights.on([channel.key.to_string()]);
+            call.arg(&*channel.channel);
+            let failed = |error: RedisError| self.failed(&error, number);
+            let policy: String = inner.link.invoke(&call).await.map_err(failed)?;
+            inner.allows(&policy)?;
+            inner.link.subscribe(&channel.channel).await.map_err(failed)
+        });
+        ready.await?;
+        Ok(channel)
+    }
+
+    async fn rate(&self, key: &Key, script: &Script, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        let channel = self.ready(key).await?;
+        if matches!(rule, Rule::Window { .. }) && sync.requests.iter().any(|request| request.queue) {
+            self.0
+                .subscriptions
+                .open(self.name(key, sync.session), &channel.channel);
+        }
+        let taker = format!("taker:{}", sync.session);
+        let mut call = script.on([self.key(key, rule, "state"), self.key(key, rule, &taker)]);
+        for number in numbers(rule)? {
+            call.arg(number);
+        }
+        let request = sync.requests.first();
+        call.arg(sync.session.to_string())
+            .arg(sync.seq)
+            .arg(u8::from(sync.begin))
+            .arg(micros(sync.ttl))
+            .arg(sync.charged)
+            .arg(sync.seen)
+            .arg(u8::from(sync.end))
+            .arg(request.map_or(0, |request| request.id))
+            .arg(request.map_or(0, |request| request.need))
+            .arg(request.map_or(0, |request| request.want))
+            .arg(request.map_or(0, |request| u8::from(request.queue)))
+            .arg(sync.edition);
+        match &sync.change {
+            None => call.arg("").arg("").arg(""),
+            Some(change) => {
+                let [one, two, three] = numbers(change)?;
+                call.arg(one).arg(two).arg(three)
+            }
+        };
+        call.arg(Rule::REMEMBERED.as_millis().to_string())
+            .arg(&*channel.channel);
+        for id in &sync.withdrawn {
+            call.arg(*id);
+        }
+        let answer = self.call(&call).await?;
+        Ok(SyncReply {
+            alive: answer.number(0)? == 1,
+            others_wait: false,
+            again: answer.micros(1)?,
+            usage: Usage {
+                limit: answer.number(2)?,
+                in_use: answer.number(3)?,
+                waiting: answer.number(8)?,
+                sessions: 0,
+            },
+            floor: 0,
+            rule: match answer.word(4)? {
+                "" => None,
+                _ => Some((answer.number(4)?, answer.rule(rule)?)),
+            },
+            differs: answer.number(9)? == 1,
+            grants: answer.grants(10)?,
+            bound: false,
+            age: Duration::ZERO,
+        })
+    }
+}
+
+impl Backend for Redis {
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        match *rule {
+            Rule::Permits { limit } => self.permits(key, rule, limit, sync).await,
+            Rule::Window { .. } => self.rate(key, &self.0.window, rule, sync).await,
+            _ => self.rate(key, &self.0.bucket, rule, sync).await,
+        }
+    }
+
+    async fn notified(&self, key: &Key, session: Session) {
+        self.subscription(key, session).notified().await;
+    }
+
+    fn notification(&self, key: &Key, session: Session) -> Notification {
+        self.subscription(key, session).take()
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.0.subscriptions.close(&self.name(key, session));
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("prefix", &self.0.prefix)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a server says that it takes no writes, since it follows another one. Before Redis 7 this is part of a script's
+/// error.
+fn is_replica(error: &RedisError) -> bool {
+    let says_so = || error.to_string().contains("-READONLY ");
+    let ErrorKind::Server(kind) = error.kind() else {
+        return false;
+    };
+    matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) || says_so()
+}
+
+/// The arguments of the scripts for rates and windows.
+fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
+    match rule {
+        Rule::Window { limit, length } => Ok([*limit, segment(*length), Rule::SEGMENTS]),
+        Rule::Rate { quota } if let Some(fill) = Fill::of(quota) => Ok([fill.price, fill.gain, fill.brim]),
+        rule => {
+            let why = format!("no store counts by {rule:?}").into();
+            Err(StoreError::Refused { why })
+        }
+    }
+}

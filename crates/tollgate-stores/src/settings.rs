@@ -1,0 +1,21 @@
+//! Checks that the settings of stores share.
+
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tollgate::remote::RemoteError;
+
+/// Checks how long a store may take to answer a call: 1 ms to a minute.
+#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
+pub(crate) fn check_time_out(given: Duration) -> Result<(), RemoteError> {
+    let allowed = (Duration::from_millis(1), Duration::from_secs(60));
+    if given < allowed.0 || given > allowed.1 {
+        let what = "time-out";
+        return Err(RemoteError::Duration { what, given, allowed });
+    }
+    Ok(())
+}
+
+/// The current runtime.
+pub(crate) fn runtime() -> Result<Handle, RemoteError> {
+    Handle::try_current().map_err(|_| RemoteError::NoRuntime)
+}
