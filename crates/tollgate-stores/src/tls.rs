@@ -83,6 +83,7 @@ impl Tls {
     }
 
     /// Makes `aws-lc-rs` the provider of the process, unless it has one: for libraries that have no other way to know.
+    #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(super) fn choose_provider() {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Another thread may have been first.

@@ -133,9 +133,7 @@ fn encrypted(tls: &Tls) -> Result<zookeeper_client::TlsOptions, zookeeper_client
         text.map_err(|_| Error::BadArguments(&"a certificate is no PEM"))
     };
     // The library uses the default provider of the process, and panics without one.
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    }
+    Tls::choose_provider();
     let mut options = TlsOptions::new();
     if let Some(roots) = &tls.roots {
         options = options.with_pem_ca(&text(roots)?)?;
