@@ -101,7 +101,7 @@ impl<T, E> Stream for TryResults<T, E> {
             Poll::Ready(Some(Err(why))) => Some(Err(GroupError::Task(why))),
             Poll::Ready(None) => None,
         };
-        // Termination the fan-out.
+        // Ends the fan-out.
         this.0 = None;
         Poll::Ready(failed)
     }

@@ -133,7 +133,7 @@ impl<Fut: Work> Shared<Fut> {
         self.transition(|state, acts| state.put_back(runner, source, acts))
     }
 
-    /// Termination the source. If it did not end by itself, `why` is one more result.
+    /// Ends the source. If it did not end by itself, `why` is one more result.
     pub(super) fn end(self: &Arc<Self>, source: Source<Fut>, why: Option<TaskError>) {
         self.transition(|state, acts| state.end(source, why, acts));
     }
@@ -162,7 +162,7 @@ pub(super) trait Deliver<T>: Send + Sync {
     -> Poll<bool>;
     /// Frees the capacity of `given` results that the consumer gave out.
     fn given(self: Arc<Self>, given: usize);
-    /// Termination the fan-out: the consumer was dropped.
+    /// Ends the fan-out: the consumer was dropped.
     fn stop(self: Arc<Self>);
 }
 

@@ -202,7 +202,7 @@ impl<Fut: Work> State<Fut> {
         acts.progress = Some(self.progress);
     }
 
-    /// Termination the source. If it did not end by itself, `why` is one more result.
+    /// Ends the source. If it did not end by itself, `why` is one more result.
     pub(super) fn end(&mut self, source: Source<Fut>, why: Option<TaskError>, acts: &mut Acts) {
         acts.drop(Some(source));
         if self.phase == Phase::Running {
@@ -316,7 +316,7 @@ impl<Fut: Work> State<Fut> {
         Poll::Pending
     }
 
-    /// Termination the fan-out: the consumer was dropped.
+    /// Ends the fan-out: the consumer was dropped.
     pub(super) fn stop(&mut self, acts: &mut Acts) {
         self.phase = Phase::Stopped;
         self.abort_in_vain(acts);

@@ -28,7 +28,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Termination the admission of a task that has ended.
+    /// Ends the admission of a task that has ended.
     pub(crate) fn finish(self, outcome: impl Into<Outcome>) {
         if let Some(admitted) = self.admitted {
             admitted.finish(outcome.into());
@@ -43,7 +43,7 @@ impl Ticket {
         slots.is_none_or(|slots| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0)
     }
 
-    /// Termination the admission of a task that has ended. Returns its slot for the next task, if it
+    /// Ends the admission of a task that has ended. Returns its slot for the next task, if it
     /// [may keep](Self::may_keep) it.
     #[cfg(feature = "fan-out")]
     pub(crate) fn finish_task(mut self, outcome: Outcome) -> Option<Self> {

@@ -1,6 +1,8 @@
 //! The builder of pools, of threads and of async tasks.
 
+use super::admission::Admission;
 use super::capacity::Capacity;
+use super::engine::scheduler::{Engine, Kind, Settings};
 use super::error::PoolError;
 use super::gate::Gate;
 use super::hooks::PanicHook;
@@ -25,25 +27,40 @@ pub struct Builder<K> {
 pub(super) struct Common {
     queue: usize,
     queue_weight: Option<u32>,
-    pub(super) overflow: Overflow,
+    overflow: Overflow,
     clock: Option<Clock>,
     slots: Option<Arc<Semaphore>>,
-    pub(super) gate: Option<Arc<dyn Gate>>,
-    pub(super) on_panic: Option<Box<PanicHook>>,
+    gate: Option<Arc<dyn Gate>>,
+    on_panic: Option<Box<PanicHook>>,
 }
 
 impl Common {
-    pub(super) fn capacity(&self) -> Result<Capacity, PoolError> {
-        Capacity::checked(self.queue, self.queue_weight)
-    }
-
     /// Returns the given clock, or a real one.
     pub(super) fn clock(&self) -> Clock {
         self.clock.clone().unwrap_or_default()
     }
 
-    pub(super) fn given_slots(&self) -> Option<Arc<Semaphore>> {
-        self.slots.as_ref().map(Arc::clone)
+    pub(super) fn has_slots(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// Builds the engine. `clock` is [`clock`](Self::clock).
+    pub(super) fn engine<K: Kind>(
+        self,
+        queue: K::TaskQueue,
+        limit: usize,
+        clock: Clock,
+        kind: K,
+    ) -> Result<Arc<Engine<K>>, PoolError> {
+        let capacity = Capacity::checked(self.queue, self.queue_weight)?;
+        let (slots, gate) = (self.slots, self.gate);
+        let settings = Settings {
+            clock,
+            overflow: self.overflow,
+            admission: Admission { gate, slots },
+            on_panic: self.on_panic,
+        };
+        Ok(Arc::new(Engine::new(queue, limit, capacity, settings, kind)))
     }
 }
 
@@ -105,7 +122,7 @@ impl<K> Builder<K> {
     }
 
     /// Sets the policy that admits each task before it starts, in turn. The policy is asked for the task's
-    /// [`ask`](super::SubmitBuilder::ask). A task that can never be admitted ends with
+    /// [`ask`](super::Pool::ask). A task that can never be admitted ends with
     /// [`TaskError::Refused`](super::TaskError::Refused). The permit ends as a success, or as a failure if the task
     /// panics. It counts for nothing if the task is cancelled while it runs.
     ///

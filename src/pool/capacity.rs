@@ -6,7 +6,6 @@ use super::error::{PoolError, RejectReason};
 use super::hooks::{drop_quietly, quietly};
 use crate::semaphore::{Semaphore, SemaphorePermit};
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 /// The maximum number of tasks that a queue may hold.
 pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
@@ -114,37 +113,6 @@ impl Capacity {
             }
             Err(_) => 0,
         }
-    }
-
-    pub(super) fn take_blocking(&self, weight: u32, patience: Option<Duration>) -> Result<(), RejectReason> {
-        let Some(patience) = patience else {
-            let place = self
-                .places
-                .blocking_acquire()
-                .map(taken)
-                .map_err(|_| RejectReason::Closed)?;
-            if let Some((all, _)) = &self.weight {
-                taken(all.blocking_acquire_many(weight).map_err(|_| RejectReason::Closed)?).keep();
-            }
-            place.keep();
-            return Ok(());
-        };
-        let start = Instant::now();
-        let late = |error: crate::semaphore::AcquireTimeoutError| match error {
-            crate::semaphore::AcquireTimeoutError::TimedOut => RejectReason::TimedOut,
-            _ => RejectReason::Closed,
-        };
-        let place = self
-            .places
-            .blocking_acquire_timeout(patience)
-            .map(taken)
-            .map_err(late)?;
-        if let Some((all, _)) = &self.weight {
-            let left = patience.saturating_sub(start.elapsed());
-            taken(all.blocking_acquire_many_timeout(weight, left).map_err(late)?).keep();
-        }
-        place.keep();
-        Ok(())
     }
 
     pub(super) async fn take(&self, weight: u32) -> Result<(), RejectReason> {

@@ -30,9 +30,9 @@ pub(super) enum Ran {
 
 /// A task that waits to start.
 pub(super) trait Queued: Send + Sync {
-    /// Termination the task without running it. Returns false if it has started, or another caller set it aside.
+    /// Ends the task without running it. Returns false if it has started, or another caller set it aside.
     fn refuse(&self, why: TaskError) -> bool;
-    /// Termination the task like `refuse`, for the caller that set it aside, and for a cancel in any case.
+    /// Ends the task like `refuse`, for the caller that set it aside, and for a cancel in any case.
     fn refuse_aside(&self, why: TaskError) -> bool;
     /// Returns true until the task is claimed, set aside or refused.
     fn is_queued(&self) -> bool;
@@ -57,6 +57,10 @@ pub(super) trait Await<T>: Send + Sync {
     /// Returns the result, once. Until then, registers `waker`.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
+    /// Returns the task, if it is in the graph of waits.
+    fn task(&self) -> Option<&dyn Task> {
+        None
+    }
     /// Detaches the handle: the result is dropped, now or when the task ends.
     fn detach(&self);
 }
@@ -133,7 +137,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         }
     }
 
-    /// Termination a taken task without running it.
+    /// Ends a taken task without running it.
     fn end_unstarted(&self, task: Q, why: TaskError) -> bool {
         drop_quietly(task);
         // The refusing caller knows the reason, so a payload that no handle takes is dropped.

@@ -18,14 +18,6 @@ pub(super) fn tell_of_panic(hook: Option<&PanicHook>, payload: Payload) {
     }
 }
 
-/// Passes a task that a full queue has evicted to the hook, or drops it.
-pub(super) fn discard<T>(hook: Option<&(dyn Fn(T) + Send + Sync)>, task: T) {
-    match hook {
-        Some(hook) => quietly(|| hook(task)),
-        None => drop_quietly(task),
-    }
-}
-
 /// Wakes, and contains a panic of the waker: the thread that completes a task is not the waker's.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {

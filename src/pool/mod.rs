@@ -43,13 +43,17 @@ mod cache_padded;
 mod caller;
 mod capacity;
 mod cell;
+mod common;
 mod engine;
 mod error;
 mod gate;
+mod group;
+mod handle;
 mod hooks;
 mod idle;
 mod overflow;
 mod park;
+mod report;
 #[cfg(feature = "tokio")]
 mod runtime;
 mod stats;
@@ -67,26 +71,28 @@ pub use builder::Builder;
 #[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
 pub use capacity::MAX_QUEUE;
+pub use common::Pool;
 pub use error::{GroupError, PanicPayload, PoolError, RejectReason, SubmitError, TaskError};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::Gate;
+pub use group::Group;
+#[cfg(feature = "tokio")]
+pub use handle::TaskHandle;
+pub use handle::{Handle, JoinHandle, ScopedJoinHandle};
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, wake};
 pub use overflow::Overflow;
+pub use report::{ShutdownReport, Unstarted};
 #[cfg(feature = "fan-out")]
 pub(crate) use runtime::{AbortHandle, Runtime};
 pub use stats::PoolStats;
-pub use task_options::SubmitBuilder;
 pub use task_options::{AGEING, Priority};
 pub use task_set::StopFlag;
 #[cfg(feature = "tokio")]
-pub use tasks::{Runners, TaskGroup, TaskHandle, TaskPool, TaskPoolBuilder, TaskShutdownReport, UnstartedTask};
-pub use threads::builder::{PoolBuilder, Threads};
-pub use threads::entry::Unstarted;
-pub use threads::group::Group;
-pub use threads::handle::{JoinHandle, ScopedJoinHandle};
-pub use threads::pool::{Pool, Scoped, WorkerPool};
-pub use threads::report::ShutdownReport;
+pub use tasks::{Runners, TaskPool, TaskPoolBuilder, Tasks};
+pub use threads::builder::{PoolBuilder, ThreadOptions};
+pub use threads::kind::Threads;
+pub use threads::pool::{Scoped, WorkerPool};
 pub use threads::stateful::{StatefulBuilder, StatefulPool};
 pub use threads::worker::WorkerThread;
 pub use workers::{MAX_WORKERS, Workers};

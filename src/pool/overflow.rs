@@ -1,7 +1,10 @@
 //! The treatment of a task that finds the queue full.
 
-use super::capacity::Capacity;
+use super::engine::scheduler::{Engine, Entry as _, Kind};
 use super::error::RejectReason;
+use super::hooks::{drop_quietly, quietly};
+use super::report::Unstarted;
+use std::sync::Arc;
 
 /// The treatment of a task that is submitted while the queue is full.
 ///
@@ -37,29 +40,21 @@ pub(super) enum Verdict {
     Wait,
 }
 
-/// A pool, as seen by a submitter that has found no room.
-pub(super) trait Crowded {
-    type Entry;
-    fn capacity(&self) -> &Capacity;
-    fn overflow(&self) -> Overflow;
-    /// Evicts the oldest task of the lowest priority, and gives its room back.
-    fn evict(&self) -> Option<Self::Entry>;
-    /// Notifies the owner that the pool discarded its task, unless the task has started elsewhere or ended.
-    fn discard(&self, entry: Self::Entry);
-
+/// The treatment of submitters that have found no room.
+impl<K: Kind> Engine<K> {
     /// Decides on a task of this weight that found no room. `turned` is the reason.
     #[cold]
-    fn judge(&self, weight: u32, turned: RejectReason) -> Result<Verdict, RejectReason> {
-        self.capacity().fits(weight)?;
+    pub(super) fn judge(self: &Arc<Self>, weight: u32, turned: RejectReason) -> Result<Verdict, RejectReason> {
+        self.capacity.fits(weight)?;
         if turned == RejectReason::Closed {
             return Err(turned);
         }
         // Places that workers had not given back yet may be free now.
-        match self.capacity().try_take(weight) {
+        match self.capacity.try_take(weight) {
             Err(RejectReason::Full) => {}
             taken => return taken.map(|()| Verdict::In),
         }
-        match self.overflow() {
+        match self.settings.overflow {
             Overflow::Block => Ok(Verdict::Wait),
             Overflow::Reject => Err(RejectReason::Full),
             Overflow::DropOldest => self.make_room(weight).map(|()| Verdict::In),
@@ -68,17 +63,43 @@ pub(super) trait Crowded {
     }
 
     /// Evicts tasks until there is room.
-    fn make_room(&self, weight: u32) -> Result<(), RejectReason> {
+    fn make_room(self: &Arc<Self>, weight: u32) -> Result<(), RejectReason> {
         loop {
             match self.evict() {
                 Some(entry) => self.discard(entry),
                 // All room belongs to submitters that have not queued their tasks yet.
                 None => std::thread::yield_now(),
             }
-            match self.capacity().try_take(weight) {
+            match self.capacity.try_take(weight) {
                 Err(RejectReason::Full) => {}
                 taken => return taken,
             }
+        }
+    }
+
+    /// Evicts the oldest task of the lowest priority, and gives its room back.
+    fn evict(self: &Arc<Self>) -> Option<K::Entry> {
+        let entry = self.transition(|state, acts| {
+            let entry = self.kind.evict(state)?;
+            state.entry_left(&entry);
+            state.finished(1, acts);
+            state.call(acts);
+            Some(entry)
+        })?;
+        self.give_back(&entry);
+        Some(entry)
+    }
+
+    /// Passes a task that the pool discarded to the hook, unless the task has started elsewhere or ended.
+    pub(super) fn discard(&self, entry: K::Entry) {
+        if !entry.set_aside() {
+            return drop_quietly(entry);
+        }
+        self.look().stats.discarded += 1;
+        let task = Unstarted::new(entry, true);
+        match self.kind.on_discard() {
+            Some(hook) => quietly(|| hook(task)),
+            None => drop_quietly(task),
         }
     }
 }

@@ -65,7 +65,6 @@ fn block_on_by<T>(waker: &Waker, patience: Option<Duration>, mut poll: impl FnMu
 }
 
 /// Runs a future on this thread, and parks the thread between polls.
-#[cfg(feature = "tokio")]
 pub(super) fn run_blocking<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
     loop {

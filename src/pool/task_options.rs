@@ -2,9 +2,8 @@
 
 use super::engine::group_limit::{GroupLimit, Membership};
 use crate::core::ask::Ask;
-use crate::time::{Clock, Instant};
+use crate::time::Instant;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The order in which tasks leave the queue. Within one priority: first come, first served.
 ///
@@ -61,14 +60,16 @@ impl RareOptions {
 }
 
 /// The options of a task. The default is normal priority, weight 1, no deadline, and an ask of one call.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub(super) struct TaskOptions {
     pub(super) priority: Priority,
     pub(super) weight: u32,
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
-    /// True without a deadline, an ask of its own, and a group limit: then an entry need not keep them.
-    pub(super) plain: bool,
+    /// The limit of the submitting group.
+    pub(super) limit: Option<Arc<GroupLimit>>,
+    /// True if all options have their defaults.
+    pub(super) is_common: bool,
 }
 
 impl TaskOptions {
@@ -77,89 +78,33 @@ impl TaskOptions {
         weight: 1,
         deadline: None,
         ask: Ask::one(),
-        plain: true,
+        limit: None,
+        is_common: true,
     };
 
-    /// Returns true if all options have their defaults.
-    #[inline]
-    pub(super) fn is_common(&self) -> bool {
-        self.plain && self.weight == 1 && self.priority == Priority::Normal
+    /// Returns the options with a change.
+    pub(super) fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut options = self.clone();
+        change(&mut options);
+        options.is_common = options.is_plain() && options.weight == 1 && options.priority == Priority::Normal;
+        options
     }
-}
 
-/// A pool whose clock measures deadlines.
-pub trait Clocked {
-    #[doc(hidden)]
-    fn clock(&self) -> &Clock;
-}
-
-/// Submits tasks to a pool, with options. It is `Copy`: make one for each kind of task.
-/// [`Pool::priority`](super::Pool::priority), `weight`, `deadline` and `ask` return one, and so do those of a
-/// `TaskPool`.
-///
-/// ```
-/// # use tollgate::{WorkerPool, pool::Priority};
-/// let pool = WorkerPool::builder().workers(1).build()?;
-/// let urgent = pool.priority(Priority::High).weight(3);
-/// assert_eq!(urgent.submit(|| 6 * 7)?.join()?, 42);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[must_use = "it submits nothing by itself"]
-pub struct SubmitBuilder<'p, P> {
-    pub(super) pool: &'p P,
-    pub(super) options: TaskOptions,
-    /// The limit of the submitting group. It is beside `spec`, which is not `plain` then.
-    pub(super) limit: Option<&'p Arc<GroupLimit>>,
-}
-
-impl<P> Clone for SubmitBuilder<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P> Copy for SubmitBuilder<'_, P> {}
-
-impl<'p, P: Clocked> SubmitBuilder<'p, P> {
-    #[inline]
-    pub(super) fn new(pool: &'p P) -> Self {
-        let options = TaskOptions::DEFAULT;
-        let limit = None;
-        Self { pool, options, limit }
+    /// Returns true without a deadline, an ask of its own, and a group limit: then an entry need not keep them.
+    fn is_plain(&self) -> bool {
+        self.deadline.is_none() && self.ask == Ask::one() && self.limit.is_none()
     }
 
     /// Makes the membership of one more task, if its group has a limit.
     #[inline]
     pub(super) fn member(&self) -> Option<Arc<Membership>> {
-        self.limit.map(GroupLimit::member)
+        self.limit.as_ref().map(GroupLimit::member)
     }
 
-    /// Sets the priority of the tasks.
-    pub fn priority(mut self, priority: Priority) -> Self {
-        self.options.priority = priority;
-        self
-    }
-
-    /// Sets the weight of each task, which counts against the [`queue_weight`](super::Builder::queue_weight); 0 counts
-    /// as 1.
-    pub fn weight(mut self, weight: u32) -> Self {
-        self.options.weight = weight.max(1);
-        self
-    }
-
-    /// Sets the deadline to `within` from now. A task that has not started by then ends with
-    /// [`TaskError::Expired`](super::TaskError::Expired), when its turn comes.
-    pub fn deadline(mut self, within: Duration) -> Self {
-        let clock = self.pool.clock();
-        self.options.deadline = Some(clock.after(clock.now(), within));
-        self.options.plain = false;
-        self
-    }
-
-    /// Sets the ask that the policy of [`admit_by`](super::Builder::admit_by) is asked for; one call unless set.
-    pub fn ask(mut self, ask: impl Into<Ask>) -> Self {
-        self.options.ask = ask.into();
-        self.options.plain = false;
-        self
+    /// Returns the options that few tasks have, for a task that has one.
+    #[inline]
+    pub(super) fn rare(&self, member: Option<&Arc<Membership>>) -> Option<Box<RareOptions>> {
+        let is_rare = !self.is_common && !self.is_plain();
+        is_rare.then(|| Box::new(RareOptions::of(self, member)))
     }
 }

@@ -33,7 +33,7 @@ struct Shared {
     ended: Mutex<Ended>,
 }
 
-/// Termination a running task. Has no effect on a task that waits to start, because that checks the flag first.
+/// Ends a running task. Has no effect on a task that waits to start, because that checks the flag first.
 pub(super) type Abort = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]

@@ -1,44 +1,46 @@
 //! Waits for the end of a pool, or for an idle moment. A cancelled wait removes its waker, because a pool may never
 //! end.
 
+use super::engine::scheduler::{Engine, Kind};
 use super::idle::Wait;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// A pool that can end.
-pub(super) trait Termination {
-    /// Ready once all accepted tasks have ended. Until then, registers `waker`.
-    fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()>;
-    /// Ready once all accepted tasks have ended and the workers have gone. Until then, registers `waker`.
-    fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()>;
-    /// Cancels the wait for the end or for idleness.
-    fn leave(&self, wait: &mut Wait);
-}
-
-pub(super) struct TerminationWait<'a, C: Termination> {
-    core: &'a Arc<C>,
+pub(super) struct TerminationWait<'a, K: Kind> {
+    core: &'a Arc<Engine<K>>,
     wait: Wait,
 }
 
-impl<'a, C: Termination> TerminationWait<'a, C> {
-    pub(super) fn of(core: &'a Arc<C>) -> Self {
+impl<'a, K: Kind> TerminationWait<'a, K> {
+    pub(super) fn of(core: &'a Arc<Engine<K>>) -> Self {
         let wait = Wait::default();
         Self { core, wait }
     }
 
-    /// Ready once all accepted tasks have ended.
+    /// Ready once all accepted tasks have ended. Until then, registers `waker`.
     pub(super) fn poll_idle(&mut self, waker: &Waker) -> Poll<()> {
-        self.core.poll_idle(&mut self.wait, waker)
+        // The old waker comes back here, and is dropped after the lock.
+        let mut waker = Some(waker.clone());
+        let wait = &mut self.wait;
+        self.core
+            .transition(|state, _| state.idleness.poll_idle(wait, &mut waker))
     }
 
-    /// Ready once the workers have gone as well.
+    /// Ready once the workers have gone as well. Until then, registers `waker`.
     pub(super) fn poll(&mut self, waker: &Waker) -> Poll<()> {
-        self.core.poll_gone(&mut self.wait, waker)
+        // As in `poll_idle`.
+        let mut waker = Some(waker.clone());
+        let wait = &mut self.wait;
+        self.core.transition(|state, _| {
+            let gone = !state.has_workers();
+            state.idleness.poll_gone(wait, gone, &mut waker)
+        })
     }
 }
 
-impl<C: Termination> Drop for TerminationWait<'_, C> {
+impl<K: Kind> Drop for TerminationWait<'_, K> {
     fn drop(&mut self) {
-        self.core.leave(&mut self.wait);
+        let waker = self.core.look().idleness.leave(&mut self.wait);
+        drop(waker);
     }
 }

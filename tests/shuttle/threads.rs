@@ -150,7 +150,9 @@ fn families_of_pools_end() {
         };
         let listed = report
             .as_ref()
-            .map_or(0, |report: &ShutdownReport<'_>| report.unstarted.len());
+            .map_or(0, |report: &ShutdownReport<tollgate::pool::Threads<'_>>| {
+                report.unstarted.len()
+            });
         drop(report);
         if let Some(root) = root {
             let _ = root.join();

@@ -103,7 +103,7 @@ impl Membership {
         *self.place.lock() == Place::Reserved
     }
 
-    /// Termination the task. Returns true if it gives a place back.
+    /// Ends the task. Returns true if it gives a place back.
     pub(super) fn ends(&self) -> bool {
         let before = std::mem::replace(&mut *self.place.lock(), Place::Over);
         matches!(before, Place::Reserved | Place::Running)

@@ -377,8 +377,11 @@ mod tests {
     use crate::time::Instant;
 
     impl Entry for u32 {
-        fn capacity(&self) -> (usize, u64) {
-            (1, 1)
+        fn weight(&self) -> u32 {
+            1
+        }
+        fn priority(&self) -> Priority {
+            Priority::Normal
         }
         fn ask(&self) -> Ask {
             Ask::one()

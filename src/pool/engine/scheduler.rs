@@ -9,22 +9,30 @@ use crate::core::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::Capacity;
+use crate::pool::cell::Await;
 use crate::pool::error::TaskError;
+use crate::pool::handle::Handle;
 use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
-use crate::pool::idle::Wait;
-use crate::pool::overflow::{Crowded, Overflow};
+use crate::pool::overflow::Overflow;
+use crate::pool::report::Unstarted;
 use crate::pool::stats::PoolStats;
-use crate::pool::termination::Termination;
+use crate::pool::task_options::Priority;
+use crate::pool::task_set::Abort;
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::{Clock, Instant};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 /// An entry in the queue of a pool.
 pub(in crate::pool) trait Entry {
-    /// Returns the number of queue places that the entry takes, and its weight.
-    fn capacity(&self) -> (usize, u64);
+    /// Returns the number of queue places that the entry takes.
+    fn places(&self) -> usize {
+        1
+    }
+    /// Returns the queue weight that the entry takes.
+    fn weight(&self) -> u32;
+    fn priority(&self) -> Priority;
     fn ask(&self) -> Ask;
     fn deadline(&self) -> Option<Instant>;
     /// Returns true if the task has started through another entry, or has ended.
@@ -36,14 +44,35 @@ pub(in crate::pool) trait Entry {
     fn claim(&mut self) {}
     /// Returns the task's membership in its group, if the group has a limit.
     fn member(&self) -> Option<&Arc<Membership>>;
-    /// Termination the task without running it. Returns false if the task had already started or ended.
+    /// Ends the task without running it. Returns false if the task had already started or ended.
     fn refuse(self, why: TaskError) -> bool;
+    /// Ends a task like `refuse`, after it was set aside.
+    fn refuse_aside(self, why: TaskError) -> bool
+    where
+        Self: Sized,
+    {
+        self.refuse(why)
+    }
+    /// Sets the task aside, to be returned to the user. Returns false if the task has started through another entry, or has ended.
+    fn set_aside(&self) -> bool {
+        true
+    }
+    fn is_returned(&self) -> bool {
+        self.set_aside()
+    }
 }
 
 /// The operations in which kinds of pools differ.
 pub(in crate::pool) trait Kind: Sized + Send + Sync {
     type Entry: Entry;
     type TaskQueue: TaskQueue<Entry = Self::Entry>;
+    /// A task, as its handle sees it, and what the handle finds it by in the queue.
+    type Job<T>: Await<T> + ?Sized;
+    type At;
+    /// A queued task that is to be awaited, and one that is.
+    type Target;
+    type Awaited;
+    const THREADS: bool = <Self::TaskQueue as TaskQueue>::THREADS;
     /// Runs before each transition, under the lock. `settle` runs after it, under the lock.
     fn enter(&self, _: &mut State<Self::TaskQueue>) {}
     fn settle(&self, _: &mut State<Self::TaskQueue>, _: &mut Acts<Own<Self>>) {}
@@ -53,8 +82,8 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn drain(&self, state: &mut State<Self::TaskQueue>) -> Vec<Self::Entry>;
     /// Removes the entry that a full queue evicts first.
     fn evict(&self, state: &mut State<Self::TaskQueue>) -> Option<Self::Entry>;
-    /// Notifies the owner of a task that the pool discarded the task.
-    fn discard(engine: &Arc<Engine<Self>>, entry: Self::Entry);
+    /// Returns the hook for tasks that the pool discarded.
+    fn on_discard(&self) -> Option<&DiscardHook<Self>>;
     /// Marks the entry as taken by the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds
     /// the entry either queued or started.
     fn starts(entry: &mut Self::Entry, seat: &Seat<Own<Self>>);
@@ -62,10 +91,43 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn start(engine: &Arc<Engine<Self>>, seat: Arc<Seat<Own<Self>>>);
     /// Starts one more worker, if the pool may have one more.
     fn grow(_: &Arc<Engine<Self>>) {}
+    /// Collects the capacity that workers and ended tasks still have, for a submitter that found the queue full.
+    fn collect(_: &Arc<Engine<Self>>) {}
+    /// Cancels the task. Returns false when it is too late.
+    fn cancel<T>(handle: &Handle<Self, T>) -> bool;
+    /// Returns a function that ends the task, if it is running then. `None`: running tasks cannot be ended.
+    fn abort<T>(_: &Handle<Self, T>) -> Option<Abort> {
+        None
+    }
+    /// Runs the task inline, in its waiter, if the task is queued and needs only a slot. Returns whether it ran or expired.
+    fn help<T>(_: &Handle<Self, T>) -> bool {
+        false
+    }
+    /// Returns false if the task needs no help any more.
+    fn may_help<T>(_: &Handle<Self, T>) -> bool {
+        true
+    }
+    /// Returns the task's place in the queue, by which it is awaited.
+    fn target<T>(handle: &Handle<Self, T>) -> Self::Target;
+    /// Marks the queued task as awaited by one more task.
+    fn await_it(engine: &Arc<Engine<Self>>, target: Self::Target) -> Self::Awaited;
+    fn await_no_more(engine: &Arc<Engine<Self>>, awaited: Self::Awaited);
+    /// Corrects the statistics by the tasks that only workers know.
+    fn correct(_: &State<Self::TaskQueue>, _: &mut PoolStats) {}
 }
+
+/// A kind of pools: [`Threads`](crate::pool::Threads), or `Tasks` (feature `tokio`).
+#[allow(private_bounds)]
+pub trait PoolKind: Kind {}
+
+#[allow(private_bounds)]
+impl<K: Kind> PoolKind for K {}
 
 /// The state of a worker that other threads read.
 pub(in crate::pool) type Own<K> = <<K as Kind>::TaskQueue as TaskQueue>::Own;
+
+/// Takes the tasks that a full queue has evicted.
+pub(in crate::pool) type DiscardHook<K> = dyn Fn(Unstarted<K>) + Send + Sync;
 
 /// The settings of a pool, fixed when it is built.
 pub(in crate::pool) struct Settings {
@@ -96,7 +158,7 @@ impl<K: Kind> Engine<K> {
         kind: K,
     ) -> Self {
         // Shared slots are the only slots of such a pool.
-        let own = if settings.admission.slots.is_some() && !K::TaskQueue::THREADS {
+        let own = if settings.admission.slots.is_some() && !K::THREADS {
             usize::MAX
         } else {
             limit
@@ -167,7 +229,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Termination dequeued tasks without running them. Returns the number of tasks that it ended.
+    /// Ends dequeued tasks without running them. Returns the number of tasks that it ended.
     pub(in crate::pool) fn refuse(
         &self,
         entries: impl IntoIterator<Item = K::Entry>,
@@ -183,11 +245,10 @@ impl<K: Kind> Engine<K> {
 
     /// Gives back the queue places and the weight of an entry that has left the queue.
     pub(in crate::pool) fn give_back(&self, entry: &K::Entry) {
-        let (places, weight) = entry.capacity();
-        self.capacity.give_back(places, weight);
+        self.capacity.give_back(entry.places(), u64::from(entry.weight()));
     }
 
-    /// Termination tasks whose deadline has passed. The caller has already counted them.
+    /// Ends tasks whose deadline has passed. The caller has already counted them.
     #[cold]
     fn expire(self: &Arc<Self>, entries: Vec<K::Entry>) {
         self.refuse(entries, || TaskError::Expired);
@@ -333,7 +394,7 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Termination all queued tasks as abandoned.
+    /// Ends all queued tasks as abandoned.
     fn abandon(self: &Arc<Self>) {
         let entries = self.stop();
         let _aside = Inside::aside();
@@ -365,7 +426,7 @@ impl<K: Kind> Engine<K> {
             // The wakers of slot waiters may panic.
             hooks::quietly(|| slots.set_limit(limit));
         }
-        if K::TaskQueue::THREADS || self.settings.admission.slots.is_none() {
+        if K::THREADS || self.settings.admission.slots.is_none() {
             self.transition(|state, acts| state.set_limit(limit, acts));
         }
     }
@@ -433,60 +494,14 @@ impl<K: Kind> Lends for Engine<K> {
     }
 }
 
-impl<K: Kind> Termination for Engine<K> {
-    fn poll_idle(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
-        // The old waker comes back here, and is dropped after the lock.
-        let mut waker = Some(waker.clone());
-        self.transition(|state, _| state.idleness.poll_idle(wait, &mut waker))
-    }
-
-    fn poll_gone(self: &Arc<Self>, wait: &mut Wait, waker: &Waker) -> Poll<()> {
-        // The old waker comes back here, and is dropped after the lock.
-        let mut waker = Some(waker.clone());
-        self.transition(|state, _| {
-            let gone = !state.has_workers();
-            state.idleness.poll_gone(wait, gone, &mut waker)
-        })
-    }
-
-    fn leave(&self, wait: &mut Wait) {
-        let waker = self.look().idleness.leave(wait);
-        drop(waker);
-    }
-}
-
-impl<K: Kind> Crowded for Arc<Engine<K>> {
-    type Entry = K::Entry;
-
-    fn capacity(&self) -> &Capacity {
-        &self.capacity
-    }
-
-    fn overflow(&self) -> Overflow {
-        self.settings.overflow
-    }
-
-    fn evict(&self) -> Option<K::Entry> {
-        let entry = self.transition(|state, acts| {
-            let entry = self.kind.evict(state)?;
-            state.entry_left(&entry);
-            state.finished(1, acts);
-            state.call(acts);
-            Some(entry)
-        })?;
-        self.give_back(&entry);
-        Some(entry)
-    }
-
-    fn discard(&self, entry: K::Entry) {
-        K::discard(self, entry);
-    }
-}
-
 /// The statistics of a pool.
 impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn stats(self: &Arc<Self>) -> PoolStats {
         let limit = self.limit();
-        self.transition(|state, _| state.stats(limit))
+        self.transition(|state, _| {
+            let mut stats = state.stats(limit);
+            K::correct(state, &mut stats);
+            stats
+        })
     }
 }

@@ -35,7 +35,7 @@ impl<W> Seat<W> {
         self.looks.store(true, Ordering::Relaxed);
     }
 
-    /// Termination the search for a task. Returns true if the worker was looking.
+    /// Ends the search for a task. Returns true if the worker was looking.
     pub(super) fn looks_no_more(&self) -> bool {
         let looked = self.looks.load(Ordering::Relaxed);
         if looked {

@@ -70,7 +70,7 @@ impl Slots {
         borrows
     }
 
-    /// Termination a running task, which borrowed its slot or not. The slot goes to a borrower that has no parked task left to
+    /// Ends a running task, which borrowed its slot or not. The slot goes to a borrower that has no parked task left to
     /// borrow from.
     pub(super) fn end(&mut self, borrowed: bool) {
         self.started -= 1;

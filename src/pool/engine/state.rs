@@ -228,7 +228,7 @@ impl<Q: TaskQueue> State<Q> {
         }
     }
 
-    /// Termination a task of a group with a limit.
+    /// Ends a task of a group with a limit.
     #[cold]
     pub(in crate::pool) fn member_ended(&mut self, member: &Membership) {
         if member.ends() {
@@ -371,7 +371,7 @@ impl<Q: TaskQueue> State<Q> {
         self.idle.is_empty() && self.staying() >= self.slots.limit()
     }
 
-    /// Termination the idle time of a worker. Returns true if the worker is to exit.
+    /// Ends the idle time of a worker. Returns true if the worker is to exit.
     pub(in crate::pool) fn leaves_idle(&mut self, seat: &Arc<Seat<Q::Own>>) -> bool {
         let Some(at) = self.idle.iter().position(|idle| Arc::ptr_eq(idle, seat)) else {
             return false;
@@ -598,7 +598,7 @@ impl<Q: TaskQueue> State<Q> {
         taken
     }
 
-    /// Termination the asking. A runner looks next, so no runner starts in its place. A thread first drops user values, which
+    /// Ends the asking. A runner looks next, so no runner starts in its place. A thread first drops user values, which
     /// may take long.
     fn asks_no_more(&mut self, seat: &Seat<Q::Own>) {
         if !Q::THREADS {

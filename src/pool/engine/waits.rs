@@ -12,6 +12,7 @@
 //! A task on a thread is in the graph only while it holds permits; otherwise its submitter represents it. So the graph
 //! misses cycles of threads that wait for each other's ends.
 
+use super::scheduler::{Engine, Kind};
 use crate::pool::error::TaskError;
 use crate::sync::wait_queue::QueueId;
 use std::cell::RefCell;
@@ -20,18 +21,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A pool, as waits see it.
-pub(in crate::pool) trait Home: Lends {
-    /// Identifies a queued task.
-    type Target;
-    type Awaited;
-    /// Returns the permits that a task of the pool holds while it runs, according to the current policy.
-    fn held(&self) -> Held;
-    /// Marks the queued task as awaited by one more task.
-    fn await_it(self: &Arc<Self>, target: Self::Target) -> Self::Awaited;
-    fn await_no_more(self: &Arc<Self>, awaited: Self::Awaited);
-}
-
 /// A pool whose tasks lend their slots.
 pub(in crate::pool) trait Lends: Send + Sync {
     /// Counts one more handle that the task on the slot awaits. The task is one of this pool. Returns false, and lends
@@ -39,7 +28,7 @@ pub(in crate::pool) trait Lends: Send + Sync {
     fn lend(self: Arc<Self>, slot: &Slot) -> bool;
     /// Counts one handle fewer.
     fn take_back(self: Arc<Self>, slot: &Slot);
-    /// Termination the loan, because the task has ended.
+    /// Ends the loan, because the task has ended.
     fn end(self: Arc<Self>, slot: &Slot);
 }
 
@@ -65,7 +54,7 @@ impl Slot {
     }
 
     /// Returns the pool that counts the slot as lent while the task awaits a handle of `home`.
-    fn lender<H: Home>(&self, home: &Arc<H>, is_own: bool) -> Lender<H> {
+    fn lender<H: Lends>(&self, home: &Arc<H>, is_own: bool) -> Lender<H> {
         match &self.pool {
             Some(pool) => pool.upgrade().map_or(Lender::None, Lender::Any),
             None if is_own => Lender::Own(Arc::clone(home)),
@@ -115,7 +104,7 @@ enum Lender<H> {
 /// A task, as waits see it.
 pub(in crate::pool) trait Task: Send + Sync {
     fn record(&self) -> &Record;
-    /// Termination the task, started or not, with the reason `queued` if it has never been polled. Returns false if it has
+    /// Ends the task, started or not, with the reason `queued` if it has never been polled. Returns false if it has
     /// ended, or cannot be ended.
     fn abort(&self, queued: TaskError) -> bool;
 }
@@ -155,7 +144,7 @@ impl Holder {
         Arc::new(Self(record))
     }
 
-    /// Termination the record: the task has given its permits back. Cuts the link to the waiter.
+    /// Ends the record: the task has given its permits back. Cuts the link to the waiter.
     pub(in crate::pool) fn end(&self) {
         self.0.end();
         self.0.cut();
@@ -405,18 +394,18 @@ impl Waiter {
 }
 
 /// A wait of one task for another, through a handle.
-pub(in crate::pool) struct Wait<H: Home> {
+pub(in crate::pool) struct Wait<K: Kind> {
     waiter: Waiter,
     edges: Vec<Edge>,
     /// The queued task, listed as awaited. The waiter's slot is lent while this is set.
-    listed: Option<(Arc<H>, H::Awaited)>,
-    lender: Lender<H>,
+    listed: Option<(Arc<Engine<K>>, K::Awaited)>,
+    lender: Lender<Engine<K>>,
 }
 
-impl<H: Home> Wait<H> {
+impl<K: Kind> Wait<K> {
     /// Begins a wait for a task of `home`, whose handle the waiter polls. `task` is the awaited task, if it is in the
     /// graph. Returns `None` if the wait may never end.
-    pub(in crate::pool) fn begin(waiter: Waiter, task: Option<&dyn Task>, home: &H) -> Option<Self> {
+    pub(in crate::pool) fn begin(waiter: Waiter, task: Option<&dyn Task>, home: &Engine<K>) -> Option<Self> {
         let edges = match &waiter.task {
             Some(by) => judged(by, task, home)?,
             None => Vec::new(),
@@ -445,7 +434,7 @@ impl<H: Home> Wait<H> {
 
     /// Lends the waiter's slot and lists the task as awaited, because the task was not ready. Returns false, and lends
     /// nothing, if the waiter cannot wait.
-    pub(in crate::pool) fn list(&mut self, home: &Arc<H>, target: impl FnOnce() -> H::Target) -> bool {
+    pub(in crate::pool) fn list(&mut self, home: &Arc<Engine<K>>, target: impl FnOnce() -> K::Target) -> bool {
         if self.listed.is_some() {
             return true;
         }
@@ -464,7 +453,7 @@ impl<H: Home> Wait<H> {
             // Relaxed: see `awaits`.
             record.awaits.fetch_add(1, Ordering::Relaxed);
         }
-        self.listed = Some((Arc::clone(home), home.await_it(target())));
+        self.listed = Some((Arc::clone(home), K::await_it(home, target())));
         true
     }
 
@@ -473,7 +462,7 @@ impl<H: Home> Wait<H> {
     }
 }
 
-impl<H: Home> Drop for Wait<H> {
+impl<K: Kind> Drop for Wait<K> {
     fn drop(&mut self) {
         if let Some((home, awaited)) = self.listed.take() {
             if let Some((slot, _)) = &self.waiter.slot {
@@ -486,7 +475,7 @@ impl<H: Home> Drop for Wait<H> {
                 // Relaxed: see `awaits`.
                 record.awaits.fetch_sub(1, Ordering::Relaxed);
             }
-            home.await_no_more(awaited);
+            K::await_no_more(&home, awaited);
         }
         if !self.edges.is_empty() {
             let mut waits = WAITS.lock();
@@ -499,7 +488,7 @@ impl<H: Home> Drop for Wait<H> {
 }
 
 /// Returns the edges of a wait for a task of `home`, or `None` if one would close a cycle.
-fn judged<H: Home>(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, home: &H) -> Option<Vec<Edge>> {
+fn judged<K: Kind>(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, home: &Engine<K>) -> Option<Vec<Edge>> {
     // `held` asks the policy, so it is called outside the lock.
     let held = home.held();
     let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();

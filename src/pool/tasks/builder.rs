@@ -1,17 +1,16 @@
 //! The builder of pools of async tasks, and their runtime.
 
-use super::entry::UnstartedTask;
-use super::kind::{Core, DiscardHook, Tasks};
+use super::kind::Tasks;
 use super::pool::TaskPool;
-use crate::pool::admission::Admission;
 use crate::pool::builder::Builder;
+use crate::pool::common::Pool;
 use crate::pool::engine::queue::Queue;
-use crate::pool::engine::scheduler::Settings;
+use crate::pool::engine::scheduler::DiscardHook;
 use crate::pool::error::PoolError;
+use crate::pool::report::Unstarted;
 use crate::pool::runtime::Runtime;
 use crate::pool::workers::Workers;
 use std::fmt;
-use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// Builds a [`TaskPool`].
@@ -20,7 +19,7 @@ pub type TaskPoolBuilder = Builder<Runners>;
 /// The settings of a pool of async tasks, beyond those of every [`Builder`].
 pub struct Runners {
     limit: usize,
-    on_discard: Option<Box<DiscardHook>>,
+    on_discard: Option<Box<DiscardHook<Tasks>>>,
     runtime: Option<Runtime>,
 }
 
@@ -34,7 +33,7 @@ impl Builder<Runners> {
     }
 
     /// Passes each task that a full queue discards to `hook`. Without a hook, the pool drops them.
-    pub fn on_discard(mut self, hook: impl Fn(UnstartedTask) + Send + Sync + 'static) -> Self {
+    pub fn on_discard(mut self, hook: impl Fn(Unstarted<Tasks>) + Send + Sync + 'static) -> Self {
         self.kind.on_discard = Some(Box::new(hook));
         self
     }
@@ -53,27 +52,12 @@ impl Builder<Runners> {
         let runtime = self.kind.runtime.take().or_else(Runtime::current);
         let Self { common, kind } = self;
         let (_, limit) = Workers::from(kind.limit).check()?;
-        let capacity = common.capacity()?;
-        let settings = Settings {
-            clock: common.clock(),
-            overflow: common.overflow,
-            admission: Admission {
-                slots: common.given_slots(),
-                gate: common.gate,
-            },
-            on_panic: common.on_panic,
-        };
-        let kind = Tasks {
+        let tasks = Tasks {
             on_discard: kind.on_discard,
             runtime: runtime.ok_or(PoolError::NoRuntime)?,
         };
-        Ok(TaskPool::new(Arc::new(Core::new(
-            Queue::new(),
-            limit,
-            capacity,
-            settings,
-            kind,
-        ))))
+        let clock = common.clock();
+        Ok(Pool::new(common.engine(Queue::new(), limit, clock, tasks)?))
     }
 }
 

@@ -17,18 +17,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 /// The view of the queue and the runner.
-pub(super) trait Run: Task {
+pub(in crate::pool) trait Run: Task {
     /// Starts the task for its runner; an abort then takes effect after its first poll. Returns false when the task has ended. Runs no user
     /// code.
     fn start(&self) -> bool;
     /// Polls the started task. Passes the payload of a panic to `orphan` if no handle will return it.
     fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran>;
-    /// Termination the task without running it. Returns false when it has started or ended.
+    /// Ends the task without running it. Returns false when it has started or ended.
     fn refuse(&self, why: TaskError) -> bool;
 }
 
 /// The view of the handle.
-pub(super) trait Job<T>: Run + Await<T> {}
+pub(in crate::pool) trait Job<T>: Run + Await<T> {}
 impl<C: Run + Await<T>, T> Job<T> for C {}
 
 /// A future that has started.
@@ -205,7 +205,12 @@ impl<Fut: Send, T: Send> Await<T> for TaskCell<Fut, T> {
         self.cell.is_done()
     }
 
+    fn task(&self) -> Option<&dyn Task> {
+        Some(self)
+    }
+
     fn detach(&self) {
+        self.record.cut();
         self.cell.detach();
     }
 }

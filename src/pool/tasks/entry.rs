@@ -1,21 +1,21 @@
 //! The queue entries of a task pool.
 
 use super::cell::Run;
+use super::kind::Tasks;
 use crate::core::ask::Ask;
 use crate::pool::cell::Ran;
 use crate::pool::engine::group_limit::Membership;
 use crate::pool::engine::scheduler;
 use crate::pool::engine::waits::{Inside, current};
 use crate::pool::error::TaskError;
-use crate::pool::task_options::TaskOptions;
-use crate::pool::task_options::{Priority, RareOptions};
+use crate::pool::report::Unstarted;
+use crate::pool::task_options::{Priority, RareOptions, TaskOptions};
 use crate::time::Instant;
-use std::fmt;
 use std::future::poll_fn;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-pub(super) struct Entry {
+pub(in crate::pool) struct Entry {
     pub(super) task: Arc<dyn Run>,
     pub(super) weight: u32,
     pub(super) priority: Priority,
@@ -23,8 +23,12 @@ pub(super) struct Entry {
 }
 
 impl scheduler::Entry for Entry {
-    fn capacity(&self) -> (usize, u64) {
-        (1, u64::from(self.weight))
+    fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    fn priority(&self) -> Priority {
+        self.priority
     }
 
     fn ask(&self) -> Ask {
@@ -50,36 +54,12 @@ impl Entry {
             task,
             weight: options.weight,
             priority: options.priority,
-            rare: (!options.plain).then(|| Box::new(RareOptions::of(options, member))),
+            rare: options.rare(member),
         }
     }
 }
 
-/// A task that a [`TaskPool`](super::TaskPool) returned without starting it. Poll it with [`run`](Self::run), or drop it:
-/// then its handle gets [`TaskError::Abandoned`], or [`TaskError::Discarded`] if a full queue discarded it.
-#[must_use = "a task that is dropped here will never run"]
-pub struct UnstartedTask {
-    entry: Option<Entry>,
-    discarded: bool,
-}
-
-impl UnstartedTask {
-    /// Wraps an entry that was taken out of the queue.
-    pub(super) fn new(entry: Entry, discarded: bool) -> Self {
-        let entry = Some(entry);
-        Self { entry, discarded }
-    }
-
-    /// Returns its weight.
-    pub fn weight(&self) -> u32 {
-        self.entry.as_ref().map_or(0, |entry| entry.weight)
-    }
-
-    /// Returns its priority.
-    pub fn priority(&self) -> Priority {
-        self.entry.as_ref().map_or(Priority::Normal, |entry| entry.priority)
-    }
-
+impl Unstarted<Tasks> {
     /// Runs the task in this future. Its handle gets the result. Returns false when the task was cancelled.
     ///
     /// # Cancel safety
@@ -87,8 +67,8 @@ impl UnstartedTask {
     ///
     /// # Panics
     /// When the task panics and its handle is gone, or it never had one.
-    pub async fn run(mut self) -> bool {
-        let Some(entry) = self.entry.take() else { return false };
+    pub async fn run(self) -> bool {
+        let Some(entry) = self.take() else { return false };
         if !entry.task.start() {
             return false;
         }
@@ -112,26 +92,5 @@ impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort(TaskError::Aborted);
         self.0.record().end();
-    }
-}
-
-impl Drop for UnstartedTask {
-    fn drop(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            entry.task.refuse(if self.discarded {
-                TaskError::Discarded
-            } else {
-                TaskError::Abandoned
-            });
-        }
-    }
-}
-
-impl fmt::Debug for UnstartedTask {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UnstartedTask")
-            .field("priority", &self.priority())
-            .field("weight", &self.weight())
-            .finish_non_exhaustive()
     }
 }

@@ -1,16 +1,17 @@
 //! Runs the engine on runners: tasks of a tokio runtime.
 
-use super::cell::Run;
-use super::entry::{Entry, UnstartedTask};
+use super::cell::{Job, Run};
+use super::entry::Entry;
 use super::runner;
 use crate::pool::engine::queue::{Key, Queue};
-use crate::pool::engine::scheduler::{Engine, Kind};
+use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Phase, State, TaskQueue};
-use crate::pool::engine::waits::{Held, Home};
 use crate::pool::error::TaskError;
-use crate::pool::hooks;
+use crate::pool::handle::TaskHandle;
+use crate::pool::hooks::drop_quietly;
 use crate::pool::runtime::Runtime;
+use crate::pool::task_set::Abort;
 use crate::sync::shim::Mutex;
 use crate::time::Sleep;
 use std::future::poll_fn;
@@ -19,18 +20,17 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-pub(super) type DiscardHook = dyn Fn(UnstartedTask) + Send + Sync;
-
 pub(super) type Core = Engine<Tasks>;
 
-pub(super) struct Tasks {
-    pub(super) on_discard: Option<Box<DiscardHook>>,
+/// The kind of a pool of async tasks.
+pub struct Tasks {
+    pub(super) on_discard: Option<Box<DiscardHook<Tasks>>>,
     pub(super) runtime: Runtime,
 }
 
 /// The task that a runner runs.
 #[derive(Default)]
-pub(super) struct Running(Mutex<Option<Arc<dyn Run>>>);
+pub(in crate::pool) struct Running(Mutex<Option<Arc<dyn Run>>>);
 
 impl Running {
     pub(super) fn get(&self) -> Option<Arc<dyn Run>> {
@@ -46,6 +46,11 @@ impl Running {
 impl Kind for Tasks {
     type Entry = Entry;
     type TaskQueue = Queue<Entry, Running>;
+    type Job<T> = dyn Job<T>;
+    /// None: the task was never queued.
+    type At = Option<Key>;
+    type Target = Option<Key>;
+    type Awaited = Option<Key>;
 
     fn drain(&self, state: &mut State<Self::TaskQueue>) -> Vec<Entry> {
         state.queue.drain()
@@ -56,9 +61,8 @@ impl Kind for Tasks {
         state.queue.remove(last)
     }
 
-    fn discard(core: &Arc<Core>, entry: Entry) {
-        core.look().stats.discarded += 1;
-        hooks::discard(core.kind.on_discard.as_deref(), UnstartedTask::new(entry, true));
+    fn on_discard(&self) -> Option<&DiscardHook<Self>> {
+        self.on_discard.as_deref()
     }
 
     fn starts(entry: &mut Entry, seat: &Seat<Running>) {
@@ -66,35 +70,48 @@ impl Kind for Tasks {
         let _none = seat.own.0.lock().replace(Arc::clone(&entry.task));
     }
 
-    fn start(core: &Arc<Core>, seat: Arc<Seat<Running>>) {
-        let runner = runner::run(Arc::clone(core), seat);
-        // The drop of a runner that did not start removes it from the pool.
-        drop(core.kind.runtime.spawn(runner));
-    }
-}
-
-impl Home for Core {
-    type Target = Key;
-    type Awaited = Key;
-
-    fn held(&self) -> Held {
-        self.held()
+    fn cancel<T>(handle: &TaskHandle<T>) -> bool {
+        handle.at.is_some_and(|key| handle.core.cancel(key)) || handle.task.abort(TaskError::Cancelled)
     }
 
-    fn await_it(self: &Arc<Self>, key: Key) -> Key {
-        self.transition(|state, acts| {
-            if state.queue.await_it(key) {
+    fn abort<T>(handle: &TaskHandle<T>) -> Option<Abort> {
+        let task: Arc<dyn Run> = Arc::clone(&handle.task) as _;
+        let (task, core, key) = (Arc::downgrade(&task), Arc::downgrade(&handle.core), handle.at);
+        Some(Box::new(move || {
+            let (Some(task), Some(core)) = (task.upgrade(), core.upgrade()) else {
+                return;
+            };
+            if key.is_none_or(|key| core.look().get(key).is_none()) {
+                task.abort(TaskError::Cancelled);
+            }
+            drop_quietly((task, core));
+        }))
+    }
+
+    fn target<T>(handle: &TaskHandle<T>) -> Option<Key> {
+        handle.at
+    }
+
+    fn await_it(core: &Arc<Core>, key: Option<Key>) -> Option<Key> {
+        core.transition(|state, acts| {
+            if key.is_some_and(|key| state.queue.await_it(key)) {
                 state.call(acts);
             }
         });
         key
     }
 
-    fn await_no_more(self: &Arc<Self>, key: Key) {
-        self.transition(|state, acts| {
-            state.queue.await_no_more(key);
+    fn await_no_more(core: &Arc<Core>, key: Option<Key>) {
+        core.transition(|state, acts| {
+            key.inspect(|&key| state.queue.await_no_more(key));
             state.call(acts);
         });
+    }
+
+    fn start(core: &Arc<Core>, seat: Arc<Seat<Running>>) {
+        let runner = runner::run(Arc::clone(core), seat);
+        // The drop of a runner that did not start removes it from the pool.
+        drop(core.kind.runtime.spawn(runner));
     }
 }
 
@@ -122,7 +139,7 @@ impl Core {
         })
     }
 
-    /// Termination a queued task. Returns false when it is not queued.
+    /// Ends a queued task. Returns false when it is not queued.
     pub(super) fn cancel(self: &Arc<Self>, key: Key) -> bool {
         let entry = self.transition(|state, acts| {
             let entry = state.remove(key, acts);
@@ -130,10 +147,6 @@ impl Core {
             entry
         });
         self.refuse(entry, || TaskError::Cancelled) > 0
-    }
-
-    pub(super) fn is_queued(&self, key: Key) -> bool {
-        self.look().get(key).is_some()
     }
 
     /// Aborts the running tasks.
@@ -146,13 +159,17 @@ impl Core {
         }
     }
 
-    /// Polls for at most `patience` on the pool's clock. Returns false on a timeout.
-    pub(super) async fn within(&self, patience: Duration, mut poll: impl FnMut(&Waker) -> Poll<()>) -> bool {
+    /// Polls for at most `patience` on the pool's clock. Returns `None` on a timeout.
+    pub(in crate::pool) async fn within<T>(
+        &self,
+        patience: Duration,
+        mut poll: impl FnMut(&Waker) -> Poll<T>,
+    ) -> Option<T> {
         let clock = &self.settings.clock;
         let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
         poll_fn(|cx| match poll(cx.waker()) {
-            Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| false),
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
         })
         .await
     }

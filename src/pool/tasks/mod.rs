@@ -9,15 +9,11 @@
 mod builder;
 mod cell;
 mod entry;
-mod group;
-mod handle;
 mod kind;
 mod pool;
 mod runner;
 mod submit;
 
 pub use builder::{Runners, TaskPoolBuilder};
-pub use entry::UnstartedTask;
-pub use group::TaskGroup;
-pub use handle::TaskHandle;
-pub use pool::{TaskPool, TaskShutdownReport};
+pub use kind::Tasks;
+pub use pool::TaskPool;

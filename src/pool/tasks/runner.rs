@@ -116,7 +116,7 @@ impl Runner {
             ..Runs::default()
         });
         let core = &self.core;
-        core.capacity.give_back(1, u64::from(entry.weight));
+        core.give_back(&entry);
         let ran = poll_fn(|cx| poll(core, &entry.task, &mut runs.is_parked, cx)).await;
         if let Some(ticket) = runs.ticket.take() {
             ticket.finish(ran);

@@ -2,69 +2,35 @@
 
 use super::cell::{Run, TaskCell};
 use super::entry::Entry;
-use super::handle::TaskHandle;
-use super::kind::Core;
-use super::pool::TaskPool;
+use super::kind::Tasks;
 use crate::pool::cell::Await;
+use crate::pool::common::Pool;
 use crate::pool::engine::queue::Key;
-use crate::pool::engine::waits::{Task, is_inside};
 use crate::pool::error::{RejectReason, SubmitError};
-use crate::pool::overflow::{Crowded, Verdict};
+use crate::pool::handle::TaskHandle;
+use crate::pool::overflow::Verdict;
 use crate::pool::park::run_blocking;
-use crate::pool::task_options::SubmitBuilder;
 use crate::pool::threads::submit::next_chunk;
-use crate::time::Sleep;
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
-type Shared<Fut, T> = Arc<TaskCell<Fut, T>>;
+type Shared<Fut> = Arc<TaskCell<Fut, <Fut as Future>::Output>>;
 /// An accepted task and its queue key: `None` if a full queue discarded the task.
-type Taken<Fut, T> = (Shared<Fut, T>, Option<Key>);
+type Taken<Fut> = (Shared<Fut>, Option<Key>);
 
-impl<'p> SubmitBuilder<'p, TaskPool> {
-    fn core(&self) -> &'p Arc<Core> {
-        self.pool.core()
-    }
+/// The future of a task.
+trait Work: Future<Output: Send> + Send + 'static {}
 
-    fn let_in_now(&self) -> Result<Verdict, RejectReason> {
-        match self.core().capacity.try_take(self.options.weight) {
+impl<Fut: Future<Output: Send> + Send + 'static> Work for Fut {}
+
+impl Pool<Tasks> {
+    async fn admit(&self) -> Result<Verdict, RejectReason> {
+        match self.try_take() {
             Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.core().judge(self.options.weight, turned),
+            Err(turned) => self.let_in(turned).await,
         }
-    }
-
-    async fn let_in(&self, patience: Option<Duration>) -> Result<Verdict, RejectReason> {
-        let core = self.core();
-        let Err(turned) = core.capacity.try_take(self.options.weight) else {
-            return Ok(Verdict::In);
-        };
-        match core.judge(self.options.weight, turned)? {
-            Verdict::Wait => {}
-            verdict => return Ok(verdict),
-        }
-        let mut capacity = pin!(core.capacity.take(self.options.weight));
-        let mut capacity = pin!(poll_fn(|cx| match capacity.as_mut().poll(cx) {
-            // **Deadlock**: capacity may need the slot of the very task that waits here. Checked at each poll: a caller can move the
-            // future into a task.
-            Poll::Pending if is_inside(&**core) => {
-                core.capacity.overdraw(self.options.weight);
-                Poll::Ready(Ok(Verdict::In))
-            }
-            taken => taken.map_ok(|()| Verdict::In),
-        }));
-        let Some(patience) = patience else {
-            return capacity.await;
-        };
-        let clock = &core.settings.clock;
-        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        poll_fn(|cx| match capacity.as_mut().poll(cx) {
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| Err(RejectReason::TimedOut)),
-            taken => taken,
-        })
-        .await
     }
 
     /// Submits a task and returns its handle. The pool's [`Overflow`](crate::pool::Overflow) decides what happens if the queue
@@ -75,12 +41,11 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task.
-    pub async fn submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
+    pub async fn submit<Fut>(&self, task: Fut) -> Result<TaskHandle<Fut::Output>, SubmitError<Fut>>
     where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
+        Fut: Future<Output: Send> + Send + 'static,
     {
-        let verdict = self.let_in(None).await;
+        let verdict = self.admit().await;
         let (cell, key) = self.carry_out(task, verdict, false)?;
         Ok(self.handle(cell, key))
     }
@@ -92,12 +57,18 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// As [`submit`](Self::submit).
-    pub async fn submit_timeout<T, Fut>(self, task: Fut, patience: Duration) -> Result<TaskHandle<T>, SubmitError<Fut>>
+    pub async fn submit_timeout<Fut>(
+        &self,
+        task: Fut,
+        patience: Duration,
+    ) -> Result<TaskHandle<Fut::Output>, SubmitError<Fut>>
     where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
+        Fut: Future<Output: Send> + Send + 'static,
     {
-        let verdict = self.let_in(Some(patience)).await;
+        let mut admit = pin!(self.admit());
+        let poll = |waker: &Waker| admit.as_mut().poll(&mut Context::from_waker(waker));
+        let verdict = self.core().within(patience, poll).await;
+        let verdict = verdict.unwrap_or(Err(RejectReason::TimedOut));
         let (cell, key) = self.carry_out(task, verdict, false)?;
         Ok(self.handle(cell, key))
     }
@@ -106,14 +77,13 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn try_submit<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
+    pub fn try_submit<Fut>(&self, task: Fut) -> Result<TaskHandle<Fut::Output>, SubmitError<Fut>>
     where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
+        Fut: Future<Output: Send> + Send + 'static,
     {
-        let verdict = match self.let_in_now() {
-            Ok(Verdict::Wait) => Err(RejectReason::Full),
-            verdict => verdict,
+        let verdict = match self.try_take() {
+            Ok(()) => Ok(Verdict::In),
+            Err(turned) => self.let_in_now(turned),
         };
         let (cell, key) = self.carry_out(task, verdict, false)?;
         Ok(self.handle(cell, key))
@@ -123,10 +93,9 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
-    pub fn submit_blocking<T, Fut>(self, task: Fut) -> Result<TaskHandle<T>, SubmitError<Fut>>
+    pub fn submit_blocking<Fut>(&self, task: Fut) -> Result<TaskHandle<Fut::Output>, SubmitError<Fut>>
     where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
+        Fut: Future<Output: Send> + Send + 'static,
     {
         run_blocking(self.submit(task))
     }
@@ -138,11 +107,11 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// As [`submit`](Self::submit).
-    pub async fn execute<Fut>(self, task: Fut) -> Result<(), SubmitError<Fut>>
+    pub async fn execute<Fut>(&self, task: Fut) -> Result<(), SubmitError<Fut>>
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let verdict = self.let_in(None).await;
+        let verdict = self.admit().await;
         self.carry_out(task, verdict, true).map(drop)
     }
 
@@ -164,13 +133,12 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     /// }
     /// # }
     /// ```
-    pub async fn submit_all<T, Fut>(
-        self,
+    pub async fn submit_all<Fut>(
+        &self,
         tasks: impl IntoIterator<Item = Fut>,
-    ) -> (Vec<TaskHandle<T>>, Vec<SubmitError<Fut>>)
+    ) -> (Vec<TaskHandle<Fut::Output>>, Vec<SubmitError<Fut>>)
     where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
+        Fut: Future<Output: Send> + Send + 'static,
     {
         let mut handles = Vec::new();
         let taken = |cell, key| handles.push(self.handle(cell, key));
@@ -182,7 +150,7 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     ///
     /// # Cancel safety
     /// As [`submit_all`](Self::submit_all).
-    pub async fn execute_all<Fut>(self, tasks: impl IntoIterator<Item = Fut>) -> Vec<SubmitError<Fut>>
+    pub async fn execute_all<Fut>(&self, tasks: impl IntoIterator<Item = Fut>) -> Vec<SubmitError<Fut>>
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
@@ -190,24 +158,20 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     }
 
     /// Submits the tasks, and returns the rejected ones. Makes tasks before it takes capacity for them: making them runs the user's code.
-    async fn all<T, Fut>(
+    async fn all<Fut: Work>(
         &self,
         tasks: impl IntoIterator<Item = Fut>,
         detached: bool,
-        mut taken: impl FnMut(Shared<Fut, T>, Option<Key>),
-    ) -> Vec<SubmitError<Fut>>
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
+        mut taken: impl FnMut(Shared<Fut>, Option<Key>),
+    ) -> Vec<SubmitError<Fut>> {
         let mut cells = tasks.into_iter().map(|task| self.made(task, detached));
         let mut rejected = Vec::new();
         while let Some(chunk) = next_chunk(&mut cells) {
             let mut chunk = chunk.into_iter();
             while let [first, ..] = chunk.as_slice() {
-                let capacity = self.core().capacity.try_take_some(chunk.len(), self.options.weight);
+                let capacity = self.try_take_some(chunk.len());
                 let queued = if capacity == 0 {
-                    let verdict = self.let_in(None).await;
+                    let verdict = self.admit().await;
                     verdict.and_then(|verdict| Ok(vec![self.settle(first, verdict)?]))
                 } else {
                     let entries = chunk.as_slice()[..capacity].iter().map(|cell| self.entry(cell));
@@ -224,16 +188,12 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
         rejected
     }
 
-    fn carry_out<T, Fut>(
+    fn carry_out<Fut: Work>(
         &self,
         task: Fut,
         verdict: Result<Verdict, RejectReason>,
         detached: bool,
-    ) -> Result<Taken<Fut, T>, SubmitError<Fut>>
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
+    ) -> Result<Taken<Fut>, SubmitError<Fut>> {
         let verdict = match verdict {
             Ok(verdict) => verdict,
             Err(reason) => return Err(SubmitError { task, reason }),
@@ -246,11 +206,7 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
     }
 
     /// Queues or discards the task, as decided. After an error the task is still in its cell.
-    fn settle<T, Fut>(&self, cell: &Shared<Fut, T>, verdict: Verdict) -> Result<Option<Key>, RejectReason>
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
+    fn settle<Fut: Work>(&self, cell: &Shared<Fut>, verdict: Verdict) -> Result<Option<Key>, RejectReason> {
         match verdict {
             Verdict::In => self.core().push(self.entry(cell)).map(Some).ok_or(RejectReason::Closed),
             Verdict::Out => {
@@ -261,38 +217,29 @@ impl<'p> SubmitBuilder<'p, TaskPool> {
         }
     }
 
-    fn made<T, Fut>(&self, task: Fut, detached: bool) -> Shared<Fut, T>
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
+    fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Shared<Fut> {
         let cell = Arc::new(TaskCell::new(task));
         if detached {
             cell.detach();
-            cell.record().cut();
         }
         cell
     }
 
-    fn handle<T, Fut>(&self, cell: Shared<Fut, T>, key: Option<Key>) -> TaskHandle<T>
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
-        TaskHandle::new(cell, Arc::clone(self.core()), key)
+    fn handle<Fut: Work>(&self, cell: Shared<Fut>, key: Option<Key>) -> TaskHandle<Fut::Output> {
+        TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()), key)
     }
 
-    fn entry<T, Fut>(&self, cell: &Shared<Fut, T>) -> Entry
-    where
-        Fut: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
-        Entry::new(Arc::clone(cell) as Arc<dyn Run>, &self.options, self.member().as_ref())
+    fn entry<Fut: Work>(&self, cell: &Shared<Fut>) -> Entry {
+        Entry::new(
+            Arc::clone(cell) as Arc<dyn Run>,
+            &self.options,
+            self.options.member().as_ref(),
+        )
     }
 }
 
 /// Takes a task back from its cell, after the pool has refused it.
-fn take_back<T, Fut>(cell: &Shared<Fut, T>, reason: RejectReason) -> SubmitError<Fut> {
+fn take_back<Fut: Work>(cell: &Shared<Fut>, reason: RejectReason) -> SubmitError<Fut> {
     let task = cell.take_back();
     SubmitError { task, reason }
 }

@@ -1,13 +1,12 @@
 //! The builder of pools of threads, and their thread spawners.
 
-use super::entry::Unstarted;
-use super::kind::{Core, DiscardHook, Entries, Settings, Spawner, Threads as Kind};
-use super::pool::{Pool, Scoped, WorkerPool};
+use super::kind::{Core, Entries, Settings, Spawner, Threads};
+use super::pool::{Scoped, WorkerPool};
 use super::worker::WorkerThread;
-use crate::pool::admission::Admission;
 use crate::pool::builder::Builder;
-use crate::pool::engine::scheduler::Settings as Common;
+use crate::pool::common::Pool;
 use crate::pool::error::PoolError;
+use crate::pool::report::Unstarted;
 use crate::pool::workers::Workers;
 use crate::rate::{Quota, TokenBucket};
 use std::fmt;
@@ -16,24 +15,26 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+type ThreadHook = dyn Fn(Unstarted<Threads<'_>>) + Send + Sync;
+
 /// Builds a [`WorkerPool`], or a pool for a scope.
-pub type PoolBuilder = Builder<Threads>;
+pub type PoolBuilder = Builder<ThreadOptions>;
 
 /// The settings of a pool of threads, beyond those of every [`Builder`].
-pub struct Threads {
+pub struct ThreadOptions {
     workers: Workers,
     keep_alive: Duration,
     growth: Quota,
     name: String,
     stack_size: Option<usize>,
     on_start: Option<Arc<dyn Fn() + Send + Sync>>,
-    on_discard: Option<Box<DiscardHook>>,
+    on_discard: Option<Box<ThreadHook>>,
     spawner: Option<Box<Spawner<'static>>>,
 }
 
-impl Default for Builder<Threads> {
+impl Default for Builder<ThreadOptions> {
     fn default() -> Self {
-        Self::of(Threads {
+        Self::of(ThreadOptions {
             workers: thread::available_parallelism().map_or(1, |n| n.get()).into(),
             keep_alive: Duration::from_secs(10),
             growth: Quota::per_second(100).burst(16),
@@ -46,7 +47,7 @@ impl Default for Builder<Threads> {
     }
 }
 
-impl Builder<Threads> {
+impl Builder<ThreadOptions> {
     /// Sets the number of tasks that run at once; one per processor unless set. A number makes a fixed pool, a range an
     /// elastic one. An elastic pool starts a thread when a task finds no idle worker. It ends threads above the minimum that
     /// have been idle for [`keep_alive`](Self::keep_alive).
@@ -89,7 +90,7 @@ impl Builder<Threads> {
     }
 
     /// Passes each task that a full queue discards to `hook`. Without a hook, the pool drops them.
-    pub fn on_discard(mut self, hook: impl Fn(Unstarted<'_>) + Send + Sync + 'static) -> Self {
+    pub fn on_discard(mut self, hook: impl Fn(Unstarted<Threads<'_>>) + Send + Sync + 'static) -> Self {
         self.kind.on_discard = Some(Box::new(hook));
         self
     }
@@ -163,41 +164,25 @@ impl Builder<Threads> {
     fn core<'j>(
         self,
         spawner: Box<Spawner<'j>>,
-        on_discard: Option<Box<DiscardHook>>,
+        on_discard: Option<Box<ThreadHook>>,
     ) -> Result<Arc<Core<'j>>, PoolError> {
         let Self { common, kind } = self;
         let (least, most) = kind.workers.check()?;
-        let capacity = common.capacity()?;
         let clock = common.clock();
-        let threads = Settings {
+        let kind = Threads::new(Settings {
             keep_alive: kind.keep_alive,
             growth: (least < most).then(|| TokenBucket::new(kind.growth).on(&clock)),
             spawner,
             on_start: kind.on_start,
             on_discard,
-        };
-        let settings = Common {
-            clock,
-            admission: Admission {
-                slots: common.given_slots(),
-                gate: common.gate,
-            },
-            overflow: common.overflow,
-            on_panic: common.on_panic,
-        };
-        let core = Arc::new(Core::new(
-            Entries::default(),
-            most,
-            capacity,
-            settings,
-            Kind::new(threads),
-        ));
+        });
+        let core = common.engine(Entries::default(), most, clock, kind)?;
         core.look().least = least;
         Ok(core)
     }
 }
 
-impl Threads {
+impl ThreadOptions {
     pub(in crate::pool) fn most(&self) -> usize {
         self.workers.most()
     }
@@ -220,9 +205,9 @@ fn named(name: &str, stack_size: Option<usize>, worker: &WorkerThread<'_>) -> th
     }
 }
 
-impl fmt::Debug for Threads {
+impl fmt::Debug for ThreadOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Threads")
+        f.debug_struct("ThreadOptions")
             .field("workers", &self.workers)
             .finish_non_exhaustive()
     }

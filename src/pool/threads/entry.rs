@@ -1,6 +1,7 @@
 //! An entry of the queue: a task, its weight, and its options.
 
 use super::inline_task::InlineTask;
+use super::kind::Threads;
 use super::priority_queue::Ranked;
 use crate::core::ask::Ask;
 use crate::pool::caller::Caller;
@@ -10,9 +11,9 @@ use crate::pool::engine::scheduler;
 use crate::pool::engine::waits;
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{Payload, drop_quietly};
+use crate::pool::report::Unstarted;
 use crate::pool::task_options::{Priority, RareOptions, TaskOptions};
 use crate::time::Instant;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -134,7 +135,7 @@ impl<'j> Entry<'j> {
 
     #[inline]
     fn with(self, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
-        if options.is_common() {
+        if options.is_common {
             self
         } else {
             self.specially(options, member)
@@ -159,11 +160,6 @@ impl<'j> Entry<'j> {
         }
     }
 
-    #[inline]
-    pub(in crate::pool) fn weight(&self) -> u32 {
-        self.special().map_or(1, |special| special.weight)
-    }
-
     /// Runs the task. Catches a panic; without a handle, its payload goes to `orphan`.
     pub(in crate::pool) fn run(self, mut orphan: impl FnMut(Payload)) -> Ran {
         let (ran, left) = self.run_and_leave(&mut orphan);
@@ -184,16 +180,6 @@ impl<'j> Entry<'j> {
         }
     }
 
-    /// Sets the task aside: its handle can then only cancel it. Returns false when the task has started or ended.
-    pub(in crate::pool) fn set_aside(&self) -> bool {
-        match &self.0 {
-            Kind::Boxed(Boxed::Held(cell)) => cell.set_aside(),
-            Kind::Boxed(Boxed::Special(special)) => special.entry.set_aside(),
-            Kind::Boxed(Boxed::Awaited(_)) => false,
-            _ => true,
-        }
-    }
-
     /// Runs a task that was set aside, like [`run`](Self::run).
     fn run_aside(self, mut orphan: impl FnMut(Payload)) -> Ran {
         match self.0 {
@@ -205,11 +191,6 @@ impl<'j> Entry<'j> {
             Kind::Boxed(Boxed::Special(special)) => special.entry.run_aside(orphan),
             own => Self(own).run(orphan),
         }
-    }
-
-    /// Termination a task that the caller has set aside, without running it.
-    pub(in crate::pool) fn refuse_aside(self, why: TaskError) -> bool {
-        self.end(|cell| cell.refuse_aside(why))
     }
 
     fn end(self, end: impl FnOnce(&dyn Run) -> bool) -> bool {
@@ -229,8 +210,38 @@ impl<'j> Entry<'j> {
 }
 
 impl scheduler::Entry for Entry<'_> {
-    fn capacity(&self) -> (usize, u64) {
-        (usize::from(!self.is_awaited()), u64::from(self.weight()))
+    fn places(&self) -> usize {
+        usize::from(!self.is_awaited())
+    }
+
+    #[inline]
+    fn weight(&self) -> u32 {
+        self.special().map_or(1, |special| special.weight)
+    }
+
+    #[inline]
+    fn priority(&self) -> Priority {
+        self.special().map_or(Priority::Normal, |special| special.priority)
+    }
+
+    fn set_aside(&self) -> bool {
+        match &self.0 {
+            Kind::Boxed(Boxed::Held(cell)) => cell.set_aside(),
+            Kind::Boxed(Boxed::Special(special)) => special.entry.set_aside(),
+            Kind::Boxed(Boxed::Awaited(_)) => false,
+            _ => true,
+        }
+    }
+
+    fn is_returned(&self) -> bool {
+        match seeded!("pool_runs_what_is_listed") {
+            true => !self.is_awaited() && self.is_live(),
+            false => self.set_aside(),
+        }
+    }
+
+    fn refuse_aside(self, why: TaskError) -> bool {
+        self.end(|cell| cell.refuse_aside(why))
     }
 
     fn ask(&self) -> Ask {
@@ -288,11 +299,6 @@ impl DeferredFree<'_> {
 
 impl Ranked for Entry<'_> {
     #[inline]
-    fn priority(&self) -> Priority {
-        self.special().map_or(Priority::Normal, |special| special.priority)
-    }
-
-    #[inline]
     fn is_common(&self) -> bool {
         self.special().is_none()
     }
@@ -306,62 +312,13 @@ impl Ranked for Entry<'_> {
     }
 }
 
-/// A task that the pool returned without starting it. Run it, or drop it: then its handle gets [`TaskError::Abandoned`],
-/// or [`TaskError::Discarded`] if a full queue discarded it.
-#[must_use = "a task that is dropped here will never run"]
-pub struct Unstarted<'j> {
-    entry: Option<Entry<'j>>,
-    discarded: bool,
-}
-
-impl<'j> Unstarted<'j> {
-    /// Wraps an entry that was set aside.
-    pub(in crate::pool) fn new(entry: Entry<'j>, discarded: bool) -> Self {
-        Self {
-            entry: Some(entry),
-            discarded,
-        }
-    }
-
-    /// Returns its weight.
-    pub fn weight(&self) -> u32 {
-        self.entry.as_ref().map_or(0, Entry::weight)
-    }
-
-    /// Returns its priority.
-    pub fn priority(&self) -> Priority {
-        self.entry.as_ref().map_or(Priority::Normal, Ranked::priority)
-    }
-
+impl Unstarted<Threads<'_>> {
     /// Runs the task on this thread. Its handle gets the result. Returns false when the task was cancelled meanwhile.
     ///
     /// # Panics
     /// When the task panics and its handle is gone, or it never had one.
-    pub fn run(mut self) -> bool {
-        match self.entry.take() {
-            Some(entry) => entry.run_aside(|payload| std::panic::resume_unwind(payload)) != Ran::Gone,
-            None => false,
-        }
-    }
-}
-
-impl Drop for Unstarted<'_> {
-    fn drop(&mut self) {
-        if let Some(entry) = self.entry.take() {
-            entry.refuse_aside(if self.discarded {
-                TaskError::Discarded
-            } else {
-                TaskError::Abandoned
-            });
-        }
-    }
-}
-
-impl fmt::Debug for Unstarted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unstarted")
-            .field("priority", &self.priority())
-            .field("weight", &self.weight())
-            .finish_non_exhaustive()
+    pub fn run(self) -> bool {
+        let entry = self.take();
+        entry.is_some_and(|entry| entry.run_aside(|payload| std::panic::resume_unwind(payload)) != Ran::Gone)
     }
 }

@@ -18,22 +18,24 @@
 //! queues are empty, or no slot is free.
 
 use super::deferred_free::{DeferredFrees, GatheredFrees};
-use super::entry::{DeferredFree, Entry, Unstarted};
+use super::entry::{DeferredFree, Entry};
 use super::injector::{Injector, Tray};
 use super::priority_queue::{Place, PriorityQueue, Ranked};
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
-use crate::pool::capacity::Pressing;
-use crate::pool::cell::Ran;
+use crate::pool::cell::{Job, Ran};
 use crate::pool::engine::group_limit::Membership;
 use crate::pool::engine::queue::{Key as GroupKey, is_back};
 use crate::pool::engine::scheduler::Entry as _;
-use crate::pool::engine::scheduler::{Engine, Kind};
+use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Acts, Counts, Next, Phase, State, TaskQueue};
-use crate::pool::engine::waits::{Held, Home, Lends};
-use crate::pool::hooks::{self, drop_quietly, forget_panic};
+use crate::pool::engine::waits::{Inlined, Lends, Under, current};
+use crate::pool::error::TaskError;
+use crate::pool::handle::ScopedJoinHandle;
+use crate::pool::hooks::{drop_quietly, forget_panic};
 use crate::pool::stats::PoolStats;
+use crate::pool::task_options::{RareOptions, TaskOptions};
 use crate::rate::TokenBucket;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
@@ -48,7 +50,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 pub(in crate::pool) type Spawner<'j> = dyn Fn(WorkerThread<'j>) -> io::Result<()> + Send + Sync + 'j;
-pub(in crate::pool) type DiscardHook = dyn Fn(Unstarted<'_>) + Send + Sync;
 
 /// The maximum number of tasks that a worker takes at once, when all workers have plenty to do.
 const BATCH: usize = 16;
@@ -65,7 +66,8 @@ pub(in crate::pool) type Core<'j> = Engine<Threads<'j>>;
 type Guarded<'j> = State<Entries<'j>>;
 type Bound<'j> = Acts<WorkerState<'j>>;
 
-pub(in crate::pool) struct Threads<'j> {
+/// The kind of a pool of threads, whose tasks live for `'j`.
+pub struct Threads<'j> {
     pub(in crate::pool) injector: CachePadded<Injector<'j>>,
     /// A copy of the priority queue's length, for readers without the lock.
     pending: CachePadded<AtomicUsize>,
@@ -82,7 +84,7 @@ pub(in crate::pool) struct Settings<'j> {
     pub(in crate::pool) growth: Option<TokenBucket>,
     pub(in crate::pool) spawner: Box<Spawner<'j>>,
     pub(in crate::pool) on_start: Option<Arc<dyn Fn() + Send + Sync>>,
-    pub(in crate::pool) on_discard: Option<Box<DiscardHook>>,
+    pub(in crate::pool) on_discard: Option<Box<DiscardHook<Threads<'j>>>>,
 }
 
 impl<'j> Threads<'j> {
@@ -261,6 +263,11 @@ impl<'j> TaskQueue for Entries<'j> {
 impl<'j> Kind for Threads<'j> {
     type Entry = Entry<'j>;
     type TaskQueue = Entries<'j>;
+    type Job<T> = dyn Job<T> + 'j;
+    type At = Option<Box<RareOptions>>;
+    /// None: the task is not queued.
+    type Target = Option<Entry<'j>>;
+    type Awaited = Option<u64>;
 
     #[inline]
     fn enter(&self, state: &mut Guarded<'j>) {
@@ -323,12 +330,8 @@ impl<'j> Kind for Threads<'j> {
         })
     }
 
-    fn discard(core: &Arc<Core<'j>>, entry: Entry<'j>) {
-        if !entry.set_aside() {
-            return drop_quietly(entry);
-        }
-        core.look().stats.discarded += 1;
-        hooks::discard(core.kind.settings.on_discard.as_deref(), Unstarted::new(entry, true));
+    fn on_discard(&self) -> Option<&DiscardHook<Self>> {
+        self.settings.on_discard.as_deref()
     }
 
     #[inline]
@@ -361,20 +364,74 @@ impl<'j> Kind for Threads<'j> {
             }
         });
     }
-}
 
-impl<'j> Home for Core<'j> {
-    /// None: the task is not queued.
-    type Target = Option<Entry<'j>>;
-    type Awaited = Option<u64>;
-
-    fn held(&self) -> Held {
-        self.held()
+    /// Collects the capacity that workers owe, and purges the entries that are known to be dead from all queues.
+    fn collect(core: &Arc<Core<'j>>) {
+        let (owed, dead) = core.transition(|state, acts| {
+            let workers = state.workers().iter();
+            let owed = workers.map(|seat| seat.own.local_queue.lock().owed()).sum();
+            let any = core.capacity.is_helped_by(state.queue.dead);
+            let dead = take_dead(state, acts, any);
+            state.call(acts);
+            (owed, dead)
+        });
+        core.capacity.give_back(owed, 0);
+        core.bury(dead);
     }
 
-    fn await_it(self: &Arc<Self>, entry: Option<Entry<'j>>) -> Option<u64> {
+    fn cancel<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
+        let ended = handle.task.refuse_aside(TaskError::Cancelled);
+        if ended {
+            let member = handle.at.as_ref().and_then(|rare| rare.member.as_deref());
+            handle
+                .core
+                .note_dead(|state| member.into_iter().for_each(|member| state.member_left(member)));
+        }
+        ended
+    }
+
+    fn help<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
+        let (core, task, rare) = (&handle.core, &handle.task, handle.at.as_ref());
+        let is_member = rare.is_some_and(|rare| rare.member.is_some());
+        if core.settings.admission.is_gated() || is_member || !task.is_queued() {
+            return false;
+        }
+        let Some(inlined) = Inlined::enter(&**core) else {
+            return false;
+        };
+        let deadline = rare.and_then(|rare| rare.deadline);
+        if deadline.is_some_and(|deadline| core.settings.clock.now() > deadline) {
+            if task.refuse(TaskError::Expired) {
+                core.note_dead(|state| state.stats.expired += 1);
+            }
+            return true;
+        }
+        // On a thread that runs no task, the waits of the inlined task count as those of its waiter, which may hold permits.
+        let under = if current().is_none() { task.waiter() } else { None };
+        let under = under.map(Under::enter);
+        let ran = task.run(&mut |payload| core.orphan(payload));
+        drop((under, inlined));
+        core.note_inlined(ran);
+        true
+    }
+
+    fn may_help<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
+        handle.task.is_queued()
+    }
+
+    /// Returns the task's second entry, under which it starts while it is awaited.
+    fn target<T>(handle: &ScopedJoinHandle<'j, T>) -> Option<Entry<'j>> {
+        let rare = || match &handle.at {
+            Some(rare) => RareOptions::clone(rare),
+            None => RareOptions::of(&TaskOptions::DEFAULT, None),
+        };
+        let is_queued = handle.task.is_queued();
+        is_queued.then(|| Entry::awaited(Arc::clone(&handle.task) as _, rare()))
+    }
+
+    fn await_it(core: &Arc<Core<'j>>, entry: Option<Entry<'j>>) -> Option<u64> {
         let mut entry = Some(entry?);
-        let number = self.transition(|state, acts| {
+        let number = core.transition(|state, acts| {
             // A task that has ended meanwhile needs no thread.
             if state.phase == Phase::Stopped || !entry.as_ref()?.is_live() {
                 return None;
@@ -391,15 +448,25 @@ impl<'j> Home for Core<'j> {
         number
     }
 
-    fn await_no_more(self: &Arc<Self>, awaited: Option<u64>) {
+    fn await_no_more(core: &Arc<Core<'j>>, awaited: Option<u64>) {
         let Some(number) = awaited else { return };
-        let entry = self.transition(|state, acts| {
+        let entry = core.transition(|state, acts| {
             let entry = state.queue.awaited.remove(&number)?;
             state.finished(1, acts);
             state.call(acts);
             Some(entry)
         });
         drop(entry);
+    }
+
+    fn correct(state: &Guarded<'j>, stats: &mut PoolStats) {
+        let workers = state.workers();
+        let untold: usize = workers.iter().map(|seat| seat.own.untold()).sum();
+        stats.queued += workers
+            .iter()
+            .map(|seat| seat.own.local_queue.lock().len())
+            .sum::<usize>();
+        stats.unfinished -= untold + state.queue.awaited.len();
     }
 }
 
@@ -443,22 +510,6 @@ impl<'j> Core<'j> {
         self.transition(State::call);
     }
 
-    /// Collects the capacity that workers owe, and keeps them from owing more until the guard is dropped. For a submission that finds
-    /// the queue full.
-    pub(in crate::pool) fn press(&self) -> Pressing<'_> {
-        let pressing = self.capacity.press();
-        let owed = {
-            let state = self.look();
-            state
-                .workers()
-                .iter()
-                .map(|seat| seat.own.local_queue.lock().owed())
-                .sum()
-        };
-        self.capacity.give_back(owed, 0);
-        pressing
-    }
-
     /// Gives back the queue capacity that the worker owes.
     pub(in crate::pool) fn pay(&self, worker_state: &WorkerState<'j>) {
         let owed = worker_state.local_queue.lock().owed();
@@ -495,17 +546,6 @@ impl<'j> Core<'j> {
         }
     }
 
-    /// Purges the entries that are known to be dead from all queues. For a submission that finds the queue full.
-    pub(in crate::pool) fn sweep(self: &Arc<Self>) {
-        let dead = self.transition(|state, acts| {
-            let any = self.capacity.is_helped_by(state.queue.dead);
-            let dead = take_dead(state, acts, any);
-            state.call(acts);
-            dead
-        });
-        self.bury(dead);
-    }
-
     fn bury(&self, dead: Vec<Entry<'j>>) {
         for entry in dead {
             self.give_back(&entry);
@@ -517,17 +557,6 @@ impl<'j> Core<'j> {
     pub(in crate::pool) fn return_local(self: &Arc<Self>, worker_state: &WorkerState<'j>) {
         self.transition(|state, _| worker_state.local_queue.lock().put_back(&mut state.queue.by_priority));
         self.pay(worker_state);
-    }
-
-    /// Stops the pool, and returns the tasks that have not started.
-    pub(in crate::pool) fn unstarted(self: &Arc<Self>) -> Vec<Entry<'j>> {
-        let mut unstarted = self.stop();
-        // Tasks that were cancelled or run elsewhere are not returned.
-        unstarted.retain(|entry| match seeded!("pool_runs_what_is_listed") {
-            true => !entry.is_awaited() && entry.is_live(),
-            false => entry.set_aside(),
-        });
-        unstarted
     }
 
     // ---- workers ----
@@ -668,22 +697,6 @@ impl<'j> Core<'j> {
                 waker.wake_by_ref();
             }
         }
-    }
-
-    pub(in crate::pool) fn numbers(self: &Arc<Self>) -> PoolStats {
-        let limit = self.limit();
-        self.transition(|state, _| {
-            let workers = state.workers();
-            let local: usize = workers.iter().map(|seat| seat.own.local_queue.lock().len()).sum();
-            let untold: usize = workers.iter().map(|seat| seat.own.untold()).sum();
-            let twice = state.queue.awaited.len();
-            let stats = state.stats(limit);
-            PoolStats {
-                queued: stats.queued + local,
-                unfinished: stats.unfinished - untold - twice,
-                ..stats
-            }
-        })
     }
 }
 

@@ -7,16 +7,12 @@
 pub(super) mod builder;
 pub(super) mod deferred_free;
 pub(super) mod entry;
-pub(super) mod group;
-pub(super) mod handle;
 pub(super) mod injector;
 pub(super) mod inline_task;
 pub(super) mod kind;
 pub(super) mod local_queue;
 pub(super) mod pool;
 pub(super) mod priority_queue;
-pub(super) mod report;
 pub(super) mod stateful;
 pub(super) mod submit;
-pub(super) mod submit_slow;
 pub(super) mod worker;

@@ -1,41 +1,25 @@
 //! Pools of threads.
 
 use super::builder::PoolBuilder;
-use super::handle::ScopedJoinHandle;
-use super::kind::Core;
-use super::report::ShutdownReport;
+use super::kind::Threads;
+use crate::pool::common::Pool;
 use crate::pool::engine::waits::is_inside;
-use crate::pool::error::{PoolError, SubmitError, TaskError};
+use crate::pool::error::{PoolError, TaskError};
 use crate::pool::park::block_on;
-use crate::pool::stats::PoolStats;
-use crate::pool::task_options::Priority;
-use crate::pool::task_options::{Clocked, SubmitBuilder};
+use crate::pool::report::ShutdownReport;
 use crate::pool::termination::TerminationWait;
 use crate::pool::workers::Workers;
-use crate::time::Clock;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
-
-/// Closes the pool when the last clone is dropped.
-struct Owner<'j> {
-    core: Arc<Core<'j>>,
-}
-
-impl Drop for Owner<'_> {
-    fn drop(&mut self) {
-        self.core.close();
-    }
-}
 
 /// Runs tasks on worker threads, with a bounded queue. Cheap to clone; clones are the same pool.
 ///
-/// Its tasks live for `'j`: `'static` for a [`WorkerPool`], less for a [pool of a scope](PoolBuilder::scope).
+/// Its tasks own what they use. Those of a [pool of a scope](PoolBuilder::scope) may borrow.
 ///
 /// Dropping the last clone closes the pool and does not wait. Queued tasks still run, and then the threads end.
-/// [`shutdown`](Self::shutdown) waits, and [`abort`](Self::abort) returns the tasks that have not started.
+/// [`shutdown`](Pool::shutdown) waits, and [`abort`](Pool::abort) returns the tasks that have not started.
 ///
 /// # Panics
 /// A panic of a task does not end its worker. The handle of the task gets the payload.
@@ -59,20 +43,7 @@ impl Drop for Owner<'_> {
 /// assert!(report.is_clean());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Pool<'j> {
-    owner: Arc<Owner<'j>>,
-}
-
-/// A [`Pool`] whose tasks own what they use.
-pub type WorkerPool = Pool<'static>;
-
-impl Clone for Pool<'_> {
-    fn clone(&self) -> Self {
-        Self {
-            owner: Arc::clone(&self.owner),
-        }
-    }
-}
+pub type WorkerPool = Pool<Threads<'static>>;
 
 impl WorkerPool {
     /// Returns a builder with the defaults: one worker per processor, a queue of 1,024 tasks, and submitters that wait while
@@ -82,128 +53,7 @@ impl WorkerPool {
     }
 }
 
-impl<'j> Pool<'j> {
-    pub(in crate::pool) fn new(core: Arc<Core<'j>>) -> Self {
-        let owner = Arc::new(Owner { core });
-        Self { owner }
-    }
-
-    pub(in crate::pool) fn core(&self) -> &Arc<Core<'j>> {
-        &self.owner.core
-    }
-
-    fn plain(&self) -> SubmitBuilder<'_, Self> {
-        SubmitBuilder::new(self)
-    }
-
-    /// Submits tasks with this priority.
-    pub fn priority(&self, priority: Priority) -> SubmitBuilder<'_, Self> {
-        self.plain().priority(priority)
-    }
-
-    /// Submits tasks with this weight, in a queue that is bounded by [`queue_weight`](crate::pool::Builder::queue_weight).
-    pub fn weight(&self, weight: u32) -> SubmitBuilder<'_, Self> {
-        self.plain().weight(weight)
-    }
-
-    /// Submits tasks that expire unless they start within this time from now.
-    pub fn deadline(&self, within: Duration) -> SubmitBuilder<'_, Self> {
-        self.plain().deadline(within)
-    }
-
-    /// Submits tasks with this ask of the policy of [`admit_by`](crate::pool::Builder::admit_by).
-    pub fn ask(&self, ask: impl Into<crate::core::ask::Ask>) -> SubmitBuilder<'_, Self> {
-        self.plain().ask(ask)
-    }
-
-    /// See [`SubmitBuilder::submit`].
-    ///
-    /// # Errors
-    /// [`SubmitError`], with the task.
-    #[inline]
-    pub fn submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
-        self.plain().submit(task)
-    }
-
-    /// See [`SubmitBuilder::try_submit`].
-    ///
-    /// # Errors
-    /// [`SubmitError`], with the task.
-    #[inline]
-    pub fn try_submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
-        self.plain().try_submit(task)
-    }
-
-    /// See [`SubmitBuilder::submit_timeout`].
-    ///
-    /// # Errors
-    /// [`SubmitError`], with the task.
-    pub fn submit_timeout<T, F>(&self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
-        self.plain().submit_timeout(task, patience)
-    }
-
-    /// See [`SubmitBuilder::submit_async`].
-    ///
-    /// # Errors
-    /// [`SubmitError`], with the task.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready drops the task; it has not run.
-    pub async fn submit_async<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
-        self.plain().submit_async(task).await
-    }
-
-    /// See [`SubmitBuilder::submit_all`].
-    ///
-    /// # Errors
-    /// [`SubmitError`], with each task that the pool did not take.
-    pub fn submit_all<T, F>(
-        &self,
-        tasks: impl IntoIterator<Item = F>,
-    ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<SubmitError<F>>)
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
-        self.plain().submit_all(tasks)
-    }
-
-    /// See [`SubmitBuilder::execute`].
-    ///
-    /// # Errors
-    /// [`SubmitError`], with the task.
-    #[inline]
-    pub fn execute<F>(&self, task: F) -> Result<(), SubmitError<F>>
-    where
-        F: FnOnce() + Send + 'j,
-    {
-        self.plain().execute(task)
-    }
-
-    /// See [`SubmitBuilder::execute_all`].
-    pub fn execute_all<F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<SubmitError<F>>
-    where
-        F: FnOnce() + Send + 'j,
-    {
-        self.plain().execute_all(tasks)
-    }
-
+impl<'j> Pool<Threads<'j>> {
     /// Runs `task` on the pool and waits for its result.
     ///
     /// # Errors
@@ -250,16 +100,11 @@ impl<'j> Pool<'j> {
         block_on(patience, |waker| wait.poll_idle(waker)).is_some()
     }
 
-    /// Closes the pool to new tasks. Queued tasks still run. Does not wait.
-    pub fn close(&self) {
-        self.core().close();
-    }
-
     /// Closes the pool, and waits until all tasks and threads have ended, for at most `deadline`. Then returns exactly the
     /// tasks that have not started.
     ///
     /// Does not wait on a worker of this pool, whose own task would never end.
-    pub fn shutdown(&self, deadline: Duration) -> ShutdownReport<'j> {
+    pub fn shutdown(&self, deadline: Duration) -> ShutdownReport<Threads<'j>> {
         self.core().close();
         if !is_inside(&**self.core()) {
             let mut wait = TerminationWait::of(self.core());
@@ -269,27 +114,8 @@ impl<'j> Pool<'j> {
     }
 
     /// Stops the pool, and returns the tasks that have not started. Running tasks continue.
-    pub fn abort(&self) -> ShutdownReport<'j> {
-        ShutdownReport::new(self.core())
-    }
-
-    /// Returns the pool's statistics.
-    pub fn stats(&self) -> PoolStats {
-        self.core().numbers()
-    }
-}
-
-impl Clocked for Pool<'_> {
-    fn clock(&self) -> &Clock {
-        &self.core().settings.clock
-    }
-}
-
-impl fmt::Debug for Pool<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
+    pub fn abort(&self) -> ShutdownReport<Threads<'j>> {
+        self.report()
     }
 }
 
@@ -312,19 +138,19 @@ impl fmt::Debug for Pool<'_> {
 /// # Ok::<(), tollgate::pool::PoolError>(())
 /// ```
 pub struct Scoped<'scope, 'env: 'scope> {
-    pool: Pool<'scope>,
+    pool: Pool<Threads<'scope>>,
     // Invariant, like the standard library's scope: otherwise `'env` could be shortened.
     env: PhantomData<&'env mut &'env ()>,
 }
 
 impl<'scope, 'env> Scoped<'scope, 'env> {
-    pub(in crate::pool) fn new(pool: Pool<'scope>) -> Self {
+    pub(in crate::pool) fn new(pool: Pool<Threads<'scope>>) -> Self {
         Self { pool, env: PhantomData }
     }
 
     /// Runs the body, and ends the pool even if the body panics: otherwise its threads would never end.
     pub(in crate::pool) fn run<R>(&self, body: impl FnOnce(&Self) -> R) -> R {
-        struct EndOnPanic<'a, 'j>(&'a Pool<'j>);
+        struct EndOnPanic<'a, 'j>(&'a Pool<Threads<'j>>);
         impl Drop for EndOnPanic<'_, '_> {
             fn drop(&mut self) {
                 drop(self.0.abort());
@@ -345,8 +171,8 @@ impl Clone for Scoped<'_, '_> {
 }
 
 impl<'scope> Deref for Scoped<'scope, '_> {
-    type Target = Pool<'scope>;
-    fn deref(&self) -> &Pool<'scope> {
+    type Target = Pool<Threads<'scope>>;
+    fn deref(&self) -> &Pool<Threads<'scope>> {
         &self.pool
     }
 }

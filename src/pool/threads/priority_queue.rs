@@ -2,12 +2,12 @@
 //!
 //! Plain data, behind its owner's lock. It runs and drops no user code.
 
+use crate::pool::engine::scheduler::Entry;
 use crate::pool::task_options::{AGEING, Priority};
 use std::collections::VecDeque;
 
 /// An element of a lane.
-pub(in crate::pool) trait Ranked {
-    fn priority(&self) -> Priority;
+pub(in crate::pool) trait Ranked: Entry {
     /// Returns true for an entry of normal priority and weight 1, without options.
     fn is_common(&self) -> bool;
     /// Returns true until the entry has started or was refused.
@@ -265,16 +265,13 @@ pub(in crate::pool) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Ve
 mod tests {
     use super::*;
     use crate::pool::caller::Caller;
+    use crate::pool::engine::scheduler::Entry as _;
     use crate::pool::task_options::TaskOptions;
     use crate::pool::threads::entry::Entry;
     use std::sync::Mutex;
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
-        let options = TaskOptions {
-            priority,
-            weight,
-            ..TaskOptions::DEFAULT
-        };
+        let options = TaskOptions::DEFAULT.with(|options| (options.priority, options.weight) = (priority, weight));
         Entry::own(Caller::current(), || (), &options)
     }
 

@@ -1,10 +1,10 @@
 //! A pool of threads that lends each task a state: a connection, a parser, a buffer.
 
-use super::builder::Threads;
-use super::handle::JoinHandle;
+use super::builder::ThreadOptions;
 use super::pool::WorkerPool;
 use crate::pool::builder::Builder;
 use crate::pool::error::{PoolError, SubmitError, TaskError};
+use crate::pool::handle::JoinHandle;
 use crate::pool::hooks::drop_quietly;
 use crate::pool::workers::MAX_WORKERS;
 use crate::semaphore::Semaphore;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// Builds a [`StatefulPool`]: see [`PoolBuilder::workers_with`](crate::pool::PoolBuilder::workers_with).
 #[must_use = "a builder builds nothing by itself"]
 pub struct StatefulBuilder<S> {
-    builder: Builder<Threads>,
+    builder: Builder<ThreadOptions>,
     make: Box<Make<S>>,
 }
 
 type Make<S> = dyn Fn() -> S + Send + Sync;
 
-impl Builder<Threads> {
+impl Builder<ThreadOptions> {
     /// Gives each task exclusive use of a state made by `make`. The number of states is at most the number of tasks that run at once. If
     /// no state is idle, `make` runs on the thread of the task. A state whose task panics is dropped, and `make` replaces it. Set the
     /// number of workers before; a pool with given [`slots`](Self::slots) has as many states as slots.
@@ -45,7 +45,7 @@ impl Builder<Threads> {
         mut self,
         make: impl Fn() -> S + Send + Sync + 'static,
     ) -> StatefulBuilder<S> {
-        if self.common.given_slots().is_none() {
+        if !self.common.has_slots() {
             // A waiting task lends slots, not permits. `build` checks the number.
             let most = self.kind.most().min(MAX_WORKERS);
             self = self.slots(Arc::new(Semaphore::new(most)));

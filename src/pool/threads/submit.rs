@@ -1,31 +1,36 @@
 //! Submission of closures.
 
 use super::entry::Entry;
-use super::handle::ScopedJoinHandle;
-use super::kind::Core;
-use super::pool::Pool;
-use super::submit_slow::Patience;
+use super::kind::Threads;
 use crate::pool::caller::Caller;
 use crate::pool::cell::Cell;
+use crate::pool::common::Pool;
 use crate::pool::engine::group_limit::Membership;
 use crate::pool::error::{RejectReason, SubmitError};
-use crate::pool::overflow::{Crowded, Verdict};
-use crate::pool::task_options::SubmitBuilder;
+use crate::pool::handle::ScopedJoinHandle;
+use crate::pool::overflow::Verdict;
+use crate::pool::park::block_on;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Context;
 use std::time::Duration;
 
 /// The maximum number of tasks of a batch that are queued at once.
 const BATCH: usize = 64;
 
-impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
-    #[inline]
-    pub(in crate::pool) fn core(&self) -> &'p Arc<Core<'j>> {
-        self.pool.core()
-    }
+/// The closure of a task.
+trait Closure<'j, T>: FnOnce() -> T + Send + 'j {}
 
-    #[inline]
-    fn try_take(&self) -> Result<(), RejectReason> {
-        self.core().capacity.try_take(self.options.weight)
+impl<'j, T, F: FnOnce() -> T + Send + 'j> Closure<'j, T> for F {}
+
+/// Submission. A submitter waits for capacity if the pool's [`Overflow`](crate::pool::Overflow) makes it wait.
+impl<'j> Pool<Threads<'j>> {
+    /// Decides what happens to a task that found the queue full, and blocks this thread if need be, for at most `patience`.
+    #[cold]
+    fn let_in_blocking(&self, turned: RejectReason, patience: Option<Duration>) -> Result<Verdict, RejectReason> {
+        let mut let_in = pin!(self.let_in(turned));
+        let verdict = block_on(patience, |waker| let_in.as_mut().poll(&mut Context::from_waker(waker)));
+        verdict.unwrap_or(Err(RejectReason::TimedOut))
     }
 
     /// Submits a task and returns its handle. The pool's [`Overflow`](crate::pool::Overflow) decides what happens if the queue is
@@ -34,12 +39,12 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     /// # Errors
     /// [`SubmitError`], with the task: the pool is closed, the queue is full, or the task is too heavy for it.
     #[inline]
-    pub fn submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
+    pub fn submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        self.submit_within(task, Patience::Endless)
+        self.submit_or(task, |turned| self.let_in_blocking(turned, None))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -64,24 +69,24 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     /// # drop(first);
     /// ```
     #[inline]
-    pub fn try_submit<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
+    pub fn try_submit<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        self.submit_within(task, Patience::None)
+        self.submit_or(task, |turned| self.let_in_now(turned))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience`.
     ///
     /// # Errors
     /// As [`submit`](Self::submit), and [`RejectReason::TimedOut`].
-    pub fn submit_timeout<T, F>(self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
+    pub fn submit_timeout<T, F>(&self, task: F, patience: Duration) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        self.submit_within(task, Patience::For(patience))
+        self.submit_or(task, |turned| self.let_in_blocking(turned, Some(patience)))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity without blocking the thread.
@@ -91,38 +96,34 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task, which has not run.
-    pub async fn submit_async<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
+    pub async fn submit_async<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
         let verdict = match self.try_take() {
             Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.let_in_async(turned).await,
+            Err(turned) => self.let_in(turned).await,
         };
         self.carry_out(task, verdict)
     }
 
     #[inline]
-    fn submit_within<T, F>(self, task: F, patience: Patience) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
+    fn submit_or<T: Send + 'j, F: Closure<'j, T>>(
+        &self,
+        task: F,
+        let_in: impl FnOnce(RejectReason) -> Result<Verdict, RejectReason>,
+    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
         match self.try_take() {
             Ok(()) => self.submit_in(task),
-            Err(turned) => self.carry_out(task, self.let_in(turned, patience)),
+            Err(turned) => self.carry_out(task, let_in(turned)),
         }
     }
 
     /// Submits a task whose capacity has been taken.
     #[inline]
-    fn submit_in<T, F>(self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
-        let (cell, member) = (Arc::new(Cell::new(task, Caller::waits())), self.member());
+    fn submit_in<T: Send + 'j, F: Closure<'j, T>>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
+        let (cell, member) = (Arc::new(Cell::new(task, Caller::waits())), self.options.member());
         match self
             .core()
             .push(Arc::clone(&cell), |cell| self.entry_of(cell, member.as_ref()))
@@ -133,15 +134,11 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     }
 
     #[cold]
-    fn carry_out<T, F>(
-        self,
+    fn carry_out<T: Send + 'j, F: Closure<'j, T>>(
+        &self,
         task: F,
         verdict: Result<Verdict, RejectReason>,
-    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
+    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
         let verdict = match verdict {
             Ok(verdict) => verdict,
             Err(reason) => return Err(SubmitError { task, reason }),
@@ -159,19 +156,19 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     }
 
     #[inline]
-    fn handle<T, F>(&self, cell: Arc<Cell<F, (), T>>, member: Option<&Arc<Membership>>) -> ScopedJoinHandle<'j, T>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
-        ScopedJoinHandle::new(cell, Arc::clone(self.core()), &self.options, member)
+    fn handle<T: Send + 'j, F: Closure<'j, T>>(
+        &self,
+        cell: Arc<Cell<F, (), T>>,
+        member: Option<&Arc<Membership>>,
+    ) -> ScopedJoinHandle<'j, T> {
+        ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare(member))
     }
 
-    fn entry_of<T, F>(&self, cell: Arc<Cell<F, (), T>>, member: Option<&Arc<Membership>>) -> Entry<'j>
-    where
-        F: FnOnce() -> T + Send + 'j,
-        T: Send + 'j,
-    {
+    fn entry_of<T: Send + 'j, F: Closure<'j, T>>(
+        &self,
+        cell: Arc<Cell<F, (), T>>,
+        member: Option<&Arc<Membership>>,
+    ) -> Entry<'j> {
         Entry::held(cell, &self.options, member)
     }
 
@@ -180,7 +177,7 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     /// # Errors
     /// As [`submit`](Self::submit).
     #[inline]
-    pub fn execute<F>(self, task: F) -> Result<(), SubmitError<F>>
+    pub fn execute<F>(&self, task: F) -> Result<(), SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
@@ -192,10 +189,7 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
 
     /// Queues a task whose capacity has been taken.
     #[inline]
-    fn execute_in<F>(self, task: F) -> Result<(), SubmitError<F>>
-    where
-        F: FnOnce() + Send + 'j,
-    {
+    fn execute_in<F: Closure<'j, ()>>(&self, task: F) -> Result<(), SubmitError<F>> {
         let caller = Caller::current();
         let pushed = self.core().push(task, |task| Entry::own(caller, task, &self.options));
         pushed.map_err(|task| SubmitError {
@@ -205,11 +199,8 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     }
 
     #[cold]
-    fn execute_slow<F>(self, task: F, turned: RejectReason) -> Result<(), SubmitError<F>>
-    where
-        F: FnOnce() + Send + 'j,
-    {
-        let verdict = match self.let_in(turned, Patience::Endless) {
+    fn execute_slow<F: Closure<'j, ()>>(&self, task: F, turned: RejectReason) -> Result<(), SubmitError<F>> {
+        let verdict = match self.let_in_blocking(turned, None) {
             Ok(verdict) => verdict,
             Err(reason) => return Err(SubmitError { task, reason }),
         };
@@ -225,7 +216,7 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the
     /// accepted tasks, in order, and the rejected tasks, each with its reason.
     pub fn submit_all<T, F>(
-        self,
+        &self,
         tasks: impl IntoIterator<Item = F>,
     ) -> (Vec<ScopedJoinHandle<'j, T>>, Vec<SubmitError<F>>)
     where
@@ -261,7 +252,7 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
     }
 
     /// Submits many tasks like [`submit_all`](Self::submit_all), without handles.
-    pub fn execute_all<F>(self, tasks: impl IntoIterator<Item = F>) -> Vec<SubmitError<F>>
+    pub fn execute_all<F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<SubmitError<F>>
     where
         F: FnOnce() + Send + 'j,
     {
@@ -281,10 +272,6 @@ impl<'p, 'j> SubmitBuilder<'p, Pool<'j>> {
             }
         });
         rejected
-    }
-
-    fn try_take_some(&self, n: usize) -> usize {
-        self.core().capacity.try_take_some(n, self.options.weight)
     }
 }
 

@@ -123,7 +123,7 @@ trait RunOne {
     fn run_one(self) -> u32;
 }
 
-impl RunOne for tollgate::pool::SubmitBuilder<'_, WorkerPool> {
+impl RunOne for WorkerPool {
     fn run_one(self) -> u32 {
         self.submit(|| 5).unwrap().join().unwrap()
     }

@@ -10,9 +10,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tollgate::pool::GroupError;
 use tollgate::pool::{
-    Group, GroupError, JoinHandle, PoolError, PoolStats, Priority, ShutdownReport, StopFlag, SubmitError, TaskError,
-    TaskGroup, TaskHandle, TaskPool, TaskShutdownReport, Unstarted, UnstartedTask,
+    Group, JoinHandle, PoolError, PoolStats, Priority, ShutdownReport, StopFlag, SubmitError, TaskError, TaskHandle,
+    TaskPool, Unstarted,
 };
 use tollgate::{Ask, WorkerPool};
 
@@ -34,8 +35,6 @@ pub(crate) enum Both<A, B> {
 use Both::{Tasks, Threads};
 
 pub(crate) type Pool = Both<WorkerPool, TaskPool>;
-pub(crate) type SubmitBuilder<'p> =
-    Both<tollgate::pool::SubmitBuilder<'p, WorkerPool>, tollgate::pool::SubmitBuilder<'p, TaskPool>>;
 pub(crate) type Handle<T> = Both<JoinHandle<T>, TaskHandle<T>>;
 pub(crate) type Back<T> = SubmitError<BoxFuture<'static, T>>;
 
@@ -111,44 +110,18 @@ fn boxed<F: Future + Send + 'static>(rejected: SubmitError<F>) -> Back<F::Output
 }
 
 impl Pool {
-    pub(crate) fn plain(&self) -> SubmitBuilder<'_> {
-        self.priority(Priority::Normal)
-    }
-
-    pub(crate) fn priority(&self, priority: Priority) -> SubmitBuilder<'_> {
+    pub(crate) fn priority(&self, priority: Priority) -> Self {
         match self {
             Threads(pool) => Threads(pool.priority(priority)),
             Tasks(pool) => Tasks(pool.priority(priority)),
         }
     }
 
-    pub(crate) fn weight(&self, weight: u32) -> SubmitBuilder<'_> {
-        self.plain().weight(weight)
-    }
-
-    pub(crate) fn deadline(&self, within: Duration) -> SubmitBuilder<'_> {
-        self.plain().deadline(within)
-    }
-
-    pub(crate) fn ask(&self, ask: impl Into<Ask>) -> SubmitBuilder<'_> {
-        match self.plain() {
-            Threads(submit) => Threads(submit.ask(ask)),
-            Tasks(submit) => Tasks(submit.ask(ask)),
+    pub(crate) fn ask(&self, ask: impl Into<Ask>) -> Self {
+        match self {
+            Threads(pool) => Threads(pool.ask(ask)),
+            Tasks(pool) => Tasks(pool.ask(ask)),
         }
-    }
-
-    pub(crate) async fn submit<F>(&self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        self.plain().submit(task).await
-    }
-
-    pub(crate) fn try_submit<F>(&self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
-    where
-        F: Future<Output: Send> + Send + 'static,
-    {
-        self.plain().try_submit(task)
     }
 
     pub(crate) async fn execute(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<(), Back<()>> {
@@ -166,12 +139,6 @@ impl Pool {
             Threads(pool) => pool.run(closure(task)),
             Tasks(pool) => pool.run(task).await,
         }
-    }
-
-    pub(crate) fn group<T: Send + 'static, E: Send + 'static>(
-        &self,
-    ) -> Both<Group<'_, 'static, T, E>, TaskGroup<'_, T, E>> {
-        self.plain().group()
     }
 
     pub(crate) fn set_limit(&self, limit: usize) -> Result<(), PoolError> {
@@ -200,14 +167,19 @@ impl Pool {
         }
     }
 
-    pub(crate) async fn shutdown(&self, deadline: Duration) -> Both<ShutdownReport<'static>, TaskShutdownReport> {
+    pub(crate) async fn shutdown(
+        &self,
+        deadline: Duration,
+    ) -> Both<ShutdownReport<tollgate::pool::Threads<'static>>, ShutdownReport<tollgate::pool::Tasks>> {
         match self {
             Threads(pool) => Threads(pool.shutdown(deadline)),
             Tasks(pool) => Tasks(pool.shutdown(deadline).await),
         }
     }
 
-    pub(crate) fn abort(&self) -> Both<ShutdownReport<'static>, TaskShutdownReport> {
+    pub(crate) fn abort(
+        &self,
+    ) -> Both<ShutdownReport<tollgate::pool::Threads<'static>>, ShutdownReport<tollgate::pool::Tasks>> {
         match self {
             Threads(pool) => Threads(pool.abort()),
             Tasks(pool) => Tasks(pool.abort()),
@@ -222,31 +194,32 @@ impl Pool {
     }
 }
 
-impl<'p> SubmitBuilder<'p> {
+/// Submission.
+impl Pool {
     pub(crate) fn group<T: Send + 'static, E: Send + 'static>(
-        self,
-    ) -> Both<Group<'p, 'static, T, E>, TaskGroup<'p, T, E>> {
+        &self,
+    ) -> Both<Group<tollgate::pool::Threads<'static>, T, E>, Group<tollgate::pool::Tasks, T, E>> {
         match self {
             Threads(submit) => Threads(submit.group()),
             Tasks(submit) => Tasks(submit.group()),
         }
     }
 
-    pub(crate) fn weight(self, weight: u32) -> Self {
+    pub(crate) fn weight(&self, weight: u32) -> Self {
         match self {
             Threads(submit) => Threads(submit.weight(weight)),
             Tasks(submit) => Tasks(submit.weight(weight)),
         }
     }
 
-    pub(crate) fn deadline(self, within: Duration) -> Self {
+    pub(crate) fn deadline(&self, within: Duration) -> Self {
         match self {
             Threads(submit) => Threads(submit.deadline(within)),
             Tasks(submit) => Tasks(submit.deadline(within)),
         }
     }
 
-    pub(crate) async fn submit<F>(self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
+    pub(crate) async fn submit<F>(&self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
@@ -257,7 +230,7 @@ impl<'p> SubmitBuilder<'p> {
     }
 
     /// Waits for room without blocking the thread.
-    pub(crate) async fn submit_async<F>(self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
+    pub(crate) async fn submit_async<F>(&self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
@@ -268,7 +241,7 @@ impl<'p> SubmitBuilder<'p> {
     }
 
     /// Waits for room on a thread of its own.
-    pub(crate) fn submit_blocking<F>(self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
+    pub(crate) fn submit_blocking<F>(&self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
@@ -279,7 +252,7 @@ impl<'p> SubmitBuilder<'p> {
     }
 
     pub(crate) async fn submit_timeout<F>(
-        self,
+        &self,
         task: F,
         patience: Duration,
     ) -> Result<Handle<F::Output>, Back<F::Output>>
@@ -295,7 +268,7 @@ impl<'p> SubmitBuilder<'p> {
         }
     }
 
-    pub(crate) fn try_submit<F>(self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
+    pub(crate) fn try_submit<F>(&self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>
     where
         F: Future<Output: Send> + Send + 'static,
     {
@@ -307,7 +280,7 @@ impl<'p> SubmitBuilder<'p> {
 
     #[allow(clippy::type_complexity)]
     pub(crate) async fn submit_all<F>(
-        self,
+        &self,
         tasks: impl IntoIterator<Item = F>,
     ) -> (Vec<Handle<F::Output>>, Vec<Back<F::Output>>)
     where
@@ -331,7 +304,7 @@ impl<'p> SubmitBuilder<'p> {
         }
     }
 
-    pub(crate) async fn execute_all<F>(self, tasks: impl IntoIterator<Item = F>) -> Vec<Back<()>>
+    pub(crate) async fn execute_all<F>(&self, tasks: impl IntoIterator<Item = F>) -> Vec<Back<()>>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -391,7 +364,9 @@ impl<A: Future + Unpin, B: Future<Output = A::Output> + Unpin> Future for Both<A
     }
 }
 
-impl<T: Send + 'static, E: Send + 'static> Both<Group<'_, 'static, T, E>, TaskGroup<'_, T, E>> {
+impl<T: Send + 'static, E: Send + 'static>
+    Both<Group<tollgate::pool::Threads<'static>, T, E>, Group<tollgate::pool::Tasks, T, E>>
+{
     pub(crate) fn keep_going(self) -> Self {
         match self {
             Threads(group) => Threads(group.keep_going()),
@@ -465,7 +440,7 @@ impl<T: Send + 'static, E: Send + 'static> Both<Group<'_, 'static, T, E>, TaskGr
     }
 }
 
-impl Both<ShutdownReport<'static>, TaskShutdownReport> {
+impl Both<ShutdownReport<tollgate::pool::Threads<'static>>, ShutdownReport<tollgate::pool::Tasks>> {
     pub(crate) fn is_clean(&self) -> bool {
         each!(self, report => report.is_clean())
     }
@@ -498,7 +473,9 @@ impl Both<ShutdownReport<'static>, TaskShutdownReport> {
     }
 
     /// Takes the first of those that have not started.
-    pub(crate) fn first(&mut self) -> Both<Unstarted<'static>, UnstartedTask> {
+    pub(crate) fn first(
+        &mut self,
+    ) -> Both<Unstarted<tollgate::pool::Threads<'static>>, Unstarted<tollgate::pool::Tasks>> {
         match self {
             Threads(report) => Threads(report.unstarted.remove(0)),
             Tasks(report) => Tasks(report.unstarted.remove(0)),
@@ -506,7 +483,7 @@ impl Both<ShutdownReport<'static>, TaskShutdownReport> {
     }
 }
 
-impl Both<Unstarted<'static>, UnstartedTask> {
+impl Both<Unstarted<tollgate::pool::Threads<'static>>, Unstarted<tollgate::pool::Tasks>> {
     pub(crate) fn weight(&self) -> u32 {
         each!(self, task => task.weight())
     }

@@ -452,7 +452,7 @@ async fn a_batch_is_taken_in_order_through_a_smaller_queue(kind: Kind) {
             let next = Arc::clone(&next);
             async move { (n, next.fetch_add(1, SeqCst)) }
         });
-        let (handles, rejected) = pool.plain().submit_all(tasks).await;
+        let (handles, rejected) = pool.submit_all(tasks).await;
         assert!(rejected.is_empty());
         for (n, handle) in handles.into_iter().enumerate() {
             assert_eq!(handle.join().await.unwrap(), (n, n));
@@ -464,7 +464,7 @@ async fn a_batch_is_taken_in_order_through_a_smaller_queue(kind: Kind) {
 async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
     let pool = pool!(kind, 1, queue(3), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
-    let (handles, rejected) = pool.plain().submit_all((0..5).map(|n| async move { n })).await;
+    let (handles, rejected) = pool.submit_all((0..5).map(|n| async move { n })).await;
     assert_eq!((handles.len(), rejected.len()), (3, 2));
     for (n, rejected) in (3..).zip(rejected) {
         assert_eq!((rejected.reason, rejected.task.await), (RejectReason::Full, n));
@@ -474,7 +474,7 @@ async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
         assert_eq!(handle.join().await.unwrap(), n);
     }
     pool.close();
-    let (handles, rejected) = pool.plain().submit_all((0..100).map(|n| async move { n })).await;
+    let (handles, rejected) = pool.submit_all((0..100).map(|n| async move { n })).await;
     assert!(handles.is_empty());
     for (n, rejected) in rejected.into_iter().enumerate() {
         assert_eq!((rejected.reason, rejected.task.await), (RejectReason::Closed, n));
@@ -493,13 +493,13 @@ async fn a_batch_without_handles_is_run_whole_and_its_panics_go_to_the_hook(kind
             }
         }
     });
-    assert!(pool.plain().execute_all(tasks).await.is_empty());
+    assert!(pool.execute_all(tasks).await.is_empty());
     assert!(pool.wait_idle().await);
     let mut ran = ran.get();
     ran.sort_unstable();
     assert_eq!((ran, told.get()), ((0..200).collect(), vec![150]));
     pool.close();
-    let rejected = pool.plain().execute_all((0..70).map(|_| async {})).await;
+    let rejected = pool.execute_all((0..70).map(|_| async {})).await;
     assert_eq!(rejected.len(), 70);
     assert!(rejected.iter().all(|back| back.reason == RejectReason::Closed));
     assert_eq!(pool.execute(async {}).await.unwrap_err().reason, RejectReason::Closed);
@@ -554,17 +554,13 @@ async fn a_submitter_waits_for_room(kind: Kind) {
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async { 1 }).await.unwrap();
     assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
-    let late = pool
-        .plain()
-        .submit_timeout(async { 4 }, Duration::ZERO)
-        .await
-        .unwrap_err();
+    let late = pool.submit_timeout(async { 4 }, Duration::ZERO).await.unwrap_err();
     assert_eq!((late.reason, late.task.await), (RejectReason::TimedOut, 4));
-    let mut waits = pin!(pool.plain().submit_async(async { 2 }));
+    let mut waits = pin!(pool.submit_async(async { 2 }));
     assert!(futures::poll!(&mut waits).is_pending());
     let here = pool.clone();
     let blocks = thread::spawn(move || {
-        let handle = here.plain().submit_blocking(async { 3 }).unwrap();
+        let handle = here.submit_blocking(async { 3 }).unwrap();
         handle.join_blocking().unwrap()
     });
     busy.end().await;
@@ -575,7 +571,7 @@ async fn a_submitter_waits_for_room(kind: Kind) {
     // A waiting submitter is refused when the pool closes.
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async {}).await.unwrap();
-    let mut waits = pin!(pool.plain().submit_async(async {}));
+    let mut waits = pin!(pool.submit_async(async {}));
     assert!(futures::poll!(&mut waits).is_pending());
     pool.close();
     assert_eq!(waits.await.unwrap_err().reason, RejectReason::Closed);

@@ -1,0 +1,156 @@
+//! A pool of either kind, and the methods that both kinds have.
+
+use super::engine::scheduler::{Engine, PoolKind};
+use super::engine::waits::is_inside;
+use super::error::RejectReason;
+use super::overflow::Verdict;
+use super::stats::PoolStats;
+use super::task_options::{Priority, TaskOptions};
+use crate::core::ask::Ask;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// A pool of [threads](super::WorkerPool) or of [async tasks](super::TaskPool). Cheap to clone; clones are the same pool.
+///
+/// A clone has options for the tasks that are submitted through it: [`priority`](Self::priority) and the methods after it
+/// return one.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::Priority};
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// let urgent = pool.priority(Priority::High).weight(3);
+/// assert_eq!(urgent.submit(|| 6 * 7)?.join()?, 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Pool<K: PoolKind> {
+    owner: Arc<Owner<K>>,
+    pub(super) options: TaskOptions,
+}
+
+/// Closes the pool when the last clone is dropped.
+struct Owner<K: PoolKind>(Arc<Engine<K>>);
+
+impl<K: PoolKind> Drop for Owner<K> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+impl<K: PoolKind> Clone for Pool<K> {
+    fn clone(&self) -> Self {
+        self.with(|_| ())
+    }
+}
+
+impl<K: PoolKind> Pool<K> {
+    pub(super) fn new(core: Arc<Engine<K>>) -> Self {
+        let owner = Arc::new(Owner(core));
+        let options = TaskOptions::DEFAULT;
+        Self { owner, options }
+    }
+
+    #[inline]
+    pub(super) fn core(&self) -> &Arc<Engine<K>> {
+        &self.owner.0
+    }
+
+    pub(super) fn with(&self, change: impl FnOnce(&mut TaskOptions)) -> Self {
+        Self {
+            owner: Arc::clone(&self.owner),
+            options: self.options.with(change),
+        }
+    }
+
+    /// Submits tasks with this priority.
+    pub fn priority(&self, priority: Priority) -> Self {
+        self.with(|options| options.priority = priority)
+    }
+
+    /// Submits tasks with this weight, which counts against the [`queue_weight`](super::Builder::queue_weight); 0 counts as 1.
+    pub fn weight(&self, weight: u32) -> Self {
+        self.with(|options| options.weight = weight.max(1))
+    }
+
+    /// Submits tasks that expire unless they start within this time from now. A task that has not started by then ends with
+    /// [`TaskError::Expired`](super::TaskError::Expired), when its turn comes.
+    pub fn deadline(&self, within: Duration) -> Self {
+        let clock = &self.core().settings.clock;
+        self.with(|options| options.deadline = Some(clock.after(clock.now(), within)))
+    }
+
+    /// Submits tasks with this ask of the policy of [`admit_by`](super::Builder::admit_by); one call unless set.
+    pub fn ask(&self, ask: impl Into<Ask>) -> Self {
+        let ask = ask.into();
+        self.with(|options| options.ask = ask)
+    }
+
+    /// Closes the pool to new tasks. Queued tasks still run. Does not wait.
+    pub fn close(&self) {
+        self.core().close();
+    }
+
+    /// Returns the pool's statistics. The runners of a pool of async tasks count as threads.
+    pub fn stats(&self) -> PoolStats {
+        self.core().stats()
+    }
+
+    // ---- the capacity of a task ----
+
+    #[inline]
+    pub(super) fn try_take(&self) -> Result<(), RejectReason> {
+        self.core().capacity.try_take(self.options.weight)
+    }
+
+    /// Takes capacity for up to `n` tasks at once, and returns their number.
+    pub(super) fn try_take_some(&self, n: usize) -> usize {
+        self.core().capacity.try_take_some(n, self.options.weight)
+    }
+
+    /// Decides what happens to a task that found the queue full, without waiting.
+    #[cold]
+    pub(super) fn let_in_now(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
+        let _pressing = self.core().capacity.press();
+        match self.judge(turned)? {
+            Verdict::Wait => Err(RejectReason::Full),
+            verdict => Ok(verdict),
+        }
+    }
+
+    /// Decides what happens to a task that found the queue full, and waits if need be.
+    pub(super) async fn let_in(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
+        let core = self.core();
+        let _pressing = core.capacity.press();
+        match self.judge(turned)? {
+            Verdict::Wait => {}
+            verdict => return Ok(verdict),
+        }
+        let mut capacity = pin!(core.capacity.take(self.options.weight));
+        poll_fn(|cx| match capacity.as_mut().poll(cx) {
+            // **Deadlock**: capacity may need the slot of the very task that waits here. Checked at each poll: a caller can
+            // move the future into a task.
+            Poll::Pending if is_inside(&**core) => {
+                core.capacity.overdraw(self.options.weight);
+                Poll::Ready(Ok(Verdict::In))
+            }
+            taken => taken.map_ok(|()| Verdict::In),
+        })
+        .await
+    }
+
+    fn judge(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
+        K::collect(self.core());
+        self.core().judge(self.options.weight, turned)
+    }
+}
+
+impl<K: PoolKind> fmt::Debug for Pool<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,192 @@
+//! What a pool returns: tasks that have not started, and the report of its end.
+
+use super::common::Pool;
+use super::engine::scheduler::{Engine, Entry as _, PoolKind};
+use super::engine::waits::is_inside;
+use super::error::TaskError;
+use super::park::block_on;
+use super::task_options::Priority;
+#[cfg(feature = "tokio")]
+use super::tasks::Tasks;
+use super::termination::TerminationWait;
+use super::threads::kind::Threads;
+use std::fmt;
+#[cfg(feature = "tokio")]
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A task that the pool returned without starting it. Run it, or drop it: then its handle gets [`TaskError::Abandoned`],
+/// or [`TaskError::Discarded`] if a full queue discarded it.
+#[must_use = "a task that is dropped here will never run"]
+pub struct Unstarted<K: PoolKind> {
+    entry: Option<K::Entry>,
+    discarded: bool,
+}
+
+impl<K: PoolKind> Unstarted<K> {
+    /// Wraps an entry that was taken out of the queue, and set aside.
+    pub(super) fn new(entry: K::Entry, discarded: bool) -> Self {
+        let entry = Some(entry);
+        Self { entry, discarded }
+    }
+
+    pub(super) fn take(mut self) -> Option<K::Entry> {
+        self.entry.take()
+    }
+
+    /// Returns its weight.
+    pub fn weight(&self) -> u32 {
+        self.entry.as_ref().map_or(0, |entry| entry.weight())
+    }
+
+    /// Returns its priority.
+    pub fn priority(&self) -> Priority {
+        self.entry.as_ref().map_or(Priority::Normal, |entry| entry.priority())
+    }
+}
+
+impl<K: PoolKind> Drop for Unstarted<K> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry.take() {
+            entry.refuse_aside(if self.discarded {
+                TaskError::Discarded
+            } else {
+                TaskError::Abandoned
+            });
+        }
+    }
+}
+
+impl<K: PoolKind> fmt::Debug for Unstarted<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unstarted")
+            .field("priority", &self.priority())
+            .field("weight", &self.weight())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The tasks that were unstarted or running when a pool ended.
+#[must_use = "tasks that are dropped with the report will never run"]
+#[non_exhaustive]
+pub struct ShutdownReport<K: PoolKind> {
+    /// The tasks that have not started, in the order in which they would have started. Run or drop them.
+    pub unstarted: Vec<Unstarted<K>>,
+    /// The number of tasks that were running. Those on threads continue.
+    pub running: usize,
+    core: Arc<Engine<K>>,
+}
+
+impl<K: PoolKind> Pool<K> {
+    /// Stops the pool, and returns the tasks that have not started.
+    pub(super) fn report(&self) -> ShutdownReport<K> {
+        let core = Arc::clone(self.core());
+        let mut unstarted = core.stop();
+        // Tasks that were cancelled or run elsewhere are not returned.
+        unstarted.retain(K::Entry::is_returned);
+        ShutdownReport {
+            unstarted: unstarted
+                .into_iter()
+                .map(|entry| Unstarted::new(entry, false))
+                .collect(),
+            running: core.stats().unfinished,
+            core,
+        }
+    }
+}
+
+impl<K: PoolKind> ShutdownReport<K> {
+    /// Returns true if every accepted task had ended.
+    pub fn is_clean(&self) -> bool {
+        self.unstarted.is_empty() && self.running == 0
+    }
+}
+
+impl ShutdownReport<Threads<'_>> {
+    /// Waits until the running tasks and the threads have ended. Returns false at once in a task of the pool, which would wait
+    /// for itself.
+    ///
+    /// ```
+    /// # use std::{sync::mpsc, time::Duration};
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(1).build()?;
+    /// let (start, has_started) = mpsc::channel();
+    /// let (end, ends) = mpsc::channel();
+    /// pool.execute(move || { start.send(()).unwrap(); ends.recv().unwrap() }).unwrap();
+    /// has_started.recv().unwrap();
+    /// let report = pool.shutdown(Duration::ZERO);
+    /// assert_eq!((report.running, report.wait_timeout(Duration::ZERO)), (1, false));
+    /// end.send(()).unwrap();
+    /// assert!(report.wait());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait(&self) -> bool {
+        self.wait_within(None)
+    }
+
+    /// Waits like [`wait`](Self::wait), for at most `patience`. Returns false on a timeout.
+    pub fn wait_timeout(&self, patience: Duration) -> bool {
+        self.wait_within(Some(patience))
+    }
+
+    fn wait_within(&self, patience: Option<Duration>) -> bool {
+        let mut wait = TerminationWait::of(&self.core);
+        !is_inside(&*self.core) && block_on(patience, |waker| wait.poll(waker)).is_some()
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl ShutdownReport<Tasks> {
+    /// Waits until the running tasks and the runners have ended. Returns false at once in a task of the pool, which would wait
+    /// for itself.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the pool.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::pool::TaskPool;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = TaskPool::builder(1).build()?;
+    /// let (end, ends) = tokio::sync::oneshot::channel::<()>();
+    /// let task = pool.submit(ends).await.unwrap();
+    /// tokio::task::yield_now().await;
+    /// let report = pool.shutdown(Duration::ZERO).await;
+    /// assert_eq!(report.running, 1);
+    /// end.send(()).unwrap();
+    /// assert!(report.wait().await && task.is_finished());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait(&self) -> bool {
+        if is_inside(&*self.core) {
+            return false;
+        }
+        let mut wait = TerminationWait::of(&self.core);
+        poll_fn(|cx| wait.poll(cx.waker())).await;
+        true
+    }
+
+    /// Waits like [`wait`](Self::wait), for at most `patience` on the pool's clock. Returns false on a timeout.
+    ///
+    /// # Cancel safety
+    /// Dropping the future has no effect on the pool.
+    pub async fn wait_timeout(&self, patience: Duration) -> bool {
+        if is_inside(&*self.core) {
+            return false;
+        }
+        let mut wait = TerminationWait::of(&self.core);
+        self.core.within(patience, |waker| wait.poll(waker)).await.is_some()
+    }
+}
+
+impl<K: PoolKind> fmt::Debug for ShutdownReport<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShutdownReport")
+            .field("unstarted", &self.unstarted)
+            .field("running", &self.running)
+            .finish_non_exhaustive()
+    }
+}
