@@ -26,7 +26,7 @@ use std::time::Duration;
 /// A panic of a task does not end its runner. The handle of the task gets the payload.
 ///
 /// # Fairness
-/// First come, first served, by [`Priority`]. Between tasks that are ready at once, a runner yields to other tasks of the runtime.
+/// First come, first served, by [`Priority`](crate::pool::Priority). Between tasks that are ready at once, a runner yields to other tasks of the runtime.
 ///
 /// ```
 /// # use tollgate::pool::TaskPool;

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// A panic of a task does not end its worker. The handle of the task gets the payload.
 ///
 /// # Fairness
-/// First come, first served, by [`Priority`]. A worker of a pool with a long queue takes up to 16 tasks of normal priority
+/// First come, first served, by [`Priority`](crate::pool::Priority). A worker of a pool with a long queue takes up to 16 tasks of normal priority
 /// at once, unless tasks with options wait. Other workers take these tasks over while it is busy, so none waits behind a
 /// long task: each is next at the latest when 128 tasks per worker have been taken since.
 ///
