@@ -157,8 +157,8 @@ pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicke
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use semaphore::SemaphoreStats;
 pub use semaphore::{
-    AcquireError, AcquireTimeoutError, Eviction, Order, OwnedSemaphorePermit, OwnedSemaphoreRequest, Semaphore,
-    SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreRequest, SemaphoreTicket, TryAcquireError,
+    AcquireError, AcquireTimeoutError, Eviction, Order, OrderError, OwnedSemaphorePermit, OwnedSemaphoreRequest,
+    Semaphore, SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreRequest, SemaphoreTicket, TryAcquireError,
 };
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]

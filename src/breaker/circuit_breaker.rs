@@ -698,9 +698,10 @@ impl Limiter for CircuitBreaker {
             Answer::OnEvent => ReadyAt::on_event(LEG),
             Answer::OnProbe(overdue) => ReadyAt::on_event(LEG).by(Instant::from_ticks(overdue)),
         };
+        let ready = ready.because(Reason::CircuitOpen);
         match self.config.waits {
             true => ready,
-            false => ready.at_once(Reason::CircuitOpen),
+            false => ready.at_once(),
         }
     }
 

@@ -84,6 +84,7 @@ pub const MAX_COSTS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     count: u64,
+    class: u8,
     costs: [Option<(Cost, u64)>; MAX_COSTS],
 }
 
@@ -99,8 +100,43 @@ impl Ask {
     pub const fn many(count: u64) -> Self {
         Self {
             count,
+            class: 0,
             costs: [None; MAX_COSTS],
         }
+    }
+
+    /// Sets the class, 0 unless set, in which the request waits: in the queue of a policy by its
+    /// [order](crate::PolicyBuilder::order), and at a semaphore by [that of the semaphore](crate::SemaphoreBuilder::order). A
+    /// class beyond the last of a queue counts as its last. It changes no admission on the spot.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, ManualClock, Order, Policy, Semaphore};
+    /// # use futures::join;
+    /// # let clock = ManualClock::new();
+    /// const PAID: u8 = 0;
+    /// const FREE: u8 = 1;
+    /// let policy = Policy::builder()
+    ///     .order(Order::Priority { classes: 2, patience: 8 })
+    ///     .limit(Semaphore::new(1))
+    ///     .clock(&clock)
+    ///     .build()?;
+    /// let served = std::sync::Mutex::new(Vec::new());
+    /// let call = async |class: u8| {
+    ///     let _permit = policy.admit(Ask::one().class(class)).await.unwrap();
+    ///     served.lock().unwrap().push(class);
+    /// };
+    /// clock.run(async {
+    ///     let held = policy.admit(1).await.unwrap();
+    ///     join!(call(FREE), call(FREE), call(PAID), async { drop(held) });
+    /// });
+    /// assert_eq!(served.into_inner().unwrap(), [PAID, FREE, FREE]);
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    #[inline(always)]
+    #[must_use]
+    pub const fn class(mut self, class: u8) -> Self {
+        self.class = class;
+        self
     }
 
     /// Sets a cost of the request in all (not per call). Setting a cost again replaces its number.
@@ -125,6 +161,12 @@ impl Ask {
     #[inline]
     pub const fn count(&self) -> u64 {
         self.count
+    }
+
+    /// The [class](Self::class) that was set.
+    #[inline]
+    pub const fn class_number(&self) -> u8 {
+        self.class
     }
 
     /// The units named for `cost`, if it was named.

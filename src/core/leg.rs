@@ -181,14 +181,8 @@ impl<L: Limiter> Limiter for AtOnce<L> {
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual)
     }
-    /// A leg that says by itself why it is not waited for keeps its reason.
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        let ready = self.limiter.ready_at(demand);
-        match ready.is_event() {
-            _ if ready.has_reason() => ready,
-            true => ready.at_once(Reason::Saturated),
-            false => ready.at_once(Reason::RateExceeded),
-        }
+        self.limiter.ready_at(demand).at_once()
     }
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.limiter.visit_status(visit);

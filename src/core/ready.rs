@@ -34,10 +34,12 @@ pub struct ReadyAt<'a> {
     is_due: bool,
     /// The queue of the leg that names the instant.
     due_turn: Option<DueTurn<'a>>,
-    /// The leg that names the instant, or says never.
+    /// The leg that names the instant, or says never; and why it is not ready.
     leg: &'a str,
-    /// The leg that waits for an event.
+    reason: Reason,
+    /// The leg that waits for an event, and why.
     event_leg: &'a str,
+    event_reason: Reason,
 }
 
 /// Why a leg can never admit a request.
@@ -70,10 +72,12 @@ impl<'a> ReadyAt<'a> {
         is_due: false,
         due_turn: None,
         leg: "",
+        reason: Reason::RateExceeded,
         event_leg: "",
+        event_reason: Reason::Saturated,
     };
 
-    /// Not before `instant`.
+    /// Not before `instant`: the leg has exceeded its rate, unless it [says otherwise](Self::because).
     #[inline]
     pub fn at(leg: &'a str, instant: Instant) -> Self {
         Self {
@@ -83,7 +87,8 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// At an event of unknown time, such as a cancel or a raised limit, when the leg notifies.
+    /// At an event of unknown time, such as a cancel or a raised limit, when the leg notifies. The leg is saturated, unless it
+    /// [says otherwise](Self::because).
     #[inline]
     pub fn on_event(leg: &'a str) -> Self {
         Self {
@@ -103,14 +108,32 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
-    /// The same, where it is not waited for: as long as the leg is not ready, a policy refuses at once for `reason`.
+    /// The same, where the leg is not ready for `reason`. A refusal by a wait that fails has it as its
+    /// [cause](Refusal::cause).
     #[inline]
     #[must_use]
-    pub fn at_once(mut self, reason: Reason) -> Self {
+    pub fn because(mut self, reason: Reason) -> Self {
+        (self.reason, self.event_reason) = (reason, reason);
+        self
+    }
+
+    /// The same, where it is not waited for: as long as the leg is not ready, a policy refuses at once.
+    #[inline]
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
         if self.event || self.not_before.is_some() {
-            let at = self.not_before.filter(|_| !self.event);
-            let leg = self.leg();
-            self.at_once = Some(AtOnce { reason, leg, at });
+            self.at_once = Some(match self.event {
+                true => AtOnce {
+                    reason: self.event_reason,
+                    leg: self.event_leg,
+                    at: None,
+                },
+                false => AtOnce {
+                    reason: self.reason,
+                    leg: self.leg,
+                    at: self.not_before,
+                },
+            });
         }
         self
     }
@@ -239,7 +262,17 @@ impl<'a> ReadyAt<'a> {
             } else {
                 self.leg
             },
+            reason: if rank(&other) > rank(&self) {
+                other.reason
+            } else {
+                self.reason
+            },
             event_leg: if self.event { self.event_leg } else { other.event_leg },
+            event_reason: if self.event {
+                self.event_reason
+            } else {
+                other.event_reason
+            },
         }
     }
 
@@ -285,11 +318,6 @@ impl<'a> ReadyAt<'a> {
         self.raise
     }
 
-    /// True when some leg is not waited for.
-    pub(crate) fn has_reason(&self) -> bool {
-        self.at_once.is_some()
-    }
-
     /// Why a policy refuses at `now` instead of waiting, the leg that it names, and when that is ready: see
     /// [`at_once`](Self::at_once). `None` when all legs that are not waited for are ready.
     pub fn refuses_at_once(&self, now: Instant) -> Option<(Reason, &'a str, Option<Instant>)> {
@@ -313,6 +341,22 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     pub fn leg(&self) -> &'a str {
         if self.leg.is_empty() { self.event_leg } else { self.leg }
+    }
+
+    /// Why the leg that binds is not ready.
+    #[inline]
+    pub fn reason(&self) -> Reason {
+        if self.leg.is_empty() {
+            self.event_reason
+        } else {
+            self.reason
+        }
+    }
+
+    /// Why the first leg that waits for an event does.
+    #[inline]
+    pub(crate) fn event_reason(&self) -> Reason {
+        self.event_reason
     }
 
     /// The first leg that waits for an event, or `""` when none does.

@@ -298,6 +298,7 @@ enum How<'a> {
 /// | 0..8 | the reason |
 /// | 8 | the leg that refused counts the named cost, not calls |
 /// | 9 | so does the composite |
+/// | 10..14 | the cause and one, or zero |
 /// | 16.. | the shift of the axis |
 #[derive(Clone, Copy)]
 struct Head(u64);
@@ -305,14 +306,26 @@ struct Head(u64);
 impl Head {
     const LEG_COUNTS_COST: u64 = 1 << 8;
     const WHOLE_COUNTS_COST: u64 = 1 << 9;
+    const CAUSE: u32 = 10;
+    const CAUSES: u64 = 0xf << Self::CAUSE;
     const SHIFT: u32 = 16;
 
     fn reason(self) -> Reason {
         Reason::ALL[(self.0 & 0xff) as usize]
     }
 
+    fn cause(self) -> Option<Reason> {
+        let cause = (self.0 & Self::CAUSES) >> Self::CAUSE;
+        Some(Reason::ALL[cause.checked_sub(1)? as usize])
+    }
+
+    /// The same with another reason. The reason before it is the cause of a wait that has failed.
     fn with_reason(self, reason: Reason) -> Self {
-        Self(self.0 & !0xff | reason as u64)
+        let cause = match reason {
+            Reason::TimedOut | Reason::QueueFull => self.cause().unwrap_or(self.reason()) as u64 + 1,
+            _ => 0,
+        };
+        Self(self.0 & !0xff & !Self::CAUSES | reason as u64 | cause << Self::CAUSE)
     }
 
     fn has(self, flag: u64) -> bool {
@@ -554,6 +567,26 @@ impl<'a> Refusal<'a> {
         self.judged().head.reason()
     }
 
+    /// Why the [leg](Self::leg) was in the way of a wait that failed, where the reason is [`TimedOut`](Reason::TimedOut) or
+    /// [`QueueFull`](Reason::QueueFull). `None` for other reasons, and where only the queue was in the way.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
+    /// # let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(1).named("in flight")).clock(&clock).build()?;
+    /// clock.run(async {
+    ///     let _held = policy.admit(1).await.unwrap();
+    ///     let refused = policy.admit_timeout(1, Duration::from_secs(1)).await.unwrap_err();
+    ///     assert_eq!((refused.reason(), refused.cause()), (Reason::TimedOut, Some(Reason::Saturated)));
+    ///     assert_eq!(refused.to_string(), "limiter `in flight` did not admit in time: it is saturated");
+    /// });
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    pub fn cause(&self) -> Option<Reason> {
+        self.judged().head.cause()
+    }
+
     /// The name of the leg that refused.
     pub fn leg(&self) -> &'a str {
         self.judged().leg
@@ -627,8 +660,8 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// The same refusal for another reason: a wait that failed keeps the leg that it waited for. The other legs are looked at here,
-    /// and not again: the reason stays.
+    /// The same refusal for another reason: a wait that failed keeps the leg that it waited for, and the reason of that as its
+    /// [cause](Self::cause). The other legs are looked at here, and not again: the reason stays.
     pub fn with_reason(self, reason: Reason) -> Self {
         let mut refusal = self.looked();
         refusal.head = refusal.head.with_reason(reason);
@@ -659,6 +692,7 @@ impl<'a> Refusal<'a> {
         let (leg, retry_after) = refusal.retry();
         Rejection {
             reason: refusal.head.reason(),
+            cause: refusal.head.cause(),
             leg: refusal.leg.into(),
             units: refusal.units,
             retry_after,
@@ -683,7 +717,15 @@ impl fmt::Debug for Refusal<'_> {
 impl fmt::Display for Refusal<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let refusal = self.judged();
-        write!(f, "limiter `{}` {}", refusal.leg, refusal.head.reason().clause())
+        write_refusal(f, refusal.leg, refusal.head.reason(), refusal.head.cause())
+    }
+}
+
+fn write_refusal(f: &mut fmt::Formatter<'_>, leg: &str, reason: Reason, cause: Option<Reason>) -> fmt::Result {
+    write!(f, "limiter `{leg}` {}", reason.clause())?;
+    match cause {
+        Some(cause) => write!(f, ": it {}", cause.clause()),
+        None => Ok(()),
     }
 }
 
@@ -704,6 +746,8 @@ into_boxed_error!(dyn Error, dyn Error + Send + Sync);
 pub struct Rejection {
     /// The reason.
     pub reason: Reason,
+    /// See [`Refusal::cause`].
+    pub cause: Option<Reason>,
     /// The name of the leg that refused.
     pub leg: Box<str>,
     /// The units that this leg was asked for.
@@ -722,7 +766,7 @@ impl From<Refusal<'_>> for Rejection {
 
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "limiter `{}` {}", self.leg, self.reason.clause())
+        write_refusal(f, &self.leg, self.reason, self.cause)
     }
 }
 

@@ -5,7 +5,7 @@ use super::settings::{QueueOrder, Settings};
 use crate::core::and::And;
 use crate::core::boxed::BoxLimiter;
 use crate::core::limiter::Limiter;
-use crate::semaphore::Eviction;
+use crate::semaphore::{Eviction, Order, OrderError};
 use crate::sync::wait_queue::QueueId;
 use crate::time::Clock;
 use std::fmt;
@@ -82,8 +82,9 @@ impl<L: Limiter + 'static> PolicyBuilder<L> {
     /// Builds the policy of the legs that were added.
     ///
     /// # Errors
-    /// [`PolicyError`] when two clocks are used, or when a queue stands in two legs.
+    /// [`PolicyError`] when two clocks are used, when a queue stands in two legs, or when the order is wrong.
     pub fn build(self) -> Result<Policy<L>, PolicyError> {
+        self.order.order.check().map_err(PolicyError::Order)?;
         let first = self.clock.clone().or_else(|| self.limiter.clock().cloned());
         let clock = first.unwrap_or_default();
         let leg = |known: fn(&(usize, usize)) -> usize, at: usize| {
@@ -161,16 +162,20 @@ impl<L> PolicyBuilder<L> {
         self
     }
 
-    /// Last come, first served: under overload the newest waiters are still in time, and the oldest, whose callers have
-    /// probably given up, time out. A newcomer is admitted on the spot where that is possible, past waiters for more units.
+    /// Serves the waiters in `order`; first come, first served unless set. A waiter is of the [class](Ask::class) of its ask.
+    ///
+    /// By [`Order::Lifo`] the newest waiters are still in time under overload, and the oldest, whose callers have probably given
+    /// up, time out. A newcomer is admitted on the spot where that is possible, past waiters for more units. In all other orders a
+    /// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters, of whatever class. Where a wait is refused
+    /// at once because it is known to end too late, only the waiters of its own class count as before it.
     ///
     /// ```
-    /// # use tollgate::{Eviction, Policy, Quota, Reason, ManualClock, TokenBucket, LimiterExt};
+    /// # use tollgate::{Order, Eviction, Policy, Quota, Reason, ManualClock, TokenBucket, LimiterExt};
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
     /// let bucket = TokenBucket::new(Quota::per_second(1)).on(&clock);
     /// let policy = Policy::builder()
-    ///     .newest_first()
+    ///     .order(Order::Lifo)
     ///     .max_queue(2)
     ///     .eviction(Eviction::Oldest)
     ///     .limit(bucket)
@@ -188,8 +193,9 @@ impl<L> PolicyBuilder<L> {
     /// # Ok::<(), tollgate::PolicyError>(())
     /// ```
     #[doc(alias = "lifo")]
-    pub fn newest_first(mut self) -> Self {
-        self.order.newest_first = true;
+    #[doc(alias = "priority")]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order.order = order;
         self
     }
 
@@ -242,7 +248,7 @@ impl<L> PolicyBuilder<L> {
             max_queue: self.max_queue,
             reject_early_from: self.reject_early_from,
             lateness: clock.ticks_of(self.lateness),
-            order: self.order,
+            order: self.order.clone(),
             misfit: false,
         }
     }
@@ -304,6 +310,8 @@ pub enum PolicyError {
         /// The position of the second, from zero.
         leg: usize,
     },
+    /// The order of the queue is wrong.
+    Order(OrderError),
 }
 
 impl fmt::Display for PolicyError {
@@ -311,6 +319,7 @@ impl fmt::Display for PolicyError {
         match self {
             Self::OtherClock { leg } => write!(f, "leg {leg} decides by another clock than the policy waits by"),
             Self::SameQueue { leg } => write!(f, "leg {leg} has a semaphore that stands in another leg as well"),
+            Self::Order(error) => error.fmt(f),
         }
     }
 }

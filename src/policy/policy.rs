@@ -23,8 +23,8 @@ use std::time::Duration;
 ///
 /// # Fairness
 /// First come, first served: a waiter is admitted before any newcomer, however small the request. A
-/// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Newest first](PolicyBuilder::newest_first)
-/// is an option.) At a semaphore that others use directly, the head of the policy's queue is one more waiter. Nothing is held
+/// [`try_admit`](crate::LimiterExt::try_admit) is refused while there are waiters. ([Other orders](PolicyBuilder::order)
+/// are an option: newest first, by priority with ageing, in turn, by shares.) At a semaphore that others use directly, the head of the policy's queue is one more waiter. Nothing is held
 /// while waiting: legs that bind one after the other are waited for one after the other.
 ///
 /// A nested policy cannot pass on a queue position: the outer policy is notified when the inner queue has emptied. Share

@@ -8,7 +8,7 @@ use crate::core::ask::{Ask, Demand, Place};
 use crate::core::limiter::{Limiter, admit_in};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::nth_fraction;
-use crate::semaphore::Eviction;
+use crate::semaphore::{Eviction, Order, Scheduler};
 use crate::shed::early_rejection_probability;
 use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;
@@ -20,15 +20,27 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
-/// A place in the queue: ordered by arrival, never used twice.
+/// A place in the queue: its class in the upper bits, and below that the number of its arrival, never used twice.
 pub(super) type WaiterKey = u64;
+
+/// The bits of the number of an arrival.
+const ARRIVAL_BITS: u32 = 56;
+
+fn class_of(key: WaiterKey) -> usize {
+    (key >> ARRIVAL_BITS) as usize
+}
+
+/// The keys of a class.
+fn keys_of(class: usize) -> Range<WaiterKey> {
+    (class as u64) << ARRIVAL_BITS..(class as u64 + 1) << ARRIVAL_BITS
+}
 
 /// A waiter.
 #[derive(Debug)]
@@ -146,9 +158,9 @@ struct LateWakes {
 /// The progress of judging the waiters behind the head anew after a change of settings.
 #[derive(Clone, Copy, Debug)]
 struct Revalidation {
-    /// The last of them so far.
-    last: WaiterKey,
-    /// The sum of all asks in order up to that one.
+    /// The last of them so far, by class and in its order.
+    last: Option<WaiterKey>,
+    /// The sum of all asks of its class up to that one.
     ahead: Ask,
 }
 
@@ -157,13 +169,15 @@ struct Revalidation {
 ///
 /// # Invariant
 /// - `waiting`, `parked` and `ended` share no key.
-/// - `queued` is the sum of the asks in `waiting`; `queued_units` the units in `waiting` and `parked`.
+/// - `queued` is the sum of the asks in `waiting` by class; `queued_units` the units in `waiting` and `parked`.
+/// - `scheduler` knows how many of each class are in `waiting`.
 /// - `with_waker` counts the waiters that have a waker, and `deadlines` holds their deadlines: the timer fires only where there
 ///   is something to wake.
 /// - The claim belongs to the dispatcher alone.
 #[derive(Debug)]
 struct Queue<T> {
     newest_first: bool,
+    scheduler: Scheduler,
     /// The waiters that are served in order.
     waiting: BTreeMap<WaiterKey, QueuedWaiter>,
     /// The waiters that wait for larger limits: passed over, and not ahead of others, until a leg notifies.
@@ -171,8 +185,8 @@ struct Queue<T> {
     ended: BTreeMap<WaiterKey, WaitEnd<T>>,
     with_waker: usize,
     deadlines: BTreeSet<(Instant, WaiterKey)>,
-    /// The sum of all asks in order.
-    queued: Ask,
+    /// The sum of all asks in order, by class.
+    queued: Box<[Ask]>,
     /// The units of all waiters.
     queued_units: u128,
     /// The instants at which parked waiters are looked at again without a notification, as far as they are known.
@@ -211,15 +225,16 @@ struct Timing {
 }
 
 impl<T> Queue<T> {
-    fn new(newest_first: bool, timing: Timing) -> Self {
+    fn new(order: &Order, timing: Timing) -> Self {
         Self {
-            newest_first,
+            newest_first: *order == Order::Lifo,
+            scheduler: Scheduler::new(order.clone()),
             waiting: BTreeMap::new(),
             parked: BTreeMap::new(),
             ended: BTreeMap::new(),
             with_waker: 0,
             deadlines: BTreeSet::new(),
-            queued: Ask::many(0),
+            queued: vec![Ask::many(0); order.classes()].into(),
             queued_units: 0,
             parked_until: BTreeSet::new(),
             notified: false,
@@ -256,15 +271,26 @@ impl<T> Queue<T> {
         self.waiting.get_mut(&key).or_else(|| self.parked.get_mut(&key))
     }
 
-    /// The sum of the asks before a waiter that joins now.
-    fn ahead(&self) -> Ask {
-        if self.newest_first { Ask::many(0) } else { self.queued }
+    /// The class in which `ask` waits.
+    fn class_for(&self, ask: &Ask) -> usize {
+        usize::from(ask.class_number()).min(self.queued.len() - 1)
+    }
+
+    /// The sum of the asks that are served before a waiter that joins now, whatever the classes of others; and whether it is
+    /// the head.
+    fn ahead(&mut self, ask: &Ask) -> (Ask, bool) {
+        let class = self.class_for(ask);
+        match self.newest_first {
+            true => (Ask::many(0), true),
+            false => (self.queued[class], self.scheduler.would_lead(class)),
+        }
     }
 
     fn head(&self) -> Option<(WaiterKey, &QueuedWaiter)> {
+        let mut class = self.waiting.range(keys_of(self.scheduler.pick()?));
         let first = match self.newest_first {
-            true => self.waiting.last_key_value(),
-            false => self.waiting.first_key_value(),
+            true => class.next_back(),
+            false => class.next(),
         };
         first.map(|(&key, entry)| (key, entry))
     }
@@ -294,9 +320,10 @@ impl<T> Queue<T> {
     /// The sum of the asks that have been judged, if `key` is among them.
     fn revalidated_ahead(&mut self, key: WaiterKey) -> Option<&mut Ask> {
         let newest_first = self.newest_first;
-        let within = |revalidation: &&mut Revalidation| match newest_first {
-            true => key >= revalidation.last,
-            false => key <= revalidation.last,
+        let within = |revalidation: &&mut Revalidation| match (revalidation.last, newest_first) {
+            (Some(last), true) => key >= last,
+            (Some(last), false) => class_of(key) == class_of(last) && key <= last,
+            (None, _) => false,
         };
         self.revalidation
             .as_mut()
@@ -306,7 +333,8 @@ impl<T> Queue<T> {
 
     /// `key` waits in order from now on.
     fn count(&mut self, key: WaiterKey, ask: &Ask) {
-        self.queued.absorb(ask);
+        self.queued[class_of(key)].absorb(ask);
+        self.scheduler.join(class_of(key));
         if let Some(ahead) = self.revalidated_ahead(key) {
             ahead.absorb(ask);
         }
@@ -314,7 +342,8 @@ impl<T> Queue<T> {
 
     /// `key` does not wait in order any more.
     fn uncount(&mut self, key: WaiterKey, ask: &Ask) {
-        self.queued.release(ask);
+        self.queued[class_of(key)].release(ask);
+        self.scheduler.leave(class_of(key));
         if let Some(ahead) = self.revalidated_ahead(key) {
             ahead.release(ask);
         }
@@ -341,13 +370,22 @@ impl<T> Queue<T> {
         let evicts = order.eviction == Eviction::Oldest && most > 0 && ask.count() <= order.max_units;
         while self.waiting.len() + self.parked.len() >= most || !fits(self.queued_units) {
             // None is evicted for one that could not wait even alone.
-            let oldest = [&self.waiting, &self.parked]
-                .into_iter()
-                .filter_map(|map| map.keys().next());
-            let &oldest = oldest.min().filter(|_| evicts)?;
+            let oldest = self.oldest_of_last_class(ask).filter(|_| evicts)?;
             wakers.extend(self.end(oldest, WaitEnd::Evicted).ok().flatten());
         }
         Some(wakers)
+    }
+
+    /// The waiter to evict for a newcomer.
+    fn oldest_of_last_class(&self, newcomer: &Ask) -> Option<WaiterKey> {
+        let maps = [&self.waiting, &self.parked];
+        let last = maps.into_iter().filter_map(|map| map.keys().next_back());
+        let class = class_of(*last.max()?);
+        if self.scheduler.ranks() && class < self.class_for(newcomer) {
+            return None;
+        }
+        let first = maps.into_iter().filter_map(|map| map.range(keys_of(class)).next());
+        first.map(|(&key, _)| key).min()
     }
 
     /// Joins as the newest, `due` by the answer of the legs when the settings had changed `changes` times. A newcomer that
@@ -360,7 +398,7 @@ impl<T> Queue<T> {
         (due, raise, changes): (Option<Instant>, bool, u64),
     ) -> WaiterKey {
         self.changed |= changes != self.changes && !seeded!("newcomer_joins_by_old_settings");
-        let key = self.next;
+        let key = keys_of(self.class_for(&ask)).start | self.next;
         self.next += 1;
         self.queued_units += u128::from(ask.count());
         let entry = QueuedWaiter {
@@ -489,25 +527,31 @@ impl<T> Queue<T> {
         loop {
             let Revalidation { last, mut ahead } = match self.revalidation {
                 Some(revalidation) => revalidation,
-                None if mem::take(&mut self.changed) => {
-                    // The head has just been asked, or is about to be.
-                    let (last, entry) = self.head()?;
-                    Revalidation { last, ahead: entry.ask }
-                }
+                None if mem::take(&mut self.changed) => Revalidation {
+                    last: None,
+                    ahead: Ask::many(0),
+                },
                 None => return None,
             };
+            let after = last.map_or(Bound::Unbounded, Bound::Excluded);
             let next = match self.newest_first {
-                true => self.waiting.range(..last).next_back(),
-                false => self.waiting.range((Bound::Excluded(last), Bound::Unbounded)).next(),
+                true => self.waiting.range((Bound::Unbounded, after)).next_back(),
+                false => self.waiting.range((after, Bound::Unbounded)).next(),
             };
-            let Some((&last, entry)) = next else {
+            let Some((&key, entry)) = next else {
                 self.revalidation = None;
                 continue;
             };
-            let next = WaiterView::new(last, entry, ahead);
+            if last.is_some_and(|last| class_of(last) != class_of(key)) {
+                ahead = Ask::many(0);
+            }
+            let next = WaiterView::new(key, entry, ahead);
             ahead.absorb(&next.ask);
-            self.revalidation = Some(Revalidation { last, ahead });
-            return Some(next);
+            self.revalidation = Some(Revalidation { last: Some(key), ahead });
+            // The head has just been asked, or is about to be.
+            if self.head().is_none_or(|(head, _)| head != key) {
+                return Some(next);
+            }
         }
     }
 
@@ -579,8 +623,12 @@ impl<T> Queue<T> {
 
     /// Ends the wait of `key`, and returns the waker of its owner; `Err` with the end when the owner has gone.
     fn end(&mut self, key: WaiterKey, ended: WaitEnd<T>) -> Result<Option<Waker>, WaitEnd<T>> {
+        let units = self.entry(key).map_or(0, |entry| entry.ask.count());
         match self.remove(key) {
             Some(waker) => {
+                if matches!(ended, WaitEnd::Admitted(_)) {
+                    self.scheduler.charge(class_of(key), units);
+                }
                 self.ended.insert(key, ended);
                 Ok(waker)
             }
@@ -641,9 +689,16 @@ impl<T> Queue<T> {
         if due.is_some_and(|due| due <= now) {
             let with_waker = |(&key, entry): (&WaiterKey, &QueuedWaiter)| entry.waker.is_some().then_some(key);
             let most = told.max(1);
+            let class = keys_of(self.scheduler.pick().unwrap_or(0));
             let keys: Vec<WaiterKey> = match self.newest_first {
                 true => self.waiting.iter().rev().filter_map(with_waker).take(most).collect(),
-                false => self.waiting.iter().filter_map(with_waker).take(most).collect(),
+                // The class of the head, and then the others.
+                false => [class.start..u64::MAX, 0..class.start]
+                    .into_iter()
+                    .flat_map(|keys| self.waiting.range(keys))
+                    .filter_map(with_waker)
+                    .take(most)
+                    .collect(),
             };
             wakers.extend(keys.into_iter().filter_map(|key| self.take_waker(key)));
             self.late_wakes = Some(LateWakes {
@@ -755,9 +810,9 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         Arc::new_cyclic(|weak| Self {
             limiter,
             clock,
-            settings: Bounds::new(settings),
+            settings: Bounds::new(settings.clone()),
             notify: Notify::new(),
-            queue: Mutex::new(Queue::new(settings.order.newest_first, timing)),
+            queue: Mutex::new(Queue::new(&settings.order.order, timing)),
             timer: Mutex::new(None),
             in_order: AtomicUsize::new(0),
             parked: AtomicUsize::new(0),
@@ -780,7 +835,7 @@ impl<L: Limiter> PolicyCore<L> {
     /// True when a newcomer has waiters before it.
     #[inline]
     pub(super) fn has_before(&self) -> bool {
-        self.in_order.load(Ordering::Relaxed) > 0 && !self.settings.order.newest_first
+        self.in_order.load(Ordering::Relaxed) > 0 && !self.settings.newest_first()
     }
 
     /// True without waiters, and without one that was just served late: a newcomer may be admitted on the spot.
@@ -981,12 +1036,12 @@ impl<L: Limiter> PolicyCore<L> {
     /// that and the join has the newcomer judged anew.
     pub(super) fn ready_behind_queue(&self, ask: &Ask, now: Instant) -> (ReadyAt<'_>, u64) {
         let (ahead, is_head, claim, changes) = {
-            let queue = self.queue.lock();
-            let is_head = self.settings.order.newest_first || queue.in_order() == 0;
-            // A newcomer that will be the head takes its own place.
-            let claim = queue.claim().filter(|_| !is_head).map(|(_, claim)| claim);
-            (queue.ahead(), is_head, claim, queue.changes())
+            let mut queue = self.queue.lock();
+            let (ahead, is_head) = queue.ahead(ask);
+            (ahead, is_head, queue.claim().map(|(_, claim)| claim), queue.changes())
         };
+        // A newcomer that will be the head takes its own place, but the turn of the queue is its turn.
+        let claim = claim.filter(|&claim| !is_head || self.is_turn_only(claim));
         (self.ready_behind(ask, now, ahead, is_head, claim), changes)
     }
 
@@ -1238,7 +1293,9 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                 if let (Some(turn), None) = (turn, kept) {
                     // Granted at once or later, the waker makes this queue be dispatched.
                     let waker = Waker::from(Arc::clone(self));
-                    match catch_unwind(AssertUnwindSafe(|| turn.wait_queue.join(turn.units, &waker))) {
+                    match catch_unwind(AssertUnwindSafe(|| {
+                        turn.wait_queue.join(turn.units, ask.class_number(), &waker)
+                    })) {
                         Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
                         Err(panic) => return self.panicked(key, panicked, panic, panics),
                     }
@@ -1335,16 +1392,34 @@ impl<L: Limiter + 'static> PolicyCore<L> {
     ) -> Option<Refusal<'a>> {
         let late = || {
             let due = ready.not_before()?;
-            (due > deadline?).then(|| self.late(ask, ready.leg(), Some(due), now))
+            (due > deadline?).then(|| self.failed(Reason::TimedOut, ask, ready.leg(), ready.reason(), Some(due), now))
         };
         let never = ready.never_admits(ask.count());
         never.or_else(|| self.at_once(ask, ready, now, asked)).or_else(late)
     }
 
-    /// The refusal of a waiter that was not admitted in time by `leg`, which is ready at `due`.
-    fn late<'a>(&'a self, ask: &Ask, leg: &'a str, due: Option<Instant>, now: Instant) -> Refusal<'a> {
+    /// The refusal of a wait that failed by `leg`, which is not ready for `cause` before `due`. Without a leg the queue was in
+    /// the way.
+    fn failed<'a>(
+        &'a self,
+        reason: Reason,
+        ask: &Ask,
+        leg: &'a str,
+        cause: Reason,
+        due: Option<Instant>,
+        now: Instant,
+    ) -> Refusal<'a> {
         let wait = due.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
-        Refusal::new(Reason::TimedOut, leg, ask.count(), wait)
+        match leg {
+            "" => Refusal::new(reason, super::QUEUE, ask.count(), wait),
+            leg => Refusal::new(cause, leg, ask.count(), wait).with_reason(reason),
+        }
+    }
+
+    /// The refusal of a newcomer that finds the queue full.
+    pub(super) fn full<'a>(&'a self, ask: &Ask, ready: &ReadyAt<'a>, now: Instant) -> Refusal<'a> {
+        let due = ready.not_before().filter(|_| !ready.is_event());
+        self.failed(Reason::QueueFull, ask, ready.leg(), ready.reason(), due, now)
     }
 
     /// The readiness of the legs for a waiter whose wait has ended, at the place at which it was judged.
@@ -1396,17 +1471,22 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         Some(asked.filter(|asked| asked.leg() == leg).unwrap_or_else(made))
     }
 
+    /// The refusal of a waiter that was evicted.
+    pub(super) fn why_evicted(&self, ask: &Ask) -> Refusal<'_> {
+        let now = self.clock.now();
+        self.full(ask, &self.ready_where(ask, &None, now), now)
+    }
+
     /// The refusal of a waiter that was not admitted in time.
     pub(super) fn why_late(&self, ask: &Ask, ahead: &AskAhead) -> Refusal<'_> {
         let now = self.clock.now();
         let ready = self.ready_where(ask, ahead, now);
-        let leg = match (ready.event_leg(), ready.leg()) {
-            ("", "") => super::QUEUE,
-            // An unforeseen event binds more than a known instant; but a judgement went by the instant alone.
-            (event, leg) if ahead.is_some() || event.is_empty() => leg,
-            (event, _) => event,
+        // An unforeseen event binds more than a known instant; but a judgement went by the instant alone.
+        let (leg, cause) = match ahead.is_some() || ready.event_leg().is_empty() {
+            true => (ready.leg(), ready.reason()),
+            false => (ready.event_leg(), ready.event_reason()),
         };
-        self.late(ask, leg, ready.not_before(), now)
+        self.failed(Reason::TimedOut, ask, leg, cause, ready.not_before(), now)
     }
 }
 
@@ -1450,9 +1530,11 @@ mod tests {
     /// sum of those before it, in either order; and all but the head are judged after a change of settings.
     #[test]
     fn each_waiter_is_judged_behind_the_sum_of_those_before_it() {
-        for newest_first in [false, true] {
+        let classes = Order::RoundRobin { classes: 3 };
+        for order in [Order::Fifo, Order::Lifo, classes] {
+            let newest_first = order == Order::Lifo;
             let timing = Timing { grace: 1, exact: true };
-            let mut queue: Queue<()> = Queue::new(newest_first, timing);
+            let mut queue: Queue<()> = Queue::new(&order, timing);
             let (mut waiting, mut parked) = (BTreeMap::<WaiterKey, u64>::new(), BTreeSet::<WaiterKey>::new());
             let (mut draw, mut judged) = (1_u64, 0);
             for _ in 0..20_000 {
@@ -1462,7 +1544,8 @@ mod tests {
                 match action {
                     0..4 if waiting.len() + parked.len() < 9 => {
                         let known = (None, false, queue.changes());
-                        let key = queue.push(Ask::many(units), Instant::ZERO, None, known);
+                        let ask = Ask::many(units).class((draw >> 20 & 3) as u8);
+                        let key = queue.push(ask, Instant::ZERO, None, known);
                         waiting.insert(key, units);
                     }
                     4..6 => {
@@ -1490,7 +1573,7 @@ mod tests {
                         };
                         let is_before = |key: WaiterKey| match newest_first {
                             true => key > waits.key,
-                            false => key < waits.key,
+                            false => key < waits.key && class_of(key) == class_of(waits.key),
                         };
                         let before = waiting
                             .iter()

@@ -1,10 +1,10 @@
 //! The settings of a policy: the bounds of its queue, and its order.
 
-use crate::semaphore::Eviction;
+use crate::semaphore::{Eviction, Order};
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The settings of a policy, as its builder makes them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Settings {
     /// In ticks of the clock.
     pub(crate) max_wait: Option<u64>,
@@ -19,10 +19,9 @@ pub(crate) struct Settings {
 }
 
 /// The order of a queue, and its bound in units. It stays as it was built.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct QueueOrder {
-    /// Last come, first served.
-    pub(crate) newest_first: bool,
+    pub(crate) order: Order,
     /// Units of all waiters at most.
     pub(crate) max_units: u64,
     pub(crate) eviction: Eviction,
@@ -31,7 +30,7 @@ pub(crate) struct QueueOrder {
 impl QueueOrder {
     /// First come, first served, without eviction.
     pub(crate) const FIFO: Self = Self {
-        newest_first: false,
+        order: Order::Fifo,
         max_units: u64::MAX,
         eviction: Eviction::Never,
     };
@@ -62,7 +61,7 @@ impl Bounds {
         }
     }
 
-    pub(crate) fn set(&self, settings: Settings) {
+    pub(crate) fn set(&self, settings: &Settings) {
         let max_wait = settings.max_wait.unwrap_or(u64::MAX);
         self.max_wait.store(max_wait, Ordering::Relaxed);
         self.max_queue.store(settings.max_queue, Ordering::Relaxed);
@@ -71,6 +70,12 @@ impl Bounds {
 
     pub(crate) fn max_wait(&self) -> Option<u64> {
         Some(self.max_wait.load(Ordering::Relaxed)).filter(|&ticks| ticks < u64::MAX)
+    }
+
+    /// Last come, first served.
+    #[inline]
+    pub(super) fn newest_first(&self) -> bool {
+        self.order.order == Order::Lifo
     }
 
     pub(super) fn max_queue(&self) -> usize {

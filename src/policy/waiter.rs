@@ -5,7 +5,7 @@ use super::queue::PolicyCore;
 use super::queue::{WaitEnd, WaiterKey};
 use crate::core::ask::{Ask, Demand};
 use crate::core::limiter::{Limiter, admit_in};
-use crate::core::refusal::{Due, Reason, Refusal, Wait};
+use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::time::ClockReading;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -112,14 +112,9 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
                 PolicyCore::<L>::wake_evicted(evicted);
             }
             None => {
-                let leg = if ready.leg().is_empty() { QUEUE } else { ready.leg() };
                 let full = match refusal {
                     Some(refusal) => refusal.with_reason(Reason::QueueFull),
-                    None => {
-                        let known = due.filter(|_| !ready.is_event());
-                        let wait = known.map_or(Wait::Event, |at| Wait::Until(Due::at(&core.clock, now, at)));
-                        Refusal::new(Reason::QueueFull, leg, self.ask.count(), wait)
-                    }
+                    None => core.full(&self.ask, &ready, now),
                 };
                 return Progress::Done(Err(full));
             }
@@ -140,10 +135,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
                         self.core.note_lateness(self.core.clock.now());
                         self.admitted(given, ticket)
                     }
-                    WaitEnd::Evicted => {
-                        let refusal = Refusal::new(Reason::QueueFull, QUEUE, self.ask.count(), Wait::Event);
-                        Progress::Done(Err(refusal))
-                    }
+                    WaitEnd::Evicted => Progress::Done(Err(self.core.why_evicted(&self.ask))),
                     WaitEnd::Expired(behind) => Progress::Done(Err(self.core.why_late(&self.ask, &behind))),
                     WaitEnd::Refused(behind) => Progress::Done(self.core.refuse(&self.ask, &behind, ticket)),
                     WaitEnd::Panicked(panic) => resume_unwind(panic),

@@ -377,7 +377,7 @@ impl<B: Backend> Limiter for Remote<B> {
 }
 
 impl<B: Backend> WaitQueue for Remote<B> {
-    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
+    fn join(&self, units: u64, _: u8, waker: &Waker) -> QueueKey {
         let (waker, now) = (waker.clone(), self.shared.clock.now());
         let key = self
             .shared

@@ -315,7 +315,7 @@ where
         let key = match self.key {
             Some(key) => semaphore.look_passive(key, cx.waker()),
             None if semaphore.try_take(1) => Key::TAKEN,
-            None => semaphore.join_passive(1, cx.waker().clone()),
+            None => semaphore.join_passive(1, 0, cx.waker().clone()),
         };
         self.key = key.is_entry().then_some(key);
         match key {

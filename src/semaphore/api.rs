@@ -362,8 +362,8 @@ pub struct SemaphoreRequest<'a> {
 }
 
 impl<'a> SemaphoreRequest<'a> {
-    /// Sets the class, 0 unless set. A class that the semaphore's order does not have counts as its last. A policy waits in
-    /// class 0.
+    /// Sets the class, 0 unless set. A class that the semaphore's order does not have counts as its last. A policy waits in the
+    /// class of its [ask](crate::Ask::class).
     pub fn class(mut self, class: u8) -> Self {
         self.class = class;
         self

@@ -485,7 +485,7 @@ impl Semaphore {
 
     /// [`join_queue`](Self::join_queue) for a passive waiter: its entry is kept until its owner looks, and no bound of the
     /// queue applies.
-    pub(super) fn join_passive(&self, n: i64, waker: Waker) -> Key {
+    pub(super) fn join_passive(&self, n: i64, class: u8, waker: Waker) -> Key {
         let mut queue = self.queue.lock();
         let joined = if queue.closed {
             Key::CLOSED
@@ -495,7 +495,7 @@ impl Semaphore {
         } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
         } else {
-            let key = queue.push_passive(n as u64, waker);
+            let key = queue.push_passive(n as u64, class, waker);
             // If it is next by the schedule, no other thread hands it free permits before the next release.
             let Err(mut queue) = self.take_if_next(queue, key, n) else {
                 return Key::TAKEN;
@@ -874,8 +874,8 @@ impl Semaphore {
 /// Passive waiters: policies and pool workers. Their entry is kept until its owner looks at it, also after a grant.
 impl Semaphore {
     /// Joins the queue for a policy, with an entry even if the permits are free. Returns the word by which it is found again.
-    pub(super) fn join_for_policy(&self, n: i64, waker: &Waker) -> u64 {
-        let (need, state) = match self.join_passive(n, waker.clone()) {
+    pub(super) fn join_for_policy(&self, n: i64, class: u8, waker: &Waker) -> u64 {
+        let (need, state) = match self.join_passive(n, class, waker.clone()) {
             Key::TAKEN => (n as u64, State::Granted),
             // No grant comes any more: the next attempt finds it closed.
             Key::CLOSED => (0, State::Closed),
@@ -1189,7 +1189,7 @@ mod tests {
         for waits in [false, true] {
             let semaphore = Semaphore::new(1);
             semaphore.overdraw(1);
-            let position = waits.then(|| semaphore.join_for_policy(1, Waker::noop()));
+            let position = waits.then(|| semaphore.join_for_policy(1, 0, Waker::noop()));
             semaphore.overdraw(MAX - 1);
             assert_eq!((semaphore.debt(), semaphore.waiting()), (MAX - 1, usize::from(waits)));
             semaphore.overdraw(1);
@@ -1213,7 +1213,7 @@ mod tests {
         for wanted in [1, 3] {
             let semaphore = Semaphore::new(3);
             let held = semaphore.try_acquire_many(2).unwrap();
-            let position = semaphore.join_for_policy(2, Waker::noop());
+            let position = semaphore.join_for_policy(2, 0, Waker::noop());
             assert_eq!(semaphore.look_for_policy(position, wanted), State::Waiting);
             drop(held);
             assert_eq!(semaphore.in_use(), 2);

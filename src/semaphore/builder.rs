@@ -3,7 +3,7 @@
 use super::atomic::Semaphore;
 use crate::semaphore::counters::Counters;
 use crate::semaphore::queue::Queue;
-use crate::semaphore::scheduling::{Eviction, Order};
+use crate::semaphore::scheduling::{Eviction, Order, OrderError};
 use std::fmt;
 
 /// Builds a [`Semaphore`]. Made by [`Semaphore::builder`].
@@ -128,21 +128,15 @@ impl SemaphoreBuilder {
     /// Builds the semaphore.
     ///
     /// # Errors
-    /// When there are too many permits, when an order has no class, too many classes, or a weight or patience of zero, or when
-    /// overtaking is allowed in another order than FIFO.
+    /// When there are too many permits, when the order is [wrong](OrderError), or when overtaking is allowed in another order than
+    /// FIFO.
     pub fn build(self) -> Result<Semaphore, SemaphoreError> {
         if self.permits > Semaphore::MAX_PERMITS {
             return Err(SemaphoreError::Permits { given: self.permits });
         }
-        let classes = self.order.classes();
-        if classes == 0 || classes > usize::from(Order::MAX_CLASSES) {
-            return Err(SemaphoreError::Classes { given: classes });
-        }
-        match &self.order {
-            Order::Priority { patience: 0, .. } => return Err(SemaphoreError::Patience),
-            Order::Shares(weights) if weights.contains(&0) => return Err(SemaphoreError::Weight),
-            order if *order != Order::Fifo && self.overtakes > 0 => return Err(SemaphoreError::Overtaking),
-            _ => {}
+        self.order.check().map_err(SemaphoreError::Order)?;
+        if self.order != Order::Fifo && self.overtakes > 0 {
+            return Err(SemaphoreError::Overtaking);
         }
         let counts = self.counters.is_on();
         let is_special = self.order != Order::Fifo || self.max_waiting.is_some() || self.max_wanted.is_some() || counts;
@@ -164,15 +158,8 @@ pub enum SemaphoreError {
         /// The number given.
         given: usize,
     },
-    /// 1 to [`Order::MAX_CLASSES`].
-    Classes {
-        /// The number given.
-        given: usize,
-    },
-    /// The patience of a priority order is at least 1.
-    Patience,
-    /// The weights of shares are at least 1.
-    Weight,
+    /// The order is wrong.
+    Order(OrderError),
     /// Only the FIFO order can be overtaken.
     Overtaking,
 }
@@ -184,12 +171,7 @@ impl fmt::Display for SemaphoreError {
                 let most = Semaphore::MAX_PERMITS;
                 write!(f, "{given} permits were given, and at most {most} are allowed")
             }
-            Self::Classes { given } => {
-                let most = Order::MAX_CLASSES;
-                write!(f, "{given} classes were given, and 1 to {most} are allowed")
-            }
-            Self::Patience => f.write_str("a patience of 0 was given, and at least 1 is allowed"),
-            Self::Weight => f.write_str("a weight of 0 was given, and at least 1 is allowed"),
+            Self::Order(error) => error.fmt(f),
             Self::Overtaking => f.write_str("overtaking was allowed in another order than FIFO"),
         }
     }

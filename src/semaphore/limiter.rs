@@ -172,10 +172,10 @@ impl Limiter for Semaphore {
 }
 
 impl WaitQueue for Semaphore {
-    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
+    fn join(&self, units: u64, class: u8, waker: &Waker) -> QueueKey {
         // As for `acquire`: a number above MAX_PERMITS waits for ever.
         let units = units.min(Self::MAX_PERMITS as u64 + 1);
-        QueueKey::new(QueueId::of(self), self.join_for_policy(units as i64, waker))
+        QueueKey::new(QueueId::of(self), self.join_for_policy(units as i64, class, waker))
     }
 
     fn leave(&self, key: QueueKey) {

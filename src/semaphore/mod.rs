@@ -34,7 +34,8 @@ pub use builder::{SemaphoreBuilder, SemaphoreError};
 pub use channel::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 pub use error::{AcquireError, AcquireTimeoutError, TryAcquireError};
 pub use limiter::SemaphoreTicket;
-pub use scheduling::{Eviction, Order};
+pub(crate) use scheduling::Scheduler;
+pub use scheduling::{Eviction, Order, OrderError};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub use stats::SemaphoreStats;

@@ -227,9 +227,9 @@ impl Queue {
         key
     }
 
-    /// Joins as a passive waiter, in class 0, whatever the bounds: its entry is kept, and it is handed its permits.
-    pub(crate) fn push_passive(&mut self, need: u64, waker: Waker) -> Key {
-        let key = self.put_in_class(State::WaitingPassive, need, 0, waker);
+    /// Joins as a passive waiter, whatever the bounds: its entry is kept, and it is handed its permits.
+    pub(crate) fn push_passive(&mut self, need: u64, class: u8, waker: Waker) -> Key {
+        let key = self.put_in_class(State::WaitingPassive, need, class, waker);
         if let Some(scheduling) = &mut self.scheduling
             && scheduling.last_first
         {

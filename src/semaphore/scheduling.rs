@@ -1,6 +1,8 @@
 //! The order in which waiters are granted, and the policy of a full queue. Pure bookkeeping of classes; the entries and their
 //! links are the queue's.
 
+use std::fmt;
+
 /// The order in which waiters are granted. Classes are numbered from 0; a waiter is of class 0 unless it says otherwise.
 ///
 /// ```
@@ -56,14 +58,55 @@ impl Order {
             Self::Shares(weights) => weights.len(),
         }
     }
+
+    /// Checks the number of classes, the patience and the weights.
+    pub(crate) fn check(&self) -> Result<(), OrderError> {
+        let given = self.classes();
+        match self {
+            _ if given == 0 || given > usize::from(Self::MAX_CLASSES) => Err(OrderError::Classes { given }),
+            Self::Priority { patience: 0, .. } => Err(OrderError::Patience),
+            Self::Shares(weights) if weights.contains(&0) => Err(OrderError::Weight),
+            _ => Ok(()),
+        }
+    }
 }
+
+/// What is wrong with an [`Order`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OrderError {
+    /// 1 to [`Order::MAX_CLASSES`].
+    Classes {
+        /// The number given.
+        given: usize,
+    },
+    /// The patience of a priority order is at least 1.
+    Patience,
+    /// The weights of shares are at least 1.
+    Weight,
+}
+
+impl fmt::Display for OrderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Classes { given } => {
+                let most = Order::MAX_CLASSES;
+                write!(f, "{given} classes were given, and 1 to {most} are allowed")
+            }
+            Self::Patience => f.write_str("a patience of 0 was given, and at least 1 is allowed"),
+            Self::Weight => f.write_str("a weight of 0 was given, and at least 1 is allowed"),
+        }
+    }
+}
+
+impl std::error::Error for OrderError {}
 
 /// The virtual time that one unit of weight 1 adds to its class.
 const STRIDE: u128 = 1 << 32;
 
 /// Picks the class that is next.
 #[derive(Debug)]
-pub(super) struct Scheduler {
+pub(crate) struct Scheduler {
     order: Order,
     classes: Vec<Class>,
     /// The virtual time of the last grant.
@@ -80,7 +123,7 @@ struct Class {
 }
 
 impl Scheduler {
-    pub(super) fn new(order: Order) -> Self {
+    pub(crate) fn new(order: Order) -> Self {
         Self {
             classes: vec![Class::default(); order.classes()],
             order,
@@ -89,7 +132,7 @@ impl Scheduler {
     }
 
     /// The class that is next, if any has waiters.
-    pub(super) fn pick(&self) -> Option<usize> {
+    pub(crate) fn pick(&self) -> Option<usize> {
         let waiting = || self.classes.iter().enumerate().filter(|(_, class)| class.waiting > 0);
         match self.order {
             Order::Fifo | Order::Lifo => waiting().next(),
@@ -103,7 +146,7 @@ impl Scheduler {
     }
 
     /// One more of `class` waits.
-    pub(super) fn join(&mut self, class: usize) {
+    pub(crate) fn join(&mut self, class: usize) {
         let now = self.now;
         let class = &mut self.classes[class];
         if class.waiting == 0 {
@@ -114,14 +157,30 @@ impl Scheduler {
         class.waiting += 1;
     }
 
-    /// One of `class` leaves without a grant.
-    pub(super) fn leave(&mut self, class: usize) {
+    /// One of `class` leaves.
+    pub(crate) fn leave(&mut self, class: usize) {
         self.classes[class].waiting -= 1;
     }
 
-    /// One of `class` is granted `need` units.
+    /// True if a newcomer of `class` would be next.
+    pub(crate) fn would_lead(&mut self, class: usize) -> bool {
+        if self.classes[class].waiting > 0 {
+            return false;
+        }
+        self.join(class);
+        let leads = self.pick() == Some(class);
+        self.leave(class);
+        leads
+    }
+
+    /// One of `class` is granted `need` units and leaves.
     pub(super) fn grant(&mut self, class: usize, need: u64) {
-        self.classes[class].waiting -= 1;
+        self.leave(class);
+        self.charge(class, need);
+    }
+
+    /// One of `class`, which has left, was granted `need` units.
+    pub(crate) fn charge(&mut self, class: usize, need: u64) {
         for other in self.classes.iter_mut().filter(|other| other.waiting > 0) {
             other.passed = other.passed.saturating_add(1);
         }
@@ -143,7 +202,7 @@ impl Scheduler {
     }
 
     /// True when classes are ranked, the lowest first.
-    pub(super) fn ranks(&self) -> bool {
+    pub(crate) fn ranks(&self) -> bool {
         matches!(self.order, Order::Priority { .. })
     }
 }

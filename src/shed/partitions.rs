@@ -249,7 +249,7 @@ impl Class {
 /// A waiter is handed nothing. Its waker is woken when its units are free and no waiter before it waits for them; also
 /// at the moment when it joins.
 impl WaitQueue for Class {
-    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
+    fn join(&self, units: u64, _: u8, waker: &Waker) -> QueueKey {
         let waker = Arc::new(waker.clone());
         let (key, waker) = {
             let mut state = self.shared.state.lock();

@@ -48,8 +48,9 @@ impl QueueKey {
 /// A queue that grants in turn. A position holds the units that it was granted until a demand that carries its key redeems
 /// them, or until it is left.
 pub trait WaitQueue: Send + Sync {
-    /// Joins the queue for `units`; `waker` is woken when they are granted (also when they are granted at once).
-    fn join(&self, units: u64, waker: &Waker) -> QueueKey;
+    /// Joins the queue for `units`, in a class if the queue has classes; `waker` is woken when they are granted (also when they are
+    /// granted at once).
+    fn join(&self, units: u64, class: u8, waker: &Waker) -> QueueKey;
 
     /// Leaves the queue. Units that were granted meanwhile go to the next waiter.
     fn leave(&self, key: QueueKey);

@@ -117,7 +117,8 @@ impl<G, C, R> LimitLayer<G, C, R> {
         }
     }
 
-    /// Sets the ask of each request, by a closure `Fn(&RequestParts) -> Ask`; one call by default. It comes before
+    /// Sets the ask of each request with its costs and its [class](tollgate::Ask::class), by a closure `Fn(&RequestParts) -> Ask`;
+    /// one call by default. It comes before
     /// [`exempt`](Self::exempt), [`waiting_room`](Self::waiting_room) and [`observed`](Self::observed).
     ///
     /// # Panics

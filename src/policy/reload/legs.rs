@@ -85,7 +85,7 @@ impl PolicySpec {
         let core = Arc::downgrade(policy.core());
         policy.limiter().listen(move |spec| {
             if let Some(core) = core.upgrade() {
-                core.settings.set(spec.settings(&core.clock));
+                core.settings.set(&spec.settings(&core.clock));
             }
         });
         Ok(policy)

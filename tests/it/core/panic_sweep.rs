@@ -781,7 +781,11 @@ fn policies_of_a_chain() {
         policy(|shared| {
             let legs = shared.first.and(shared.rate()).and(shared.permits()).and(shared.last);
             let builder = Policy::builder().clock(&shared.clock);
-            let builder = if newest_first { builder.newest_first() } else { builder };
+            let builder = if newest_first {
+                builder.order(Order::Lifo)
+            } else {
+                builder
+            };
             shared.world(builder.limit(legs).build().unwrap())
         });
     }
@@ -1478,7 +1482,7 @@ impl OwnQueue {
 }
 
 impl WaitQueue for OwnQueue {
-    fn join(&self, units: u64, waker: &Waker) -> QueueKey {
+    fn join(&self, units: u64, _: u8, waker: &Waker) -> QueueKey {
         self.foreign.call("join of a queue");
         let waker = waker.clone();
         let mut place = 0;

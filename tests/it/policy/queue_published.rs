@@ -8,8 +8,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
-    Eviction, LimiterExt, ManualClock, Permit, Policy, PolicyBuilder, Quota, Reason, Refusal, Semaphore, SlidingLog,
-    TokenBucket,
+    Eviction, LimiterExt, ManualClock, Order, Permit, Policy, PolicyBuilder, Quota, Reason, Refusal, Semaphore,
+    SlidingLog, TokenBucket,
 };
 
 const TICK: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ fn oldest_first() -> PolicyBuilder {
 }
 
 fn newest_first() -> PolicyBuilder {
-    Policy::builder().newest_first().eviction(Eviction::Oldest)
+    Policy::builder().order(Order::Lifo).eviction(Eviction::Oldest)
 }
 
 /// A waiter for `n`, having been polled once.
@@ -338,7 +338,7 @@ proptest! {
     ) {
         let clock = ManualClock::new();
         let eviction = if evicts { Eviction::Oldest } else { Eviction::Never };
-        let order = if newest_first { Policy::builder().newest_first() } else { Policy::builder() };
+        let order = if newest_first { Policy::builder().order(Order::Lifo) } else { Policy::builder() };
         let policy = queued(&clock, limit, per_tick, units, order.max_queue(most).eviction(eviction));
         let mut model = Model {
             there: limit, limit, newest_first, evicts, most, units,

@@ -486,7 +486,7 @@ fn a_waker_that_panics_cannot_stop_a_change() {
     let queue = queues[0];
     let claims = [Foreign::Reloads(policy.clone()), Foreign::Panics].map(|foreign| {
         let waker = Waker::from(Arc::new(foreign));
-        queue.join(1, &waker)
+        queue.join(1, 0, &waker)
     });
     let changed = catch_unwind(AssertUnwindSafe(|| policy.apply(spec(5, "zero burst 6"))));
     assert!(changed.is_err());

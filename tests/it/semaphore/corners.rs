@@ -195,7 +195,7 @@ fn an_acquire_of_nothing_waits_for_nothing() {
     let empty = Semaphore::new(0);
     let mut head = Box::pin(empty.acquire());
     assert!(poll(head.as_mut()).is_pending());
-    let claim = empty.join(0, &Waker::from(Arc::clone(&count)));
+    let claim = empty.join(0, 0, &Waker::from(Arc::clone(&count)));
     assert_eq!(count.get(), 1, "a claim for nothing is granted at once");
     empty.leave(claim);
 }
@@ -359,7 +359,7 @@ fn a_watched_semaphore_becomes_pristine_again() {
 #[test]
 fn a_claim_beyond_every_number_waits() {
     let semaphore = Semaphore::new(Semaphore::MAX_PERMITS);
-    let claim = semaphore.join(u64::MAX, Waker::noop());
+    let claim = semaphore.join(u64::MAX, 0, Waker::noop());
     assert_eq!(semaphore.waiting(), 1);
     semaphore.leave(claim);
     assert_eq!(semaphore.available_permits(), Semaphore::MAX_PERMITS);

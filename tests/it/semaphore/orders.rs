@@ -6,7 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use tollgate::{AcquireError, Eviction, Order, Policy, Semaphore, SemaphoreError, SemaphorePermit, TryAcquireError};
+use tollgate::{
+    AcquireError, Eviction, Order, OrderError, Policy, Semaphore, SemaphoreError, SemaphorePermit, TryAcquireError,
+};
 
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -345,20 +347,26 @@ fn an_invalid_configuration_is_an_error() {
         ),
         (
             builder(Order::RoundRobin { classes: 0 }),
-            SemaphoreError::Classes { given: 0 },
+            SemaphoreError::Order(OrderError::Classes { given: 0 }),
         ),
         (
             builder(Order::RoundRobin { classes: 33 }),
-            SemaphoreError::Classes { given: 33 },
+            SemaphoreError::Order(OrderError::Classes { given: 33 }),
         ),
-        (builder(Order::Shares(vec![])), SemaphoreError::Classes { given: 0 }),
-        (builder(Order::Shares(vec![1, 0])), SemaphoreError::Weight),
+        (
+            builder(Order::Shares(vec![])),
+            SemaphoreError::Order(OrderError::Classes { given: 0 }),
+        ),
+        (
+            builder(Order::Shares(vec![1, 0])),
+            SemaphoreError::Order(OrderError::Weight),
+        ),
         (
             builder(Order::Priority {
                 classes: 2,
                 patience: 0,
             }),
-            SemaphoreError::Patience,
+            SemaphoreError::Order(OrderError::Patience),
         ),
         (builder(Order::Lifo).overtakes(1), SemaphoreError::Overtaking),
     ];

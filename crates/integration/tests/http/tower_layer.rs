@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
-    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Outcome,
+    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Order, Outcome,
     Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, TokenBucket, time,
 };
 use tollgate_http::{Classify, GrpcCodes, LimitError, LimitLayer, RequestParts, ResponseOutcome};
@@ -257,6 +257,33 @@ fn requests_wait_in_the_queue_of_a_policy() {
         assert_eq!(refused.retry_after, Some(Duration::from_millis(300)));
         assert_eq!(clock.elapsed(), Duration::from_millis(200));
         assert_eq!(policy.waiting(), 0);
+    });
+}
+
+/// Given requests that wait in two classes, which a header names, then those of the first are served first.
+#[test]
+fn requests_wait_in_the_class_that_the_layer_reads_from_them() {
+    let clock = ManualClock::new();
+    let policy = Policy::builder()
+        .order(Order::Priority {
+            classes: 2,
+            patience: 9,
+        })
+        .limit(TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock))
+        .build()
+        .unwrap();
+    policy.try_admit(1).unwrap().forget();
+    let layer = LimitLayer::waiting(policy)
+        .cost(|parts: &RequestParts<'_>| Ask::one().class(u8::from(!parts.headers().contains_key("paid"))));
+    clock.run(async {
+        let service = layer.layer(answers(200));
+        let ask = async |request: Request<()>| {
+            service.clone().oneshot(request).await.unwrap();
+            clock.elapsed().as_secs()
+        };
+        let mut paid = get();
+        paid.headers_mut().insert("paid", "yes".parse().unwrap());
+        assert_eq!(futures::join!(ask(get()), ask(get()), ask(paid)), (2, 3, 1));
     });
 }
 
