@@ -13,7 +13,7 @@ const PERMITS: Rule = Rule::Permits { limit: 2 };
 
 /// The rights in the documentation.
 fn documented() -> Vec<&'static str> {
-    let source = include_str!("../../../../src/remote/redis/mod.rs");
+    let source = include_str!("../../../tollgate-stores/src/redis/mod.rs");
     let from = source
         .find("/// ACL SETUSER")
         .expect("the documentation names the rights");
