@@ -12,7 +12,7 @@ use std::path::Path;
 ///
 /// let good = b"[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 2\n".to_vec();
 /// let (spec, mut last_good) = LastGood::first("gate/policy.toml", Some(good.clone()))?;
-/// assert_eq!(spec.legs().len(), 1);
+/// assert_eq!(spec.legs.len(), 1);
 /// assert!(last_good.see(None).unwrap().is_err(), "the key was deleted");
 /// assert!(last_good.see(None).is_none(), "which is reported once");
 /// assert!(last_good.see(Some(good)).is_none(), "that version is in force still");
