@@ -2,7 +2,7 @@
 
 use super::hashing::Hashing;
 use super::shards::{self, Shards};
-use super::table::{KeyHash, MAX_SLOTS, Table};
+use super::table::{KeyHash, MAX_SLOTS, SweepOrder, Table};
 use crate::core::limiter::Limiter;
 use crate::core::refusal::{Reason, Refusal, Rejection, Wait};
 use crate::rate::{Inherit, Quota, TokenBucket};
@@ -94,10 +94,14 @@ impl<L> MapEntry<L> {
 }
 
 /// The next limiter without a handle outside the map, and the hash of its key.
-fn candidate<K, L>(table: &mut Table<K, MapEntry<L>>, looks: &mut usize) -> Option<(KeyHash, Arc<L>)> {
+fn candidate<K, L>(
+    table: &mut Table<K, MapEntry<L>>,
+    order: SweepOrder,
+    looks: &mut usize,
+) -> Option<(KeyHash, Arc<L>)> {
     // Not a count that may be stale: this sees all writes of the last holder of a handle.
     let alone = |entry: &mut MapEntry<L>| Arc::get_mut(&mut entry.limiter).is_some();
-    let position = table.sweep(looks, alone)?;
+    let position = table.sweep(order, looks, alone)?;
     let (hash, entry) = table.slot(position)?;
     entry.touched = false;
     Some((hash, Arc::clone(&entry.limiter)))
@@ -274,7 +278,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                 table.len()
             };
             loop {
-                let candidate = candidate(&mut shard.0.lock(), &mut looks);
+                let candidate = candidate(&mut shard.0.lock(), SweepOrder::Down, &mut looks);
                 let Some((hash, candidate)) = candidate else { break };
                 dropped += usize::from(evict_if_pristine(shard, hash, &candidate));
             }
@@ -324,7 +328,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                     return Ok(entry.hand_out());
                 }
                 if !table.has_room() {
-                    match candidate(&mut table, &mut looks) {
+                    match candidate(&mut table, SweepOrder::Spread, &mut looks) {
                         Some((hash, candidate)) => Step::Look(hash, candidate),
                         None => Step::GiveUp,
                     }

@@ -2,7 +2,7 @@
 
 use super::hashing::Hashing;
 use super::shards::{Shard, Shards};
-use super::table::{KeyHash, MAX_SLOTS, Table};
+use super::table::{KeyHash, MAX_SLOTS, SweepOrder, Table};
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::rate::Quota;
 use crate::rate::SharedAxis;
@@ -214,7 +214,9 @@ impl<K: Hash + Eq> KeyedRate<K> {
             return Ok(());
         }
         if !positions.has_room() {
-            let full = positions.sweep(&mut { LOOKS }, |position| axis.is_full(*position, gained));
+            let full = positions.sweep(SweepOrder::Spread, &mut { LOOKS }, |position| {
+                axis.is_full(*position, gained)
+            });
             let Some(full) = full else {
                 return Err(Refusal::new(Reason::Saturated, "keyed", n, Wait::Never));
             };

@@ -5,6 +5,10 @@
 //! has no more than it needs. If two entries want a cell, the one further from its start has it (Robin Hood hashing;
 //! Celis, Larson and Munro, 1985): so hardly any key is far from its start.
 //!
+//! Evictions are spread over the table: the hand of the clock checks a block of cells and goes on far away. If it went on
+//! in the next block, the oldest cells would lie side by side and overflow: of a table whose keys all change, a third would be
+//! one run of cells.
+//!
 //! The only foreign code that runs in here is the comparison of two keys. Nothing is dropped in here either: removed
 //! entries are returned.
 
@@ -25,6 +29,8 @@ pub(super) struct Table<K, V> {
     len: usize,
     /// The hand of the clock: the cell that eviction checked last.
     hand: usize,
+    /// The blocks from one that the hand has checked to the next; has no divisor in common with their number.
+    stride: usize,
     max: usize,
 }
 
@@ -36,6 +42,18 @@ const MIN_CELLS: usize = 8;
 
 /// How many cells a lookup compares at once.
 const NEAR: usize = 4;
+
+/// The number of neighbouring cells that eviction checks before it goes on elsewhere.
+const BLOCK: usize = 8;
+
+/// The order in which eviction checks the cells. Each visits all of them before it returns to one.
+#[derive(Clone, Copy)]
+pub(super) enum SweepOrder {
+    /// Blocks of cells, each far from the one before.
+    Spread,
+    /// Downwards, so that an entry that moves into a gap has been checked already.
+    Down,
+}
 
 /// The cells for a number of entries: a quarter of all stay empty.
 const fn cells_for(entries: usize) -> usize {
@@ -51,6 +69,7 @@ impl<K, V> Table<K, V> {
             cells: Box::default(),
             len: 0,
             hand: 0,
+            stride: 1,
             max: max.min(MAX_SLOTS),
         }
     }
@@ -99,13 +118,17 @@ impl<K, V> Table<K, V> {
     }
 
     fn position_slow(&self, start: usize, hash: KeyHash, is: impl Fn(&Cell<K, V>) -> bool) -> Option<usize> {
-        let mut at = start;
+        let (mut at, mut come) = (start, 0);
         // None when there are no cells at all, or when this one is empty.
         while let Some(entry) = self.cells.get(at)? {
             if entry.hash == hash && is(entry) {
                 return Some(at);
             }
-            at = self.after(at);
+            if self.way(self.start(entry.hash), at) < come {
+                // The key would have this cell.
+                return None;
+            }
+            (at, come) = (self.after(at), come + 1);
         }
         None
     }
@@ -140,6 +163,10 @@ impl<K, V> Table<K, V> {
             self.put(entry);
         }
         self.rewind();
+        let blocks = self.blocks();
+        // Multiples of the golden section are spread most evenly.
+        let golden = blocks * 618 / 1_000;
+        self.stride = (golden..).find(|&stride| gcd(stride, blocks) == 1).unwrap_or(1);
     }
 
     /// The distance from one cell on to another.
@@ -171,18 +198,17 @@ impl<K, V> Table<K, V> {
         self.cells[at] = Some(entry);
     }
 
-    /// Removes the entry of a cell that is not empty, and moves those behind it back as long as that brings them no
-    /// nearer than their start.
+    /// Removes the entry of a cell that is not empty, and moves those behind it back by one, up to the first at its start.
     pub(super) fn remove(&mut self, position: usize) -> Option<(K, V)> {
         let entry = self.cells[position].take()?;
         self.len -= 1;
         let (mut hole, mut at) = (position, self.after(position));
-        while let Some(next) = &self.cells[at] {
-            if self.way(self.start(next.hash), at) >= self.way(hole, at) {
-                self.cells.swap(hole, at);
-                hole = at;
-            }
-            at = self.after(at);
+        // Entries lie in the order of their starts: none behind one that stays can move.
+        while let Some(next) = &self.cells[at]
+            && self.start(next.hash) != at
+        {
+            self.cells.swap(hole, at);
+            (hole, at) = (at, self.after(at));
         }
         Some((entry.key, entry.value))
     }
@@ -198,12 +224,33 @@ impl<K, V> Table<K, V> {
         self.hand = self.cells.iter().position(Option::is_none).unwrap_or(0);
     }
 
-    /// The cell of the next entry that `may_go` accepts. Takes one off `looks` for each entry checked. The hand goes
-    /// down, so that an entry that moves into a gap has been checked already.
-    pub(super) fn sweep(&mut self, looks: &mut usize, may_go: impl Fn(&mut V) -> bool) -> Option<usize> {
+    fn blocks(&self) -> usize {
+        self.cells.len().div_ceil(BLOCK)
+    }
+
+    /// Moves the hand to the next cell: downwards in a block, and then to the top of another.
+    fn step(&mut self, order: SweepOrder) {
+        if !self.hand.is_multiple_of(BLOCK) {
+            self.hand -= 1;
+            return;
+        }
+        let stride = match order {
+            SweepOrder::Spread => self.stride,
+            SweepOrder::Down => self.blocks() - 1,
+        };
+        let block = (self.hand / BLOCK + stride) % self.blocks();
+        self.hand = (block * BLOCK + BLOCK - 1).min(self.cells.len() - 1);
+    }
+
+    /// The cell of the next entry that `may_go` accepts. Takes one off `looks` for each entry checked.
+    pub(super) fn sweep(
+        &mut self,
+        order: SweepOrder,
+        looks: &mut usize,
+        may_go: impl Fn(&mut V) -> bool,
+    ) -> Option<usize> {
         while *looks > 0 && self.len > 0 {
-            let above = if self.hand == 0 { self.cells.len() } else { self.hand };
-            self.hand = above - 1;
+            self.step(order);
             let Some(entry) = &mut self.cells[self.hand] else {
                 continue;
             };
@@ -231,6 +278,10 @@ impl<K, V> Table<K, V> {
         let entries = self.cells.iter_mut().flatten();
         entries.map(|entry| (&entry.key, &mut entry.value))
     }
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 #[cfg(test)]
@@ -283,7 +334,7 @@ mod tests {
         }
         table.rewind();
         let (mut looks, mut seen) = (100, Vec::new());
-        while let Some(position) = table.sweep(&mut looks, |_| true) {
+        while let Some(position) = table.sweep(SweepOrder::Down, &mut looks, |_| true) {
             let value = *table.slot(position).unwrap().1;
             seen.push(value);
             if value.is_multiple_of(3) {
@@ -293,6 +344,38 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..100).collect::<Vec<_>>());
         assert_eq!(table.len(), 66);
+    }
+
+    #[test]
+    fn a_spread_sweep_visits_each_slot_once() {
+        for max in [1, 7, 60, 100, 1_000] {
+            let mut table = Table::<u32, u32>::new(max);
+            for key in 0..max as u32 {
+                table.insert(spread_out(key), key, key);
+            }
+            let (mut looks, mut seen) = (max, Vec::new());
+            while let Some(position) = table.sweep(SweepOrder::Spread, &mut looks, |_| true) {
+                seen.push(*table.slot(position).unwrap().1);
+            }
+            seen.sort_unstable();
+            assert_eq!(seen, (0..max as u32).collect::<Vec<_>>());
+        }
+    }
+
+    /// Given a full table, when each new key evicts an old one, then the entries stay near the start of their hashes.
+    #[test]
+    fn evictions_leave_no_long_run_of_cells() {
+        const MAX: u32 = 10_000;
+        let mut table = Table::<u32, u32>::new(MAX as usize);
+        for key in 0..6 * MAX {
+            if !table.has_room() {
+                let at = table.sweep(SweepOrder::Spread, &mut 1, |_| true).unwrap();
+                table.remove(at);
+            }
+            table.insert(spread_out(key), key, key);
+        }
+        let runs = table.cells.split(Option::is_none).map(<[_]>::len);
+        assert!(runs.max() < Some(MAX as usize / 20), "of {MAX}");
     }
 
     #[test]
@@ -311,7 +394,7 @@ mod tests {
         }
         table.rewind();
         let (mut looks, mut seen) = (table.len(), 0);
-        while let Some(position) = table.sweep(&mut looks, |_| true) {
+        while let Some(position) = table.sweep(SweepOrder::Down, &mut looks, |_| true) {
             table.remove(position);
             seen += 1;
         }
