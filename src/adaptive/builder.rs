@@ -80,7 +80,7 @@ impl<L: Resizable> AdaptiveBuilder<L> {
     }
 
     /// Bounds the growth of the limit. With `n` in flight it is at most `factor - decay x log10(n)` times `n`, or
-    /// `floor` times `n`, or `n + 1`, whichever is most: unused capacity is not known to be there. It also keeps a law
+    /// `floor` times `n`, or `n + 1`, whichever is most. Unused capacity is not known to be there. It also keeps a law
     /// from running ahead of a queue that fills slowly.
     pub fn headroom(mut self, factor: f64, decay: f64, floor: f64) -> Self {
         self.headroom = Some(Headroom { factor, decay, floor });

@@ -95,7 +95,7 @@ impl<L: Resizable> Adaptive<L> {
     }
 
     /// Applies the tuner's limit to the limiter. A change wakes waiters, so it is made outside the lock, and the target
-    /// is read once more: of two threads that change it at once, the last sees the target of both.
+    /// is read once more. Of two threads that change it at once, the last sees the target of both.
     fn apply(&self) {
         let mut applied = None;
         loop {

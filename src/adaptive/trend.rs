@@ -151,8 +151,8 @@ mod tests {
         assert_eq!(of(&[(1.0, 5.0), (2.0, 5.0)]), 0.0);
     }
 
-    /// Given a resource that serves 10 at a time in 1 s each, and a limit that is always used in full, then the limit
-    /// does not run away, although the average follows the latency.
+    /// Given a resource that serves 10 at a time in 1 s each, when the limit is always used in full, then it does not
+    /// run away. The average follows the latency meanwhile.
     #[test]
     fn a_limit_that_only_queues_is_not_raised() {
         let mut law = Trend::new();

@@ -24,7 +24,7 @@ use crate::sync::shim::atomic::{AtomicU64, Ordering};
 /// While the circuit is closed it learns the usual part `p` of failed calls, and of slow calls. A window of `n` results
 /// trips when its part exceeds `p` by `deviations` times the standard deviation `sqrt(p (1 - p) / n)`: chance alone
 /// hardly ever does that. So one setting fits a resource that fails once in a thousand calls and one that fails once in
-/// ten, and a small window needs more evidence than a large one.
+/// ten. A small window needs more evidence than a large one.
 ///
 /// It learns in batches of one hundredth of its memory, and not from a batch in which the circuit opens. It also learns
 /// from a resource that gets worse too slowly to stand out: the rates that the builder sets stay the maximum.

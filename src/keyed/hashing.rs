@@ -1,8 +1,8 @@
 //! The hash functions of keys.
 //!
-//! An attacker who chooses keys must not be able to choose keys of one hash: they would fill one run of cells, which
+//! An attacker who chooses keys must not be able to choose keys of one hash. They would fill one run of cells, which
 //! every lookup there walks through under the lock. So the hash has 128 secret bits, which the operating system draws
-//! for each map, and no method of a map reveals a hash, or an order that depends on one.
+//! for each map. No method of a map reveals a hash, or an order that depends on one.
 //!
 //! foldhash resists keys that were chosen without the secret. It does not claim to resist an attacker who times many
 //! single lookups, nanosecond by nanosecond, and solves for the secret; SipHash does.
@@ -58,8 +58,8 @@ mod tests {
         }
     }
 
-    /// Given keys that differ in a few bits, or are multiples of a power of two, then both halves of the hash (the
-    /// shard and the cell) are spread as evenly as by chance.
+    /// Given keys that differ in a few bits, or are multiples of a power of two, then both halves of the hash are
+    /// spread as evenly as by chance. One is the shard, the other the cell.
     #[test]
     fn keys_that_are_alike_are_spread_evenly() {
         const CELLS: usize = 64;

@@ -19,10 +19,10 @@ use std::sync::Arc;
 ///
 /// # Eviction
 /// At most `max_entries` keys are kept. When a new one finds no room, an entry is evicted that is
-/// [pristine](Limiter::is_pristine) and has no handle outside the map: its bucket is full, no permit of it is held, nothing
-/// waits for it, and no setting has been changed. If its key comes back, it gets an equal limiter, so no limited key
-/// ever regains a token by eviction. When no entry can be evicted, the new key is refused with [`KeysFull`], or shares
-/// one limiter with other such keys: [`overflow`](Self::overflow).
+/// [pristine](Limiter::is_pristine) and has no handle outside the map. Its bucket is full, no permit of it is held,
+/// nothing waits for it, and no setting has been changed. If its key comes back, it gets an equal limiter, so no
+/// limited key ever regains a token by eviction. When no entry can be evicted, the new key is refused with
+/// [`KeysFull`], or shares one limiter with other such keys: [`overflow`](Self::overflow).
 ///
 /// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a pristine entry is
 /// further on; a map of up to 32 entries is searched in full. A limiter that does not implement

@@ -295,8 +295,8 @@ mod tests {
             }
         }
 
-        /// Given shares that want different amounts per tick, when that goes on for long, then each gets its
-        /// water-filling share: its want, or an equal part of the rest that the modest ones leave.
+        /// Given shares that want different amounts per tick for long, then each gets its water-filling share. That is
+        /// its want, or an equal part of the rest that the modest ones leave.
         #[test]
         fn each_gets_its_max_min_share(wants in prop::collection::vec(1u64..40, 2..6)) {
             // In hundredths of the inflow.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 ///
 /// # Fairness
 /// If each key has a [`Policy`](crate::Policy) and they share a [`Semaphore`](crate::Semaphore) or a rate, keys take
-/// turns: each policy has one place in its queue, that of its head, and joins at the end again once it was served. With
+/// turns. Each policy has one place in its queue, that of its head, and joins at the end again once it was served. With
 /// any number of waiters at one key, another key's next request is served within one round. For a rate whose parts also
 /// hold for requests that do not wait, see [`FairBudget`](super::FairBudget).
 ///

@@ -1,13 +1,13 @@
-//! One shard of the map: entries in the cells of an open hash table (linear probing, deletion by shifting back), so that
-//! a lookup in a large map touches one place of memory. Plain data: the caller has locked it.
+//! One shard of the map: entries in the cells of an open hash table, with linear probing and deletion by shifting back.
+//! A lookup in a large map touches one place of memory. Plain data: the caller has locked it.
 //!
 //! A hash starts at its proportional cell, `hash x cells / 2^32`. So any number of cells is possible, and a full map
 //! has no more than it needs. If two entries want a cell, the one further from its start has it (Robin Hood hashing;
 //! Celis, Larson and Munro, 1985): so hardly any key is far from its start.
 //!
-//! Evictions are spread over the table: the hand of the clock checks a block of cells and goes on far away. If it went on
-//! in the next block, the oldest cells would lie side by side and overflow: of a table whose keys all change, a third would be
-//! one run of cells.
+//! Evictions are spread over the table: the hand of the clock checks a block of cells and goes on far away. If it went
+//! on in the next block, the oldest cells would lie side by side and overflow. Of a table whose keys all change, a
+//! third would be one run of cells.
 //!
 //! The only foreign code that runs in here is the comparison of two keys. Nothing is dropped in here either: removed
 //! entries are returned.

@@ -2,7 +2,7 @@
 //!
 //! The cost of an admission is reading the clock and one compare-exchange. [`Leased`] does both once per `k`
 //! admissions; in between, an admission is a subtraction in the memory of the thread. Prefer a bare bucket if every
-//! token must be available to the next caller, or if a window must hold by the instants of the work: parked tokens are
+//! token must be available to the next caller, or if a window must hold by the instants of the work. Parked tokens are
 //! spent later than they were counted.
 
 mod parked;
@@ -79,7 +79,7 @@ fn charged(units: u64, now: &ClockReading) -> Settlement<'_> {
 /// rate allows: `k` in each thread that uses it. Requests may be refused although idle threads have that many units
 /// parked.
 ///
-/// A request for `k` or more is taken of the limiter directly, and so is any if the limiter has no lease to give: near
+/// A request for `k` or more is taken of the limiter directly, and so is any if the limiter has no lease to give. Near
 /// exhaustion this is the bare limiter, but for parked units. [`release`](Self::release) gives back the units parked by
 /// the calling thread, and so does the end of a thread. (A scoped thread may be joined before it has ended for good:
 /// there, release explicitly.) Units that other threads have parked when the last handle is dropped are lost.
@@ -87,9 +87,9 @@ fn charged(units: u64, now: &ClockReading) -> Settlement<'_> {
 /// `retry_after` is that of the calling thread, with its parked units.
 ///
 /// A reservation that was served from parked units, and is cancelled or settled to less, returns to the thread's parked
-/// units and notifies the waiters, if the same thread cancels it and still spends the same lease. After the next lease
-/// the units are lost: the bucket may have filled up again since, so they would be there twice. So a lease is spent
-/// once, and `threads x k` stays the bound.
+/// units and notifies the waiters. The condition: the same thread cancels it, and still spends the same lease. After
+/// the next lease the units are lost: the bucket may have filled up again since, so they would be there twice. So a
+/// lease is spent once, and `threads x k` stays the bound.
 ///
 /// It is never [pristine](Limiter::is_pristine), since one thread does not see the units parked by another. So a
 /// [`Keyed`](crate::Keyed) does not evict one.

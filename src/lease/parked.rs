@@ -2,7 +2,7 @@
 //!
 //! A few slots hold the units at hand; of the limiters that share a slot, the last one used is there. The others, and
 //! the data for giving units back, are in a list. Slots and list are separate, so that a slot needs no check whether
-//! the thread-local exists yet, or is ending: slots exist from the start, are never dropped, and are empty once the
+//! the thread-local exists yet, or is ending. Slots exist from the start, are never dropped, and are empty once the
 //! list is gone.
 
 use super::Core;

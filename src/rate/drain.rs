@@ -155,8 +155,8 @@ mod tests {
 
     proptest! {
         /// Given any rate and ticks of any length, when time passes in steps, then the outflow is the exact amount,
-        /// rounded down to a grain, where a tick is a nanosecond. On other clocks it is that, less at most one part in
-        /// 2^28. And it is reached at the predicted tick, not before.
+        /// rounded down to a grain. That is so where a tick is a nanosecond; on other clocks it is that, less at most
+        /// one part in 2^28. And it is reached at the predicted tick, not before.
         #[test]
         fn the_outflow_is_exact_or_slightly_less(
             count in 1u64..=1_000_000_000,

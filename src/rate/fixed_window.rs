@@ -38,7 +38,7 @@ const LEG: &str = "fixed_window";
 ///
 /// # Giving back
 /// A cancel is exact, in any order, as long as its window runs; later there is nothing left to give back. A cancel
-/// before a window that has since been booked, or charged with a debt, gives nothing back: its gap stays empty, so that
+/// before a window that has since been booked, or charged with a debt, gives nothing back. Its gap stays empty, so that
 /// no window ever holds more than its limit. A [`settle`](crate::Permit::settle) gives back in the same way; an
 /// undercharge counts from now on.
 ///
@@ -123,7 +123,7 @@ impl FixedWindow {
         Self { inner }
     }
 
-    /// The same window, empty, with boundaries aligned to the wall clock, which shows `wall` now: windows of a minute
+    /// The same window, empty, with boundaries aligned to the wall clock, which shows `wall` now. Windows of a minute
     /// start with each full minute, windows of a day at midnight, UTC.
     ///
     /// The wall clock is not read again. When it is adjusted, the boundaries stay where they were.

@@ -56,8 +56,8 @@ impl Inherit {
     }
 }
 
-/// The amount that changes of the limit may add, so that no sequence of them mints: the excess of the limit over the
-/// largest so far, and the amount that earlier changes have taken away.
+/// The amount that changes of the limit may add, so that no sequence of them mints. It is the excess of the limit over
+/// the largest so far, and the amount that earlier changes have taken away.
 ///
 /// With both, a limiter never has more than one of the largest limit would have after the same takes.
 #[derive(Clone, Copy, Debug)]

@@ -39,7 +39,7 @@ const LEG: &str = "leaky_bucket";
 ///
 /// Idle time is lost, except for the *slack*: up to `slack` more units may follow at once, to catch up with the
 /// spacing. In any span of time `t` it admits at most `1 + slack + rate x t`, where `t` counts a tick of the clock
-/// longer: the rounding of a wait is not lost, up to a unit per 16 ns. (On a machine's clock, at higher rates each wait
+/// longer. The rounding of a wait is not lost, up to a unit per 16 ns. (On a machine's clock, at higher rates each wait
 /// for a single unit is rounded up to a tick.) A request for more than `1 + slack` units is `Oversized`; it can be
 /// booked.
 ///
@@ -219,7 +219,7 @@ impl LeakyBucket {
     /// are given back as well. Two limits give back less: of more than 256 bookings, neighbours count as one; of more
     /// than 64 that wait for their rest, the oldest is forgotten. After a change of the quota or the slack nothing is
     /// given back before others that were booked before it. They keep their instants at any new rate, and are counted
-    /// by those of the old one: at a higher rate the bucket is empty sooner, and others start beside them.
+    /// by those of the old one. At a higher rate the bucket is empty sooner, and others start beside them.
     ///
     /// # Errors
     /// `QueueFull` when the bucket would run over, with a true `retry_after`; `Oversized` when `n` never fits.

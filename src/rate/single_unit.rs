@@ -131,7 +131,7 @@ impl<M: Copy> SingleUnit<M> {
     }
 
     /// One unit was taken under the lock, alone, and counts until `until`. After a reset, or a change to a faster rate,
-    /// that may not be later than for the takes before: until it is, the word stays closed, and every caller takes the
+    /// that may not be later than for the takes before. Until it is, the word stays closed, and every caller takes the
     /// lock.
     pub(super) fn begin(&mut self, until: u64) {
         let unheard_of = until > self.latest || seeded!("gate_opens_again");

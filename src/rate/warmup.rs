@@ -1,8 +1,8 @@
 //! A rate that warms up: the longer it was idle, the further apart admissions are at first.
 //!
 //! # The meter
-//! Idle time stores permits, up to a maximum. The cost of the next permit, in intervals of the stable rate, depends on
-//! how many are stored: one up to the threshold, and from there on a straight line up to `cold` at the maximum.
+//! Idle time stores permits, up to a maximum. The cost of the next permit depends on how many are stored. In intervals
+//! of the stable rate it is one up to the threshold. From there on it is a straight line up to `cold` at the maximum.
 //!
 //! ```text
 //! cost  cold |            /
@@ -12,9 +12,9 @@
 //!                 threshold  max
 //! ```
 //!
-//! Taking permits walks to the left, and costs the area under the line. With `n` the permits that the stable rate yields
-//! in the warm-up period, the threshold is `n / 2` and the maximum `n / 2 + 2n / (1 + cold)`, so that the walk from cold
-//! to warm lasts one such period. (The construction is that of Guava's `SmoothWarmingUp`.)
+//! Taking permits walks to the left, and costs the area under the line. Let `n` be the permits that the stable rate
+//! yields in the warm-up period. The threshold is `n / 2` and the maximum `n / 2 + 2n / (1 + cold)`, so that the walk
+//! from cold to warm lasts one such period. (The construction is that of Guava's `SmoothWarmingUp`.)
 //!
 //! An admission starts at once, and the next one pays for it. So admissions are a sequence, and only the latest can be
 //! undone.
@@ -42,9 +42,9 @@ const LEG: &str = "warmup";
 /// Lets one request start at a time, spaced by its rate, and more slowly at first: for an upstream with caches to fill
 /// and connections to open.
 ///
-/// A new limiter is cold: the first interval is nearly the cold factor (3 unless set otherwise) times the stable one,
-/// and the intervals shrink to the stable one in the course of the warm-up period. Idle time cools it down again: after
-/// one such period it is cold. At 2 a second, warmed up in 4 seconds, the intervals from cold are 1.375, 1.125, 0.875,
+/// A new limiter is cold: the first interval is nearly the cold factor (3 unless set otherwise) times the stable one.
+/// The intervals shrink to the stable one in the course of the warm-up period. Idle time cools it down again: after one
+/// such period it is cold. At 2 a second, warmed up in 4 seconds, the intervals from cold are 1.375, 1.125, 0.875,
 /// 0.625 and then 0.5 seconds.
 ///
 /// A request of up to the quota's burst starts when the limiter is free, and occupies it for the sum of its units'
@@ -170,8 +170,8 @@ impl Warmup {
     }
 
     /// Changes the rate at once. Earlier admissions are paid for at the old rate. `inherit` is the rule for the stored
-    /// permits: as many as before, the same share of the maximum, as many more or less as the maximum has changed by,
-    /// or, after a [`Reset`](Inherit::Reset), all of them, and free.
+    /// permits: as many as before, the same share of the maximum, or as many more or less as the maximum has changed
+    /// by. After a [`Reset`](Inherit::Reset) all permits are stored, and it is free.
     ///
     /// # Errors
     /// [`RateError::Permits`] as for [`new`](Self::new). Nothing is changed then.

@@ -403,8 +403,8 @@ impl Queue {
         self.slab.take(None, need, NONE, 0, state)
     }
 
-    /// The entry that is next. In a queue that serves the newest first, where the newest is passive, the oldest passive one is
-    /// next: a passive waiter stands for a queue of its own, and so queues take turns there too.
+    /// The entry that is next. In a queue that serves the newest first, where the newest is passive, the oldest passive
+    /// one is next. A passive waiter stands for a queue of its own, and so queues take turns there too.
     #[inline]
     fn head(&mut self) -> u32 {
         match &self.scheduling {

@@ -99,7 +99,7 @@ impl ThrottleState {
 
 impl Throttler {
     /// Allows `1 / accept_rate` (0.01 to 1) as many requests as are accepted, and drops at most `most` (0 to 0.99) of
-    /// them, over a window of `length`, on the real clock.
+    /// them. It counts over a window of `length`, on the real clock.
     ///
     /// # Errors
     /// [`ShedError`] when a number or the window is not within its bounds.

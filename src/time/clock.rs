@@ -122,10 +122,11 @@ impl Clock {
     ///
     /// # Error
     /// It never shows an instant before that has come, and is behind by at most [`worst_lag`](Self::worst_lag): the
-    /// resolution, plus the delay with which the machine wakes a sleeping thread. So a rate limiter on it admits in no span
-    /// `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. `ready_at` and waits are late by up to the lag. A
-    /// limiter that saves nothing up, such as a bucket with a burst of 1, loses the time by which it is late: at 300 a second and a
-    /// resolution of 1 ms it admits every 4 ms. A burst of `1 + rate x resolution`, rounded up, loses nothing.
+    /// resolution, plus the delay with which the machine wakes a sleeping thread. So a rate limiter on it admits in no
+    /// span `t` more than on an exact clock in `t + lag`: at most `rate x lag` more. `ready_at` and waits are late by
+    /// up to the lag. A limiter that saves nothing up, such as a bucket with a burst of 1, loses the time by which it
+    /// is late. At 300 a second and a resolution of 1 ms it admits every 4 ms. A burst of `1 + rate x resolution`,
+    /// rounded up, loses nothing.
     ///
     /// A manual clock's coarse one is its time rounded down: behind by less than the resolution, always.
     ///

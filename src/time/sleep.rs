@@ -1,8 +1,8 @@
 //! The one seam to a runtime: it has a waiting future polled at an instant.
 //!
-//! Under a manual clock the clock itself holds the timer. Under the real clock it is tokio's, where a tokio runtime
-//! is running (one that was built without timers panics, as it does for tokio's own sleeps); otherwise one thread of our
-//! own that all such sleeps share.
+//! Under a manual clock the clock itself holds the timer. Under the real clock it is tokio's, where a tokio runtime is
+//! running. (One that was built without timers panics, as it does for tokio's own sleeps.) Elsewhere it is one thread
+//! of our own that all such sleeps share.
 
 use super::clock::{Clock, Instant};
 use std::pin::Pin;

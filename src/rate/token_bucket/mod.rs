@@ -2,8 +2,8 @@
 //!
 //! Time moves an axis `V` forward at the quota's rate. The word holds a position `P` on it: `V - P` is the level of the
 //! bucket, at most the burst `B`. To take `n` is to move `P` to `max(P, V - B) + n`, allowed as long as that is not
-//! beyond `V`: the generic cell rate algorithm (ITU-T I.371), turned from instants to tokens, so that the rate enters
-//! by one multiply, and everything else is whole numbers.
+//! beyond `V`. This is the generic cell rate algorithm (ITU-T I.371), turned from instants to tokens. So the rate
+//! enters by one multiply, and everything else is whole numbers.
 //!
 //! | bits | meaning |
 //! |---|---|
@@ -67,7 +67,7 @@ const LEG: &str = "token_bucket";
 ///
 /// The refund is never more than a bucket without the reservation would hold. It is exactly that as long as no more has
 /// been refilled since than there was room before it. Where more was refilled, and other callers took meanwhile, it may
-/// be less although the bucket was not full, by at most the refill beyond that room: a bucket does not remember the
+/// be less although the bucket was not full, by at most the refill beyond that room. A bucket does not remember the
 /// order of its takers.
 ///
 /// A reservation held across a change of quota gives back nothing if the change was a [`Reset`](crate::rate::Inherit::Reset).
@@ -79,8 +79,8 @@ const LEG: &str = "token_bucket";
 ///
 /// [`settle`](crate::Permit::settle) follows the same rule: an overcharge comes back as if it had been cancelled. An
 /// undercharge is taken now, even if the bucket goes into debt. A debt is cut to two bursts or half an hour's refill,
-/// whichever is more (at a rate of zero to 2^30 tokens), and the part that is cut off was never charged. A reservation
-/// that was settled upwards counts all others as older, and gives back no more before instants that were booked before.
+/// whichever is more (at a rate of zero to 2^30 tokens). The part that is cut off was never charged. A reservation that
+/// was settled upwards counts all others as older, and gives back no more before instants that were booked before.
 ///
 /// # Refill
 /// Continuous, or [by interval](Quota::by_interval). By interval, the bound for any span is `burst + n x count`, where

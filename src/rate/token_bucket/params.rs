@@ -428,8 +428,8 @@ mod tests {
         }
     }
 
-    /// Given rates so slow that their axis lives for ever, and one whose admission parameters say that it never does,
-    /// then an instant before the start is never taken for one at the end.
+    /// Given rates whose axis lives for ever, and one whose axis never lives by its admission parameters, then an
+    /// instant before the start is never taken for one at the end.
     #[test]
     fn before_the_start_is_not_the_end() {
         let manual = ManualClock::new();

@@ -8,17 +8,17 @@
 //! A refund lowers the position, for a cancel or a settlement. The lock orders refunds, so that each counts those
 //! before it.
 //!
-//! Let `room` be how much was missing in the bucket when `n` were reserved. When `r` have been refilled since, and
-//! older reservations have been refunded `g` since, then `h = room + n - r - g` would be missing now had no caller
-//! taken since, and a cancel refunds `min(n, h)`. A bucket that had never seen the reservation would hold `min(n, s)`
-//! more, where `s` is the least that has been missing since, and `s >= h`. So a cancel refunds no more than that. It
-//! refunds exactly that where `r + g <= room`, which makes both `n`. Otherwise it refunds at most `r + g - room` less.
+//! Let `room` be how much was missing in the bucket when `n` were reserved. Let `r` have been refilled since, and `g`
+//! have been refunded to older reservations. Then `h = room + n - r - g` would be missing now had no caller taken
+//! since, and a cancel refunds `min(n, h)`. A bucket that had never seen the reservation would hold `min(n, s)` more,
+//! where `s` is the least that has been missing since, and `s >= h`. So a cancel refunds no more than that. It refunds
+//! exactly that where `r + g <= room`, which makes both `n`. Otherwise it refunds at most `r + g - room` less.
 //!
 //! The instants at which other callers took decide this. So the clock is read after the word, and again if the word has
 //! changed before it could be moved: a caller may have found the bucket full since. If the word is as the reservation
 //! left it, no other caller matters. A taker reads the clock before its exchange on the word, which releases. So a
 //! manual or a coarse clock is never read behind that. A processor may read its own counter some nanoseconds before the
-//! word that was to be read first: then the refund may exceed the bound by the rate's yield in these nanoseconds.
+//! word that was to be read first. Then the refund may exceed the bound by the rate's yield in these nanoseconds.
 //!
 //! [`Refunds`] keeps the refunds of late in the order of their reservations. So a refund that lowered the ground under
 //! a reservation is told from one that only removed tokens taken later.

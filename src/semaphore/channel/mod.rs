@@ -78,9 +78,9 @@ pub type OwnedChannelPermit = Permit<Arc<ChannelSemaphore>>;
 ///
 /// # Weights
 /// [`try_acquire_many`](Self::try_acquire_many) takes `n` permits or none, and so does a policy that has this for a
-/// leg. There is no blocking wait for several: a channel hands out one message at a time, so a waiter for `n` would have to
-/// hold some while waiting for the rest, and two such waiters could wait for each other for ever. While an attempt for several
-/// that is about to fail runs, another attempt may be refused the permits that it gives back.
+/// leg. There is no blocking wait for several. A channel hands out one message at a time, so a waiter for `n` would
+/// hold some while waiting for the rest. **Deadlock**: two such waiters could wait for each other for ever. While an
+/// attempt for several that is about to fail runs, another attempt may be refused the permits that it gives back.
 ///
 /// # Fairness
 /// None. crossbeam wakes blocked receivers in the order in which they came, but it hands nothing over: a newcomer may take the

@@ -34,7 +34,7 @@ use std::time::Duration;
 /// were [served](Self::note_served). It is kept until no client has been refused for a second and every promised
 /// instant has come.
 ///
-/// When the rate changes, the next place is behind all places still to come, as if these had the new rate, and as far
+/// When the rate changes, the next place is behind all places still to come, as if these had the new rate. It is as far
 /// from each of them as the new rate requires. So at a faster rate new places fill the gaps between promised instants,
 /// where these are wide enough, and are behind the last of them otherwise. No span holds more than the faster rate
 /// allows.
