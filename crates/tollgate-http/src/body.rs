@@ -1,5 +1,6 @@
 //! A response body that holds the permit of its request.
 
+use super::charge::Charged;
 use super::classify::{Classify, ResponseOutcome};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response};
@@ -9,7 +10,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tollgate::{Limiter, Permit};
+use tollgate::Limiter;
 
 pin_project! {
     /// A body that holds a permit until it has been sent in full, breaks off, or is dropped: a stream is in flight as long as
@@ -34,7 +35,7 @@ pin_project! {
 
 /// The permit of a body, and the state of its classification.
 pub(super) struct Held<L: Limiter, C> {
-    permit: Permit<L>,
+    permit: Charged<L>,
     classify: C,
     outcome: ResponseOutcome,
     /// The bytes still to come, if the length was declared.
@@ -44,7 +45,7 @@ pub(super) struct Held<L: Limiter, C> {
 impl<L: Limiter, C> Held<L, C> {
     /// The state of the body of `response`. A response to a HEAD request has no body.
     #[inline(always)]
-    pub(super) fn of<B: Body, E>(permit: Permit<L>, response: &Response<B>, is_head: bool, classify: &C) -> Self
+    pub(super) fn of<B: Body, E>(permit: Charged<L>, response: &Response<B>, is_head: bool, classify: &C) -> Self
     where
         C: Classify<E>,
     {
@@ -119,7 +120,11 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
-        let frame = std::task::ready!(this.body.poll_frame(cx));
+        let polled = this.body.poll_frame(cx);
+        if let Some(held) = this.held.as_mut() {
+            held.permit.settle();
+        }
+        let frame = std::task::ready!(polled);
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {

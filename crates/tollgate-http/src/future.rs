@@ -1,6 +1,7 @@
 //! The future of a limited request.
 
 use super::body::{Held, LimitBody};
+use super::charge::{Charge, Charged};
 use super::classify::Classify;
 use super::gate::Waited;
 use super::refused::Refused;
@@ -10,7 +11,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
-use tollgate::{Limiter, Permit};
+use tollgate::Limiter;
 use tower_service::Service;
 
 /// A response whose body holds a permit.
@@ -35,11 +36,15 @@ pin_project! {
 pin_project! {
     #[project = StateProject]
     enum State<S, F, Q, L: Limiter, E> {
-        Waiting { wait: Pin<Box<dyn Future<Output = Waited<L>> + Send>>, call: Option<Call<S, Q>> },
-        Starting { call: Option<Call<S, Q>>, permit: Option<Permit<L>> },
-        Running { #[pin] future: F, permit: Option<Permit<L>> },
+        Waiting {
+            wait: Pin<Box<dyn Future<Output = Waited<L>> + Send>>,
+            charge: Option<Charge>,
+            call: Option<Call<S, Q>>,
+        },
+        Starting { call: Option<Call<S, Q>>, permit: Option<Charged<L>> },
+        Running { #[pin] future: F, permit: Option<Charged<L>> },
         Refused { refused: Option<Refused<L>> },
-        Failed { error: Option<E>, permit: Option<Permit<L>> },
+        Failed { error: Option<E>, permit: Option<Charged<L>> },
     }
 }
 
@@ -66,7 +71,7 @@ impl<S: Service<Request<B>>, B, L: Limiter, C, R> LimitFuture<S, B, L, C, R> {
     /// A service that is ready at once, as nearly all are, is called at once, so that its request is not moved again. This first
     /// look registers no waker; the next one is at the first poll of the future.
     #[inline]
-    pub(super) fn starting(call: Call<S, Request<B>>, permit: Option<Permit<L>>, classify: C, respond: R) -> Self {
+    pub(super) fn starting(call: Call<S, Request<B>>, permit: Option<Charged<L>>, classify: C, respond: R) -> Self {
         let Call { mut service, request } = call;
         let is_head = request.method() == http::Method::HEAD;
         let state = match service.poll_ready(&mut Context::from_waker(Waker::noop())) {
@@ -88,13 +93,14 @@ impl<S: Service<Request<B>>, B, L: Limiter, C, R> LimitFuture<S, B, L, C, R> {
 
     pub(super) fn waiting(
         wait: Pin<Box<dyn Future<Output = Waited<L>> + Send>>,
+        charge: Option<Charge>,
         call: Call<S, Request<B>>,
         classify: C,
         respond: R,
     ) -> Self {
         let is_head = call.request.method() == http::Method::HEAD;
         let call = Some(call);
-        Self::new(State::Waiting { wait, call }, classify, respond, is_head)
+        Self::new(State::Waiting { wait, charge, call }, classify, respond, is_head)
     }
 
     pub(super) fn refused(refused: Refused<L>, classify: C, respond: R) -> Self {
@@ -121,22 +127,28 @@ where
             if let StateProject::Running { future, permit } = this.state.as_mut().project() {
                 let mut polled = future.poll(cx);
                 let held = match &mut polled {
-                    Poll::Ready(Ok(response)) => permit.take().map(|permit| {
-                        this.respond.admitted(response, permit.limiter());
+                    Poll::Ready(Ok(response)) => permit.take().map(|mut permit| {
+                        permit.settle();
+                        if let Some(limiter) = permit.limiter() {
+                            this.respond.admitted(response, limiter);
+                        }
                         Held::of(permit, response, *this.is_head, this.classify)
                     }),
                     _ => None,
                 };
+                if let (Poll::Pending, Some(permit)) = (&polled, permit.as_mut()) {
+                    permit.settle();
+                }
                 return polled.map(|result| match result {
                     Ok(response) => Ok(response.map(|body| LimitBody::holding(body, held))),
                     Err(error) => Err(failed(error, permit.take(), this.classify, this.respond)),
                 });
             }
             let next = match this.state.as_mut().project() {
-                StateProject::Waiting { wait, call } => match ready!(wait.as_mut().poll(cx)) {
+                StateProject::Waiting { wait, charge, call } => match ready!(wait.as_mut().poll(cx)) {
                     Ok(permit) => State::Starting {
                         call: call.take(),
-                        permit: Some(permit),
+                        permit: Some(Charged::new(permit, charge.take())),
                     },
                     Err(refused) => State::Refused { refused: Some(refused) },
                 },
@@ -168,7 +180,7 @@ where
 }
 
 /// The service has failed, or could not become ready.
-fn failed<RB, L, C, R, E>(error: E, permit: Option<Permit<L>>, classify: &C, respond: &R) -> R::Error
+fn failed<RB, L, C, R, E>(error: E, permit: Option<Charged<L>>, classify: &C, respond: &R) -> R::Error
 where
     L: Limiter,
     C: Classify<E>,

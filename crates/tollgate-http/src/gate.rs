@@ -16,12 +16,12 @@ pub type Waited<L> = Result<Permit<L>, Refused<L>>;
 #[must_use]
 #[non_exhaustive]
 pub enum Admission<L: Limiter> {
-    /// The request may start. It holds the permit until its response has been sent.
-    Admitted(Permit<L>),
+    /// The request may start by this ask. It holds the permit until its response has been sent.
+    Admitted(Permit<L>, Ask),
     /// The request is not limited.
     Exempt,
-    /// The request waits in a queue. Dropping the future leaves the queue, and loses nothing.
-    Waiting(Pin<Box<dyn Future<Output = Waited<L>> + Send>>),
+    /// The request waits in a queue with this ask. Dropping the future leaves the queue, and loses nothing.
+    Waiting(Pin<Box<dyn Future<Output = Waited<L>> + Send>>, Ask),
     /// The request must not start.
     Refused(Refused<L>),
 }
@@ -29,9 +29,9 @@ pub enum Admission<L: Limiter> {
 impl<L: Limiter> fmt::Debug for Admission<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Admitted(_) => "Admitted",
+            Self::Admitted(..) => "Admitted",
             Self::Exempt => "Exempt",
-            Self::Waiting(_) => "Waiting",
+            Self::Waiting(..) => "Waiting",
             Self::Refused(_) => "Refused",
         })
     }
@@ -92,7 +92,7 @@ pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejectio
 #[inline]
 fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
     match limiter.try_admit(*ask) {
-        Ok(permit) => Admission::Admitted(permit.into_owned()),
+        Ok(permit) => Admission::Admitted(permit.into_owned(), *ask),
         Err(refusal) => Admission::Refused(Refused::by(
             limiter.clone(),
             reject(limiter, ask, refusal.to_rejection()),
@@ -104,14 +104,14 @@ fn try_now<L: Limiter + Clone>(limiter: &L, ask: &Ask) -> Admission<L> {
 #[inline]
 fn in_queue<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Policy<L>> {
     match policy.try_admit(ask) {
-        Ok(permit) => return Admission::Admitted(permit.into_owned()),
+        Ok(permit) => return Admission::Admitted(permit.into_owned(), ask),
         Err(refusal) if matches!(refusal.wait(), Wait::Never) => {
             return Admission::Refused(Refused::by(policy.clone(), refusal.to_rejection()));
         }
         Err(_) => {}
     }
     let policy = policy.clone();
-    Admission::Waiting(Box::pin(async move {
+    let wait = async move {
         match policy.admit_owned(ask).await {
             Ok(permit) => Ok(permit),
             Err(rejection) => {
@@ -119,7 +119,8 @@ fn in_queue<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Pol
                 Err(Refused::by(policy, rejection))
             }
         }
-    }))
+    };
+    Admission::Waiting(Box::pin(wait), ask)
 }
 
 /// Admits all requests by one limiter, and refuses at once. Made by [`LimitLayer::new`](super::LimitLayer::new).

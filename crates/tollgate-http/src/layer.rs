@@ -1,5 +1,6 @@
 //! The layer and its service.
 
+use super::charge::{Charge, Charged};
 use super::classify::{ByStatus, Classify, StatusCodes};
 use super::future::{Call, LimitFuture};
 use super::gate::{
@@ -64,6 +65,7 @@ pub struct LimitLayer<G, C = StatusCodes, R = AsError> {
     gate: Arc<G>,
     classify: C,
     respond: R,
+    settles: bool,
 }
 
 impl<G> LimitLayer<G> {
@@ -73,6 +75,7 @@ impl<G> LimitLayer<G> {
             gate: Arc::new(gate),
             classify: StatusCodes,
             respond: AsError,
+            settles: false,
         }
     }
 }
@@ -114,6 +117,7 @@ impl<G, C, R> LimitLayer<G, C, R> {
             gate: Arc::new(map(gate)),
             classify: self.classify,
             respond: self.respond,
+            settles: self.settles,
         }
     }
 
@@ -128,6 +132,12 @@ impl<G, C, R> LimitLayer<G, C, R> {
         G: WithCost<P>,
     {
         self.map_gate(|gate| gate.with_cost(cost))
+    }
+
+    /// Puts a [`Charge`] into the extensions of each request, by which the handler corrects the costs that were asked for.
+    pub fn settling(mut self) -> Self {
+        self.settles = true;
+        self
     }
 
     /// Does not limit requests for which the closure `exempt` is true.
@@ -148,6 +158,7 @@ impl<G, C, R> LimitLayer<G, C, R> {
             gate: self.gate,
             classify,
             respond: self.respond,
+            settles: self.settles,
         }
     }
 
@@ -165,6 +176,7 @@ impl<G, C, R> LimitLayer<G, C, R> {
             gate: self.gate,
             classify: self.classify,
             respond,
+            settles: self.settles,
         }
     }
 
@@ -184,6 +196,7 @@ impl<G, C: Clone, R: Clone> Clone for LimitLayer<G, C, R> {
             gate: Arc::clone(&self.gate),
             classify: self.classify.clone(),
             respond: self.respond.clone(),
+            settles: self.settles,
         }
     }
 }
@@ -251,22 +264,31 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let LimitLayer {
             gate,
             classify,
             respond,
+            settles,
         } = &self.layer;
         let (classify, respond) = (classify.clone(), respond.clone());
         let admission = gate.admit(&RequestParts::of(&request));
+        let mut charge = |ask| settles.then(|| Charge::put(ask, request.extensions_mut()));
+        let charge = match &admission {
+            Admission::Admitted(_, ask) | Admission::Waiting(_, ask) => charge(Some(*ask)),
+            Admission::Exempt => charge(None),
+            Admission::Refused(_) => None,
+        };
         let call = |request| Call {
             service: self.inner.clone(),
             request,
         };
         match admission {
-            Admission::Admitted(permit) => LimitFuture::starting(call(request), Some(permit), classify, respond),
+            Admission::Admitted(permit, _) => {
+                LimitFuture::starting(call(request), Some(Charged::new(permit, charge)), classify, respond)
+            }
             Admission::Exempt => LimitFuture::starting(call(request), None, classify, respond),
-            Admission::Waiting(wait) => LimitFuture::waiting(wait, call(request), classify, respond),
+            Admission::Waiting(wait, _) => LimitFuture::waiting(wait, charge, call(request), classify, respond),
             Admission::Refused(refused) => LimitFuture::refused(refused, classify, respond),
         }
     }

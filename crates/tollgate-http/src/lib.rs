@@ -8,6 +8,7 @@
 //! | give refused clients a retry time, and honour it | [`LimitLayer::waiting_room`] |
 //! | limit each client on its own | [`LimitLayer::keyed`], [`LimitLayer::keyed_waiting`] |
 //! | charge requests differently | [`LimitLayer::cost`] |
+//! | correct the charge once the true cost is known | [`LimitLayer::settling`] with [`Charge`] |
 //! | feed a breaker or an adaptive limit, in a server | nothing: [`StatusCodes`] does; [`GrpcCodes`] for gRPC |
 //! | the same, before an upstream | [`LimitLayer::classify`] with [`ClientStatusCodes`] or [`ClientGrpcCodes`] |
 //! | classify the ends of requests yourself | [`LimitLayer::classify_status`], [`Classify`] |
@@ -30,6 +31,7 @@
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
 mod body;
+mod charge;
 mod classify;
 mod future;
 mod gate;
@@ -42,6 +44,7 @@ mod respond;
 mod waiting_room;
 
 pub use body::LimitBody;
+pub use charge::{Charge, ChargeError};
 pub use classify::{ByStatus, Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, ResponseOutcome, StatusCodes};
 pub use future::LimitFuture;
 pub use gate::{

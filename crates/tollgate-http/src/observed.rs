@@ -34,15 +34,15 @@ impl<G: Gate<Limiter: Clone + Send>> Gate for ObservedGate<G> {
     fn admit(&self, parts: &RequestParts<'_>) -> Admission<Self::Limiter> {
         let observer = &self.observer;
         match self.gate.admit(parts) {
-            Admission::Admitted(permit) => Admission::Admitted(observer.admitted(permit)),
+            Admission::Admitted(permit, ask) => Admission::Admitted(observer.admitted(permit), ask),
             Admission::Exempt => Admission::Exempt,
             Admission::Refused(refused) => {
                 observer.refused(&refused.rejection);
                 Admission::Refused(observed(refused, observer))
             }
-            Admission::Waiting(waiting) => {
+            Admission::Waiting(waiting, ask) => {
                 let (observer, wait) = (observer.clone(), observer.wait());
-                Admission::Waiting(Box::pin(async move {
+                let wait = async move {
                     match waiting.await {
                         Ok(permit) => Ok(wait.admitted(permit)),
                         Err(refused) => {
@@ -50,7 +50,8 @@ impl<G: Gate<Limiter: Clone + Send>> Gate for ObservedGate<G> {
                             Err(observed(refused, &observer))
                         }
                     }
-                }))
+                };
+                Admission::Waiting(Box::pin(wait), ask)
             }
         }
     }

@@ -106,9 +106,9 @@ where
             key => key,
         };
         match self.queue.admit(parts) {
-            Admission::Waiting(wait) => {
+            Admission::Waiting(wait, ask) => {
                 let (room, key) = (Arc::clone(&self.room), key.or_else(|| self.keys.key(parts)));
-                Admission::Waiting(Box::pin(async move {
+                let wait = async move {
                     let waited = wait.await;
                     match waited {
                         Ok(permit) => {
@@ -117,7 +117,8 @@ where
                         }
                         Err(refused) => Err(with_appointment(&room, key.as_ref(), refused)),
                     }
-                }))
+                };
+                Admission::Waiting(Box::pin(wait), ask)
             }
             Admission::Refused(refused) => {
                 let key = key.or_else(|| self.keys.key(parts));
@@ -137,10 +138,10 @@ where
     #[cold]
     fn admit_recalled(&self, ask: Ask, key: X::Key) -> Admission<Policy<L>> {
         if let Ok(permit) = self.bypass.try_admit(ask) {
-            return Admission::Admitted(permit.into_owned().into_policy());
+            return Admission::Admitted(permit.into_owned().into_policy(), ask);
         }
         let (policy, bypass, room) = (self.queue.policy.clone(), self.bypass.clone(), Arc::clone(&self.room));
-        Admission::Waiting(Box::pin(async move {
+        let wait = async move {
             match bypass.admit_owned(ask).await {
                 Ok(permit) => {
                     room.note_served();
@@ -154,7 +155,8 @@ where
                     Err(with_appointment(&room, Some(&key), Refused::by(policy, rejection)))
                 }
             }
-        }))
+        };
+        Admission::Waiting(Box::pin(wait), ask)
     }
 }
 

@@ -4,6 +4,7 @@ mod axum_limits;
 mod axum_nested;
 mod axum_room;
 mod observe;
+mod tower_charge;
 mod tower_ends;
 mod tower_idle;
 mod tower_layer;
