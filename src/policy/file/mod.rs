@@ -2,6 +2,7 @@
 
 mod error;
 mod legs;
+mod queue;
 mod table;
 mod tree;
 
@@ -47,14 +48,25 @@ impl PolicySpec {
             Format::Json => tree::json(text)?,
         };
         let file = Table::of(text, &root, "policy")?;
-        file.only(&["max_wait", "max_queue", "lateness", "leg"])?;
+        file.only(&[
+            "max_wait",
+            "max_queue",
+            "max_queue_units",
+            "lateness",
+            "order",
+            "eviction",
+            "leg",
+        ])?;
         let legs = file.list("leg")?.unwrap_or(&[]);
         let spec = Self {
             max_wait: file.time("max_wait")?,
             max_queue: file
                 .whole("max_queue", 0, u64::MAX)?
                 .map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+            max_queue_units: file.whole("max_queue_units", 0, u64::MAX)?,
             lateness: file.time("lateness")?,
+            order: queue::order(file)?,
+            eviction: queue::eviction(file)?,
             legs: legs
                 .iter()
                 .map(|node| legs::leg(text, node))

@@ -67,7 +67,7 @@ impl<'a> Table<'a> {
 
     fn odd(&self, node: &Node, key: &str, allowed: &str) -> PolicyFileError {
         let given = match &node.value {
-            Value::AllOrNothing(Some(number)) => number.to_string(),
+            Value::Whole(Some(number)) => number.to_string(),
             Value::Real(number) => number.to_string(),
             Value::Text(text) => format!("`{text}`"),
             other => other.kind_name().to_owned(),
@@ -86,13 +86,26 @@ impl<'a> Table<'a> {
     }
 
     pub(super) fn whole(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>> {
-        let Some(node) = self.get(key) else { return Ok(None) };
+        let node = self.get(key);
+        node.map(|node| self.number(node, key, least, most)).transpose()
+    }
+
+    /// A list of whole numbers.
+    pub(super) fn wholes(&self, key: &str, least: u64, most: u64) -> Result<Option<Vec<u64>>> {
+        let numbers = |nodes: &[Node]| {
+            let numbers = nodes.iter().map(|node| self.number(node, key, least, most));
+            numbers.collect()
+        };
+        self.list(key)?.map(numbers).transpose()
+    }
+
+    fn number(&self, node: &Node, key: &str, least: u64, most: u64) -> Result<u64> {
         let number = match node.value {
-            Value::AllOrNothing(Some(number)) => u64::try_from(number).ok(),
+            Value::Whole(Some(number)) => u64::try_from(number).ok(),
             _ => None,
         };
         match number.filter(|number| (least..=most).contains(number)) {
-            Some(number) => Ok(Some(number)),
+            Some(number) => Ok(number),
             None => Err(self.odd(node, key, &format!("a whole number of {least} to {most}"))),
         }
     }
@@ -101,7 +114,7 @@ impl<'a> Table<'a> {
         let Some(node) = self.get(key) else { return Ok(None) };
         match node.value {
             Value::Real(number) if number.is_finite() => Ok(Some(number)),
-            Value::AllOrNothing(Some(number)) => Ok(Some(number as f64)),
+            Value::Whole(Some(number)) => Ok(Some(number as f64)),
             _ => Err(self.odd(node, key, "a number")),
         }
     }

@@ -15,7 +15,7 @@ pub(super) enum Value {
     List(Vec<Node>),
     Text(String),
     /// A whole number; `None` when it does not fit.
-    AllOrNothing(Option<i128>),
+    Whole(Option<i128>),
     Real(f64),
     Truth(bool),
     /// A value that no policy has: a date, a null.
@@ -37,7 +37,7 @@ impl Value {
             Self::Table(_) => "a table",
             Self::List(_) => "a list",
             Self::Text(_) => "a text",
-            Self::AllOrNothing(_) | Self::Real(_) => "a number",
+            Self::Whole(_) | Self::Real(_) => "a number",
             Self::Truth(_) => "true or false",
             Self::Other(kind) => kind,
         }
@@ -77,7 +77,7 @@ fn of_toml(value: &toml::Spanned<toml::de::DeValue<'_>>) -> Node {
         DeValue::Table(table) => of_table(table),
         DeValue::Array(list) => Value::List(list.iter().map(of_toml).collect()),
         DeValue::String(text) => Value::Text(text.to_string()),
-        DeValue::Integer(number) => Value::AllOrNothing(i128::from_str_radix(number.as_str(), number.radix()).ok()),
+        DeValue::Integer(number) => Value::Whole(i128::from_str_radix(number.as_str(), number.radix()).ok()),
         DeValue::Float(number) => Value::Real(number.as_str().parse().unwrap_or(f64::NAN)),
         DeValue::Boolean(truth) => Value::Truth(*truth),
         DeValue::Datetime(_) => Value::Other("a date"),
@@ -119,7 +119,7 @@ fn of_json(text: &str, value: &jsonc_parser::ast::Value<'_>) -> Result<Node, Pol
             let text = number.value;
             let whole = !text.contains(['.', 'e', 'E']);
             let found = match whole {
-                true => Value::AllOrNothing(text.parse().ok()),
+                true => Value::Whole(text.parse().ok()),
                 false => Value::Real(text.parse().unwrap_or(f64::NAN)),
             };
             (number.range.start, found)

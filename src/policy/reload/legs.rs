@@ -97,7 +97,11 @@ impl PolicySpec {
             max_wait: self.max_wait.map(|max_wait| clock.ticks_of(max_wait)),
             max_queue: self.max_queue.unwrap_or(usize::MAX),
             reject_early_from: None,
-            order: QueueOrder::FIFO,
+            order: QueueOrder {
+                order: self.order.clone(),
+                max_units: self.max_queue_units.unwrap_or(u64::MAX),
+                eviction: self.eviction,
+            },
             misfit: false,
             lateness: clock.ticks_of(self.lateness.unwrap_or(PolicyBuilder::LATENESS)),
         }
@@ -109,7 +113,8 @@ impl Policy<ReloadableLegs> {
     /// see the [module](crate::policy::reload).
     ///
     /// # Errors
-    /// [`SpecError`], with the leg and the key: nothing has been changed then, and the old version stays in force.
+    /// [`SpecError`], with the leg and the key: nothing has been changed then, and the old version stays in force. The order of the
+    /// queue, its eviction and its bound in units cannot change.
     ///
     /// ```
     /// # use tollgate::policy::spec::{LegSpec, PolicySpec, LegRule};
@@ -132,7 +137,7 @@ impl Policy<ReloadableLegs> {
     /// ```
     pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         if notify::is_deferred() {
-            spec.check()?;
+            spec.check_next(&self.limiter().spec())?;
             notify::call(Arc::new(Later(self.clone(), spec)));
             return Ok(Applied::Next);
         }
@@ -179,7 +184,7 @@ impl ReloadableLegs {
     /// Puts `spec` in force, after the change of legs that is under way, if one is. Waiters are notified once the registry is
     /// free. Not to be called while this thread changes legs: see [`notify::is_deferred`].
     pub(in crate::policy) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
-        spec.check()?;
+        spec.check_next(&self.applied.lock().spec)?;
         let mut panics = PanicCollector::default();
         let changes = notify::defer(|| {
             let changes = self.put_in_force(&mut self.registry.lock(), spec, &mut panics);

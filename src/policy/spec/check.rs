@@ -12,6 +12,8 @@ pub(super) fn check(spec: &PolicySpec) -> Result<(), SpecError> {
     if spec.legs.is_empty() {
         return Err(SpecError::new("leg", "none was given, and at least one is needed"));
     }
+    let order = spec.order.check();
+    order.map_err(|error| SpecError::new("order", error.to_string()))?;
     for (position, leg) in spec.legs.iter().enumerate() {
         check_leg(spec, position, leg).map_err(|error| error.of_leg(position, &leg.name))?;
         if position == MAX_LEGS {

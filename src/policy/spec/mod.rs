@@ -21,6 +21,7 @@ pub use error::SpecError;
 pub use leg::{LegSpec, Peak, PeakStep, When};
 pub use rule::{BreakerRule, LegRule, RuleKind};
 
+use crate::semaphore::{Eviction, Order};
 use std::time::Duration;
 
 /// A policy as plain data.
@@ -48,6 +49,12 @@ pub struct PolicySpec {
     /// The lateness of a waiter that still counts as in time; without it
     /// [`LATENESS`](super::PolicyBuilder::LATENESS).
     pub lateness: Option<Duration>,
+    /// The order in which waiters are served. It stays as the policy was built.
+    pub order: Order,
+    /// What happens to a newcomer when the queue is full. It stays as the policy was built.
+    pub eviction: Eviction,
+    /// Units of all waiters at most; unbounded without it. It stays as the policy was built.
+    pub max_queue_units: Option<u64>,
     /// In the order in which they are asked.
     pub legs: Vec<LegSpec>,
 }
@@ -77,5 +84,23 @@ impl PolicySpec {
     /// [`SpecError`], with the leg and the key.
     pub fn check(&self) -> Result<(), SpecError> {
         check::check(self)
+    }
+
+    /// The same for the next version of `before`.
+    pub(super) fn check_next(&self, before: &Self) -> Result<(), SpecError> {
+        self.check()?;
+        for (key, differs) in [
+            ("order", self.order != before.order),
+            ("eviction", self.eviction != before.eviction),
+            ("max_queue_units", self.max_queue_units != before.max_queue_units),
+        ] {
+            if differs {
+                return Err(SpecError::new(
+                    key,
+                    "it was changed, and it stays as the policy was built",
+                ));
+            }
+        }
+        Ok(())
     }
 }

@@ -3,10 +3,13 @@
 use std::time::Duration;
 use tollgate::policy::file::{Fault, Format};
 use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PeakStep, PolicySpec, RuleKind, When};
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, Reason, SlidingLog};
+use tollgate::{Ask, Cost, Eviction, Inherit, LimiterExt, ManualClock, Order, Quota, Reason, SlidingLog};
 
 const FULL: &str = r#"
 max_wait = "10s"
+max_queue_units = 900
+eviction = "oldest"
+order = { kind = "priority", classes = 3, patience = 16 }
 max_queue = 500
 lateness = "1ms"
 
@@ -52,7 +55,8 @@ peak = { leg = "in flight", metric = "latency", over = "5s", steps = [ { above =
 "#;
 
 const FULL_JSON: &str = r#"{
-    "max_wait": "10s", "max_queue": 500, "lateness": "1ms",
+    "max_wait": "10s", "max_queue": 500, "lateness": "1ms", "max_queue_units": 900, "eviction": "oldest",
+    "order": { "kind": "priority", "classes": 3, "patience": 16 },
     "leg": [
         { "name": "requests", "kind": "token-bucket", "quota": "3000/min burst 100", "inherit": "proportional" },
         { "name": "tokens", "kind": "token-bucket", "quota": "90000/min", "per": "tokens" },
@@ -113,7 +117,60 @@ fn full() -> PolicySpec {
     spec.max_wait = Some(Duration::from_secs(10));
     spec.max_queue = Some(500);
     spec.lateness = Some(Duration::from_millis(1));
+    spec.max_queue_units = Some(900);
+    spec.eviction = Eviction::Oldest;
+    spec.order = Order::Priority {
+        classes: 3,
+        patience: 16,
+    };
     spec
+}
+
+/// Given each kind of order in a file, then the policy has that order, and no version can change it.
+#[test]
+fn a_file_names_the_order_of_the_queue_for_good() {
+    let read = |head: &str| {
+        let text = format!("{head}\n[[leg]]\nname = \"one\"\nkind = \"semaphore\"\nlimit = 1\n");
+        PolicySpec::parse(&text, Format::Toml).unwrap()
+    };
+    let clock = ManualClock::new();
+    let orders = [
+        ("", Order::Fifo),
+        ("order = { kind = \"fifo\" }", Order::Fifo),
+        ("order = { kind = \"lifo\" }", Order::Lifo),
+        (
+            "order = { kind = \"round-robin\", classes = 2 }",
+            Order::RoundRobin { classes: 2 },
+        ),
+        (
+            "order = { kind = \"shares\", weights = [8, 4, 1] }",
+            Order::Shares(vec![8, 4, 1]),
+        ),
+    ];
+    for (text, order) in orders {
+        assert_eq!(read(text).order, order);
+    }
+    let policy = read("order = { kind = \"priority\", classes = 2, patience = 9 }")
+        .build(&clock)
+        .unwrap();
+    for changed in ["", "eviction = \"oldest\"", "max_queue_units = 3"] {
+        let text = match changed {
+            "" => String::new(),
+            other => format!("order = {{ kind = \"priority\", classes = 2, patience = 9 }}\n{other}"),
+        };
+        let refused = policy.apply(read(&text)).unwrap_err();
+        assert!(refused.fault().contains("stays as the policy was built"), "{refused}");
+    }
+    clock.run(async {
+        let held = policy.admit(1).await.unwrap();
+        let order = std::cell::RefCell::new(Vec::new());
+        let call = async |class: u8| {
+            drop(policy.admit(Ask::one().class(class)).await.unwrap());
+            order.borrow_mut().push(class);
+        };
+        futures::join!(call(1), call(0), async { drop(held) });
+        assert_eq!(order.into_inner(), [0, 1]);
+    });
 }
 
 #[test]
@@ -168,7 +225,39 @@ fn a_file_becomes_a_policy() {
 const HEAD: &str = "[[leg]]\nname = \"a\"\n";
 
 /// A bad file: its text, the line and the column of the mistake, and words of the error.
-const BAD: [(&str, usize, usize, &str); 33] = [
+const BAD: [(&str, usize, usize, &str); 40] = [
+    ("order = \"lifo\"\n", 1, 9, "a table is allowed"),
+    ("order = { kind = \"shares\" }\n", 1, 9, "`weights` is missing"),
+    (
+        "order = { kind = \"share\" }\n",
+        1,
+        18,
+        "`share` was given, and one of fifo",
+    ),
+    (
+        "order = { kind = \"lifo\", classes = 2 }\n",
+        1,
+        26,
+        "`classes` is unknown here; allowed: kind",
+    ),
+    (
+        "order = { kind = \"round-robin\", classes = 33 }\n",
+        1,
+        43,
+        "33 was given, and a whole number of 1 to 32",
+    ),
+    (
+        "order = { kind = \"shares\", weights = [3, 0] }\n",
+        1,
+        42,
+        "0 was given, and a whole number of 1 to",
+    ),
+    (
+        "eviction = \"newest\"\n",
+        1,
+        12,
+        "`newest` was given, and `never` or `oldest` is allowed",
+    ),
     ("", 1, 1, "at least one is needed"),
     ("max_wait = 10\n", 1, 12, "10 was given"),
     ("max_wait = \"10 parsecs\"\n", 1, 12, "`10 parsecs` is no time"),
