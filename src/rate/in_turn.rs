@@ -46,7 +46,7 @@ impl Turns {
             let behind = before.is_anything() && units > 0;
             let at = match forecast(units, demand.ahead().saturating_add(before.units)) {
                 Forecast::Never => return ReadyAt::never_for(Reason::Oversized, leg, units),
-                Forecast::Event => return ReadyAt::on_event(leg),
+                Forecast::Event => return ReadyAt::on_event(leg).because(Reason::RateExceeded),
                 Forecast::Now if !behind => return ReadyAt::NOW,
                 Forecast::Now => demand.now(clock),
                 Forecast::At(at) if !behind => return ReadyAt::at(leg, at).by_turns(self, units, false),
@@ -62,7 +62,7 @@ impl Turns {
             }
             // By a reading that is in the past it can be due by now.
             if demand.is_queued() && at <= clock.now() {
-                let ready = ReadyAt::due_in_turn(leg, at, self, units);
+                let ready = ReadyAt::due_in_turn(leg, at, self, units).because(Reason::RateExceeded);
                 return until.map_or(ready, |until| ready.by(until));
             }
             return ReadyAt::at(leg, sooner(at, until, clock)).by_turns(self, units, true);

@@ -332,7 +332,13 @@ impl<B: Backend> Limiter for Remote<B> {
             Ok((true, _)) => ReadyAt::NOW,
             // A grant for later needs no request.
             Ok((false, Some(at))) => ReadyAt::at(&self.shared.name, at),
-            Ok((false, None)) => ReadyAt::in_turn(&self.shared.name, self, units),
+            Ok((false, None)) => {
+                let reason = match self.permits() {
+                    Permits::None => Reason::RateExceeded,
+                    _ => Reason::Saturated,
+                };
+                ReadyAt::in_turn(&self.shared.name, self, units).because(reason)
+            }
         }
     }
 

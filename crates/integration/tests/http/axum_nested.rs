@@ -74,7 +74,10 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
         let late = send(&app).await;
         assert_eq!((status(&late), header(&late, "retry-after")), (429, Some("10")));
         let late = problem(late).await;
-        assert_eq!(late["detail"], "limiter `rate` did not admit in time");
+        assert_eq!(
+            late["detail"],
+            "limiter `rate` did not admit in time: it has exceeded its rate"
+        );
         assert!(late["type"].as_str().unwrap().ends_with("#quota-exceeded"), "{late}");
 
         // No place in the queue, for want of a token.
@@ -84,12 +87,15 @@ fn a_wait_for_a_rate_that_comes_to_nothing_is_429_and_one_for_a_permit_is_503() 
         clock.advance(9 * SECOND + SECOND / 2);
         let full = send(&app).await;
         assert_eq!((status(&full), header(&full, "retry-after")), (429, Some("1")));
-        assert_eq!(problem(full).await["detail"], "limiter `rate` has a full queue");
+        assert_eq!(
+            problem(full).await["detail"],
+            "limiter `rate` has a full queue: it has exceeded its rate"
+        );
 
         // The same for want of a permit, without an instant.
         for (max_queue, detail) in [
-            (10, "limiter `in flight` did not admit in time"),
-            (0, "limiter `in flight` has a full queue"),
+            (10, "limiter `in flight` did not admit in time: it is saturated"),
+            (0, "limiter `in flight` has a full queue: it is saturated"),
         ] {
             let policy = build(max_queue);
             let app = waiting(&policy);
