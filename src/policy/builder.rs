@@ -162,7 +162,7 @@ impl<L> PolicyBuilder<L> {
         self
     }
 
-    /// Serves the waiters in `order`; first come, first served unless set. A waiter is of the [class](Ask::class) of its ask.
+    /// Serves the waiters in `order`; first come, first served unless set. A waiter is of the [class](crate::Ask::class) of its ask.
     ///
     /// By [`Order::Lifo`] the newest waiters are still in time under overload, and the oldest, whose callers have probably given
     /// up, time out. A newcomer is admitted on the spot where that is possible, past waiters for more units. In all other orders a

@@ -294,10 +294,6 @@ impl Semaphore {
             let free = (word + flag).saturating_sub_unsigned(n as u64);
             (free >= -MAX).then(|| free - flag)
         };
-        if seeded!("semaphore_torn_overdraw") {
-            let word = self.word.load(Ordering::Relaxed);
-            return self.word.store(word - n as i64, Ordering::Relaxed);
-        }
         // Relaxed, both: no holder hands anything over.
         let taken = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         assert!(
