@@ -13,7 +13,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 /// The pool's threads are the model's.
 fn modelled(workers: impl Into<Workers>) -> PoolBuilder {
     WorkerPool::builder().workers(workers).queue(2).spawn_with(|worker| {
-        thread::spawn(move || worker.run());
+        super::spawn(move || worker.run());
         Ok(())
     })
 }
