@@ -280,6 +280,7 @@ impl<Q: TaskQueue> State<Q> {
             let first = self.first();
             if let Some((asker, asks)) = &self.asker
                 && *asks != first
+                && !seeded!("engine_asks_for_what_was_first")
             {
                 acts.call.push(Arc::clone(asker));
             }
