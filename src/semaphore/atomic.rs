@@ -294,6 +294,10 @@ impl Semaphore {
             let free = (word + flag).saturating_sub_unsigned(n as u64);
             (free >= -MAX).then(|| free - flag)
         };
+        if seeded!("semaphore_torn_overdraw") {
+            let word = self.word.load(Ordering::Relaxed);
+            return self.word.store(word - n as i64, Ordering::Relaxed);
+        }
         // Relaxed, both: no holder hands anything over.
         let taken = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         assert!(
@@ -301,6 +305,12 @@ impl Semaphore {
             "a debt of {n} more would exceed MAX_PERMITS ({})",
             Self::MAX_PERMITS
         );
+    }
+
+    /// [`overdraw`](Self::overdraw), which only pools call otherwise, for the models of the semaphore alone.
+    #[cfg(all(tollgate_loom, feature = "pool"))]
+    pub fn overdraw_alone(&self, n: usize) {
+        self.overdraw(n);
     }
 
     /// True when the limit is as at construction, all permits are free, and nothing waits.
