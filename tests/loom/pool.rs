@@ -5,7 +5,7 @@ use loom::thread;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::pool::{PoolBuilder, TaskError, Workers};
+use tollgate::pool::{PoolBuilder, Priority, TaskError, Workers};
 use tollgate::{Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(3_600);
@@ -255,6 +255,23 @@ fn a_cancel_beside_a_worker_at_a_closed_gate_lets_it_go() {
         let handle = pool.submit(|| ()).unwrap();
         assert!(handle.cancel());
         assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
+/// Given a task at the gate that asks for more than there is, when one of a higher priority that fits is submitted, then that runs.
+#[test]
+fn a_task_that_is_first_beside_an_asker_for_another_is_asked_for() {
+    super::bounded(1, || {
+        let permits = Arc::new(Semaphore::new(2));
+        let held = permits.try_acquire().unwrap();
+        let pool = modelled(1).admit_by(Policy::new(Arc::clone(&permits))).build().unwrap();
+        let heavy = pool.ask(2).submit(|| ()).unwrap();
+        let light = pool.priority(Priority::High).submit(|| 7).unwrap();
+        assert_eq!(light.join().unwrap(), 7);
+        assert!(heavy.cancel());
+        assert!(pool.shutdown(LONG).is_clean());
+        drop(held);
+        assert_eq!(permits.available_permits(), 2);
     });
 }
 
