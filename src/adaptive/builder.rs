@@ -18,6 +18,15 @@ use std::time::Duration;
 /// | floor, ceiling | 1, 1,000 |
 /// | window | 1 s and at least 10 samples, of which the median of at most 256 counts |
 /// | headroom | none |
+///
+/// ```
+/// # use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd};
+/// # use tollgate::Semaphore;
+/// let adaptive = Adaptive::builder(Semaphore::new(20)).law(Aimd::new()).bounds(5, 100).build().unwrap();
+/// assert_eq!(adaptive.limit(), 20);
+/// let error = Adaptive::builder(Semaphore::new(20)).bounds(9, 3).build().unwrap_err();
+/// assert_eq!(error, AdaptiveError::Bounds { floor: 9, ceiling: 3 });
+/// ```
 #[must_use = "nothing is made before `build`"]
 pub struct AdaptiveBuilder<L> {
     limiter: L,

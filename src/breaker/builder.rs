@@ -29,6 +29,19 @@ pub(super) type Listener = Box<dyn Fn(BreakerEvent) + Send + Sync>;
 /// | thresholds from history | no |
 /// | probes | 10, overdue after 60 s |
 /// | open time | 30 s, the same each time |
+///
+/// ```
+/// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let open_time = OpenTime::fixed(Duration::from_secs(5));
+/// let builder = CircuitBreaker::builder().consecutive_failures(2).open_for(open_time).clock(&clock);
+/// let breaker = builder.build().unwrap();
+/// for _ in 0..2 {
+///     breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+/// }
+/// assert_eq!(breaker.retry_after(), Some(Duration::from_secs(5)));
+/// ```
 #[must_use = "nothing is made before `build`"]
 pub struct BreakerBuilder {
     window: Length,

@@ -30,6 +30,15 @@ use crate::sync::shim::atomic::{AtomicU64, Ordering};
 /// from a resource that gets worse too slowly to stand out: the rates that the builder sets stay the maximum.
 ///
 /// The method is the p chart of W. A. Shewhart (1931).
+///
+/// ```
+/// # use tollgate::CircuitBreaker;
+/// # use tollgate::breaker::History;
+/// let breaker = CircuitBreaker::builder().adaptive(History::new().deviations(4.0).memory(10_000)).build();
+/// assert!(breaker.is_ok());
+/// let error = CircuitBreaker::builder().adaptive(History::new().deviations(-1.0)).build();
+/// assert!(error.is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[must_use]
 pub struct History {

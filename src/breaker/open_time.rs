@@ -22,6 +22,20 @@ pub struct Trip {
 type Computed = Box<dyn Fn(Trip) -> Duration + Send + Sync>;
 
 /// How long a circuit stays open before it lets probes through.
+///
+/// ```
+/// # use tollgate::{CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome};
+/// # use std::time::Duration;
+/// let second = Duration::from_secs(1);
+/// let clock = ManualClock::new();
+/// let builder = CircuitBreaker::builder().consecutive_failures(1).probes(1).clock(&clock);
+/// let breaker = builder.open_for(OpenTime::exponential(second, 2.0, second * 60)).build().unwrap();
+/// for doubled in [1, 2, 4] {
+///     breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+///     assert_eq!(breaker.retry_after(), Some(second * doubled));
+///     clock.advance(second * doubled);
+/// }
+/// ```
 #[must_use]
 pub struct OpenTime {
     law: Law,

@@ -105,6 +105,13 @@ impl<T: Ticket> Drop for Changed<'_, T> {
 ///
 /// A ticket of up to [`BoxTicket::WORDS_INLINE`] words needs no allocation. A longer one stands in a buffer that is used
 /// again, behind a lock.
+///
+/// ```
+/// # use tollgate::{BoxLimiter, LimiterExt, Quota, Semaphore, TokenBucket};
+/// let limiters: Vec<BoxLimiter> =
+///     vec![Semaphore::new(2).boxed(), TokenBucket::new(Quota::per_second(5)).boxed()];
+/// assert!(limiters.iter().all(|limiter| limiter.try_admit(1).is_ok()));
+/// ```
 pub struct BoxLimiter {
     pub(super) limiter: Box<dyn Erased>,
     pub(super) callbacks: Callbacks,

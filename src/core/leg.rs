@@ -52,6 +52,17 @@ macro_rules! delegate {
 }
 
 /// A leg that counts calls. Made by [`LimiterExt::per_call`](crate::LimiterExt::per_call).
+///
+/// ```
+/// # use tollgate::{Ask, Cost, LimiterExt, Semaphore};
+/// # use std::sync::Arc;
+/// const BYTES: Cost = Cost::new("bytes");
+/// let calls = Arc::new(Semaphore::new(2));
+/// let limiter = Arc::clone(&calls).per_call();
+/// let permit = limiter.try_admit(Ask::one().cost(BYTES, 5_000)).unwrap();
+/// assert_eq!(calls.in_use(), 1);
+/// # drop(permit);
+/// ```
 #[derive(Debug)]
 pub struct PerCall<L> {
     limiter: L,
@@ -85,6 +96,15 @@ impl<L: Limiter> Limiter for PerCall<L> {
 }
 
 /// A leg that counts a named cost. Made by [`LimiterExt::per`](crate::LimiterExt::per).
+///
+/// ```
+/// # use tollgate::{Ask, Cost, LimiterExt, Quota, Reason, TokenBucket};
+/// const TOKENS: Cost = Cost::new("tokens");
+/// let limiter = TokenBucket::new(Quota::per_minute(6_000)).per(TOKENS);
+/// assert!(limiter.try_admit(Ask::one().cost(TOKENS, 500)).is_ok());
+/// // A cost that the ask does not name is refused, and not counted as zero.
+/// assert_eq!(limiter.try_admit(1).unwrap_err().reason(), Reason::Unpriced);
+/// ```
 #[derive(Debug)]
 pub struct Per<L> {
     limiter: L,
@@ -125,6 +145,13 @@ impl<L: Limiter> Limiter for Per<L> {
 }
 
 /// A leg under a name. Made by [`LimiterExt::named`](crate::LimiterExt::named).
+///
+/// ```
+/// # use tollgate::{LimiterExt, Quota, Semaphore, TokenBucket};
+/// let limiter = Semaphore::new(1).named("in flight").and(TokenBucket::new(Quota::per_second(1)).named("rate"));
+/// let _permit = limiter.try_admit(1).unwrap();
+/// assert_eq!(limiter.try_admit(1).unwrap_err().leg(), "in flight");
+/// ```
 #[derive(Debug)]
 pub struct Named<L> {
     limiter: L,
@@ -161,6 +188,16 @@ impl<L: Limiter> Limiter for Named<L> {
 }
 
 /// A leg that is not waited for. Made by [`LimiterExt::at_once`](crate::LimiterExt::at_once).
+///
+/// ```
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+/// let clock = ManualClock::new();
+/// let rate = TokenBucket::new(Quota::per_hour(1)).on(&clock).at_once();
+/// let policy = Policy::builder().limit(rate).limit(Semaphore::new(4)).clock(&clock).build().unwrap();
+/// drop(policy.try_admit(1).unwrap());
+/// // Waits for permits, and not for an hour.
+/// assert_eq!(clock.run(policy.admit(1)).unwrap_err().reason(), Reason::RateExceeded);
+/// ```
 #[derive(Debug)]
 pub struct AtOnce<L> {
     limiter: L,
@@ -195,6 +232,19 @@ impl<L: Limiter> Limiter for AtOnce<L> {
 
 /// A leg whose larger limits are waited for. Made by
 /// [`LimiterExt::wait_for_raise`](crate::LimiterExt::wait_for_raise).
+///
+/// ```
+/// # use tollgate::{LimiterExt, Policy, Semaphore};
+/// # use std::sync::Arc;
+/// let permits = Arc::new(Semaphore::new(1));
+/// let policy = Policy::new(Arc::clone(&permits).wait_for_raise());
+/// std::thread::scope(|scope| {
+///     // More than the limit, and not refused as oversized.
+///     let waiter = scope.spawn(|| policy.admit_blocking(2).is_ok());
+///     permits.set_limit(2);
+///     assert!(waiter.join().unwrap());
+/// });
+/// ```
 #[derive(Debug)]
 pub struct WaitForRaise<L> {
     limiter: L,

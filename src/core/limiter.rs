@@ -78,6 +78,18 @@ pub enum Outcome {
 }
 
 /// The actual cost of a request that was admitted by an estimate.
+///
+/// ```
+/// # use tollgate::{Ask, Cost, LimiterExt, ManualClock, Quota, TokenBucket};
+/// # use std::sync::Arc;
+/// const TOKENS: Cost = Cost::new("tokens");
+/// let bucket = Arc::new(TokenBucket::new(Quota::per_minute(6_000)).on(&ManualClock::new()));
+/// let limiter = Arc::clone(&bucket).per(TOKENS);
+/// let mut permit = limiter.try_admit(Ask::one().cost(TOKENS, 500)).unwrap();
+/// // Hands a settlement to each leg.
+/// permit.settle(TOKENS, 120).unwrap();
+/// assert_eq!(bucket.available(), 6_000 - 120);
+/// ```
 #[derive(Clone, Copy)]
 pub struct Settlement<'a> {
     cost: Cost,

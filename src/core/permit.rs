@@ -10,6 +10,17 @@ use std::mem::{ManuallyDrop, needs_drop};
 use std::thread::panicking;
 
 /// An admission after phase 1, not started yet. Dropping it gives everything back.
+///
+/// ```
+/// # use tollgate::{LimiterExt, Semaphore};
+/// let semaphore = Semaphore::new(1);
+/// let reserved = semaphore.reserve(1).unwrap();
+/// assert!(semaphore.try_admit(1).is_err());
+/// drop(reserved); // Nothing has started.
+/// let permit = semaphore.reserve(1).unwrap().commit();
+/// assert_eq!(semaphore.in_use(), 1);
+/// # drop(permit);
+/// ```
 #[must_use = "dropping a reservation cancels it"]
 pub struct Reservation<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     limiter: L,
@@ -63,6 +74,17 @@ impl<L: Limiter> fmt::Debug for Reservation<L> {
 ///
 /// `L` is `&Limiter`, `Arc<Limiter>` or any other handle that is itself a limiter. The second parameter is always
 /// `L::Ticket`; it stands apart so that the permit stays covariant in `L`.
+///
+/// ```
+/// # use tollgate::{CircuitBreaker, LimiterExt, Outcome, Semaphore};
+/// # use std::sync::Arc;
+/// let (breaker, in_flight) = (Arc::new(CircuitBreaker::new()), Arc::new(Semaphore::new(4)));
+/// let service = Arc::clone(&breaker).and(Arc::clone(&in_flight));
+/// let permit = service.try_admit(1).unwrap();
+/// assert_eq!(in_flight.in_use(), 1);
+/// permit.finish(Outcome::Success);
+/// assert_eq!((breaker.metrics().calls, in_flight.in_use()), (1, 0));
+/// ```
 #[must_use = "dropping a permit ends its work: capacity that it holds comes back, tokens of a rate do not"]
 pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
     limiter: L,
@@ -190,6 +212,17 @@ impl<L: Limiter<Ticket = T>, T: Ticket> fmt::Debug for Permit<L, T> {
 }
 
 /// No leg counts the cost that was to be settled.
+///
+/// ```
+/// # use tollgate::{Ask, Cost, LimiterExt, Quota, TokenBucket};
+/// const TOKENS: Cost = Cost::new("tokens");
+/// const BYTES: Cost = Cost::new("bytes");
+/// let limiter = TokenBucket::new(Quota::per_minute(6_000)).per(TOKENS);
+/// let mut permit = limiter.try_admit(Ask::one().cost(TOKENS, 500)).unwrap();
+/// let error = permit.settle(BYTES, 80).unwrap_err();
+/// assert_eq!(error.cost(), BYTES);
+/// assert_eq!(error.to_string(), "no leg counts the cost `bytes`");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownCost {
     cost: Cost,

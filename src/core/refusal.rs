@@ -94,6 +94,18 @@ impl Reason {
 
 /// The earliest instant at which a refused request could succeed, in the numbers of the leg that refused: nothing has been
 /// divided yet.
+///
+/// ```
+/// # use tollgate::{ManualClock, Quota, TokenBucket, Wait};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(1)).on(&clock);
+/// bucket.try_acquire(1).unwrap();
+/// let refused = bucket.try_acquire(1).unwrap_err();
+/// let Wait::Until(due) = refused.wait() else { panic!() };
+/// assert_eq!(due.after(), Duration::from_secs(1));
+/// assert_eq!(due.instant(), clock.after(clock.now(), due.after()));
+/// ```
 #[derive(Clone, Copy)]
 pub struct Due<'a> {
     clock: &'a Clock,

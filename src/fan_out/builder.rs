@@ -17,6 +17,20 @@ use std::sync::Arc;
 ///
 /// **Deadlock**: a future holds a permit of its limit while it awaits an inner fan-out. If fan-outs nest, give each depth its
 /// own limit.
+///
+/// ```
+/// # use futures::StreamExt;
+/// # use std::sync::Arc;
+/// # use tollgate::Semaphore;
+/// # use tollgate::fan_out::fan_out;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let slots = Arc::new(Semaphore::new(2));
+/// // Both share two slots.
+/// let [evens, odds] = [[0, 2, 4], [1, 3, 5]].map(|numbers| fan_out(numbers, &slots).map(|n| async move { n }));
+/// assert_eq!(futures::stream::select(evens, odds).count().await, 6);
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limit {
     limit: usize,
@@ -80,6 +94,18 @@ pub fn fan_out_stream<S: Stream>(source: S, limit: impl Into<Limit>) -> FanOut<S
 }
 
 /// Builds a fan-out: [`fan_out`], then options, then [`map`](Self::map) or [`try_map`](Self::try_map).
+///
+/// ```
+/// # use futures::StreamExt;
+/// # use tollgate::fan_out::fan_out;
+/// # use tollgate::{Policy, Semaphore};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let requests = fan_out(["a", "b", "c"], 2).ordered().buffer(4).admit_by(Policy::new(Semaphore::new(1)));
+/// let replies = requests.map(|name| async move { name.to_uppercase() }).map(Result::unwrap);
+/// assert_eq!(replies.collect::<Vec<_>>().await, ["A", "B", "C"]);
+/// # }
+/// ```
 #[must_use = "nothing starts before `map`"]
 pub struct FanOut<S> {
     source: S,

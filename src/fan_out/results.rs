@@ -11,6 +11,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// The stream of results of [`FanOut::map`](super::FanOut::map): one for each item. Dropping it ends the fan-out.
+///
+/// ```
+/// # use futures::StreamExt;
+/// # use tollgate::fan_out::fan_out;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let results = fan_out([6, 0], 2).ordered().map(|n| async move { 12 / n });
+/// let results: Vec<_> = results.collect().await;
+/// assert_eq!(*results[0].as_ref().unwrap(), 2);
+/// assert!(results[1].is_err(), "an item that panics fails alone");
+/// # }
+/// ```
 #[must_use = "dropping the results ends the fan-out"]
 pub struct Results<T> {
     shared: Arc<dyn Deliver<T>>,
@@ -74,6 +86,17 @@ impl<T> fmt::Debug for Results<T> {
 }
 
 /// The stream of results of [`FanOut::try_map`](super::FanOut::try_map). It ends with the first failure.
+///
+/// ```
+/// # use futures::StreamExt;
+/// # use tollgate::fan_out::fan_out;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let words = fan_out(["1", "two", "3"], 1).try_map(|word| async { word.parse::<i32>() });
+/// let results: Vec<_> = words.collect().await;
+/// assert!(results.last().unwrap().is_err(), "nothing follows the first failure");
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping the results ends the fan-out"]
 pub struct TryResults<T, E>(Option<Results<Result<T, E>>>);

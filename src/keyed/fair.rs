@@ -139,6 +139,19 @@ impl fmt::Debug for FairBudget {
 ///
 /// # Memory ordering
 /// None is promised to callers.
+///
+/// ```
+/// # use tollgate::keyed::FairBudget;
+/// # use tollgate::{ManualClock, Quota};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let budget = FairBudget::new(Quota::per_second(10)).on(&clock);
+/// let share = budget.share();
+/// assert!(share.try_acquire(10).is_ok());
+/// assert!(share.try_acquire(1).is_err());
+/// clock.advance(Duration::from_secs(1)); // No other share wants its part.
+/// assert_eq!(share.available(), 10);
+/// ```
 pub struct FairShare {
     budget: Arc<Budget>,
     /// Always locked after the lock of the state.

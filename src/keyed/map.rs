@@ -411,6 +411,16 @@ impl<K, L> fmt::Debug for Keyed<K, L> {
 
 /// A new key found no room in a [`Keyed`]: it is full, and no entry that was checked could be evicted. Waiting does not
 /// help by itself.
+///
+/// ```
+/// # use tollgate::{Keyed, Semaphore};
+/// let tenants = Keyed::new(1, |_: &u32| Semaphore::new(1));
+/// let busy = tenants.get(&1).unwrap();
+/// let permit = busy.try_acquire().unwrap();
+/// let error = tenants.get(&2).unwrap_err();
+/// assert_eq!(error.to_string(), "no room for another key beside 1");
+/// # drop(permit);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeysFull {
     max_entries: usize,

@@ -16,6 +16,22 @@ use std::time::Duration;
 ///
 /// The type of the policy names the types of its legs. So no call is dynamic, and a ticket has just the words of its legs.
 /// [`boxed`](Self::boxed) gives the policy a type that a struct can name.
+///
+/// ```
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let policy = Policy::builder()
+///     .limit(TokenBucket::new(Quota::per_second(5)).on(&clock).named("rate"))
+///     .limit(Semaphore::new(1).named("in flight"))
+///     .max_wait(Duration::from_secs(2))
+///     .clock(&clock)
+///     .build()
+///     .unwrap();
+/// let permit = policy.try_admit(1).unwrap();
+/// assert_eq!(policy.try_admit(1).unwrap_err().leg(), "in flight");
+/// # drop(permit);
+/// ```
 #[must_use = "a builder does nothing until it builds"]
 pub struct PolicyBuilder<L = ()> {
     limiter: L,

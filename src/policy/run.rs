@@ -104,6 +104,16 @@ impl<L: Limiter + 'static> Policy<L> {
 }
 
 /// Work that a policy is asked to run. Made by [`Policy::run`]; nothing happens before it is awaited.
+///
+/// ```
+/// # use tollgate::{CircuitBreaker, ManualClock, Policy, Refusal};
+/// let breaker = CircuitBreaker::new();
+/// breaker.force_open();
+/// let policy = Policy::new(breaker);
+/// let fresh = policy.run(1, async || Ok::<_, &str>("fresh"));
+/// let result = ManualClock::new().run(fresh.or_else(async |_: Refusal| Ok("cached")));
+/// assert_eq!(result, Ok("cached"));
+/// ```
 #[must_use = "nothing happens before it is awaited"]
 pub struct Run<F>(F);
 

@@ -19,6 +19,19 @@ use std::time::Duration;
 /// Units that are taken now, for work that starts later. Dropping it gives them back, as a [`Reservation`] does.
 ///
 /// **Over-admission**: the instant is not enforced. Work that starts earlier breaks the rate.
+///
+/// ```
+/// # use tollgate::{ManualClock, Quota, TokenBucket};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(2)).on(&clock);
+/// bucket.try_acquire(2).unwrap();
+/// let booked = bucket.book(1).unwrap();
+/// assert_eq!(booked.wait(), Duration::from_millis(500));
+/// clock.advance_to(booked.start());
+/// let permit = booked.commit();
+/// # drop(permit);
+/// ```
 #[must_use = "dropping a booking cancels it"]
 pub struct FutureReservation<'a, L: Limiter> {
     reservation: Reservation<&'a L>,

@@ -17,6 +17,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The settings of a [`Remote`]. All have defaults; one out of range is found when the limiter is built.
+///
+/// ```
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::{ManualClock};
+/// # use std::sync::Arc;
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// # use std::time::Duration;
+/// let builder = || Remote::permits(Key::new("exports").unwrap(), 8).clock(&clock);
+/// assert!(builder().ttl(Duration::from_secs(30)).in_place(Arc::clone(&store)).is_ok());
+/// // A renewal is due within half the time to live.
+/// let renewal = Duration::from_secs(9);
+/// assert!(builder().ttl(Duration::from_secs(10)).renewal(renewal).in_place(store).is_err());
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is limited before it is built"]
 pub struct RemoteBuilder {

@@ -36,6 +36,20 @@ pub enum OnUnavailable {
 /// `P` processes. For a bound of `B + rate x t`, give the rate a burst of `B - P x most`. Tokens that were not spent within
 /// [`expiry`](Self::expiry) are dropped. A process that dies takes at most `most` with it. All of this holds as long as no
 /// request exceeds `most`.
+///
+/// ```
+/// # use tollgate::remote::{Prefetch, Key, Memory, Remote};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// # use std::sync::Arc;
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// let calls = Remote::permits(Key::new("calls")?, 100).prefetch(Prefetch::up_to(10)).clock(&clock).in_place(store)?;
+/// clock.run(calls.acquire(1)).unwrap();
+/// // In this process, without the store.
+/// assert!(calls.try_admit(1).is_ok());
+///
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefetch {
     pub(super) most: u64,

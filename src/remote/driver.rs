@@ -18,6 +18,23 @@ use std::task::{Context, Poll, Wake, Waker};
 /// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store knows of
 /// it. Without it nothing is requested, renewed or returned. If it is dropped before, as with its runtime, the units at the
 /// store are lost after the time to live.
+///
+/// ```
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::{ManualClock};
+/// # use std::sync::Arc;
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// let (exports, driver) = Remote::permits(Key::new("exports")?, 1).clock(&clock).build(store)?;
+/// let works = async {
+///     drop(exports.acquire(1).await.unwrap());
+///     drop(exports);
+/// };
+/// // The driver ends when the limiter is gone, and the store knows.
+/// clock.run(futures::future::join(works, driver));
+///
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[must_use = "a remote limiter does nothing unless its driver runs"]
 pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 

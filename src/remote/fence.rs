@@ -4,6 +4,20 @@ use std::fmt;
 
 /// A fencing token: a later grant, anywhere, has a greater one. Send it along with each request to a resource, which keeps a
 /// [`FenceGuard`].
+///
+/// ```
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::{ManualClock};
+/// # use std::sync::Arc;
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// let exports = Remote::permits(Key::new("exports")?, 1).clock(&clock).in_place(store)?;
+/// let next = || clock.run(exports.acquire(1)).unwrap().fence();
+/// let (first, second) = (next(), next());
+/// assert!(first < second);
+///
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence {
     /// The token of the store's grant. In memory and in Redis it is at least the time in microseconds since 1970, by the

@@ -45,6 +45,22 @@ use std::time::Duration;
 ///
 /// # Cancel safety
 /// Every future may be dropped at any point. Its place in the queue is given up, and its grant goes back.
+///
+/// ```
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// # use std::sync::Arc;
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// let exports = Remote::permits(Key::new("exports")?, 1).clock(&clock).in_place(store)?;
+/// clock.run(async {
+///     let permit = exports.acquire(1).await.unwrap();
+///     assert_eq!(exports.acquire_now(1).await.unwrap_err().leg(), "exports");
+///     drop(permit);
+/// });
+///
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 pub struct Remote<B: Backend> {
     pub(super) shared: Arc<Shared<B>>,
 }

@@ -5,6 +5,15 @@ use std::fmt;
 
 /// Why a wait for permits ended without them: the semaphore has been closed, its bounded queue was full, or the waiter was
 /// evicted from it.
+///
+/// ```
+/// # use tollgate::Semaphore;
+/// let semaphore = Semaphore::new(1);
+/// semaphore.close();
+/// let error = semaphore.blocking_acquire().unwrap_err();
+/// assert!(error.is_closed());
+/// assert_eq!(error.to_string(), "semaphore closed");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct AcquireError(Why);
 
@@ -65,6 +74,16 @@ impl fmt::Display for AcquireError {
 impl std::error::Error for AcquireError {}
 
 /// Why `try_acquire` refused.
+///
+/// ```
+/// # use tollgate::{Semaphore, TryAcquireError};
+/// let semaphore = Semaphore::new(1);
+/// let permit = semaphore.try_acquire().unwrap();
+/// assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::NoPermits);
+/// semaphore.close();
+/// assert_eq!(semaphore.try_acquire().unwrap_err(), TryAcquireError::Closed);
+/// # drop(permit);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryAcquireError {
     /// The semaphore has been closed.

@@ -126,6 +126,16 @@ impl Shared {
 }
 
 /// One class of a [`Partitions`].
+///
+/// ```
+/// # use tollgate::LimiterExt;
+/// # use tollgate::shed::Partitions;
+/// let shared = Partitions::guaranteed(10, &[0.3, 0.5]).unwrap();
+/// let batch = shared.class(0);
+/// let permit = batch.try_admit(2).unwrap();
+/// assert_eq!((batch.part(), batch.in_use(), shared.in_use()), (3, 2, 2));
+/// # drop(permit);
+/// ```
 pub struct Class {
     shared: Arc<Shared>,
     class: usize,

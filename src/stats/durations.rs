@@ -11,6 +11,21 @@ const DIGITS: u8 = 2;
 
 /// A histogram of durations: any quantile to within 1 %, from a nanosecond to an hour. Longer durations count as an hour. It is
 /// 40 KiB large, whatever it has counted.
+///
+/// ```
+/// # use tollgate::{ManualClock, Semaphore};
+/// # use std::{pin::pin, time::Duration};
+/// # use futures::FutureExt;
+/// let clock = ManualClock::new();
+/// let semaphore = Semaphore::builder(1).stats(&clock).build().unwrap();
+/// let held = semaphore.try_acquire().unwrap();
+/// let mut waiter = pin!(semaphore.acquire());
+/// assert!(waiter.as_mut().now_or_never().is_none());
+/// clock.advance(Duration::from_millis(20));
+/// drop(held);
+/// assert!(waiter.now_or_never().is_some());
+/// assert_eq!(semaphore.stats().unwrap().wait_time.max().as_millis(), 20);
+/// ```
 #[derive(Clone, PartialEq)]
 pub struct Durations(Histogram<u64>);
 

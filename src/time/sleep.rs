@@ -12,6 +12,20 @@ use std::task::{Context, Poll};
 ///
 /// # Panics
 /// When it is polled on the real clock in a tokio runtime that was built without timers, as tokio's own sleeps do.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::time::Sleep;
+/// # use std::time::Duration;
+/// # use std::pin::pin;
+/// # use std::task::{Context, Waker};
+/// let clock = ManualClock::new();
+/// let mut sleep = pin!(Sleep::until(&clock, clock.after(clock.now(), Duration::from_secs(60))));
+/// let mut cx = Context::from_waker(Waker::noop());
+/// assert!(sleep.as_mut().poll(&mut cx).is_pending());
+/// clock.advance(Duration::from_secs(60));
+/// assert!(sleep.as_mut().poll(&mut cx).is_ready());
+/// ```
 #[must_use = "a timer does nothing unless polled"]
 pub struct Sleep {
     clock: Clock,

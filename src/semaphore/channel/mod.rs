@@ -223,6 +223,12 @@ impl fmt::Debug for ChannelSemaphore {
 }
 
 /// A limit that a [`ChannelSemaphore`] cannot have.
+///
+/// ```
+/// # use tollgate::ChannelSemaphore;
+/// let error = ChannelSemaphore::new(usize::MAX).unwrap_err();
+/// assert_eq!(error.given(), usize::MAX);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelLimitError {
     given: usize,
@@ -426,6 +432,19 @@ fn refused(error: TryRecvError) -> TryAcquireError {
 ///
 /// Dropping it gives the permit back, wherever that happens: at the end of the work, in a branch that does not use it, or while
 /// unwinding. It borrows nothing, and it may outlive the semaphore.
+///
+/// ```
+/// # use tollgate::ChannelSemaphore;
+/// let semaphore = ChannelSemaphore::new(1).unwrap();
+/// crossbeam_channel::select! {
+///     recv(semaphore.receiver()) -> token => {
+///         let token = token.unwrap();
+///         assert_eq!(semaphore.available_permits(), 0);
+///         drop(token);
+///     }
+/// }
+/// assert_eq!(semaphore.available_permits(), 1);
+/// ```
 #[must_use = "dropping a token gives the permit back"]
 pub struct ChannelToken {
     /// Empty once it has been used up.

@@ -376,6 +376,17 @@ impl fmt::Debug for WaitingRoom {
 }
 
 /// There is no place in a [`WaitingRoom`].
+///
+/// ```
+/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate::{ManualClock, Quota};
+/// let clock = ManualClock::new();
+/// let room = WaitingRoom::new(1, Quota::per_second(1)).unwrap().on(&clock);
+/// assert!(room.book("first").is_ok());
+/// let full = room.book("second").unwrap_err();
+/// assert_eq!(full.to_string(), "all 1 places of the waiting room are taken");
+/// assert!(!full.retry_after().is_zero());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomFull {
     places: usize,
