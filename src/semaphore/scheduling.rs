@@ -251,6 +251,20 @@ mod tests {
         assert_eq!([count(0), count(1), count(2)], [600, 300, 100]);
     }
 
+    #[test]
+    fn a_newcomer_leads_where_its_class_is_next_and_has_no_waiters() {
+        let mut scheduler = Scheduler::new(Order::Priority {
+            classes: 2,
+            patience: 9,
+        });
+        assert!(scheduler.would_lead(1));
+        scheduler.join(1);
+        assert!(!scheduler.would_lead(1), "another waiter of its class is before it");
+        assert!(scheduler.would_lead(0));
+        scheduler.join(0);
+        assert!(!scheduler.would_lead(0));
+    }
+
     proptest! {
         /// Given any arrivals, then the head of each class is granted within `patience + classes - 1` grants.
         #[test]

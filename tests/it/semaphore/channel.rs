@@ -38,6 +38,24 @@ fn receive(semaphore: &ChannelSemaphore, n: usize) -> Vec<ChannelToken> {
 }
 
 #[test]
+fn one_permit_does_not_pass_a_policy_that_waits_for_two() {
+    let clock = ManualClock::new();
+    let semaphore = semaphore(2);
+    let policy = Policy::builder()
+        .limit(Arc::clone(&semaphore))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let held = semaphore.try_admit(1).unwrap();
+    let mut waiter = pin!(policy.admit(2));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waiter.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(semaphore.try_admit(1).unwrap_err().reason(), Reason::Saturated);
+    drop(held);
+    assert!(waiter.poll(&mut cx).is_ready());
+}
+
+#[test]
 fn its_debug_form_shows_its_counts() {
     let semaphore = ChannelSemaphore::new(3).unwrap();
     let held = semaphore.try_acquire().unwrap();
