@@ -24,6 +24,7 @@
 //! | `zookeeper` | `Zookeeper`, and with it zookeeper-client 0.11 |
 //! | `tls` | `Tls`: encrypted connections, with rustls 0.23 |
 //! | `policy-file` | `ConsulPolicy` and `EtcdPolicy`: policies pushed from a key |
+//! | `full` | all of them |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

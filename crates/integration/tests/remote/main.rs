@@ -1,5 +1,5 @@
 //! Permits across machines, tried against real servers:
-//! `ci/with-redis ci/with-consul ci/with-zookeeper ci/with-etcd cargo test --all-features --test remote`.
+//! `ci/with-stores cargo test --all-features --test remote`.
 
 #[path = "../rig/mod.rs"]
 mod rig;
