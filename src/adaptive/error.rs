@@ -4,6 +4,13 @@ use std::fmt;
 use std::time::Duration;
 
 /// A setting of an [`Adaptive`](super::Adaptive) limit that is out of bounds.
+///
+/// ```
+/// # use tollgate::Semaphore;
+/// # use tollgate::adaptive::{Adaptive, AdaptiveError};
+/// let error = Adaptive::builder(Semaphore::new(4)).percentile(200.0).build().unwrap_err();
+/// assert_eq!(error, AdaptiveError::Percentile { given: 200.0 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum AdaptiveError {

@@ -5,6 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 /// A setting of a [`CircuitBreaker`](crate::CircuitBreaker) that is out of bounds.
+///
+/// ```
+/// # use tollgate::{BreakerError, CircuitBreaker};
+/// let error = CircuitBreaker::builder().failure_rate(1.5).build().unwrap_err();
+/// assert!(matches!(error, BreakerError::Rate { given: 1.5, .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum BreakerError {

@@ -20,6 +20,17 @@ impl From<CircuitState> for BreakerState {
 
 /// The counts of a breaker: of its window while it is closed, of its probes while it is half-open, and those that
 /// opened it while it is open.
+///
+/// ```
+/// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, Outcome};
+/// let breaker = CircuitBreaker::new();
+/// for outcome in [Outcome::Success, Outcome::Failure, Outcome::Success] {
+///     breaker.try_admit(1).unwrap().finish(outcome);
+/// }
+/// let metrics = breaker.metrics();
+/// assert_eq!((metrics.calls, metrics.failed), (3, 1));
+/// assert_eq!(metrics.state, BreakerState::Closed);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakerMetrics {
@@ -111,6 +122,19 @@ fn part(millionths: u64) -> f64 {
 
 /// A change of state. Events of several threads may arrive in another order than they happened:
 /// [`period`](Self::period) has their order.
+///
+/// ```
+/// # use std::sync::{Arc, Mutex};
+/// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, Outcome};
+/// let events = Arc::new(Mutex::new(Vec::new()));
+/// let log = Arc::clone(&events);
+/// let builder = CircuitBreaker::builder().consecutive_failures(1);
+/// let breaker = builder.on_event(move |event| log.lock().unwrap().push(event)).build().unwrap();
+/// breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+/// let events = events.lock().unwrap();
+/// assert_eq!((events[0].from, events[0].to), (BreakerState::Closed, BreakerState::Open));
+/// assert_eq!(events[0].open_for.unwrap().as_secs(), 30);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BreakerEvent {

@@ -6,6 +6,16 @@ use std::fmt;
 use std::time::Duration;
 
 /// The input of a computed open time.
+///
+/// ```
+/// # use tollgate::{CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome};
+/// # use std::time::Duration;
+/// let by_attempt = OpenTime::computed(|trip| Duration::from_secs(5 * u64::from(trip.attempt.min(3))));
+/// let builder = CircuitBreaker::builder().consecutive_failures(1).open_for(by_attempt);
+/// let breaker = builder.clock(&ManualClock::new()).build().unwrap();
+/// breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+/// assert!(breaker.retry_after().is_some_and(|left| left <= Duration::from_secs(15)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Trip {

@@ -190,6 +190,15 @@ impl<'a> Due<'a> {
 }
 
 /// How a refused request may wait.
+///
+/// ```
+/// # use tollgate::{LimiterExt, Quota, Semaphore, TokenBucket, Wait};
+/// let (bucket, semaphore) = (TokenBucket::new(Quota::per_hour(1)), Semaphore::new(1));
+/// let _held = (bucket.try_admit(1).unwrap(), semaphore.try_admit(1).unwrap());
+/// assert!(matches!(bucket.try_admit(1).unwrap_err().wait(), Wait::Until(_)));
+/// assert!(matches!(bucket.try_admit(2).unwrap_err().wait(), Wait::Never));
+/// assert!(matches!(semaphore.try_admit(1).unwrap_err().wait(), Wait::Turn(_)));
+/// ```
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Wait<'a> {
@@ -753,6 +762,18 @@ macro_rules! into_boxed_error {
 into_boxed_error!(dyn Error, dyn Error + Send + Sync);
 
 /// A [`Refusal`] that owns its leg's name and has computed its numbers.
+///
+/// ```
+/// # use tollgate::{LimiterExt, ManualClock, Quota, Rejection, TokenBucket};
+/// # use std::time::Duration;
+/// fn call(bucket: &TokenBucket) -> Result<(), Rejection> {
+///     // Owned: it outlives the limiter.
+///     Ok(bucket.try_acquire(1).map_err(|refusal| refusal.to_rejection())?)
+/// }
+/// let bucket = TokenBucket::new(Quota::per_second(1)).on(&ManualClock::new());
+/// assert!(call(&bucket).is_ok());
+/// assert_eq!(call(&bucket).unwrap_err().retry_after, Some(Duration::from_secs(1)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rejection {

@@ -51,6 +51,15 @@ impl<L> Shadow<L> {
 }
 
 /// The decisions of a limiter in shadow mode.
+///
+/// ```
+/// # use tollgate::{LimiterExt, Semaphore};
+/// let shadow = Semaphore::new(1).shadow();
+/// let permits = [shadow.try_admit(1).unwrap(), shadow.try_admit(1).unwrap()];
+/// let stats = shadow.stats();
+/// assert_eq!((stats.admitted, stats.refused), (1, 1));
+/// # drop(permits);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ShadowStats {

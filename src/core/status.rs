@@ -118,6 +118,19 @@ pub enum State {
 }
 
 /// The state of a [`CircuitBreaker`](crate::CircuitBreaker).
+///
+/// ```
+/// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, ManualClock, Outcome};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let breaker = CircuitBreaker::builder().consecutive_failures(1).clock(&clock).build().unwrap();
+/// breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+/// assert_eq!(breaker.state(), BreakerState::Open);
+/// clock.advance(Duration::from_secs(30));
+/// let probe = breaker.try_admit(1).unwrap();
+/// assert_eq!(breaker.state(), BreakerState::HalfOpen);
+/// # drop(probe);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BreakerState {

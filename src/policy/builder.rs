@@ -312,6 +312,14 @@ impl Misfit {
 }
 
 /// Why a policy could not be built.
+///
+/// ```
+/// # use tollgate::{ManualClock, Policy, PolicyError, Quota, TokenBucket};
+/// let bucket = || TokenBucket::new(Quota::per_second(1)).on(&ManualClock::new());
+/// // Each has a clock of its own.
+/// let error = Policy::builder().limit(bucket()).limit(bucket()).build().unwrap_err();
+/// assert_eq!(error, PolicyError::OtherClock { leg: 1 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PolicyError {

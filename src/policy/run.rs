@@ -153,6 +153,18 @@ impl<F> fmt::Debug for Run<F> {
 }
 
 /// Why work has given nothing. The operator `?` turns it into a boxed error, as it does a [`Refusal`].
+///
+/// ```
+/// # use tollgate::{CircuitBreaker, ManualClock, Policy, Reason};
+/// # use tollgate::policy::RunError;
+/// let policy = Policy::new(CircuitBreaker::new());
+/// let failed = ManualClock::new().run(async { policy.run(1, async || Err::<(), _>("no route")).await });
+/// assert!(matches!(failed, Err(RunError::Failed("no route"))));
+/// policy.limiter().force_open();
+/// let refused = ManualClock::new().run(async { policy.run(1, async || Ok::<_, &str>(())).await });
+/// let Err(RunError::Refused(refusal)) = refused else { panic!() };
+/// assert_eq!(refusal.reason(), Reason::CircuitOpen);
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError<'a, E> {

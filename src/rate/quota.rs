@@ -291,6 +291,12 @@ fn scaled(time: Duration, by: u64, of: u64) -> Duration {
 }
 
 /// Why a number or a text is not a quota.
+///
+/// ```
+/// # use tollgate::{Quota, QuotaError};
+/// let error = "100/minute burst x".parse::<Quota>().unwrap_err();
+/// assert!(matches!(error, QuotaError::Text { .. }));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QuotaError {

@@ -143,6 +143,13 @@ fn check_length(length: Duration) -> Result<Duration, WindowError> {
 }
 
 /// Why a length, a number of segments or a number of entries is refused.
+///
+/// ```
+/// # use tollgate::{SlidingWindow, WindowError};
+/// # use std::time::Duration;
+/// let error = SlidingWindow::new(2, Duration::ZERO).unwrap_err();
+/// assert_eq!(error, WindowError::Length { given: Duration::ZERO });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WindowError {

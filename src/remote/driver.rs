@@ -31,7 +31,8 @@ use std::task::{Context, Poll, Wake, Waker};
 ///     drop(exports);
 /// };
 /// // The driver ends when the limiter is gone, and the store knows.
-/// clock.run(futures::future::join(works, driver));
+/// let ended = clock.run(futures::future::join(works, driver));
+/// assert_eq!(ended, ((), ()));
 ///
 /// # Ok::<(), tollgate::remote::RemoteError>(())
 /// ```

@@ -5,6 +5,18 @@ use std::fmt;
 use std::time::Duration;
 
 /// An invalid setting.
+///
+/// ```
+/// # use tollgate::remote::{Key, Memory, Remote, RemoteError};
+/// # use tollgate::ManualClock;
+/// # use std::sync::Arc;
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// # use std::time::Duration;
+/// let builder = Remote::permits(Key::new("exports").unwrap(), 1).clock(&clock).ttl(Duration::ZERO);
+/// let error = builder.in_place(store).unwrap_err();
+/// assert!(matches!(error, RemoteError::Duration { given: Duration::ZERO, .. }));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemoteError {

@@ -6,6 +6,20 @@ use crate::time::{Clock, Instant};
 use std::time::Duration;
 
 /// A snapshot of the local state and of the store's last reply.
+///
+/// ```
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::ManualClock;
+/// # use std::sync::Arc;
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// let exports = Remote::permits(Key::new("exports")?, 2).clock(&clock).in_place(store)?;
+/// let permit = clock.run(exports.acquire(1)).unwrap();
+/// let stats = exports.stats();
+/// assert_eq!((stats.limit, stats.in_use, stats.in_use_here), (2, 1, 1));
+/// # drop(permit);
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RemoteStats {

@@ -150,6 +150,12 @@ impl SemaphoreBuilder {
 }
 
 /// Why a semaphore could not be built.
+///
+/// ```
+/// # use tollgate::{Semaphore, SemaphoreError};
+/// let error = Semaphore::builder(usize::MAX).build().unwrap_err();
+/// assert_eq!(error, SemaphoreError::Permits { given: usize::MAX });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SemaphoreError {

@@ -104,6 +104,17 @@ impl fmt::Display for TryAcquireError {
 impl std::error::Error for TryAcquireError {}
 
 /// Why a wait with a time-out ended without permits.
+///
+/// ```
+/// # use tollgate::{AcquireTimeoutError, Semaphore};
+/// # use std::time::Duration;
+/// let semaphore = Semaphore::new(1);
+/// let permit = semaphore.try_acquire().unwrap();
+/// let error = semaphore.blocking_acquire_timeout(Duration::ZERO).unwrap_err();
+/// assert_eq!(error, AcquireTimeoutError::TimedOut);
+/// assert_eq!(error.to_string(), "no permits in time");
+/// # drop(permit);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireTimeoutError {

@@ -72,6 +72,12 @@ impl Order {
 }
 
 /// What is wrong with an [`Order`].
+///
+/// ```
+/// # use tollgate::{Order, OrderError, Semaphore, SemaphoreError};
+/// let error = Semaphore::builder(4).order(Order::Shares(vec![6, 0])).build().unwrap_err();
+/// assert_eq!(error, SemaphoreError::Order(OrderError::Weight));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OrderError {
@@ -208,6 +214,19 @@ impl Scheduler {
 }
 
 /// Which waiter is refused or evicted when the queue is full.
+///
+/// ```
+/// # use tollgate::{Eviction, Semaphore};
+/// # use std::pin::pin;
+/// # use std::task::{Context, Poll, Waker};
+/// let semaphore = Semaphore::builder(0).max_waiting(1).eviction(Eviction::Oldest).build().unwrap();
+/// let mut cx = Context::from_waker(Waker::noop());
+/// let (mut old, mut new) = (pin!(semaphore.acquire()), pin!(semaphore.acquire()));
+/// assert!(old.as_mut().poll(&mut cx).is_pending());
+/// assert!(new.as_mut().poll(&mut cx).is_pending());
+/// let Poll::Ready(Err(error)) = old.poll(&mut cx) else { panic!() };
+/// assert!(error.is_evicted());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Eviction {

@@ -8,6 +8,16 @@ use std::time::Duration;
 ///
 /// Each waiter is counted once where its wait ended: `queued` is the sum of `wait_time.count()`, `left`, `evicted`, `closed` and
 /// `waiting`.
+///
+/// ```
+/// # use tollgate::{ManualClock, Semaphore};
+/// let semaphore = Semaphore::builder(2).stats(&ManualClock::new()).build().unwrap();
+/// let permit = semaphore.try_acquire_many(2).unwrap();
+/// assert!(semaphore.try_acquire().is_err());
+/// drop(permit);
+/// let stats = semaphore.stats().unwrap();
+/// assert_eq!((stats.admitted_at_once, stats.refused, stats.peak_in_use), (1, 1, 2));
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SemaphoreStats {

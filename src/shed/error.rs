@@ -6,6 +6,12 @@ use std::time::Duration;
 
 /// A setting of a [`Partitions`](super::Partitions), a [`Throttler`](super::Throttler), a
 /// [`RetryBudget`](super::RetryBudget) or a [`WaitingRoom`] that is out of bounds.
+///
+/// ```
+/// # use tollgate::shed::{Partitions, ShedError};
+/// let error = Partitions::guaranteed(10, &[0.7, 0.7]).unwrap_err();
+/// assert!(matches!(error, ShedError::Parts { .. }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ShedError {

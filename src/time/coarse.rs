@@ -89,6 +89,13 @@ impl Rounded {
 }
 
 /// Why there is no such coarse clock.
+///
+/// ```
+/// # use tollgate::{Clock, ClockError};
+/// # use std::time::Duration;
+/// let error = Clock::real().coarse(Duration::ZERO).unwrap_err();
+/// assert!(matches!(error, ClockError::Resolution { given: Duration::ZERO }));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ClockError {

@@ -117,6 +117,19 @@ struct RoomState {
 }
 
 /// The counts of a [`WaitingRoom`] so far.
+///
+/// ```
+/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate::{ManualClock, Quota};
+/// let clock = ManualClock::new();
+/// let room = WaitingRoom::new(1, Quota::per_second(1)).unwrap().on(&clock);
+/// let wait = room.book("a").unwrap();
+/// assert!(room.book("b").is_err());
+/// clock.advance(wait);
+/// assert!(room.redeem("a"));
+/// let stats = room.stats();
+/// assert_eq!((stats.booked, stats.full, stats.redeemed), (1, 1, 1));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WaitingRoomStats {
