@@ -190,6 +190,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_part_of_a_grain_shortens_the_wait_for_the_next() {
+        // A grain in 2^17 ticks.
+        let mut drain = Drain::new(1, 1 << 54, 1 << 37);
+        assert_eq!(drain.ticks_until(1), Some(1 << 17));
+        assert_eq!(drain.pass(1 << 16), 0);
+        assert_eq!(drain.ticks_until(1), Some(1 << 16));
+    }
+
     /// Rows of (count, nanoseconds, nanoseconds per 2^40 ticks, the interval in 2^-32 ticks).
     #[test]
     fn an_interval_is_rounded_up() {
