@@ -20,6 +20,7 @@
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
 //! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
+//! | see what a change of limits would have done to recorded requests | [`record::AdmissionLog`] and the example `lab` | |
 //! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
 //! | run a fallback when refused | [`Policy::run`] | |
 //! | share a limit by classes, by importance | [`shed::Partitions`] | |
@@ -118,6 +119,7 @@ pub mod policy;
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
+pub mod record;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;

@@ -13,7 +13,8 @@ use std::thread::panicking;
 
 /// Both `A` and `B`, asked in this order. Made by [`LimiterExt::and`](crate::LimiterExt::and).
 ///
-/// When `B` refuses, or panics, the ticket of `A` is given back. When a leg panics as it ends, the other is ended all the same,
+/// A semaphore without room refuses before the legs before it are taken from, where one look shows that they would admit. When
+/// `B` refuses otherwise, or panics, the ticket of `A` is given back. When a leg panics as it ends, the other is ended all the same,
 /// and the first panic goes on. None goes on while the thread is panicking already: so a permit that is dropped by a panic
 /// aborts nothing.
 ///
@@ -54,6 +55,13 @@ impl<A: Limiter, B: Limiter> And<A, B> {
         }
     }
 
+    /// True when the second is the first to refuse, so that the refusal is its own.
+    #[cold]
+    #[inline(never)]
+    fn first_admits(&self, demand: Demand<'_>) -> bool {
+        self.a.admits(demand)
+    }
+
     /// The end of the first for the paths of panics. Not inlined: each copy of a chain's end has three of the shorter chain's,
     /// and they would multiply.
     #[cold]
@@ -90,17 +98,17 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         match self.reserve_link(demand) {
             Ok(ticket) => Ok(ticket),
-            Err(mut refusal) => {
-                // By a copy, so that the usual admission need not have its ask in memory.
-                let ask = *demand.ask();
-                refusal.among(self, demand.of(&ask));
-                Err(refusal)
-            }
+            Err(refusal) => Err(refusal.among(self, demand)),
         }
     }
 
     #[inline(always)]
     fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
+        if let Some(refusal) = self.b.refuses(demand)
+            && self.first_admits(demand)
+        {
+            return Err(refusal);
+        }
         let a = self.a.reserve_link(demand)?;
         let end = EndOfSteps::begin(self.b.callbacks().roll_back);
         let both = self.reserve_second(a, demand);
@@ -154,6 +162,17 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
     #[inline]
     fn callbacks(&self) -> Callbacks {
         self.a.callbacks().and(self.b.callbacks())
+    }
+
+    #[inline(always)]
+    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+        // Of the first alone: the second is the first to refuse only where that admits.
+        self.a.refuses(demand)
+    }
+
+    #[inline]
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        self.a.admits(demand) && self.b.admits(demand)
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

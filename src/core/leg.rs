@@ -80,6 +80,13 @@ impl<L: Limiter> Limiter for PerCall<L> {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         self.limiter.try_reserve(demand.per_call())
     }
+    #[inline(always)]
+    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+        self.limiter.refuses(demand.per_call())
+    }
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        self.limiter.admits(demand.per_call())
+    }
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual.per_call())
     }
@@ -125,6 +132,13 @@ impl<L: Limiter> Limiter for Per<L> {
             Some(demand) => self.limiter.try_reserve(demand),
             None => Err(Refusal::new(Reason::Unpriced, self.cost.name(), 0, Wait::Never)),
         }
+    }
+    #[inline(always)]
+    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+        self.limiter.refuses(demand.per(self.cost)?)
+    }
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        demand.per(self.cost).is_some_and(|demand| self.limiter.admits(demand))
     }
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual.per(self.cost))
@@ -172,6 +186,14 @@ impl<L: Limiter> Limiter for Named<L> {
             .try_reserve(demand)
             .map_err(|refusal| refusal.named(&self.name).through(self))
     }
+    #[inline(always)]
+    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+        let refusal = self.limiter.refuses(demand)?;
+        Some(refusal.named(&self.name).through(self))
+    }
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        self.limiter.admits(demand)
+    }
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual)
     }
@@ -214,6 +236,13 @@ impl<L: Limiter> Limiter for AtOnce<L> {
     #[inline(always)]
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
         self.limiter.try_reserve(demand)
+    }
+    #[inline(always)]
+    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+        self.limiter.refuses(demand)
+    }
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        self.limiter.admits(demand)
     }
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
         self.limiter.settle(ticket, actual)

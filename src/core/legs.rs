@@ -79,15 +79,12 @@ impl Legs {
 
     #[inline(always)]
     fn reserve_words(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
-        let mut reserved = match &self.long {
+        let reserved = match &self.long {
             None if self.nested => self.reserve_nested(demand, ticket.words_mut()),
             None => self.reserve_all(demand, ticket.words_mut()),
             Some(long) => long.fill(ticket.words_mut(), |words| self.reserve_nested(demand, words)),
         };
-        if let Err(refusal) = &mut reserved {
-            refusal.among(self, demand);
-        }
-        reserved
+        reserved.map_err(|refusal| refusal.among(self, demand))
     }
 
     #[inline(never)]

@@ -290,6 +290,22 @@ pub trait Limiter: Send + Sync {
         self.try_reserve(demand)
     }
 
+    /// The refusal of `demand`, where one look shows it. It takes nothing, and `None` promises nothing. A chain looks at a leg
+    /// before it takes from those before it: so a full semaphore costs no roll-back.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+        let _ = demand;
+        None
+    }
+
+    /// True where one look shows that `demand` would be admitted. False promises nothing.
+    #[doc(hidden)]
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        let _ = demand;
+        false
+    }
+
     /// [`finish`](Limiter::finish) with the ticket where it is.
     #[doc(hidden)]
     #[inline(always)]
@@ -397,6 +413,13 @@ macro_rules! forward {
             #[inline(always)]
             fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
                 (**self).reserve_in(demand, place)
+            }
+            #[inline(always)]
+            fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+                (**self).refuses(demand)
+            }
+            fn admits(&self, demand: Demand<'_>) -> bool {
+                (**self).admits(demand)
             }
             #[inline(always)]
             fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: &ClockReading) {

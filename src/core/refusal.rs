@@ -271,7 +271,77 @@ struct Whole<'a> {
     cost: Option<Cost>,
 }
 
-impl Whole<'_> {
+/// What all legs say of a refusal by one of them.
+enum Answer<'a> {
+    /// One never admits.
+    Never(Refusal<'a>),
+    /// One is ready later.
+    Later(How<'a>),
+    Same,
+}
+
+impl<'a> Answer<'a> {
+    /// Of `demand` now, for an ask that a refusal cannot carry. `due` is the instant of the leg that refused.
+    #[cold]
+    #[inline(never)]
+    fn now(legs: &'a dyn Legs, demand: Demand<'_>, due: Option<Due<'a>>) -> Self {
+        let Some(clock) = legs.decides_by() else {
+            return Self::Same;
+        };
+        let now = clock.now();
+        let reading = ClockReading::at(clock, now);
+        let ready = legs.ready(Demand::new(demand.ask(), &reading).with_units(demand.units(), 0));
+        Self::of(&ready, due, clock, now, demand.units())
+    }
+
+    fn of(ready: &ReadyAt<'a>, due: Option<Due<'a>>, clock: &'a Clock, now: Instant, units: u64) -> Self {
+        if let Some(never) = ready.never_admits(units) {
+            return Self::Never(never);
+        }
+        // When it was asked, if that is known by this clock.
+        let asked_at = due
+            .filter(|due| due.clock.is_same(clock))
+            .map_or(now, |due| due.asked_at);
+        let at = ready.not_before().filter(|&at| at > now);
+        match at.filter(|&at| Some(clock.between(asked_at, at)) > due.map(|due| due.after())) {
+            Some(at) => Self::Later(How::Of {
+                clock,
+                asked_at,
+                at,
+                leg: ready.leg(),
+            }),
+            None => Self::Same,
+        }
+    }
+}
+
+impl<'a> Whole<'a> {
+    /// That of a refusal by a leg for `units`, with its head. `None` where the ask is too long to be carried.
+    #[cold]
+    #[inline(never)]
+    fn of(legs: &'a dyn Legs, demand: Demand<'_>, head: Head, units: u64, whole: Option<Self>) -> Option<(Head, Self)> {
+        let ask = demand.ask();
+        let (calls, cost) = (ask.count(), ask.first_cost());
+        let named = |units| matches!(cost, Some((_, cost)) if cost == units);
+        let (by_calls, all_by_calls) = (units == calls, demand.units() == calls);
+        let by_another = whole.is_some_and(|whole| !whole.is_of(ask, units, head));
+        if by_another || ask.has_costs() || !(by_calls || named(units)) || !(all_by_calls || named(demand.units())) {
+            return None;
+        }
+        let mut flags = 0;
+        let mut other = cost.map_or(0, |(_, units)| units);
+        if !by_calls {
+            flags |= Head::LEG_COUNTS_COST;
+            other = calls;
+        }
+        if !all_by_calls {
+            flags |= Head::WHOLE_COUNTS_COST;
+        }
+        let head = Head(head.0 & !(Head::LEG_COUNTS_COST | Head::WHOLE_COUNTS_COST) | flags);
+        let cost = cost.map(|(cost, _)| cost);
+        Some((head, Self { legs, other, cost }))
+    }
+
     /// True if this is of `ask`, and so are the `units` that the refusing leg was asked for.
     #[inline(always)]
     fn is_of(&self, ask: &Ask, units: u64, head: Head) -> bool {
@@ -412,10 +482,12 @@ impl<'a> Refusal<'a> {
     }
 
     /// The same refusal, by one of several legs.
+    ///
+    /// No call takes the refusal by its address: its words stay in registers until they are written once.
     #[inline(always)]
-    pub(crate) fn among(&mut self, legs: &'a dyn Legs, demand: Demand<'_>) {
+    pub(crate) fn among(self, legs: &'a dyn Legs, demand: Demand<'_>) -> Self {
         if matches!(self.how, How::Never) {
-            return;
+            return self;
         }
         let ask = demand.ask();
         let calls = ask.count();
@@ -423,99 +495,44 @@ impl<'a> Refusal<'a> {
         if by_calls && self.units == calls && demand.units() == calls && !ask.has_costs() {
             // Anew, also where it is of other legs: an adapter may have asked these by an ask of its own.
             let (cost, other) = ask.first_cost().unzip();
-            self.whole = Some(Whole {
-                legs,
-                other: other.unwrap_or(0),
-                cost,
-            });
-        } else {
-            self.among_slow(legs, demand);
+            let other = other.unwrap_or(0);
+            let whole = Some(Whole { legs, other, cost });
+            return Self { whole, ..self };
         }
+        // Of a copy, so that the caller need not have its ask in memory.
+        let ask = *ask;
+        let demand = demand.of(&ask);
+        if let Some((head, whole)) = Whole::of(legs, demand, self.head, self.units, self.whole) {
+            let whole = Some(whole);
+            return Self { head, whole, ..self };
+        }
+        self.answered(Answer::now(legs, demand, self.own_due()))
     }
 
-    #[inline(never)]
-    fn among_slow(&mut self, legs: &'a dyn Legs, demand: Demand<'_>) {
-        let ask = demand.ask();
-        let (calls, cost) = (ask.count(), ask.first_cost());
-        let named = |units| matches!(cost, Some((_, cost)) if cost == units);
-        let (by_calls, all_by_calls) = (self.units == calls, demand.units() == calls);
-        let by_another = self.whole.is_some_and(|whole| !whole.is_of(ask, self.units, self.head));
-        if by_another || ask.has_costs() || !(by_calls || named(self.units)) || !(all_by_calls || named(demand.units()))
-        {
-            *self = self.among_now(legs, demand);
-            return;
+    /// The same refusal, with the answer of all legs in it.
+    #[inline(always)]
+    fn answered(self, answer: Answer<'a>) -> Self {
+        match answer {
+            Answer::Never(never) => never,
+            Answer::Later(how) => Self {
+                how,
+                whole: None,
+                ..self
+            },
+            Answer::Same => Self { whole: None, ..self },
         }
-        let mut flags = 0;
-        let mut other = cost.map_or(0, |(_, units)| units);
-        if !by_calls {
-            flags |= Head::LEG_COUNTS_COST;
-            other = calls;
-        }
-        if !all_by_calls {
-            flags |= Head::WHOLE_COUNTS_COST;
-        }
-        self.head.0 = self.head.0 & !(Head::LEG_COUNTS_COST | Head::WHOLE_COUNTS_COST) | flags;
-        self.whole = Some(Whole {
-            legs,
-            other,
-            cost: cost.map(|(cost, _)| cost),
-        });
-    }
-
-    /// The same for an ask that a refusal cannot carry: all legs are looked at now.
-    #[cold]
-    #[inline(never)]
-    fn among_now(mut self, legs: &'a dyn Legs, demand: Demand<'_>) -> Self {
-        self.whole = None;
-        let Some(clock) = legs.decides_by() else { return self };
-        let now = clock.now();
-        let reading = ClockReading::at(clock, now);
-        let ready = legs.ready(Demand::new(demand.ask(), &reading).with_units(demand.units(), 0));
-        self.resolved(&ready, clock, now, demand.units())
-    }
-
-    /// The same refusal, with the answers of all legs at `now` in it.
-    fn resolved(mut self, ready: &ReadyAt<'a>, clock: &'a Clock, now: Instant, units: u64) -> Self {
-        if let Some(never) = ready.never_admits(units) {
-            return never;
-        }
-        if let Some((leg, at)) = self.later(ready, clock, now) {
-            let asked_at = self.asked_at(clock).unwrap_or(now);
-            self.how = How::Of {
-                clock,
-                asked_at,
-                at,
-                leg,
-            };
-        }
-        self
     }
 
     /// The same refusal for good: all legs are looked at once more, and never again.
-    fn looked(mut self) -> Self {
-        let look = self.look();
-        self.whole = None;
-        match look {
-            Some((ready, clock, now)) => self.resolved(&ready, clock, now, self.units),
-            None => self,
-        }
-    }
-
-    /// The leg of `ready` that is ready later than the one that refused, and when.
-    fn later(&self, ready: &ReadyAt<'a>, clock: &Clock, now: Instant) -> Option<(&'a str, Instant)> {
-        let at = ready.not_before().filter(|&at| at > now)?;
-        let since = self.asked_at(clock).unwrap_or(now);
-        (Some(clock.between(since, at)) > self.own_due().map(|due| due.after())).then(|| (ready.leg(), at))
+    fn looked(self) -> Self {
+        let answer = self.look().map_or(Answer::Same, |(ready, clock, now)| {
+            Answer::of(&ready, self.own_due(), clock, now, self.units)
+        });
+        self.answered(answer)
     }
 
     fn own_due(&self) -> Option<Due<'a>> {
         self.how.due(self.head.0 >> Head::SHIFT).filter(|due| !due.is_never())
-    }
-
-    /// When it was asked, if that is known by `clock`.
-    fn asked_at(&self, clock: &Clock) -> Option<Instant> {
-        let due = self.own_due().filter(|due| due.clock.is_same(clock))?;
-        Some(due.asked_at)
     }
 
     /// The answer of all legs to the same demand now, with the clock and the instant.
@@ -661,24 +678,12 @@ impl<'a> Refusal<'a> {
     }
 
     fn retry(&self) -> (&'a str, Option<Duration>) {
-        let leg = match self.how {
+        let looked = self.looked();
+        let leg = match looked.how {
             How::Of { leg, .. } => leg,
-            _ => self.leg,
+            _ => looked.leg,
         };
-        let own = (leg, self.own_due().map(|due| due.after()));
-        let Some((ready, clock, now)) = self.look() else {
-            return own;
-        };
-        if ready.is_never() {
-            return (ready.leg(), None);
-        }
-        match self.later(&ready, clock, now) {
-            Some((leg, at)) => {
-                let since = self.asked_at(clock).unwrap_or(now);
-                (leg, Some(clock.between(since, at)))
-            }
-            None => own,
-        }
+        (leg, looked.own_due().map(|due| due.after()))
     }
 
     /// The same refusal for another reason: a wait that failed keeps the leg that it waited for, and the reason of that as its

@@ -34,7 +34,7 @@ pub trait Prepaid: Limiter {
 
 impl Prepaid for TokenBucket {
     fn give_back(&self, ticket: Self::Ticket, unspent: u64, now: &ClockReading) {
-        self.cancel(ticket.last(unspent), now);
+        self.give_back(&ticket, unspent, now);
     }
 
     fn charge(&self, units: u64, now: &ClockReading) -> BucketTicket {

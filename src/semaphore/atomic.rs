@@ -260,6 +260,15 @@ impl Semaphore {
         false
     }
 
+    /// False when fewer than `n` permits are free. Some of them may be kept for a waiter.
+    #[inline(always)]
+    pub(super) fn may_have(&self, n: u64) -> bool {
+        match u64::try_from(self.word.load(Ordering::Relaxed)) {
+            Ok(free) => free >= n,
+            Err(_) => u64::try_from(self.signed_available()).is_ok_and(|free| free >= n),
+        }
+    }
+
     /// Gives `n` permits back.
     #[inline]
     pub(super) fn release(&self, n: i64) {

@@ -56,7 +56,7 @@ impl Semaphore {
     fn try_reserve_slow(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
         let (units, leg) = (demand.units(), self.leg());
         if self.is_oversized(units) && !self.is_closed() {
-            return Err(Refusal::new(Reason::Oversized, leg, units, Wait::Never));
+            return Err(self.refusal(units));
         }
         let id = QueueId::of(self);
         if let Some(position) = demand.queue_key(id) {
@@ -71,13 +71,21 @@ impl Semaphore {
                 State::Closed | State::Evicted | State::Free => demand.redeem(id),
             }
         }
-        if self.is_closed() {
-            return Err(Refusal::new(Reason::Closed, leg, units, Wait::Never));
-        }
-        if units == 0 || self.try_take_slow(units as i64) {
+        if !self.is_closed() && (units == 0 || self.try_take_slow(units as i64)) {
             return Ok(SemaphoreTicket(units));
         }
-        Err(Refusal::new(Reason::Saturated, leg, units, Wait::Turn(self)))
+        Err(self.refusal(units))
+    }
+
+    /// The refusal of `units` that are not free.
+    #[cold]
+    fn refusal(&self, units: u64) -> Refusal<'_> {
+        let (reason, wait) = match (self.is_closed(), self.is_oversized(units)) {
+            (true, _) => (Reason::Closed, Wait::Never),
+            (false, true) => (Reason::Oversized, Wait::Never),
+            (false, false) => (Reason::Saturated, Wait::Turn(self as &dyn WaitQueue)),
+        };
+        Refusal::new(reason, self.leg(), units, wait)
     }
 }
 
@@ -94,6 +102,18 @@ impl Limiter for Semaphore {
             return Ok(SemaphoreTicket(units));
         }
         self.try_reserve_slow(demand)
+    }
+
+    #[inline(always)]
+    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
+        let units = demand.units();
+        // A policy that has a place in the queue finds out by the attempt how its wait has ended.
+        let full = units > 0 && !self.may_have(units) && demand.queue_key(QueueId::of(self)).is_none();
+        full.then(|| self.refusal(units))
+    }
+
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        demand.queue_key(QueueId::of(self)).is_none() && self.has_free(demand.units())
     }
 
     #[inline]

@@ -20,6 +20,7 @@ mod policy;
 #[cfg(feature = "pool")]
 mod pool;
 mod rate;
+mod record;
 #[cfg(feature = "remote")]
 mod remote;
 mod semaphore;

@@ -424,12 +424,9 @@ impl ReloadableLegs {
             if set.peaks {
                 self.follow_peaks(set, demand.now(&self.clock));
             }
-            let mut result = set.reserve(demand, ticket);
+            let result = set.reserve(demand, ticket);
             if self.is_in_force(word) {
-                if let Err(refusal) = &mut result {
-                    refusal.among(self, demand);
-                }
-                return result;
+                return result.map_err(|refusal| refusal.among(self, demand));
             }
             if result.is_ok() {
                 let taken = std::mem::replace(ticket, BoxTicket::EMPTY);

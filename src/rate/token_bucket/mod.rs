@@ -149,12 +149,6 @@ impl BucketTicket {
         refunded: 1,
     };
 
-    /// The last `tokens` of this ticket, as a reservation of their own.
-    pub(crate) fn last(self, tokens: u64) -> Self {
-        let tokens = tokens.min(self.tokens);
-        Self { tokens, ..self }
-    }
-
     /// All tokens taken until then, whatever was refunded: reservations are ordered by it. `None` if the order is
     /// unknown. Counts modulo `2^63`.
     fn gross_position(&self) -> Option<u64> {
@@ -640,11 +634,18 @@ impl Limiter for TokenBucket {
         Ok(self.ticket(n, word, refunded))
     }
 
+    fn admits(&self, demand: Demand<'_>) -> bool {
+        let (n, now) = (demand.units(), demand.now(&self.clock));
+        let (word, params) = self.read_flow();
+        let admits = params.living_ticks(now).is_some_and(|ticks| {
+            let gained = params.flowed(ticks);
+            word.position().max(params.floor + gained) + params.units(n) <= ORIGIN + gained
+        });
+        admits && !self.turns.is_waited() && self.still(word)
+    }
+
     fn cancel(&self, ticket: BucketTicket, now: &ClockReading) {
-        if ticket.tokens > 0 {
-            self.refund(&ticket, ticket.tokens, now);
-            self.notify.notify_all();
-        }
+        self.give_back(&ticket, ticket.tokens, now);
     }
 
     fn settle(&self, ticket: &mut BucketTicket, settlement: Settlement<'_>) -> u32 {
@@ -653,9 +654,8 @@ impl Limiter for TokenBucket {
             Some(0) => {}
             Some(more) => *ticket = self.take_more(ticket, more, settlement.reading()),
             None => {
-                self.refund(ticket, ticket.tokens - actual, settlement.reading());
+                self.give_back(ticket, ticket.tokens - actual, settlement.reading());
                 ticket.tokens = actual;
-                self.notify.notify_all();
             }
         }
         1

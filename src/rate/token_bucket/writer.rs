@@ -417,14 +417,22 @@ impl TokenBucket {
         units
     }
 
+    /// Gives back the last `tokens` of a reservation, as far as they have not overflowed.
+    pub(crate) fn give_back(&self, ticket: &BucketTicket, tokens: u64, reading: &ClockReading) {
+        if tokens > 0 {
+            self.refund(ticket, tokens.min(ticket.tokens), reading);
+            self.notify.notify_all();
+        }
+    }
+
     /// Refunds up to `tokens` of a reservation: all of them when it is cancelled, the overcharge when it is settled.
     #[cold]
-    pub(super) fn refund(&self, ticket: &BucketTicket, tokens: u64, reading: &ClockReading) {
+    fn refund(&self, ticket: &BucketTicket, tokens: u64, reading: &ClockReading) {
         loop {
             let mut writer = self.writer.lock();
             let (word, params) = self.read();
             let wanted = params.units(tokens);
-            if self.undo_latest(&mut writer, ticket, wanted, word) {
+            if self.undo_latest(&mut writer, ticket, tokens, wanted, word) {
                 return;
             }
             let seen = self.observe(word, reading);
@@ -453,13 +461,27 @@ impl TokenBucket {
         Seen { word, now }
     }
 
-    /// Refunds all `units` of the reservation that was taken last, if nothing was refunded since: then nothing has
+    /// Refunds all `tokens` of the reservation that was taken last, if nothing was refunded since: then nothing has
     /// overflowed, whatever the clock says. Returns false, with nothing done, if others came since.
+    ///
+    /// A reservation that is undone as a whole leaves no trace, so it is neither counted nor remembered. The lock keeps refunds
+    /// out: with one in between, the word could be the same again after other takes.
     #[inline]
-    fn undo_latest(&self, writer: &mut Writer, ticket: &BucketTicket, units: u64, word: Word) -> bool {
+    fn undo_latest(&self, writer: &mut Writer, ticket: &BucketTicket, tokens: u64, units: u64, word: Word) -> bool {
         // Relaxed: written under the lock that we hold. So it is even, and the order of takes is known.
         let as_it_was = word.0 == ticket.word && self.refunded.load(Ordering::Relaxed) == ticket.refunded;
-        if !as_it_was || !writer.promises.is_empty() || !writer.refunds.has_room() {
+        if !as_it_was || !writer.promises.is_empty() {
+            return false;
+        }
+        if tokens == ticket.tokens {
+            // Relaxed, both: no refund is under way, and an exchange goes on with the release of the take before it.
+            let before = word.at(word.position().saturating_sub(units));
+            let undone = self
+                .word
+                .compare_exchange(word.0, before.0, Ordering::Relaxed, Ordering::Relaxed);
+            return undone.is_ok();
+        }
+        if !writer.refunds.has_room() {
             return false;
         }
         writer.refunds.make_room();

@@ -38,6 +38,73 @@ impl Limiter for Panics {
     fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
+/// A leg that would admit, as one look shows, and panics when it is asked.
+struct NotAsked;
+
+impl Limiter for NotAsked {
+    type Ticket = ();
+    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
+        panic!("it was asked")
+    }
+    fn admits(&self, _: Demand<'_>) -> bool {
+        true
+    }
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
+    fn forget(&self, (): ()) {}
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::NOW
+    }
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+}
+
+#[test]
+fn a_full_semaphore_refuses_before_the_legs_before_it_are_taken_from() {
+    let full = |semaphore: Semaphore| NotAsked.and(semaphore.per(TOKENS).named("full"));
+    let refused = |semaphore: Semaphore, units: u64| {
+        let gate = full(semaphore);
+        let refused = gate.try_admit(Ask::one().cost(TOKENS, units)).unwrap_err();
+        assert_eq!(refused.leg(), "full");
+        (refused.reason(), refused.units())
+    };
+    assert_eq!(refused(Semaphore::new(3), 4), (Reason::Oversized, 4));
+    let lent = Semaphore::new(3);
+    lent.try_acquire_many(2).unwrap().forget();
+    assert_eq!(refused(lent, 2), (Reason::Saturated, 2));
+    let closed = Semaphore::new(0);
+    closed.close();
+    assert_eq!(refused(closed, 1), (Reason::Closed, 1));
+    let waited = Arc::new(Semaphore::new(1));
+    let _held = waited.try_acquire().unwrap();
+    let mut waiting = std::pin::pin!(waited.acquire());
+    assert!(
+        waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+    );
+    let gate = NotAsked.and(Arc::clone(&waited));
+    assert_eq!(gate.try_admit(1).unwrap_err().reason(), Reason::Saturated);
+}
+
+#[test]
+fn the_first_of_two_legs_that_refuse_is_named_whichever_is_looked_at_first() {
+    let clock = ManualClock::new();
+    let rate = bucket(&clock, 1, 2);
+    let gate = (&rate).named("rate").and(Semaphore::new(0).named("full"));
+    assert_eq!(gate.try_admit(1).unwrap_err().leg(), "full");
+    rate.try_acquire(2).unwrap();
+    let refused = gate.try_admit(1).unwrap_err();
+    assert_eq!((refused.leg(), refused.reason()), ("rate", Reason::RateExceeded));
+    // One that cannot be looked at so cheaply is asked, and rolled back.
+    let window = SlidingWindow::new(2, Duration::from_secs(1)).unwrap().on(&clock);
+    let gate = (&window).named("window").and(Semaphore::new(0).named("full"));
+    assert_eq!(gate.try_admit(1).unwrap_err().leg(), "full");
+    assert_eq!(window.available(), 2);
+    window.try_acquire(2).unwrap();
+    assert_eq!(gate.try_admit(1).unwrap_err().leg(), "window");
+}
+
 #[test]
 fn a_leg_that_refuses_rolls_back_all_legs_before_it() {
     let clock = ManualClock::new();

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{AtOnce, Bypass, Named, Per, PerCall, WaitForRaise};
+use tollgate::record::{AdmissionLog, Recorded};
 use tollgate::sync::Notify;
 use tollgate::{
     And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter,
@@ -75,6 +76,15 @@ fn channel_semaphore_conforms() {
         .takes_turns()
         .check();
     Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap())
+        .takes_turns()
+        .check();
+}
+
+#[test]
+fn a_recorded_limiter_conforms() {
+    let log = AdmissionLog::new(64, &[]);
+    Suite::of_permits(3, |clock| log.record(in_flight(clock)).on(clock))
+        .loosen(|recorded: &Recorded<Semaphore>| recorded.limiter().set_limit(4))
         .takes_turns()
         .check();
 }

@@ -17,7 +17,14 @@
 //! | any other name, as `tokens` | a cost of that name: whole units that are charged on admission |
 //! | that name and `.used` | what the cost comes to in the end; without it, what was charged |
 //!
-//! Only the costs that the policy counts are read. Exit code 1: no limits meet the aim. Exit code 2: a file or an
+//! An admission log of the library (`tollgate::record`) is such a file. What another version of a policy would do to its requests
+//! is a plan, which a check before a change of limits can run:
+//!
+//! ```text
+//! cargo run ... -- plan old.toml new.toml --log FILE --most-denied 1%
+//! ```
+//!
+//! Only the costs that the policy counts are read. Exit code 1: no limits meet the aim, or the plan denies or allows more than it may. Exit code 2: a file or an
 //! argument is wrong, which is said with its line.
 
 #![allow(unreachable_pub)]
@@ -29,13 +36,14 @@ mod error;
 mod knob;
 #[path = "../../../../examples/report/mod.rs"]
 mod page;
+mod plan;
 mod proposal;
 mod replay;
 mod search;
 mod summary;
 mod trace;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use error::LabError;
 use replay::Bench;
 use std::fs;
@@ -48,7 +56,22 @@ use trace::Trace;
 
 /// Tries a policy file on real traffic, in virtual time.
 #[derive(Parser)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Option<RunArgs>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Lists the requests of a log that another version of a policy would decide otherwise.
+    Plan(plan::PlanArgs),
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
     /// The policy, TOML or JSON.
     policy: PathBuf,
     /// `azure-code`, `azure-conv`, `nasa`, or a CSV file: see the top of crates/examples/examples/lab/main.rs.
@@ -72,7 +95,15 @@ struct Args {
 }
 
 fn main() -> ExitCode {
-    match run(&Args::parse()) {
+    let done = match Args::parse() {
+        Args {
+            command: Some(Command::Plan(args)),
+            ..
+        } => plan::run(&args),
+        Args { run: Some(args), .. } => run(&args),
+        Args { run: None, .. } => unreachable!("a policy is required without a command"),
+    };
+    match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(error) => {
@@ -99,21 +130,23 @@ fn name(path: &Path, other: Option<&Path>) -> String {
     }
 }
 
-fn run(args: &Args) -> Result<bool, LabError> {
+/// The costs that these policies count.
+fn counted<'a>(specs: impl IntoIterator<Item = &'a PolicySpec>) -> Vec<String> {
+    let mut wanted: Vec<String> = Vec::new();
+    for leg in specs.into_iter().flat_map(|spec| &spec.legs) {
+        wanted.extend(leg.per.clone().filter(|cost| !wanted.contains(cost)));
+    }
+    wanted
+}
+
+fn run(args: &RunArgs) -> Result<bool, LabError> {
     let spec = read(&args.policy)?;
     let against = args.against.as_deref().map(read).transpose()?;
     let aim = match args.propose.as_slice() {
         [] => None,
         texts => Some(search::Aim::parse(texts)?),
     };
-    let mut wanted: Vec<String> = Vec::new();
-    for cost in [Some(&spec), against.as_ref()]
-        .into_iter()
-        .flatten()
-        .flat_map(|spec| &spec.legs)
-    {
-        wanted.extend(cost.per.clone().filter(|cost| !wanted.contains(cost)));
-    }
+    let wanted = counted([Some(&spec), against.as_ref()].into_iter().flatten());
     let mut trace = Trace::read(&args.trace, &wanted, args.hold)?;
     trace.requests.truncate(args.first.unwrap_or(usize::MAX).max(1));
     fs::create_dir_all(&args.out).map_err(|error| LabError::new(format!("{}: {error}", args.out.display())))?;

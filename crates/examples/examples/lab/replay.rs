@@ -60,7 +60,7 @@ impl Costs {
 
     fn ask(&self, request: &Request) -> Ask {
         let named = self.0.iter();
-        named.fold(Ask::one(), |ask, &(cost, column)| {
+        named.fold(Ask::many(request.calls), |ask, &(cost, column)| {
             ask.cost(cost, request.units[column][0])
         })
     }

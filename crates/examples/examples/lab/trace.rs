@@ -32,7 +32,10 @@ pub struct Request {
     pub at: u64,
     /// How long it works once it is admitted.
     pub hold: u64,
+    /// False when it was refused as it was recorded, so that the length of its work is not known.
+    pub known: bool,
     pub failed: bool,
+    pub calls: u64,
     /// For each cost of the trace, what is charged on admission and what it comes to in the end.
     pub units: Vec<[u64; 2]>,
 }
@@ -67,7 +70,9 @@ fn llm(name: &str, path: &Path) -> Result<Trace, LabError> {
         Request {
             at: request.at - start,
             hold: 150_000_000 + 50_000 * context + 30_000_000 * generated,
+            known: true,
             failed: false,
+            calls: 1,
             units: vec![[context + 64, context + generated]],
         }
     };
@@ -88,7 +93,9 @@ fn nasa(name: &str, path: &Path) -> Result<Trace, LabError> {
         requests.push(Request {
             at: row.whole(at)? * 1_000_000_000,
             hold: 50_000_000 + size * 1_000_000_000 / 56_000,
+            known: true,
             failed: row.whole(status)? >= 500,
+            calls: 1,
             units: vec![[size; 2]],
         });
     }
@@ -100,11 +107,12 @@ fn nasa(name: &str, path: &Path) -> Result<Trace, LabError> {
 }
 
 /// A file of the user's own. The header names its columns, in any order: `at`, and perhaps `hold`, `failed`, costs, and
-/// `COST.used`.
+/// `COST.used`. An admission log has `waited` besides, and stands in the order in which requests ended.
 fn own(path: &Path, wanted: &[String], hold: Duration) -> Result<Trace, LabError> {
     let mut table = Table::open(path)?;
     let at = table.column("at")?;
-    let [held, failed] = ["hold", "failed"].map(|name| table.find(name));
+    let [held, failed, calls, weight] = ["hold", "failed", "calls", "weight"].map(|name| table.find(name));
+    let is_log = table.find("waited").is_some();
     let cost = |name: &String| {
         Ok(Cost {
             charged: table.column(name)?,
@@ -112,36 +120,66 @@ fn own(path: &Path, wanted: &[String], hold: Duration) -> Result<Trace, LabError
         })
     };
     let costs = wanted.iter().map(cost).collect::<Result<Vec<_>, LabError>>()?;
-    let mut requests: Vec<Request> = Vec::new();
+    let mut requests: Vec<(Request, u64)> = Vec::new();
     while let Some(row) = table.next()? {
+        let filled = |column: Option<usize>| column.filter(|&column| !row.record[column].is_empty());
         let request = Request {
             at: row.seconds(at)?,
-            hold: match held {
+            hold: match filled(held) {
                 Some(held) => row.seconds(held)?,
                 None => u64::try_from(hold.as_nanos()).unwrap_or(u64::MAX),
             },
+            known: held.is_none() || filled(held).is_some(),
             failed: failed.map_or(Ok(false), |failed| row.yes(failed))?,
+            calls: calls.map_or(Ok(1), |calls| row.whole(calls))?,
             units: costs
                 .iter()
                 .map(|cost| {
                     let charged = row.whole(cost.charged)?;
-                    Ok([charged, cost.used.map_or(Ok(charged), |used| row.whole(used))?])
+                    Ok([charged, filled(cost.used).map_or(Ok(charged), |used| row.whole(used))?])
                 })
                 .collect::<Result<_, LabError>>()?,
         };
-        if requests.last().is_some_and(|last| last.at > request.at) {
+        if !is_log && requests.last().is_some_and(|(last, _)| last.at > request.at) {
             return Err(row.wrong(at, "is earlier than the line before"));
         }
-        requests.push(request);
+        let weight = weight.map_or(Ok(1), |weight| row.whole(weight))?;
+        requests.push((request, weight));
     }
+    requests.sort_by_key(|(request, _)| request.at);
+    let mut requests = spread(requests);
     let start = requests.first().map(|first| first.at);
     let start = start.ok_or_else(|| LabError::new(format!("{}: it holds no requests", path.display())))?;
     requests.iter_mut().for_each(|request| request.at -= start);
+    guess(&mut requests);
     Ok(Trace {
         name: path.display().to_string(),
         costs: wanted.to_vec(),
         requests,
     })
+}
+
+/// Each request as often as it stands for others, evenly until the next.
+fn spread(requests: Vec<(Request, u64)>) -> Vec<Request> {
+    let next: Vec<u64> = requests.iter().skip(1).map(|(next, _)| next.at).collect();
+    let all = requests.into_iter().enumerate().flat_map(|(index, (request, weight))| {
+        let gap = next.get(index).map_or(0, |next| next - request.at);
+        (0..weight).map(move |turn| Request {
+            at: request.at + (u128::from(gap) * u128::from(turn) / u128::from(weight)) as u64,
+            ..request.clone()
+        })
+    });
+    all.collect()
+}
+
+/// Gives each request whose work is not known the median of the others.
+fn guess(requests: &mut [Request]) {
+    let mut known: Vec<u64> = requests.iter().filter(|one| one.known).map(|one| one.hold).collect();
+    known.sort_unstable();
+    if let Some(&median) = known.get(known.len() / 2) {
+        let unknown = requests.iter_mut().filter(|one| !one.known);
+        unknown.for_each(|one| one.hold = median);
+    }
 }
 
 /// The columns of a cost.

@@ -383,3 +383,98 @@ fn an_aim_that_no_limits_meet_exits_with_1() {
     );
     assert!(!Path::new(&run.folder.path().join("proposed.toml")).exists());
 }
+
+#[test]
+fn a_plan_lists_the_requests_that_flip() {
+    let run = lab(&["plan", GATEWAY, TIGHT, "--log", "azure-code"]).ok();
+    let said = String::from_utf8(run.output.stdout.clone()).unwrap();
+    let (said, _) = said.split_once("written to ").unwrap();
+    assert_eq!(said, include_str!("plan_azure_code.txt"));
+    let flips = run.file("flips.csv");
+    assert_eq!(flips.lines().count(), 1 + 1_168 + 94);
+    assert_eq!(flips.lines().next(), Some("request,at,tokens,before,after,work"));
+}
+
+#[test]
+fn a_plan_that_denies_more_than_it_may_fails() {
+    let plan = |bound: &[&str]| {
+        let run = lab(&[&["plan", GATEWAY, TIGHT, "--log", "azure-code", "--list", "0"], bound].concat());
+        (run.output.status.code(), run.error())
+    };
+    assert_eq!(
+        plan(&["--most-denied", "1168", "--most-allowed", "2%"]),
+        (Some(0), String::new())
+    );
+    let (code, said) = plan(&["--most-denied", "13%"]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        said,
+        "lab: the plan would deny 1168 of 8819 requests, which is more than it may\n"
+    );
+    let (code, said) = plan(&["--most-allowed", "93"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("would allow 94 of 8819"), "{said}");
+    let (code, said) = plan(&["--most-allowed", "101%"]);
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("a number of requests, or a share of 0% to 100%, is allowed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_log_that_a_policy_wrote_can_be_planned_on() {
+    use std::time::Duration;
+    use tollgate::policy::file::Format;
+    use tollgate::policy::spec::PolicySpec;
+    use tollgate::record::AdmissionLog;
+    use tollgate::{Ask, Cost, LimiterExt, ManualClock, Outcome};
+
+    const OLD: &str = "max_queue = 0\n[[leg]]\nname = \"slots\"\nkind = \"semaphore\"\nlimit = 2\n\
+                       [[leg]]\nname = \"tokens\"\nkind = \"token-bucket\"\nquota = \"10/s burst 100\"\nper = \"tokens\"\n";
+    let clock = ManualClock::new();
+    let tokens = Cost::new("tokens");
+    let log = AdmissionLog::new(1_000, &[tokens]);
+    let gate = log.record(PolicySpec::parse(OLD, Format::Toml).unwrap().build(&clock).unwrap());
+    for _ in 0..20 {
+        let ask = Ask::one().cost(tokens, 5);
+        let held = [gate.try_admit(ask).unwrap(), gate.try_admit(ask).unwrap()];
+        assert!(gate.try_admit(ask).is_err(), "the third finds both slots taken");
+        clock.advance(Duration::from_millis(800));
+        for mut permit in held {
+            permit.settle(tokens, 4).unwrap();
+            permit.finish(Outcome::Success);
+        }
+        clock.advance(Duration::from_millis(200));
+    }
+    let mut text = Vec::new();
+    assert_eq!(log.write(&mut text).unwrap(), 60);
+    let text = String::from_utf8(text).unwrap();
+    let none = OLD.replace("limit = 2", "limit = 1");
+    let (_folder, paths) = files(&[("old.toml", OLD), ("new.toml", &none), ("log.csv", &text)]);
+    let counts = |new: &str| {
+        let run = lab(&["plan", &paths[0], new, "--log", &paths[2]]).ok();
+        let said = String::from_utf8(run.output.stdout.clone()).unwrap();
+        let count = |row: &str| {
+            let line = said.lines().find(|line| line.trim_start().starts_with(row));
+            line.map(|line| {
+                line.trim_start()[row.len()..]
+                    .split_whitespace()
+                    .next()
+                    .unwrap()
+                    .to_owned()
+            })
+        };
+        [
+            "all",
+            "denied before",
+            "allow -> deny",
+            "deny -> allow",
+            "work not known",
+        ]
+        .map(count)
+    };
+    let some = |numbers: [&str; 5]| numbers.map(|number| Some(number.to_owned()));
+    assert_eq!(counts(&paths[0]), some(["60", "20", "0", "0", "20"]));
+    assert_eq!(counts(&paths[1]), some(["60", "20", "20", "0", "20"]));
+}
