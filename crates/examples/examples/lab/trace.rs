@@ -122,7 +122,8 @@ fn own(path: &Path, wanted: &[String], hold: Duration) -> Result<Trace, LabError
     let costs = wanted.iter().map(cost).collect::<Result<Vec<_>, LabError>>()?;
     let mut requests: Vec<(Request, u64)> = Vec::new();
     while let Some(row) = table.next()? {
-        let filled = |column: Option<usize>| column.filter(|&column| !row.record[column].is_empty());
+        // Only a log knows requests that did no work.
+        let filled = |column: Option<usize>| column.filter(|&column| !is_log || !row.record[column].is_empty());
         let request = Request {
             at: row.seconds(at)?,
             hold: match filled(held) {
