@@ -50,7 +50,7 @@ fn a_dropped_wait_is_recorded_as_cancelled_and_a_dropped_reservation_is_no_reque
             .build()
             .unwrap(),
     );
-    drop(gate.try_reserve(1).unwrap());
+    drop(gate.reserve(1).unwrap());
     let held = gate.try_admit(1).unwrap();
     {
         let mut waiting = pin!(gate.admit(1));

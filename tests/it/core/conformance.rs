@@ -83,7 +83,7 @@ fn channel_semaphore_conforms() {
 #[test]
 fn a_recorded_limiter_conforms() {
     let log = AdmissionLog::new(64, &[]);
-    Suite::of_permits(3, |clock| log.record(in_flight(clock)).on(clock))
+    Suite::of_permits(3, move |clock| log.record(in_flight(clock)).on(clock))
         .loosen(|recorded: &Recorded<Semaphore>| recorded.limiter().set_limit(4))
         .takes_turns()
         .check();
