@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!(
             "{:10} {:14} {:?} of {:?} left, would have refused {}",
             leg.name,
-            leg.kind().name(),
+            leg.kind(),
             leg.available,
             leg.capacity,
             leg.trial.refused

@@ -23,6 +23,7 @@ pub mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;
+mod kind;
 #[allow(clippy::module_inception)]
 mod policy;
 mod queue;

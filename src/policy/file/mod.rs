@@ -1,16 +1,18 @@
 #![doc = include_str!("README.md")]
 
 mod error;
+mod kinds;
 mod legs;
 mod queue;
 mod table;
 mod tree;
 
 pub use error::{Fault, PolicyFileError};
+pub use kinds::{FromTable, Kinds};
+pub use table::Table;
 
 use super::spec::{PolicySpec, SpecError};
 use std::path::Path;
-use table::Table;
 use tree::Node;
 
 /// The format of a policy file.
@@ -38,11 +40,29 @@ impl PolicySpec {
     /// The largest file that is read, in bytes.
     pub const MAX_FILE: u64 = 1 << 20;
 
-    /// Reads a policy from a text.
+    /// Reads a policy of legs of the [standard](Kinds::standard) kinds from a text.
     ///
     /// # Errors
     /// [`PolicyFileError`]: the first mistake, with line and column.
     pub fn parse(text: &str, format: Format) -> Result<Self, PolicyFileError> {
+        Kinds::standard().parse(text, format)
+    }
+
+    /// Reads a policy of legs of the [standard](Kinds::standard) kinds from a file, whose name ends in `.toml` or `.json`.
+    ///
+    /// # Errors
+    /// [`PolicyFileError`]: it cannot be read, is larger than [`MAX_FILE`](Self::MAX_FILE), or is no policy.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self, PolicyFileError> {
+        Kinds::standard().read(path)
+    }
+}
+
+impl Kinds {
+    /// Reads a policy of legs of these kinds from a text.
+    ///
+    /// # Errors
+    /// [`PolicyFileError`]: the first mistake, with line and column.
+    pub fn parse(&self, text: &str, format: Format) -> Result<PolicySpec, PolicyFileError> {
         let root = match format {
             Format::Toml => tree::toml(text)?,
             Format::Json => tree::json(text)?,
@@ -58,7 +78,7 @@ impl PolicySpec {
             "leg",
         ])?;
         let legs = file.list("leg")?.unwrap_or(&[]);
-        let spec = Self {
+        let spec = PolicySpec {
             max_wait: file.time("max_wait")?,
             max_queue: file
                 .whole("max_queue", 0, u64::MAX)?
@@ -69,7 +89,7 @@ impl PolicySpec {
             eviction: queue::eviction(file)?,
             legs: legs
                 .iter()
-                .map(|node| legs::leg(text, node))
+                .map(|node| legs::leg(self, text, node))
                 .collect::<Result<_, _>>()?,
         };
         match spec.check() {
@@ -78,20 +98,20 @@ impl PolicySpec {
         }
     }
 
-    /// Reads a policy from a file, whose name ends in `.toml` or `.json`.
+    /// Reads a policy of legs of these kinds from a file, whose name ends in `.toml` or `.json`.
     ///
     /// # Errors
-    /// [`PolicyFileError`]: it cannot be read, is larger than [`MAX_FILE`](Self::MAX_FILE), or is no policy.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, PolicyFileError> {
+    /// [`PolicyFileError`]: it cannot be read, is larger than [`MAX_FILE`](PolicySpec::MAX_FILE), or is no policy.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<PolicySpec, PolicyFileError> {
         let path = path.as_ref();
         read_bytes(path)
-            .and_then(|(bytes, format)| Self::parse_bytes(&bytes, format))
+            .and_then(|(bytes, format)| self.parse_bytes(&bytes, format))
             .map_err(|error| error.of_file(path))
     }
 
-    pub(super) fn parse_bytes(bytes: &[u8], format: Format) -> Result<Self, PolicyFileError> {
+    pub(super) fn parse_bytes(&self, bytes: &[u8], format: Format) -> Result<PolicySpec, PolicyFileError> {
         match std::str::from_utf8(bytes) {
-            Ok(text) => Self::parse(text, format),
+            Ok(text) => self.parse(text, format),
             Err(error) => {
                 let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
                 let why = "this is no UTF-8, and nothing else is allowed".into();

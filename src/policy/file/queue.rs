@@ -19,13 +19,9 @@ pub(super) fn order(file: Table<'_>) -> Result<Order> {
     let Some(order) = file.table("order")? else {
         return Ok(Order::Fifo);
     };
-    let names = ORDERS.map(|(name, _)| name).join(", ");
-    let Some((kind, place)) = order.text("kind", &format!("one of {names}"))? else {
+    let kinds = ORDERS.map(|(kind, keys)| (kind, (kind, keys)));
+    let Some((kind, keys)) = order.choice("kind", &kinds)? else {
         return Err(order.missing("kind", "the name of an order"));
-    };
-    let Some((_, keys)) = ORDERS.iter().find(|(name, _)| *name == kind) else {
-        let why = format!("`{kind}` was given, and one of {names} is allowed");
-        return Err(order.wrong(place, "kind", &why));
     };
     order.only(keys)?;
     let classes = || -> Result<u8> {
@@ -52,12 +48,6 @@ pub(super) fn order(file: Table<'_>) -> Result<Order> {
 }
 
 pub(super) fn eviction(file: Table<'_>) -> Result<Eviction> {
-    match file.text("eviction", "\"never\" or \"oldest\"")? {
-        None | Some(("never", _)) => Ok(Eviction::Never),
-        Some(("oldest", _)) => Ok(Eviction::Oldest),
-        Some((other, place)) => {
-            let why = format!("`{other}` was given, and `never` or `oldest` is allowed");
-            Err(file.wrong(place, "eviction", &why))
-        }
-    }
+    let evictions = [("never", Eviction::Never), ("oldest", Eviction::Oldest)];
+    Ok(file.choice("eviction", &evictions)?.unwrap_or(Eviction::Never))
 }

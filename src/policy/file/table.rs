@@ -3,17 +3,28 @@
 use super::error::{Fault, PolicyFileError};
 use super::tree::{Entry, Node, Value};
 use crate::rate::{Quota, QuotaError};
+use std::fmt;
 use std::time::Duration;
 
-/// A table of the file.
+/// A table of a policy file, such as a leg, for a kind of your own: see [`FromTable`](super::FromTable).
+///
+/// A method reads the value of a key: `None` when there is no such key, and an error at its line and column when it is none of that
+/// type.
 #[derive(Clone, Copy)]
-pub(super) struct Table<'a> {
+pub struct Table<'a> {
     pub(super) text: &'a str,
     pub(super) at: usize,
     entries: &'a [Entry],
 }
 
 type Result<T> = std::result::Result<T, PolicyFileError>;
+
+impl fmt::Debug for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.entries.iter().map(|entry| &entry.key);
+        f.debug_list().entries(keys).finish()
+    }
+}
 
 impl<'a> Table<'a> {
     /// `node` as a table, called `key` if it is none.
@@ -33,8 +44,11 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Refuses the first key that is none of these.
-    pub(super) fn only(&self, allowed: &[&'static str]) -> Result<()> {
+    /// Refuses the first key that is none of these. Those of a leg have been checked.
+    ///
+    /// # Errors
+    /// That key, with its line and column.
+    pub fn only(&self, allowed: &[&'static str]) -> Result<()> {
         match self.entries.iter().find(|entry| !allowed.contains(&entry.key.as_str())) {
             None => Ok(()),
             Some(entry) => {
@@ -47,6 +61,11 @@ impl<'a> Table<'a> {
         }
     }
 
+    /// True when there is such a key.
+    pub fn has(&self, key: &str) -> bool {
+        self.get(key).is_some()
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&'a Node> {
         let entry = self.entries.iter().find(|entry| entry.key == key)?;
         Some(&entry.node)
@@ -57,12 +76,25 @@ impl<'a> Table<'a> {
         self.get(key).map_or(self.at, |node| node.at)
     }
 
-    pub(super) fn missing(&self, key: &'static str, expected: &'static str) -> PolicyFileError {
+    /// The error of a key that must be there: its `expected` value in words.
+    pub fn missing(&self, key: &'static str, expected: &'static str) -> PolicyFileError {
         PolicyFileError::at(self.text, self.at, Fault::MissingKey { key, expected })
     }
 
-    pub(super) fn wrong(&self, node: &Node, key: &str, why: &str) -> PolicyFileError {
-        value(self.text, node.at, key, why)
+    /// The error of a value that cannot be: the value that was given, and the ones allowed.
+    pub fn wrong(&self, key: &str, why: &str) -> PolicyFileError {
+        value(self.text, self.place(key), key, why)
+    }
+
+    /// The error of a value that is none of these names.
+    pub(super) fn not_among(
+        &self,
+        key: &str,
+        given: &str,
+        names: impl IntoIterator<Item = &'static str>,
+    ) -> PolicyFileError {
+        let names = names.into_iter().collect::<Vec<_>>().join(", ");
+        self.wrong(key, &format!("`{given}` was given, and one of {names} is allowed"))
     }
 
     fn odd(&self, node: &Node, key: &str, allowed: &str) -> PolicyFileError {
@@ -72,26 +104,54 @@ impl<'a> Table<'a> {
             Value::Text(text) => format!("`{text}`"),
             other => other.kind_name().to_owned(),
         };
-        self.wrong(node, key, &format!("{given} was given, and {allowed} is allowed"))
+        let why = format!("{given} was given, and {allowed} is allowed");
+        value(self.text, node.at, key, &why)
     }
 
-    pub(super) fn text(&self, key: &str, allowed: &str) -> Result<Option<(&'a str, &'a Node)>> {
+    /// A text. `allowed` says in words which ones are, for the error of another type.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn text(&self, key: &str, allowed: &str) -> Result<Option<&'a str>> {
         match self.get(key) {
             None => Ok(None),
             Some(node) => match &node.value {
-                Value::Text(text) => Ok(Some((text, node))),
+                Value::Text(text) => Ok(Some(text)),
                 _ => Err(self.odd(node, key, allowed)),
             },
         }
     }
 
-    pub(super) fn whole(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>> {
+    /// One of the named values.
+    ///
+    /// # Errors
+    /// Another type, or another name.
+    pub fn choice<T: Clone>(&self, key: &str, choices: &[(&'static str, T)]) -> Result<Option<T>> {
+        let names = || choices.iter().map(|(name, _)| *name);
+        let allowed = format!("one of {}", names().collect::<Vec<_>>().join(", "));
+        let Some(given) = self.text(key, &allowed)? else {
+            return Ok(None);
+        };
+        match choices.iter().find(|(name, _)| *name == given) {
+            Some((_, choice)) => Ok(Some(choice.clone())),
+            None => Err(self.not_among(key, given, names())),
+        }
+    }
+
+    /// A whole number of `least` to `most`.
+    ///
+    /// # Errors
+    /// Another type, or another number.
+    pub fn whole(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>> {
         let node = self.get(key);
         node.map(|node| self.number(node, key, least, most)).transpose()
     }
 
-    /// A list of whole numbers.
-    pub(super) fn wholes(&self, key: &str, least: u64, most: u64) -> Result<Option<Vec<u64>>> {
+    /// A list of whole numbers, each of `least` to `most`.
+    ///
+    /// # Errors
+    /// Another type, or another number.
+    pub fn wholes(&self, key: &str, least: u64, most: u64) -> Result<Option<Vec<u64>>> {
         let numbers = |nodes: &[Node]| {
             let numbers = nodes.iter().map(|node| self.number(node, key, least, most));
             numbers.collect()
@@ -110,7 +170,11 @@ impl<'a> Table<'a> {
         }
     }
 
-    pub(super) fn real(&self, key: &str) -> Result<Option<f64>> {
+    /// A number.
+    ///
+    /// # Errors
+    /// Another type, or a number that is not finite.
+    pub fn real(&self, key: &str) -> Result<Option<f64>> {
         let Some(node) = self.get(key) else { return Ok(None) };
         match node.value {
             Value::Real(number) if number.is_finite() => Ok(Some(number)),
@@ -119,7 +183,24 @@ impl<'a> Table<'a> {
         }
     }
 
-    pub(super) fn truth(&self, key: &str) -> Result<Option<bool>> {
+    /// A number of `least` to `most`.
+    ///
+    /// # Errors
+    /// Another type, or another number.
+    pub fn real_within(&self, key: &str, least: f64, most: f64) -> Result<Option<f64>> {
+        let number = self.real(key)?;
+        if let Some(number) = number.filter(|number| !(least..=most).contains(number)) {
+            let why = format!("{number} was given, and {least} to {most} is allowed");
+            return Err(self.wrong(key, &why));
+        }
+        Ok(number)
+    }
+
+    /// True or false.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn truth(&self, key: &str) -> Result<Option<bool>> {
         let Some(node) = self.get(key) else { return Ok(None) };
         match node.value {
             Value::Truth(truth) => Ok(Some(truth)),
@@ -128,25 +209,32 @@ impl<'a> Table<'a> {
     }
 
     /// A time such as `"250ms"` or `"1h 30m"`.
-    pub(super) fn time(&self, key: &str) -> Result<Option<Duration>> {
+    ///
+    /// # Errors
+    /// Another type, or a text that is no time.
+    pub fn time(&self, key: &str) -> Result<Option<Duration>> {
         const ALLOWED: &str = "a time such as \"250ms\" or \"1m 30s\", in quotes,";
-        let Some((text, node)) = self.text(key, ALLOWED)? else {
+        let Some(text) = self.text(key, ALLOWED)? else {
             return Ok(None);
         };
         match humantime::parse_duration(text) {
             Ok(time) => Ok(Some(time)),
-            Err(error) => Err(self.wrong(node, key, &format!("`{text}` is no time such as \"250ms\": {error}"))),
+            Err(error) => Err(self.wrong(key, &format!("`{text}` is no time such as \"250ms\": {error}"))),
         }
     }
 
-    pub(super) fn quota(&self, key: &str) -> Result<Option<Quota>> {
-        let Some((text, node)) = self.text(key, "a quota such as \"100/s burst 20\", in quotes,")? else {
+    /// A rate such as `"100/s burst 20"`.
+    ///
+    /// # Errors
+    /// Another type, or a text that is no [`Quota`]: the column is that of the mistake in it.
+    pub fn quota(&self, key: &str) -> Result<Option<Quota>> {
+        let Some(text) = self.text(key, "a quota such as \"100/s burst 20\", in quotes,")? else {
             return Ok(None);
         };
         match text.parse() {
             Ok(quota) => Ok(Some(quota)),
             Err(error) => {
-                let mut at = node.at;
+                let mut at = self.place(key);
                 // Written as it is read, so that the column within it is one of the file.
                 if let QuotaError::Text { column, .. } = &error
                     && self.text.get(at + 1..).is_some_and(|rest| rest.starts_with(text))
@@ -158,7 +246,11 @@ impl<'a> Table<'a> {
         }
     }
 
-    pub(super) fn table(&self, key: &str) -> Result<Option<Table<'a>>> {
+    /// A table.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn table(&self, key: &str) -> Result<Option<Table<'a>>> {
         self.get(key).map(|node| Table::of(self.text, node, key)).transpose()
     }
 

@@ -1,6 +1,6 @@
 //! The changes of a version.
 
-use crate::policy::spec::{LegRule, LegSpec, PolicySpec};
+use crate::policy::spec::{LegSpec, PolicySpec};
 use std::fmt;
 
 /// The fate of a version that was handed in.
@@ -90,30 +90,9 @@ fn text<T: fmt::Debug>(setting: &Option<T>) -> String {
 
 /// All that can differ between two legs of one name.
 fn settings(leg: &LegSpec) -> [(&'static str, String); 7] {
-    let numbers = match &leg.rule {
-        LegRule::TokenBucket { quota } => quota.to_string(),
-        LegRule::LeakyBucket { quota, slack } => format!("{quota}, slack {slack}"),
-        LegRule::Warmup {
-            quota,
-            period,
-            cold_factor,
-        } => format!("{quota}, warm after {period:?}, cold factor {cold_factor}"),
-        LegRule::FixedWindow { limit, window } => format!("{limit} per {window:?}"),
-        LegRule::SlidingWindow {
-            limit,
-            window,
-            segments,
-        } => format!("{limit} per {window:?} in {segments} segments"),
-        LegRule::SlidingLog { limit, window, entries } => match entries {
-            Some(entries) => format!("{limit} per {window:?} in {entries} entries"),
-            None => format!("{limit} per {window:?}"),
-        },
-        LegRule::Semaphore { limit } => limit.to_string(),
-        LegRule::Breaker(rule) => format!("{rule:?}"),
-    };
     [
         ("kind", leg.rule.kind().to_string()),
-        ("rule", numbers),
+        ("rule", leg.rule.to_string()),
         ("per", leg.per.clone().unwrap_or("call".into())),
         ("inherit", format!("{:?}", leg.inherit)),
         ("shadow", leg.shadow.to_string()),

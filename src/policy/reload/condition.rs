@@ -1,10 +1,9 @@
 //! Legs that depend on the load of another: when they apply, and by which numbers.
 
-use super::leg_state::{Body, LegState};
+use super::leg_state::LegState;
 use crate::core::conditional::{Gate, Load, Meter, Trigger};
 use crate::policy::explain::MeasuredLoad;
 use crate::policy::spec::{LegRule, LoadMetric, Peak, When};
-use crate::rate::Inherit;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::{Clock, Instant};
 use std::sync::Arc;
@@ -15,14 +14,14 @@ pub(super) struct LegLoad {
     pub(super) state: Arc<LegState>,
     pub(super) metric: LoadMetric,
     pub(super) over: Duration,
-    /// `None` for the use of a semaphore, which is not measured over a time.
+    /// `None` for the use of what is held, which is not measured over a time.
     pub(super) meter: Option<Arc<Meter>>,
 }
 
 impl LegLoad {
     /// True when the metric of such a leg is measured over a time.
     pub(super) fn is_measured(state: &LegState, metric: LoadMetric) -> bool {
-        metric != LoadMetric::Use || !matches!(state.body, Body::Semaphore(_))
+        metric != LoadMetric::Use || !state.holds
     }
 
     /// True when both read the same number.
@@ -38,18 +37,18 @@ impl LegLoad {
 
 impl Load for LegLoad {
     fn read(&self, now: Instant) -> f64 {
-        match (&self.state.body, self.metric, &self.meter) {
-            (Body::Semaphore(semaphore), LoadMetric::Use, _) => match semaphore.limit() {
-                // Paused: no more can be in use.
-                0 => 1.0,
-                limit => self.state.held() as f64 / limit as f64,
-            },
-            (_, LoadMetric::Use, Some(meter)) => match meter.measured(LoadMetric::Rate, now) {
+        match (self.metric, &self.meter) {
+            (LoadMetric::Use, Some(meter)) => match meter.measured(LoadMetric::Rate, now) {
                 0.0 => 0.0,
                 rate => rate / self.full(),
             },
-            (_, metric, Some(meter)) => meter.measured(metric, now),
-            (_, _, None) => 0.0,
+            (metric, Some(meter)) => meter.measured(metric, now),
+            (_, None) => match self.state.capacity() {
+                None => 0.0,
+                // Paused: no more can be in use.
+                Some(0) => 1.0,
+                Some(limit) => self.state.held() as f64 / limit as f64,
+            },
         }
     }
 
@@ -141,18 +140,8 @@ impl PeakTable {
 
     /// The most units that one ask can have under any of its rules.
     pub(super) fn most(&self) -> u64 {
-        self.rules.iter().map(LegRule::most).max().unwrap_or(u64::MAX)
-    }
-
-    /// The transition of a leg whose numbers the load has changed: nothing is given, however often it changes them. A bucket
-    /// keeps its tokens, up to the burst; a window counts what it has admitted.
-    pub(super) fn crossing(rule: &LegRule) -> Inherit {
-        match rule {
-            LegRule::FixedWindow { .. } | LegRule::SlidingWindow { .. } | LegRule::SlidingLog { .. } => {
-                Inherit::Additive
-            }
-            _ => Inherit::AsIs,
-        }
+        let most = self.rules.iter().map(|rule| rule.most().unwrap_or(u64::MAX));
+        most.max().unwrap_or(u64::MAX)
     }
 
     /// Takes over what the table before knew of the same load, as [`Condition::take_over`] does.

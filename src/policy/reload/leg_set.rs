@@ -41,6 +41,8 @@ pub(super) fn index_of(ticket: &BoxTicket) -> u32 {
 pub(super) struct VersionLeg {
     pub(super) state: Arc<LegState>,
     pub(super) words: Range<usize>,
+    /// The word of its units, where they are looked up: the first of a semaphore's, else one behind the others.
+    pub(super) units: usize,
     /// Its bit among those that were taken.
     pub(super) bit: u64,
     pub(super) shadow: bool,
@@ -72,8 +74,9 @@ pub(super) struct LegSet {
     pub(super) peaks: bool,
     /// A leg has a meter, which needs the duration of work.
     timed: bool,
-    /// The positions of the semaphores, a bit for each.
-    permits: u64,
+    /// The positions of the legs whose units are held, a bit for each, and of those whose units are written into the ticket.
+    holds: u64,
+    notes: u64,
     /// Those of the legs whose commit does something, and of those whose end does.
     commits: u64,
     finishes: u64,
@@ -87,7 +90,12 @@ impl LegSet {
             leg.bit = 1 << position;
             let words = leg.words.len();
             leg.words = at..at + words;
+            leg.units = at;
             at += words;
+            if leg.has_units_behind() {
+                leg.units = at;
+                at += 1;
+            }
         }
         let bits = |has: &dyn Fn(&VersionLeg) -> bool| {
             let having = legs.iter().filter(|leg| has(leg)).map(|leg| leg.bit);
@@ -97,7 +105,8 @@ impl LegSet {
             index,
             linked: legs.iter().any(|leg| leg.condition.is_some() || leg.peak.is_some()),
             peaks: legs.iter().any(|leg| leg.peak.is_some()),
-            permits: bits(&|leg| matches!(leg.state.body, Body::Semaphore(_))),
+            holds: bits(&|leg| leg.state.holds),
+            notes: bits(&VersionLeg::has_units_behind),
             commits: bits(&|leg| leg.state.body.erased().callbacks().commit),
             finishes: bits(&|leg| leg.state.body.erased().callbacks().finish),
             long: LongTickets::unless_fits(at, INLINE),
@@ -131,7 +140,10 @@ impl LegSet {
     fn reserve_words<'a>(&'a self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
         words[TAKEN] = 0;
         self.reserve_all(demand, words)?;
-        self.permits(words).for_each(|(state, units)| state.hold(units));
+        if self.notes != 0 {
+            self.note(demand, words);
+        }
+        self.held(words).for_each(|(state, units)| state.hold(units));
         if self.timed {
             self.measure(demand, words);
         }
@@ -192,6 +204,14 @@ impl LegSet {
         Ok(())
     }
 
+    /// Notes the units of those legs whose own words do not show them.
+    #[cold]
+    fn note(&self, demand: Demand<'_>, words: &mut [u64]) {
+        for leg in self.legs.iter().filter(|leg| self.notes & leg.bit != 0) {
+            words[leg.units] = leg.state.units(demand.ask()).unwrap_or(0);
+        }
+    }
+
     /// Counts the admission at the meters, and notes its instant in the ticket.
     #[cold]
     fn measure(&self, demand: Demand<'_>, words: &mut [u64]) {
@@ -199,7 +219,7 @@ impl LegSet {
         words[SINCE] = now.ticks();
         for leg in self.taken(words) {
             for meter in &leg.meters {
-                meter.admitted(leg.state.units(demand.ask()).unwrap_or(0), now);
+                meter.admitted(words[leg.units], now);
             }
         }
     }
@@ -210,21 +230,21 @@ impl LegSet {
         self.legs.iter().filter(move |leg| taken & leg.bit != 0)
     }
 
-    /// The semaphores that a ticket holds permits of, and their number.
+    /// The legs of which a ticket holds units, and their number.
     #[inline]
-    fn permits<'a>(&'a self, words: &'a [u64]) -> impl Iterator<Item = (&'a LegState, u64)> + use<'a> {
-        let mut left = words[TAKEN] & self.permits;
+    fn held<'a>(&'a self, words: &'a [u64]) -> impl Iterator<Item = (&'a LegState, u64)> + use<'a> {
+        let mut left = words[TAKEN] & self.holds;
         std::iter::from_fn(move || {
             let leg = self.legs.get(left.trailing_zeros() as usize)?;
             left &= left - 1;
-            Some((&*leg.state, words[leg.words.start]))
+            Some((&*leg.state, words[leg.units]))
         })
     }
 
     /// Takes the units of the ticket off the load, before its permits come back: so the next holders do not count them twice.
     #[inline]
     fn let_go(&self, words: &[u64]) {
-        self.permits(words).for_each(|(state, units)| state.let_go(units));
+        self.held(words).for_each(|(state, units)| state.let_go(units));
     }
 
     /// Shows `end` the words of a ticket for the last time.
@@ -252,7 +272,7 @@ impl LegSet {
             if self.timed {
                 let (reserved, now) = (Instant::from_ticks(words[SINCE]), pass.now(&self.clock));
                 for leg in self.taken(words) {
-                    let units = leg.state.body.units_of(&words[leg.words.clone()]);
+                    let units = words[leg.units];
                     leg.meters
                         .iter()
                         .for_each(|meter| meter.cancelled(units, reserved, now));
@@ -343,6 +363,12 @@ impl LegSet {
 }
 
 impl VersionLeg {
+    /// True where the units are looked up, and its own words do not show them.
+    fn has_units_behind(&self) -> bool {
+        let looked_up = self.state.holds || !self.meters.is_empty();
+        looked_up && !matches!(self.state.body, Body::Semaphore(_))
+    }
+
     /// True where it may admit an ask for `units` under another load.
     fn may_change_for(&self, units: u64) -> bool {
         let by_table = |table: &Arc<PeakTable>| units <= table.most();

@@ -1,7 +1,6 @@
 //! The legs that are in force, and how another version comes in force: tighten, publish, loosen.
 
 use super::changes::{Applied, Changes};
-use super::condition::PeakTable;
 use super::leg_set::{LegSet, VersionLeg, index_of};
 use super::leg_state::LegState;
 use super::registry::{DraftLeg, Registry};
@@ -14,7 +13,7 @@ use crate::core::ticket::BoxTicket;
 use crate::policy::settings::{QueueOrder, Settings};
 use crate::policy::spec::{LegRule, LegSpec, PolicySpec, SpecError};
 use crate::policy::{Policy, PolicyBuilder};
-use crate::rate::{Inherit, Quota};
+use crate::rate::Inherit;
 use crate::sync::arena::Arena;
 use crate::sync::notify::{self, Notified, Notify};
 use crate::sync::shim::Mutex;
@@ -274,7 +273,7 @@ impl Retune {
             inherit: if leg.changed {
                 spec.inherit
             } else {
-                PeakTable::crossing(&spec.rule)
+                spec.rule.0.crossing()
             },
             state: leg.state,
         }
@@ -292,94 +291,15 @@ impl Retune {
         if seeded!("reload_loosens_first") {
             return self.state.retune(&self.to, self.keep());
         }
-        self.state.retune(&tighten(&self.from, &self.to), self.keep());
+        self.state.retune(&self.from.0.tighter(&self.to), self.keep());
     }
 
     fn loosen(&self) {
         self.state.retune(&self.to, self.keep());
         // A leg that counted nothing has become full by the change itself, in the first step.
-        if self.inherit == Inherit::Reset && self.from != self.to && !self.from.is_unlimited() {
+        if self.inherit == Inherit::Reset && self.from != self.to && !self.from.0.is_unlimited() {
             self.state.reset();
         }
-    }
-}
-
-/// `a` and `b` at once: each number is the tighter of the two. Both are of one kind, and equal in the numbers that cannot
-/// change.
-pub(super) fn tighten(a: &LegRule, b: &LegRule) -> LegRule {
-    match (a, b) {
-        (LegRule::TokenBucket { quota: x }, LegRule::TokenBucket { quota: y }) => LegRule::token_bucket(quota(*x, *y)),
-        (LegRule::LeakyBucket { quota: x, slack: s }, LegRule::LeakyBucket { quota: y, slack: t }) => {
-            LegRule::LeakyBucket {
-                quota: quota(*x, *y),
-                slack: *s.min(t),
-            }
-        }
-        (
-            LegRule::Warmup {
-                quota: x,
-                period,
-                cold_factor,
-            },
-            LegRule::Warmup { quota: y, .. },
-        ) => LegRule::Warmup {
-            quota: quota(*x, *y),
-            period: *period,
-            cold_factor: *cold_factor,
-        },
-        (LegRule::FixedWindow { limit: x, window: v }, LegRule::FixedWindow { limit: y, window: w }) => {
-            LegRule::fixed_window(*x.min(y), *v.max(w))
-        }
-        (
-            LegRule::SlidingWindow {
-                limit: x,
-                window: v,
-                segments,
-            },
-            LegRule::SlidingWindow {
-                limit: y, window: w, ..
-            },
-        ) => LegRule::SlidingWindow {
-            limit: *x.min(y),
-            window: *v.max(w),
-            segments: *segments,
-        },
-        (
-            LegRule::SlidingLog {
-                limit: x,
-                window: v,
-                entries,
-            },
-            LegRule::SlidingLog {
-                limit: y, window: w, ..
-            },
-        ) => LegRule::SlidingLog {
-            limit: *x.min(y),
-            window: *v.max(w),
-            entries: *entries,
-        },
-        (LegRule::Semaphore { limit: x }, LegRule::Semaphore { limit: y }) => LegRule::semaphore(*x.min(y)),
-        (_, b) => b.clone(),
-    }
-}
-
-/// The slower rate with the smaller burst.
-fn quota(a: Quota, b: Quota) -> Quota {
-    if a.is_unlimited() {
-        return b;
-    }
-    if b.is_unlimited() {
-        return a;
-    }
-    let rate = |quota: Quota, other: Quota| u128::from(quota.count()) * other.period().as_nanos();
-    let slower = if rate(a, b) <= rate(b, a) { a } else { b };
-    let burst = a.burst_size().min(b.burst_size());
-    // It refills within 584 years where the larger burst of the slower rate does. A burst of zero is that of `zero`.
-    let quota = slower.with_burst(burst).unwrap_or(Quota::zero());
-    if a.is_by_interval() || b.is_by_interval() {
-        quota.by_interval()
-    } else {
-        quota
     }
 }
 
@@ -577,7 +497,7 @@ impl ReloadableLegs {
         for leg in set.legs().iter().filter(|leg| is_stale(leg, now)) {
             if let Some(table) = &leg.peak {
                 let rule = table.advance(now);
-                panics.run(|| leg.state.retune(rule, PeakTable::crossing(rule)));
+                panics.run(|| leg.state.retune(rule, rule.0.crossing()));
             }
         }
     }
@@ -585,39 +505,4 @@ impl ReloadableLegs {
 
 fn is_stale(leg: &VersionLeg, now: Instant) -> bool {
     leg.peak.as_ref().is_some_and(|table| table.is_stale(now))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::tighten;
-    use crate::policy::spec::LegRule;
-    use std::time::Duration;
-
-    fn bucket(quota: &str) -> LegRule {
-        LegRule::token_bucket(quota.parse().unwrap())
-    }
-
-    #[test]
-    fn each_number_is_that_of_the_tighten() {
-        let rows = [
-            ("100/s burst 5", "10/s burst 50", "10/s burst 5"),
-            ("60/min burst 9", "2/s burst 10", "60/min burst 9"),
-            ("unlimited", "3/s", "3/s"),
-            ("3/s", "unlimited", "3/s"),
-            ("zero", "3/s", "zero"),
-            ("zero burst 5", "3/s burst 2", "zero burst 2"),
-            ("10/s by interval", "20/s burst 4", "10/s burst 4 by interval"),
-        ];
-        for (a, b, both) in rows {
-            assert_eq!(tighten(&bucket(a), &bucket(b)), bucket(both), "{a} and {b}");
-        }
-        let secs = Duration::from_secs;
-        assert_eq!(
-            tighten(
-                &LegRule::sliding_window(5, secs(1)),
-                &LegRule::sliding_window(9, secs(10))
-            ),
-            LegRule::sliding_window(5, secs(10))
-        );
-    }
 }

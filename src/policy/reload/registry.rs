@@ -2,9 +2,10 @@
 
 use super::condition::{Condition, LegLoad, PeakTable};
 use super::leg_set::{LegSet, VersionLeg};
-use super::leg_state::{Body, Identity, LegState};
+use super::leg_state::{Identity, LegState};
 use crate::core::conditional::Meter;
 use crate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PolicySpec, SpecError, When};
+use crate::sync::wait_queue::QueueId;
 use crate::time::Clock;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -27,6 +28,25 @@ struct KnownLeg {
     state: Arc<LegState>,
     /// The numbers that the latest version with this leg gave it.
     applied: (LegRule, Option<Peak>),
+}
+
+/// Refuses a queue that stands in two legs: a policy that waits for it could not tell its two places there apart.
+fn check_queues(legs: &[Arc<LegState>]) -> Result<(), SpecError> {
+    let mut known: Vec<(QueueId, &str)> = Vec::new();
+    for (position, leg) in legs.iter().enumerate() {
+        let mut doubled = None;
+        leg.body.erased().queues(&mut |queue| {
+            let id = QueueId::of_queue(queue);
+            let first = known.iter().find(|known| known.0 == id && !queue.holds_nothing());
+            doubled = doubled.or(first.map(|known| known.1));
+            known.push((id, &leg.name));
+        });
+        if let Some(first) = doubled {
+            let fault = format!("its limiter stands in leg `{first}` as well, and no policy can wait for it twice");
+            return Err(SpecError::new("kind", fault).of_leg(position, &leg.name));
+        }
+    }
+    Ok(())
 }
 
 /// A leg of a version.
@@ -53,9 +73,10 @@ impl Registry {
         for (position, leg) in spec.legs.iter().enumerate() {
             match self.state(leg, clock) {
                 Ok(state) => nodes.push(state),
-                Err(fault) => return Err(SpecError::built(position, &leg.name, fault)),
+                Err(error) => return Err(error.of_leg(position, &leg.name)),
             }
         }
+        check_queues(&nodes)?;
         let mut legs = Vec::new();
         for (state, leg) in nodes.into_iter().zip(&spec.legs) {
             legs.push(self.leg(state, leg));
@@ -101,22 +122,17 @@ impl Registry {
     ) {
         let rule = &spec.legs[position].rule;
         let load = self.load(legs, spec, &peak.leg, peak.metric, peak.over, clock);
-        let key = format!(
-            "{} {} {rule:?} {peak:?}",
-            legs[position].state.number, load.state.number
-        );
+        let key = format!("{} {} {rule} {peak:?}", legs[position].state.number, load.state.number);
         let table = self.tables.entry(key);
         let table = table.or_insert_with_key(|key| Arc::new(PeakTable::new(key, peak, rule, load, clock)));
         let table = Arc::clone(table);
         table.take_over(before.and_then(|before| before.peak.as_ref()));
         // A limit that only the load forbids is waited for.
-        if let Body::Semaphore(semaphore) = &legs[position].state.body {
-            semaphore.may_reach(usize::try_from(table.most()).unwrap_or(usize::MAX));
-        }
+        legs[position].state.may_reach(table.most());
         legs[position].table = Some(table);
     }
 
-    fn state(&mut self, leg: &LegSpec, clock: &Clock) -> Result<Arc<LegState>, String> {
+    fn state(&mut self, leg: &LegSpec, clock: &Clock) -> Result<Arc<LegState>, SpecError> {
         let identity = Identity::of(leg);
         if let Some(known) = self.nodes.get(&identity) {
             return Ok(Arc::clone(&known.state));
@@ -200,7 +216,8 @@ impl DraftLeg {
     pub(super) fn place(&self, spec: &LegSpec) -> VersionLeg {
         VersionLeg {
             state: Arc::clone(&self.state),
-            words: 0..spec.rule.kind().words(),
+            words: 0..spec.rule.0.words(),
+            units: 0,
             bit: 0,
             shadow: spec.shadow,
             condition: self.condition.clone(),

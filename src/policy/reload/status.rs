@@ -6,7 +6,7 @@ use super::legs::ReloadableLegs;
 use crate::core::ask::Demand;
 use crate::core::decision::{LegDecision, LegVerdict};
 use crate::policy::ShadowStats;
-use crate::policy::spec::{LegRule, RuleKind};
+use crate::policy::spec::LegRule;
 
 /// The state of a leg. A snapshot.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,8 +29,8 @@ pub struct LegStatus {
 }
 
 impl LegStatus {
-    /// Its kind.
-    pub fn kind(&self) -> RuleKind {
+    /// The name of its kind.
+    pub fn kind(&self) -> &'static str {
         self.rule.kind()
     }
 }
@@ -41,21 +41,17 @@ impl ReloadableLegs {
         let now = self.clock.now();
         let (_, set) = self.in_force();
         self.follow_peaks(set, now);
-        let status = |leg: &VersionLeg| {
-            let rule = leg.state.in_force();
-            let (available, capacity) = numbers(&leg.state.body, &rule);
-            LegStatus {
-                name: leg.state.name.clone(),
-                rule,
-                available,
-                capacity,
-                applies: leg
-                    .condition
-                    .as_ref()
-                    .is_none_or(|condition| condition.gate.is_exceeded(now)),
-                shadow: leg.shadow,
-                trial: leg.state.trial.stats(),
-            }
+        let status = |leg: &VersionLeg| LegStatus {
+            name: leg.state.name.clone(),
+            rule: leg.state.in_force(),
+            available: leg.state.available(),
+            capacity: leg.state.capacity(),
+            applies: leg
+                .condition
+                .as_ref()
+                .is_none_or(|condition| condition.gate.is_exceeded(now)),
+            shadow: leg.shadow,
+            trial: leg.state.trial.stats(),
         };
         set.legs().iter().map(status).collect()
     }
@@ -65,35 +61,14 @@ impl ReloadableLegs {
         self.status().into_iter().find(|leg| &*leg.name == name)
     }
 
-    /// Units of the leg called `name` that are in use: of a semaphore, the permits that are held.
+    /// Units of the leg called `name` that are in use, where units are held until the work ends.
     pub fn in_use(&self, name: &str) -> Option<u64> {
         let (_, set) = self.in_force();
         let leg = set.legs().iter().find(|leg| &*leg.state.name == name)?;
         match &leg.state.body {
             Body::Semaphore(semaphore) => Some(semaphore.in_use() as u64),
-            _ => None,
+            Body::Other(_) => leg.state.holds.then(|| leg.state.held()),
         }
-    }
-}
-
-/// Units that a leg could give, and at most, where it counts units.
-pub(super) fn numbers(body: &Body, rule: &LegRule) -> (Option<u64>, Option<u64>) {
-    match (body, rule) {
-        (Body::TokenBucket(bucket), LegRule::TokenBucket { quota }) => {
-            (Some(bucket.available()), Some(quota.burst_size()))
-        }
-        (Body::LeakyBucket(bucket), LegRule::LeakyBucket { slack, .. }) => {
-            (Some(bucket.available()), Some(slack.saturating_add(1)))
-        }
-        (Body::Warmup(warmup), _) => (Some(warmup.available()), None),
-        (Body::FixedWindow(window), LegRule::FixedWindow { limit, .. }) => (Some(window.available()), Some(*limit)),
-        (Body::SlidingWindow(window), LegRule::SlidingWindow { limit, .. }) => (Some(window.available()), Some(*limit)),
-        (Body::SlidingLog(log), LegRule::SlidingLog { limit, .. }) => (Some(log.available()), Some(*limit)),
-        (Body::Semaphore(semaphore), _) => {
-            let free = semaphore.available_permits() as u64;
-            (Some(free), Some(semaphore.limit() as u64))
-        }
-        _ => (None, None),
     }
 }
 
@@ -105,12 +80,11 @@ impl ReloadableLegs {
         for leg in set.legs() {
             let ready = set.leg_ready_at(leg, demand);
             let verdict = |ready| LegVerdict::of(ready, Some(&self.clock), demand);
-            let (available, capacity) = numbers(&leg.state.body, &leg.state.in_force());
             visit(LegDecision {
                 leg: leg.state.name.clone(),
                 units: leg.state.units(demand.ask()),
-                available,
-                capacity,
+                available: leg.state.available(),
+                capacity: leg.state.capacity(),
                 verdict: ready.map_or(LegVerdict::Idle, verdict),
                 shadow: leg.shadow,
                 when: leg.condition.as_ref().map(|condition| condition.measured(now)),

@@ -1,7 +1,7 @@
 //! A policy file that changes while it is in use.
 
 use super::{PolicySource, SourceError};
-use crate::policy::file::{Format, PolicyFileError, read_bytes};
+use crate::policy::file::{Format, Kinds, PolicyFileError, read_bytes};
 use crate::policy::spec::PolicySpec;
 use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant, Sleep};
@@ -49,6 +49,7 @@ use std::time::Duration;
 pub struct FileSource {
     path: PathBuf,
     format: Format,
+    kinds: Kinds,
     /// The content at the latest look, before it has settled.
     unsettled: Option<Seen>,
     /// The instant at which that has settled. Stored here, so that dropping the future of a call forgets nothing.
@@ -86,17 +87,26 @@ pub enum Look {
 }
 
 impl FileSource {
-    /// Reads the file, and makes a source of its later versions.
+    /// Reads the file, and makes a source of its later versions. Its legs are of the [standard](Kinds::standard) kinds.
     ///
     /// # Errors
     /// [`PolicyFileError`]: it cannot be read, or is no policy.
     pub fn open(path: impl Into<PathBuf>) -> Result<(PolicySpec, Self), PolicyFileError> {
+        Self::open_with(path, &Kinds::standard())
+    }
+
+    /// The same for legs of these kinds.
+    ///
+    /// # Errors
+    /// [`PolicyFileError`]: it cannot be read, or is no policy.
+    pub fn open_with(path: impl Into<PathBuf>, kinds: &Kinds) -> Result<(PolicySpec, Self), PolicyFileError> {
         let path = path.into();
         let (bytes, format) = read_bytes(&path).map_err(|error| error.of_file(&path))?;
-        let spec = PolicySpec::parse_bytes(&bytes, format).map_err(|error| error.of_file(&path))?;
+        let spec = (kinds.parse_bytes(&bytes, format)).map_err(|error| error.of_file(&path))?;
         let source = Self {
             path,
             format,
+            kinds: kinds.clone(),
             unsettled: None,
             settles: None,
             reading: None,
@@ -165,7 +175,8 @@ impl FileSource {
             // It is back as it was before it was wrong, or gone.
             Seen::Content(bytes) if bytes == self.applied => Look::Same,
             Seen::Content(bytes) => {
-                let version = PolicySpec::parse_bytes(&bytes, self.format).map_err(|error| error.of_file(&self.path));
+                let version = self.kinds.parse_bytes(&bytes, self.format);
+                let version = version.map_err(|error| error.of_file(&self.path));
                 if version.is_ok() {
                     self.applied = bytes;
                 }

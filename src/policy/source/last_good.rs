@@ -1,6 +1,6 @@
 //! A policy that a store keeps under a key: the version of each content that is seen there.
 
-use crate::policy::file::{Format, PolicyFileError};
+use crate::policy::file::{Format, Kinds, PolicyFileError};
 use crate::policy::spec::PolicySpec;
 use std::path::Path;
 
@@ -22,16 +22,30 @@ use std::path::Path;
 pub struct LastGood {
     key: Box<str>,
     format: Format,
+    kinds: Kinds,
     given: Option<Vec<u8>>,
     applied: Vec<u8>,
 }
 
 impl LastGood {
-    /// The first version under `key`, whose name ends in `.toml` or `.json`; `None` when there is no such key.
+    /// The first version under `key`, whose name ends in `.toml` or `.json`; `None` when there is no such key. Its legs are of the
+    /// [standard](Kinds::standard) kinds.
     ///
     /// # Errors
     /// [`PolicyFileError`] when there is no such key, its name ends otherwise, or its content is no policy.
     pub fn first(key: &str, content: Option<Vec<u8>>) -> Result<(PolicySpec, Self), PolicyFileError> {
+        Self::first_with(key, content, &Kinds::standard())
+    }
+
+    /// The same for legs of these kinds.
+    ///
+    /// # Errors
+    /// As those of [`first`](Self::first).
+    pub fn first_with(
+        key: &str,
+        content: Option<Vec<u8>>,
+        kinds: &Kinds,
+    ) -> Result<(PolicySpec, Self), PolicyFileError> {
         let of_key = |error: PolicyFileError| error.of_file(Path::new(key));
         let format = Format::of_path(Path::new(key));
         let format = format.ok_or_else(|| {
@@ -40,10 +54,11 @@ impl LastGood {
             ))
         })?;
         let content = content.ok_or_else(|| of_key(nothing()))?;
-        let spec = PolicySpec::parse_bytes(&content, format).map_err(of_key)?;
+        let spec = kinds.parse_bytes(&content, format).map_err(of_key)?;
         let last_good = Self {
             key: key.into(),
             format,
+            kinds: kinds.clone(),
             given: Some(content.clone()),
             applied: content,
         };
@@ -68,7 +83,7 @@ impl LastGood {
             // It is back as it was before it was wrong, or gone.
             return None;
         }
-        let version = PolicySpec::parse_bytes(content, self.format);
+        let version = self.kinds.parse_bytes(content, self.format);
         if version.is_ok() {
             self.applied.clone_from(content);
         }

@@ -1,6 +1,6 @@
 //! Checks a policy given as data, so that it can be built.
 
-use super::{LegRule, LegSpec, LoadMetric, Peak, PolicySpec, RuleKind, SpecError, When};
+use super::{LegSpec, LoadMetric, Peak, PeakKey, PolicySpec, SpecError, When};
 use crate::policy::reload::MAX_LEGS;
 use std::fmt::Write;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn check_leg(spec: &PolicySpec, position: usize, leg: &LegSpec) -> Result<(), Sp
             "it is empty, and `call` or the name of a cost is allowed",
         ));
     }
-    leg.rule.check().map_err(|(key, fault)| SpecError::new(key, fault))?;
+    leg.rule.0.check()?;
     if let Some(when) = &leg.when {
         check_when(spec, leg, when)?;
     }
@@ -68,6 +68,11 @@ fn check_peak(spec: &PolicySpec, leg: &LegSpec, peak: &Peak) -> Result<(), SpecE
             "none was given, and at least one is needed",
         ));
     }
+    let kind = leg.rule.kind();
+    let Some(number) = leg.rule.peak() else {
+        let fault = format!("a {kind} has no number that could depend on load");
+        return Err(SpecError::new("peak", fault));
+    };
     let mut last: Option<f64> = None;
     for (row, step) in peak.steps.iter().enumerate() {
         let at = format!("peak.steps[{row}].");
@@ -77,31 +82,20 @@ fn check_peak(spec: &PolicySpec, leg: &LegSpec, peak: &Peak) -> Result<(), SpecE
             return Err(SpecError::new(&format!("{at}above"), fault));
         }
         last = Some(step.above);
-        let (wanted, found) = match leg.rule.kind() {
-            RuleKind::TokenBucket | RuleKind::LeakyBucket | RuleKind::Warmup => ("quota", step.quota.is_some()),
-            RuleKind::Breaker => {
-                return Err(SpecError::new(
-                    "peak",
-                    "a breaker has no number that could depend on load",
-                ));
-            }
-            _ => ("limit", step.limit.is_some()),
+        let (quota, limit) = (("quota", step.quota.is_some()), ("limit", step.limit.is_some()));
+        let ((wanted, found), (other, odd)) = match number {
+            PeakKey::Quota => (quota, limit),
+            PeakKey::Limit => (limit, quota),
         };
         if !found {
             return Err(SpecError::new(&format!("{at}{wanted}"), "it is missing"));
         }
-        let (other, odd) = match wanted {
-            "quota" => ("limit", step.limit.is_some()),
-            _ => ("quota", step.quota.is_some()),
-        };
         if odd {
-            let fault = format!("it is none of a {}, which takes `{wanted}`", leg.rule.kind());
+            let fault = format!("it is none of a {kind}, which takes `{wanted}`");
             return Err(SpecError::new(&format!("{at}{other}"), fault));
         }
-        leg.rule
-            .at(step)
-            .check()
-            .map_err(|(_, fault)| SpecError::new(&format!("{at}{wanted}"), fault))?;
+        let checked = leg.rule.at(step).0.check();
+        checked.map_err(|error| SpecError::new(&format!("{at}{wanted}"), error.fault()))?;
     }
     check_circle(spec, leg)
 }
@@ -147,9 +141,11 @@ fn check_measured(
         }
         return Err(SpecError::new(&key("leg"), fault));
     };
-    if metric == LoadMetric::Use && matches!(measured.rule, LegRule::Breaker(_)) {
+    let rule = &measured.rule;
+    if metric == LoadMetric::Use && !rule.holds() && rule.per_second().is_none() {
+        let kind = rule.kind();
         let fault = format!(
-            "`use` was given, and a breaker as `{other}` is in no use; `rate`, `latency`, `refusals` are allowed"
+            "`use` was given, and a {kind} as `{other}` is in no use; `rate`, `latency`, `refusals` are allowed"
         );
         return Err(SpecError::new(&key("metric"), fault));
     }

@@ -11,7 +11,8 @@ pub struct SpecError {
 }
 
 impl SpecError {
-    pub(super) fn new(key: &str, fault: impl Into<Box<str>>) -> Self {
+    /// A fault of the value of `key`, for a [`Rule`](super::Rule) of your own. State the value that was given, and the ones allowed.
+    pub fn new(key: &str, fault: impl Into<Box<str>>) -> Self {
         Self {
             leg: None,
             key: key.into(),
@@ -19,12 +20,7 @@ impl SpecError {
         }
     }
 
-    /// A leg that could not be built although it was checked.
-    pub(crate) fn built(position: usize, name: &str, fault: String) -> Self {
-        Self::new("kind", fault).of_leg(position, name)
-    }
-
-    pub(super) fn of_leg(mut self, position: usize, name: &str) -> Self {
+    pub(in crate::policy) fn of_leg(mut self, position: usize, name: &str) -> Self {
         self.leg = Some((position, name.into()));
         self
     }

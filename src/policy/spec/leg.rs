@@ -1,6 +1,6 @@
 //! One leg as data: its rule, and when and how that applies.
 
-use super::rule::LegRule;
+use super::LegRule;
 use crate::core::decision::LoadMetric;
 use crate::rate::{Inherit, Quota};
 
@@ -28,10 +28,10 @@ pub struct LegSpec {
 
 impl LegSpec {
     /// A leg that counts calls.
-    pub fn new(name: impl Into<String>, rule: LegRule) -> Self {
+    pub fn new(name: impl Into<String>, rule: impl Into<LegRule>) -> Self {
         Self {
             name: name.into(),
-            rule,
+            rule: rule.into(),
             per: None,
             inherit: Inherit::AsIs,
             shadow: false,
@@ -141,28 +141,4 @@ pub struct PeakStep {
     pub quota: Option<Quota>,
     /// The limit then, of a window or a semaphore.
     pub limit: Option<u64>,
-}
-
-impl LegRule {
-    /// This rule with the numbers of a step.
-    pub(crate) fn at(&self, step: &PeakStep) -> Self {
-        let mut rule = self.clone();
-        match (&mut rule, step.quota, step.limit) {
-            (
-                Self::TokenBucket { quota } | Self::LeakyBucket { quota, .. } | Self::Warmup { quota, .. },
-                Some(at),
-                _,
-            ) => {
-                *quota = at;
-            }
-            (Self::Semaphore { limit }, _, Some(at)) => *limit = usize::try_from(at).unwrap_or(usize::MAX),
-            (
-                Self::FixedWindow { limit, .. } | Self::SlidingWindow { limit, .. } | Self::SlidingLog { limit, .. },
-                _,
-                Some(at),
-            ) => *limit = at,
-            _ => {}
-        }
-        rule
-    }
 }

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`PolicySpec`] | a whole policy: its legs, and the bounds of its queue |
 //! | [`LegSpec`] | one leg: its name, its rule, and when and how that applies |
-//! | [`LegRule`] | a kind of limiter and its numbers |
+//! | [`LegRule`] | a kind of limiter and its numbers: a [`Rule`] of any type |
+//! | [`Rule`] | a kind of leg: implement it for a limiter of your own |
 //! | [`When`] | a leg that applies only while another is under load |
 //! | [`Peak`] | numbers that depend on the load of another leg |
 //! | [`SpecError`] | a mistake: the leg, the key, and the fault |
@@ -14,12 +15,15 @@
 mod check;
 mod error;
 mod leg;
-mod rule;
 
+#[doc(inline)]
+pub use super::kind::{
+    AdaptiveLaw, AdaptiveRule, BreakerRule, FixedWindowRule, LeakyBucketRule, LegRule, PeakKey, Rule, SemaphoreRule,
+    SlidingLogRule, SlidingWindowRule, TokenBucketRule, WarmupRule,
+};
 pub use crate::core::decision::LoadMetric;
 pub use error::SpecError;
 pub use leg::{LegSpec, Peak, PeakStep, When};
-pub use rule::{BreakerRule, LegRule, RuleKind};
 
 use crate::semaphore::{Eviction, Order};
 use std::time::Duration;

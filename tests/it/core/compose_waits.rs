@@ -39,10 +39,9 @@ fn a_refusal_says_when_all_legs_are_ready_and_which_is_last() {
     let built = Policy::builder().limit(second()).limit(minute()).build().unwrap();
     let nested = Policy::builder().limit(second().and(minute())).build().unwrap();
     let boxed = second().and(minute()).boxed();
-    let rule = |quota| LegRule::TokenBucket { quota };
     let live = PolicySpec::new([
-        LegSpec::new("second", rule(Quota::per_second(1).burst(1))),
-        LegSpec::new("minute", rule(Quota::per_minute(1).burst(1))),
+        LegSpec::new("second", LegRule::token_bucket(Quota::per_second(1).burst(1))),
+        LegSpec::new("minute", LegRule::token_bucket(Quota::per_minute(1).burst(1))),
     ]);
     let live = live.build(&clock).unwrap();
     fn check(gate: &impl Limiter, expected: (&str, Option<Duration>, &str)) {
@@ -299,13 +298,7 @@ fn a_forgotten_permit_is_no_load() {
 fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
     let clock = ManualClock::new();
     let mut spec = PolicySpec::new([
-        LegSpec::new(
-            "window",
-            LegRule::FixedWindow {
-                limit: 100,
-                window: Duration::from_secs(1),
-            },
-        ),
+        LegSpec::new("window", LegRule::fixed_window(100, Duration::from_secs(1))),
         LegSpec::new("permits", LegRule::semaphore(2)),
     ]);
     let policy = spec.build(&clock).unwrap();
@@ -327,7 +320,7 @@ fn a_cancelled_call_of_a_breaker_is_no_load() {
     use tollgate::policy::spec::BreakerRule;
     let clock = ManualClock::new();
     let spec = PolicySpec::new([
-        LegSpec::new("circuit", LegRule::Breaker(BreakerRule::default())),
+        LegSpec::new("circuit", BreakerRule::default()),
         LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("circuit", LoadMetric::Rate, 2.5)),
     ]);
     let policy = spec.build(&clock).unwrap();

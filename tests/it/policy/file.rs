@@ -1,8 +1,11 @@
 //! Policy files: accepted forms, and refusals with line and column.
 
 use std::time::Duration;
+use tollgate::policy::file::Kinds;
 use tollgate::policy::file::{Fault, Format};
-use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PeakStep, PolicySpec, RuleKind, When};
+use tollgate::policy::spec::{
+    LeakyBucketRule, LegRule, LegSpec, LoadMetric, PeakStep, PolicySpec, SlidingWindowRule, When,
+};
 use tollgate::{Ask, Cost, Eviction, Inherit, LimiterExt, ManualClock, Order, Quota, Reason, SlidingLog};
 
 const FULL: &str = r#"
@@ -77,7 +80,7 @@ fn full() -> PolicySpec {
         LegSpec::new("tokens", LegRule::token_bucket(quota("90000/min"))).per("tokens"),
         LegSpec::new(
             "bursts",
-            LegRule::SlidingWindow {
+            SlidingWindowRule {
                 limit: 30,
                 window: Duration::from_secs(10),
                 segments: 10,
@@ -87,7 +90,7 @@ fn full() -> PolicySpec {
         LegSpec::new("in flight", LegRule::semaphore(24)),
         LegSpec::new(
             "batch",
-            LegRule::LeakyBucket {
+            LeakyBucketRule {
                 quota: quota("5/s"),
                 slack: 2,
             },
@@ -194,9 +197,11 @@ fn every_kind_can_be_written_and_built() {
         "kind = 'sliding-log'\nlimit = 10\nwindow = '1m'\nentries = 100",
         "kind = 'semaphore'\nlimit = 3",
         "kind = 'breaker'\ntime_window = '1m'\nfailure_rate = 0.25\nslow_after = '2s'\nslow_rate = 1\nopen_for = '5s'\nprobes = 3\nminimum_calls = 5\nconsecutive_failures = 7",
+        "kind = 'adaptive'\nlaw = { kind = 'vegas', smoothing = 0.5 }\nlimit = 5\nfloor = 2\nceiling = 40\nwindow = '500ms'",
     ];
-    assert_eq!(legs.len(), RuleKind::ALL.len());
-    for (leg, kind) in legs.into_iter().zip(RuleKind::ALL) {
+    let kinds = Kinds::standard();
+    assert_eq!(legs.len(), kinds.names().count());
+    for (leg, kind) in legs.into_iter().zip(kinds.names()) {
         let spec = PolicySpec::parse(&format!("[[leg]]\nname = 'x'\n{leg}"), Format::Toml).unwrap();
         assert_eq!(spec.legs[0].rule.kind(), kind);
         let policy = spec.build(&ManualClock::new()).unwrap();
@@ -256,7 +261,7 @@ const BAD: [(&str, usize, usize, &str); 40] = [
         "eviction = \"newest\"\n",
         1,
         12,
-        "`newest` was given, and `never` or `oldest` is allowed",
+        "`newest` was given, and one of never, oldest is allowed",
     ),
     ("", 1, 1, "at least one is needed"),
     ("max_wait = 10\n", 1, 12, "10 was given"),

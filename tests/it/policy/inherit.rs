@@ -5,7 +5,10 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 use tollgate::policy::reload::Applied;
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+use tollgate::policy::spec::{
+    FixedWindowRule, LeakyBucketRule, LegRule, LegSpec, PolicySpec, SlidingLogRule, SlidingWindowRule, TokenBucketRule,
+    WarmupRule,
+};
 use tollgate::{
     Ask, Clock, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome, Quota, SlidingLog,
     SlidingWindow, TokenBucket, Warmup,
@@ -36,72 +39,58 @@ fn directly<L: Limiter>(limiter: L, taken: u64, change: impl FnOnce(&L)) -> usiz
 
 /// The same of a limiter of its own that is changed by its own methods from `from` to `to`.
 fn by_itself(from: &LegRule, to: &LegRule, taken: u64, inherit: Inherit, clock: &Clock) -> usize {
-    match (from, to) {
-        (LegRule::TokenBucket { quota: from }, LegRule::TokenBucket { quota }) => {
-            let bucket = TokenBucket::new(*from).on(clock);
-            directly(bucket, taken, |bucket| bucket.set_quota(*quota, inherit))
-        }
-        (LegRule::LeakyBucket { quota: from, slack: s }, LegRule::LeakyBucket { quota, slack }) => {
-            let bucket = LeakyBucket::new(*from).slack(*s).unwrap().on(clock);
-            directly(bucket, taken, |bucket| {
-                bucket.set_quota(*quota, Inherit::AsIs).unwrap();
-                bucket.set_slack(*slack, inherit).unwrap();
-            })
-        }
-        (
-            LegRule::Warmup {
-                quota: from, period, ..
-            },
-            LegRule::Warmup { quota, .. },
-        ) => {
-            let warmup = Warmup::new(*from, *period).unwrap().on(clock);
-            directly(warmup, taken, |warmup| warmup.set_quota(*quota, inherit).unwrap())
-        }
-        (LegRule::FixedWindow { limit: l, window: w }, LegRule::FixedWindow { limit, window }) => {
-            let fixed = FixedWindow::new(*l, *w).unwrap().on(clock);
-            directly(fixed, taken, |fixed| {
-                fixed.set_length(*window).unwrap();
-                fixed.set_limit(*limit, inherit);
-            })
-        }
-        (
-            LegRule::SlidingWindow {
-                limit: l, window: w, ..
-            },
-            LegRule::SlidingWindow { limit, window, .. },
-        ) => {
-            let sliding = SlidingWindow::new(*l, *w).unwrap().on(clock);
-            directly(sliding, taken, |sliding| {
-                sliding.set_length(*window).unwrap();
-                sliding.set_limit(*limit, inherit);
-            })
-        }
-        (
-            LegRule::SlidingLog {
-                limit: l, window: w, ..
-            },
-            LegRule::SlidingLog { limit, window, .. },
-        ) => {
-            let log = SlidingLog::new(*l, *w).unwrap().on(clock);
-            directly(log, taken, |log| {
-                log.set_length(*window).unwrap();
-                log.set_limit(*limit, inherit);
-            })
-        }
-        other => panic!("{other:?}"),
+    if let (Some(from), Some(to)) = (from.get::<TokenBucketRule>(), to.get::<TokenBucketRule>()) {
+        let bucket = TokenBucket::new(from.quota).on(clock);
+        return directly(bucket, taken, |bucket| bucket.set_quota(to.quota, inherit));
     }
+    if let (Some(from), Some(to)) = (from.get::<LeakyBucketRule>(), to.get::<LeakyBucketRule>()) {
+        let bucket = LeakyBucket::new(from.quota).slack(from.slack).unwrap().on(clock);
+        return directly(bucket, taken, |bucket| {
+            bucket.set_quota(to.quota, Inherit::AsIs).unwrap();
+            bucket.set_slack(to.slack, inherit).unwrap();
+        });
+    }
+    if let (Some(from), Some(to)) = (from.get::<WarmupRule>(), to.get::<WarmupRule>()) {
+        let warmup = Warmup::new(from.quota, from.period).unwrap().on(clock);
+        return directly(warmup, taken, |warmup| warmup.set_quota(to.quota, inherit).unwrap());
+    }
+    if let (Some(from), Some(to)) = (from.get::<FixedWindowRule>(), to.get::<FixedWindowRule>()) {
+        let fixed = FixedWindow::new(from.limit, from.window).unwrap().on(clock);
+        return directly(fixed, taken, |fixed| {
+            fixed.set_length(to.window).unwrap();
+            fixed.set_limit(to.limit, inherit);
+        });
+    }
+    if let (Some(from), Some(to)) = (from.get::<SlidingWindowRule>(), to.get::<SlidingWindowRule>()) {
+        let sliding = SlidingWindow::new(from.limit, from.window).unwrap().on(clock);
+        return directly(sliding, taken, |sliding| {
+            sliding.set_length(to.window).unwrap();
+            sliding.set_limit(to.limit, inherit);
+        });
+    }
+    let (from, to) = (
+        from.get::<SlidingLogRule>().unwrap(),
+        to.get::<SlidingLogRule>().unwrap(),
+    );
+    let log = SlidingLog::new(from.limit, from.window).unwrap().on(clock);
+    directly(log, taken, |log| {
+        log.set_length(to.window).unwrap();
+        log.set_limit(to.limit, inherit);
+    })
 }
 
 /// From which numbers to which: each row has one number that becomes stricter, one that becomes looser, or both.
 fn rows() -> Vec<(LegRule, LegRule)> {
-    let leaky = |text, slack| LegRule::LeakyBucket {
-        quota: quota(text),
-        slack,
+    let leaky = |text, slack| {
+        let quota = quota(text);
+        LegRule::from(LeakyBucketRule { quota, slack })
     };
-    let warmup = |text| LegRule::Warmup {
-        quota: quota(text),
-        period: secs(3_600),
-        cold_factor: 3,
+    let warmup = |text| {
+        LegRule::from(WarmupRule {
+            quota: quota(text),
+            period: secs(3_600),
+            cold_factor: 3,
+        })
     };
     let bucket = |text| LegRule::token_bucket(quota(text));
     let mut rows = vec![
@@ -148,9 +137,9 @@ fn a_version_grants_exactly_its_inherit_rule() {
             let clock = ManualClock::new();
             let leg = |rule: &LegRule| PolicySpec::new([LegSpec::new("leg", rule.clone()).inherit(inherit)]);
             let policy = leg(&from).build(&clock).unwrap();
-            let taken = match &from {
+            let taken = match from.kind() {
                 // Warm-up admits whatever is asked of a cold one, and pays for it.
-                LegRule::Warmup { .. } => 10,
+                "warmup" => 10,
                 _ => policy.limiter().leg("leg").unwrap().available.unwrap() - 2,
             };
             policy.try_admit(taken).unwrap().finish(Outcome::Success);

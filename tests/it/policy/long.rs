@@ -80,9 +80,7 @@ fn a_chain_of_any_length_can_be_boxed() {
 #[test]
 fn a_policy_as_data_may_have_64_legs() {
     let clock = ManualClock::new();
-    let rule = || LegRule::TokenBucket {
-        quota: Quota::per_second(1).burst(10),
-    };
+    let rule = || LegRule::token_bucket(Quota::per_second(1).burst(10));
     let spec = |n: usize| {
         let mut spec = PolicySpec::new((1..n).map(|leg| LegSpec::new(format!("leg {leg}"), rule())));
         spec.legs.push(LegSpec::new("permits", LegRule::semaphore(2)));

@@ -6,6 +6,8 @@ mod conditional;
 #[cfg(feature = "policy-file")]
 mod file;
 mod inherit;
+#[cfg(feature = "policy-file")]
+mod kinds;
 mod long;
 mod lowered_limits;
 mod notifications;

@@ -220,9 +220,7 @@ fn a_waiter_is_asked_after_the_latency_has_fallen_with_the_end_of_work() {
         over: 60 * SECOND,
         ..When::above("slots", LoadMetric::Latency, 2.0)
     };
-    let rate = LegRule::TokenBucket {
-        quota: Quota::per_hour(1).burst(5),
-    };
+    let rate = LegRule::token_bucket(Quota::per_hour(1).burst(5));
     let mut spec = PolicySpec::new([
         LegSpec::new("slots", LegRule::semaphore(2)),
         LegSpec::new("tokens", rate).per("tokens").when(when),

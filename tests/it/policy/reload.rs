@@ -9,7 +9,10 @@ use std::time::Duration;
 use tollgate::policy::ReloadableLegs;
 use tollgate::policy::reload::Applied;
 use tollgate::policy::source::{PolicyEvent, PolicySource, SourceError, Versions};
-use tollgate::policy::spec::{BreakerRule, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, When};
+use tollgate::policy::spec::{
+    BreakerRule, FixedWindowRule, LeakyBucketRule, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec,
+    WarmupRule, When,
+};
 use tollgate::{Ask, Clock, Cost, Inherit, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -83,34 +86,38 @@ fn every_number_of_every_kind_can_change() {
             LegRule::token_bucket(quota("9/s burst 4")),
         ),
         (
-            LegRule::LeakyBucket {
+            LeakyBucketRule {
                 quota: quota("1/s"),
                 slack: 1,
-            },
-            LegRule::LeakyBucket {
+            }
+            .into(),
+            LeakyBucketRule {
                 quota: quota("9/s"),
                 slack: 8,
-            },
+            }
+            .into(),
         ),
         (
-            LegRule::Warmup {
+            WarmupRule {
                 quota: quota("1/s"),
                 period: secs(9),
                 cold_factor: 3,
-            },
-            LegRule::Warmup {
+            }
+            .into(),
+            WarmupRule {
                 quota: quota("9/s"),
                 period: secs(9),
                 cold_factor: 3,
-            },
+            }
+            .into(),
         ),
         (LegRule::fixed_window(1, secs(1)), LegRule::fixed_window(9, secs(5))),
         (LegRule::sliding_window(1, secs(5)), LegRule::sliding_window(9, secs(1))),
         (LegRule::sliding_log(1, secs(5)), LegRule::sliding_log(9, secs(1))),
         (LegRule::semaphore(1), LegRule::semaphore(9)),
         (
-            LegRule::Breaker(BreakerRule::default()),
-            LegRule::Breaker({
+            BreakerRule::default().into(),
+            LegRule::from({
                 let mut rule = BreakerRule::default();
                 rule.probes = 1;
                 rule
@@ -411,9 +418,9 @@ fn a_peak_table_follows_the_load() {
     .build(&clock)
     .unwrap();
     let mut held: Vec<_> = (0..6).map(|_| policy.try_admit(Ask::one()).unwrap()).collect();
-    let rule = || match policy.limiter().leg("rate").unwrap().rule {
-        LegRule::FixedWindow { limit, .. } => limit,
-        _ => unreachable!(),
+    let rule = || {
+        let rule = policy.limiter().leg("rate").unwrap().rule;
+        rule.get::<FixedWindowRule>().unwrap().limit
     };
     // The load is looked at before each admission: the 7th sees six of ten.
     held.push(policy.try_admit(Ask::one()).unwrap());

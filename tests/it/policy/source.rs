@@ -3,17 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use tollgate::policy::source::{FileSource, Look};
-use tollgate::policy::spec::{LegRule, PolicySpec};
+use tollgate::policy::spec::{PolicySpec, SemaphoreRule};
 
 fn text(limit: usize) -> String {
     format!("[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = {limit}\n")
 }
 
 fn limit(spec: &PolicySpec) -> usize {
-    match spec.legs[0].rule {
-        LegRule::Semaphore { limit } => limit,
-        _ => panic!("{spec:?}"),
-    }
+    spec.legs[0].rule.get::<SemaphoreRule>().unwrap().limit
 }
 
 /// A folder with a policy file of limit 1, and its source.

@@ -2,8 +2,12 @@
 //! burst goes with its count. Numbers are tried in steps of two digits: 1 to 99, then 100, 110 and so on.
 
 use super::trace::Trace;
+use std::time::Duration;
 use tollgate::Quota;
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+use tollgate::policy::spec::{
+    FixedWindowRule, LeakyBucketRule, LegRule, LegSpec, PeakStep, PolicySpec, SemaphoreRule, SlidingLogRule,
+    SlidingWindowRule, TokenBucketRule, WarmupRule,
+};
 
 /// The number of one leg.
 #[derive(Clone, Debug)]
@@ -49,15 +53,14 @@ impl Knob {
             }
         };
         let units = units.max(1);
-        let most = match &spec.rule {
+        let most = match Number::of(&spec.rule)? {
             // As much as there is in all, at one instant.
-            LegRule::Semaphore { .. } => units,
-            LegRule::SlidingLog { entries, .. } => entries.map_or(units, |entries| units.min(entries as u64)),
-            LegRule::FixedWindow { limit, .. } | LegRule::SlidingWindow { limit, .. } if *limit == u64::MAX => {
-                return None;
-            }
-            LegRule::FixedWindow { .. } | LegRule::SlidingWindow { .. } => units,
-            LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. } => {
+            Number::Limit(limit) => match spec.rule.get::<SlidingLogRule>() {
+                Some(log) => log.entries.map_or(units, |entries| units.min(entries as u64)),
+                None if limit == u64::MAX => return None,
+                None => units,
+            },
+            Number::Quota(quota) => {
                 if quota.is_unlimited() || quota.is_zero() {
                     return None;
                 }
@@ -65,11 +68,10 @@ impl Knob {
                 let by_burst = all.div_ceil(u128::from(quota.burst_size()).max(1));
                 // One that spaces and has no burst: a thousandth of a second for all.
                 let by_rate = u128::from(units) * (quota.period().as_nanos() / 1_000_000).max(1);
-                let bucket = matches!(spec.rule, LegRule::TokenBucket { .. });
-                let most = if bucket { by_burst } else { by_rate };
+                let bucket = spec.rule.get::<TokenBucketRule>();
+                let most = if bucket.is_some() { by_burst } else { by_rate };
                 most.min(quota.period().as_nanos()) as u64
             }
-            _ => return None,
         };
         let knob = |most| Self {
             leg,
@@ -85,19 +87,16 @@ impl Knob {
     /// The rule with the number of this step, if that is allowed.
     pub fn at(&self, step: usize) -> Option<LegRule> {
         let value = number(step);
-        let mut rule = self.rule.clone();
-        match &mut rule {
-            LegRule::Semaphore { limit } => *limit = usize::try_from(value).ok()?,
-            LegRule::FixedWindow { limit, .. }
-            | LegRule::SlidingWindow { limit, .. }
-            | LegRule::SlidingLog { limit, .. } => {
-                *limit = value;
-            }
-            LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. } => {
-                *quota = scaled(quota, value)?;
-            }
-            _ => return None,
-        }
+        let (quota, limit) = match Number::of(&self.rule)? {
+            Number::Limit(_) => (None, Some(value)),
+            Number::Quota(quota) => (Some(scaled(&quota, value)?), None),
+        };
+        let rule = self.rule.at(&PeakStep {
+            above: 0.0,
+            below: 0.0,
+            quota,
+            limit,
+        });
         PolicySpec::new([LegSpec::new("one", rule.clone())]).check().ok()?;
         Some(rule)
     }
@@ -119,14 +118,42 @@ fn scaled(quota: &Quota, count: u64) -> Option<Quota> {
 
 /// How a rule's number is written in a file: the key, and the value.
 pub fn written(rule: &LegRule) -> (&'static str, String) {
-    match rule {
-        LegRule::Semaphore { limit } => ("limit", limit.to_string()),
-        LegRule::FixedWindow { limit, .. }
-        | LegRule::SlidingWindow { limit, .. }
-        | LegRule::SlidingLog { limit, .. } => ("limit", limit.to_string()),
-        LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. } => {
-            ("quota", quota.to_string())
-        }
-        _ => ("", String::new()),
+    match Number::of(rule) {
+        Some(Number::Limit(limit)) => ("limit", limit.to_string()),
+        Some(Number::Quota(quota)) => ("quota", quota.to_string()),
+        None => ("", String::new()),
     }
+}
+
+/// The number of a rule that may be turned.
+pub enum Number {
+    Limit(u64),
+    Quota(Quota),
+}
+
+impl Number {
+    pub fn of(rule: &LegRule) -> Option<Self> {
+        let limit = || {
+            let fixed = rule.get::<FixedWindowRule>().map(|rule| rule.limit);
+            let sliding = rule.get::<SlidingWindowRule>().map(|rule| rule.limit);
+            let log = rule.get::<SlidingLogRule>().map(|rule| rule.limit);
+            let permits = rule.get::<SemaphoreRule>().map(|rule| rule.limit as u64);
+            fixed.or(sliding).or(log).or(permits)
+        };
+        let quota = || {
+            let token = rule.get::<TokenBucketRule>().map(|rule| rule.quota);
+            let leaky = rule.get::<LeakyBucketRule>().map(|rule| rule.quota);
+            let warmup = rule.get::<WarmupRule>().map(|rule| rule.quota);
+            token.or(leaky).or(warmup)
+        };
+        limit().map(Self::Limit).or(quota().map(Self::Quota))
+    }
+}
+
+/// The length of a window.
+pub fn window(rule: &LegRule) -> Option<Duration> {
+    let fixed = rule.get::<FixedWindowRule>().map(|rule| rule.window);
+    let sliding = rule.get::<SlidingWindowRule>().map(|rule| rule.window);
+    let log = rule.get::<SlidingLogRule>().map(|rule| rule.window);
+    fixed.or(sliding).or(log)
 }

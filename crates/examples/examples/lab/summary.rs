@@ -1,7 +1,7 @@
 //! What a run comes to: the table, the page, and one line per request.
 
 use super::error::LabError;
-use super::knob;
+use super::knob::{self, Number};
 use super::page::series::{self, Kind, Leg, Run};
 use super::page::{Page, Table, ticks};
 use super::replay::Replay;
@@ -49,21 +49,11 @@ pub struct Tried {
 
 /// The legs as they are drawn.
 fn legs(spec: &PolicySpec, trace: &Trace) -> Vec<Leg> {
-    let kind = |rule: &LegRule, cost: Option<usize>| match rule {
-        LegRule::Semaphore { limit } => Kind::Slots { limit: *limit as f64 },
-        LegRule::FixedWindow { limit, window }
-        | LegRule::SlidingWindow { limit, window, .. }
-        | LegRule::SlidingLog { limit, window, .. } => Kind::Rate {
-            per_second: *limit as f64 / window.as_secs_f64(),
-            cost,
-        },
-        LegRule::TokenBucket { quota } | LegRule::LeakyBucket { quota, .. } | LegRule::Warmup { quota, .. }
-            if !quota.is_unlimited() && !quota.is_zero() =>
-        {
-            Kind::Rate {
-                per_second: quota.count() as f64 / quota.period().as_secs_f64(),
-                cost,
-            }
+    let kind = |rule: &LegRule, cost: Option<usize>| match (Number::of(rule), rule.per_second()) {
+        (Some(Number::Limit(limit)), None) => Kind::Slots { limit: limit as f64 },
+        (Some(Number::Limit(_)), Some(per_second)) => Kind::Rate { per_second, cost },
+        (Some(Number::Quota(quota)), Some(per_second)) if !quota.is_unlimited() && !quota.is_zero() => {
+            Kind::Rate { per_second, cost }
         }
         _ => Kind::Other,
     };
@@ -182,14 +172,8 @@ fn legs_table(tried: &[Tried]) -> Table {
 
 /// `sliding-window: 40 per 2s`, and what sets it apart.
 fn in_words(leg: &LegSpec) -> String {
-    let window = match &leg.rule {
-        LegRule::FixedWindow { window, .. }
-        | LegRule::SlidingWindow { window, .. }
-        | LegRule::SlidingLog { window, .. } => {
-            format!(" per {}", humantime::format_duration(*window))
-        }
-        _ => String::new(),
-    };
+    let per = |window| format!(" per {}", humantime::format_duration(window));
+    let window = knob::window(&leg.rule).map_or(String::new(), per);
     let number = knob::written(&leg.rule).1;
     let colon = if number.is_empty() { "" } else { ": " };
     let of = leg.per.as_ref().map_or(String::new(), |cost| format!(", of {cost}"));

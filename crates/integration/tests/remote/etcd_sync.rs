@@ -339,7 +339,7 @@ mod pushed {
     use crate::rig::proxy::Mode;
     use std::time::Duration;
     use tollgate::policy::source::{PolicySource, SourceError};
-    use tollgate::policy::spec::{LegRule, PolicySpec};
+    use tollgate::policy::spec::{PolicySpec, SemaphoreRule};
     use tollgate_stores::EtcdPolicy;
 
     fn text(limit: usize) -> String {
@@ -347,10 +347,7 @@ mod pushed {
     }
 
     fn limit(spec: &PolicySpec) -> usize {
-        match spec.legs[0].rule {
-            LegRule::Semaphore { limit } => limit,
-            _ => panic!("{spec:?}"),
-        }
+        spec.legs[0].rule.get::<SemaphoreRule>().unwrap().limit
     }
 
     async fn put(key: &str, value: &str) {

@@ -1,0 +1,58 @@
+//! A fixed window as a leg.
+
+use super::shared::{fault, window_rule};
+use super::{LegRule, PeakKey, Rule};
+#[cfg(feature = "policy-file")]
+use crate::policy::file::{FromTable, PolicyFileError, Table};
+use crate::policy::spec::{PeakStep, SpecError};
+use crate::rate::{FixedWindow, Inherit};
+use crate::time::Clock;
+use std::time::Duration;
+
+/// A [`FixedWindow`](crate::FixedWindow).
+#[derive(Clone, Debug, PartialEq)]
+pub struct FixedWindowRule {
+    /// Units per window.
+    pub limit: u64,
+    /// The length of a window.
+    pub window: Duration,
+}
+
+impl FixedWindowRule {
+    fn limiter(&self) -> Result<FixedWindow, SpecError> {
+        FixedWindow::new(self.limit, self.window).map_err(fault("window"))
+    }
+}
+
+impl Rule for FixedWindowRule {
+    type Limiter = FixedWindow;
+    const KIND: &'static str = "fixed-window";
+    window_rule!();
+
+    fn text(&self) -> String {
+        format!("{} per {:?}", self.limit, self.window)
+    }
+
+    fn fixed(&self) -> String {
+        String::new()
+    }
+}
+
+#[cfg(feature = "policy-file")]
+impl FromTable for FixedWindowRule {
+    const KEYS: &'static [&'static str] = &["limit", "window"];
+
+    fn from_table(table: Table<'_>) -> Result<Self, PolicyFileError> {
+        Ok(Self {
+            limit: super::shared::limit(table)?,
+            window: super::shared::window(table)?,
+        })
+    }
+}
+
+impl LegRule {
+    /// A fixed window.
+    pub fn fixed_window(limit: u64, window: Duration) -> Self {
+        FixedWindowRule { limit, window }.into()
+    }
+}

@@ -1,0 +1,68 @@
+//! A sliding log as a leg.
+
+use super::shared::{fault, window_rule};
+use super::{LegRule, PeakKey, Rule};
+#[cfg(feature = "policy-file")]
+use crate::policy::file::{FromTable, PolicyFileError, Table};
+use crate::policy::spec::{PeakStep, SpecError};
+use crate::rate::{Inherit, SlidingLog};
+use crate::time::Clock;
+use std::time::Duration;
+
+/// A [`SlidingLog`](crate::SlidingLog).
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlidingLogRule {
+    /// Units in any span of that length.
+    pub limit: u64,
+    /// The length.
+    pub window: Duration,
+    /// Admissions that it can remember; the limit unless set. Fewer refuse before the limit does. They cannot be changed in place.
+    pub entries: Option<usize>,
+}
+
+impl SlidingLogRule {
+    fn limiter(&self) -> Result<SlidingLog, SpecError> {
+        let log = SlidingLog::new(self.limit, self.window).map_err(fault("window"))?;
+        match self.entries {
+            Some(entries) => log.max_entries(entries).map_err(fault("entries")),
+            None => Ok(log),
+        }
+    }
+}
+
+impl Rule for SlidingLogRule {
+    type Limiter = SlidingLog;
+    const KIND: &'static str = "sliding-log";
+    window_rule!();
+
+    fn text(&self) -> String {
+        let text = format!("{} per {:?}", self.limit, self.window);
+        match self.entries {
+            Some(entries) => format!("{text} in {entries} entries"),
+            None => text,
+        }
+    }
+
+    fn fixed(&self) -> String {
+        self.entries.map(|entries| entries.to_string()).unwrap_or_default()
+    }
+}
+
+#[cfg(feature = "policy-file")]
+impl FromTable for SlidingLogRule {
+    const KEYS: &'static [&'static str] = &["limit", "window", "entries"];
+
+    fn from_table(table: Table<'_>) -> Result<Self, PolicyFileError> {
+        let (limit, window) = (super::shared::limit(table)?, super::shared::window(table)?);
+        let entries = table.whole("entries", 1, 1 << 32)?.map(|entries| entries as usize);
+        Ok(Self { limit, window, entries })
+    }
+}
+
+impl LegRule {
+    /// A sliding log with room for the whole limit.
+    pub fn sliding_log(limit: u64, window: Duration) -> Self {
+        let entries = None;
+        SlidingLogRule { limit, window, entries }.into()
+    }
+}

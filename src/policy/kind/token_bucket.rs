@@ -1,0 +1,67 @@
+//! A token bucket as a leg.
+
+use super::shared::{quota_rule, tighter};
+use super::{LegRule, PeakKey, Rule};
+#[cfg(feature = "policy-file")]
+use crate::policy::file::{FromTable, PolicyFileError, Table};
+use crate::policy::spec::{PeakStep, SpecError};
+use crate::rate::{Inherit, Quota, TokenBucket};
+use crate::time::Clock;
+
+/// A [`TokenBucket`](crate::TokenBucket).
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenBucketRule {
+    /// The rate and the burst.
+    pub quota: Quota,
+}
+
+impl TokenBucketRule {
+    fn limiter(&self) -> Result<TokenBucket, SpecError> {
+        Ok(TokenBucket::new(self.quota))
+    }
+}
+
+impl Rule for TokenBucketRule {
+    type Limiter = TokenBucket;
+    const KIND: &'static str = "token-bucket";
+    quota_rule!();
+
+    fn text(&self) -> String {
+        self.quota.to_string()
+    }
+
+    fn fixed(&self) -> String {
+        String::new()
+    }
+
+    fn change(&self, bucket: &TokenBucket, to: &Self, inherit: Inherit) {
+        bucket.set_quota(to.quota, inherit);
+    }
+
+    fn tighter(&self, other: &Self) -> Self {
+        Self {
+            quota: tighter(self.quota, other.quota),
+        }
+    }
+
+    fn most(&self) -> Option<u64> {
+        (!self.is_unlimited()).then_some(self.quota.burst_size())
+    }
+}
+
+#[cfg(feature = "policy-file")]
+impl FromTable for TokenBucketRule {
+    const KEYS: &'static [&'static str] = &["quota"];
+
+    fn from_table(table: Table<'_>) -> Result<Self, PolicyFileError> {
+        let quota = super::shared::quota(table)?;
+        Ok(Self { quota })
+    }
+}
+
+impl LegRule {
+    /// A token bucket of `quota`.
+    pub fn token_bucket(quota: Quota) -> Self {
+        TokenBucketRule { quota }.into()
+    }
+}
