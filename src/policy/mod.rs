@@ -14,7 +14,7 @@
 //! | [`PolicySpec`](spec::PolicySpec) | a policy as data |
 //! | [`explain`] | decisions explained leg by leg, and the best order of the legs |
 //! | [`source`] | sources of versions of a policy: a file, this program, your own store |
-//! | `file` | policies in files, TOML or JSON; feature `policy-file` |
+//! | `file` | policies in files, TOML or JSON, with legs of kinds of your own; feature `policy-file` |
 //! | [`ReloadableLegs`] | legs that change while they run: `Policy<ReloadableLegs>` can be reloaded |
 
 mod builder;

@@ -39,7 +39,7 @@ pub struct AdaptiveRule {
     pub ceiling: usize,
     /// The law is asked once per window.
     pub window: Duration,
-    /// It is asked only after so many requests have finished since.
+    /// The number of requests that must have finished before it is asked again.
     pub samples: u64,
     /// The percentile of a window's latencies that it sees, 0 to 100.
     pub percentile: f64,

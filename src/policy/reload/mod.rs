@@ -15,7 +15,7 @@
 //! and no version, changes the numbers of a leg, nothing is given: see [`Peak`](super::spec::Peak).
 //!
 //! These cannot be changed in place: `segments`, `entries`, the `period` and `cold_factor` of a warm-up, and all numbers of a
-//! breaker.
+//! breaker and of an adaptive leg. A kind of your own says so by [`Rule::fixed`](crate::policy::spec::Rule::fixed).
 //!
 //! A version is checked before anything is touched. It is taken whole or refused whole.
 //!

@@ -8,6 +8,7 @@
 //! | [`Rule`] | a kind of leg: implement it for a limiter of your own |
 //! | [`When`] | a leg that applies only while another is under load |
 //! | [`Peak`] | numbers that depend on the load of another leg |
+//! | [`TokenBucketRule`] and its like | the kinds of this crate, and their numbers |
 //! | [`SpecError`] | a mistake: the leg, the key, and the fault |
 //!
 //! [`PolicySpec::check`] finds every mistake that [`PolicySpec::build`] would.
