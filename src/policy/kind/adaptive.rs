@@ -1,14 +1,9 @@
 //! A semaphore with an adaptive limit as a leg.
 
-use super::Rule;
+use super::*;
 use super::shared::fault;
 use crate::adaptive::{Adaptive, Aimd, Gradient, Gradient2, Trend, Vegas};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::SpecError;
 use crate::semaphore::Semaphore;
-use crate::time::Clock;
-use std::time::Duration;
 
 /// A [`Semaphore`](crate::Semaphore) whose limit [adapts](crate::adaptive::Adaptive). See
 /// [`AdaptiveBuilder`](crate::adaptive::AdaptiveBuilder) for the meaning of its numbers. None can be changed in place.
@@ -17,8 +12,7 @@ use std::time::Duration;
 /// # use tollgate::adaptive::Aimd;
 /// # use tollgate::policy::spec::{AdaptiveLaw, AdaptiveRule, LegSpec, PolicySpec};
 /// # use tollgate::{LimiterExt, ManualClock, Outcome};
-/// # use std::time::Duration;
-/// let mut rule = AdaptiveRule::default();
+/// # /// let mut rule = AdaptiveRule::default();
 /// rule.law = AdaptiveLaw::Aimd(Aimd::new());
 /// (rule.limit, rule.window, rule.samples) = (10, Duration::ZERO, 1);
 /// let policy = PolicySpec::new([LegSpec::new("in flight", rule)]).build(&ManualClock::new())?;

@@ -1,13 +1,8 @@
 //! A circuit breaker as a leg.
 
+use super::*;
 use super::shared::fault;
-use super::Rule;
 use crate::breaker::{BreakerBuilder, CircuitBreaker, OpenTime};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::SpecError;
-use crate::time::Clock;
-use std::time::Duration;
 
 /// A [`CircuitBreaker`]. See [`BreakerBuilder`] for the meaning of its numbers and their defaults. None can be changed in place.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,13 +1,8 @@
 //! A fixed window as a leg.
 
+use super::*;
 use super::shared::{fault, window_rule};
-use super::{LegRule, PeakKey, Rule};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::{PeakStep, SpecError};
-use crate::rate::{FixedWindow, Inherit};
-use crate::time::Clock;
-use std::time::Duration;
+use crate::rate::FixedWindow;
 
 /// A [`FixedWindow`](crate::FixedWindow).
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,8 @@
 //! A leaky bucket as a leg.
 
+use super::*;
 use super::shared::{fault, quota_rule, tighter};
-use super::{LegRule, PeakKey, Rule};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::{PeakStep, SpecError};
-use crate::rate::{Inherit, LeakyBucket, Quota};
-use crate::time::Clock;
+use crate::rate::{LeakyBucket, Quota};
 
 /// A [`LeakyBucket`](crate::LeakyBucket).
 #[derive(Clone, Debug, PartialEq)]

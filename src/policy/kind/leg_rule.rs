@@ -31,7 +31,7 @@ pub struct LegRule(pub(in crate::policy) Arc<dyn AnyRule>);
 impl LegRule {
     /// The name of its kind, as in a file.
     pub fn kind(&self) -> &'static str {
-        self.0.kind()
+        self.0.facts().kind
     }
 
     /// The rule, if it is of this type.
@@ -41,7 +41,7 @@ impl LegRule {
 
     /// True when units are held until the work ends: see [`Rule::HOLDS`].
     pub fn holds(&self) -> bool {
-        self.0.holds()
+        self.0.facts().holds
     }
 
     /// The units that it can give at most: see [`Rule::most`].
@@ -56,7 +56,7 @@ impl LegRule {
 
     /// The number that a row of a peak table changes.
     pub fn peak(&self) -> Option<PeakKey> {
-        self.0.peak()
+        self.0.facts().peak
     }
 
     /// This rule with the numbers of a row of a peak table.
@@ -96,102 +96,65 @@ pub(in crate::policy) trait LegLimiter: Erased + Any {}
 
 impl<L: Limiter + 'static> LegLimiter for L {}
 
-/// The object-safe form of a [`Rule`].
-pub(in crate::policy) trait AnyRule: Any + fmt::Debug + Send + Sync {
-    /// The type, by which kinds of one name are told apart.
-    fn id(&self) -> TypeId;
-    fn kind(&self) -> &'static str;
-    fn holds(&self) -> bool;
-    fn peak(&self) -> Option<PeakKey>;
-    fn crossing(&self) -> Inherit;
-    /// The words of the limiter's ticket.
-    fn words(&self) -> usize;
-    fn is_equal(&self, other: &LegRule) -> bool;
-    fn build(&self, clock: &Clock) -> Result<Box<dyn LegLimiter>, SpecError>;
-    fn check(&self) -> Result<(), SpecError>;
-    fn text(&self) -> String;
-    fn fixed(&self) -> String;
-    fn change(&self, limiter: &dyn Any, to: &LegRule, inherit: Inherit);
-    fn tighter(&self, other: &LegRule) -> LegRule;
-    fn reset(&self, limiter: &dyn Any);
-    fn at(&self, step: &PeakStep) -> LegRule;
-    fn may_reach(&self, limiter: &dyn Any, most: u64);
-    fn available(&self, limiter: &dyn Any) -> Option<u64>;
-    fn most(&self) -> Option<u64>;
-    fn capacity(&self, limiter: &dyn Any) -> Option<u64>;
-    fn per_second(&self) -> Option<f64>;
-    fn is_unlimited(&self) -> bool;
+/// Writes the object-safe form of a [`Rule`]: each method, and its body for a rule of type `R`.
+macro_rules! any_rule {
+    ($this:ident; $(fn $name:ident($($arg:ident: $of:ty),*) -> $result:ty { $body:expr })*) => {
+        /// The object-safe form of a [`Rule`]. A limiter is that of a leg of this rule.
+        pub(in crate::policy) trait AnyRule: Any + fmt::Debug + Send + Sync {
+            $(fn $name(&self $(, $arg: $of)*) -> $result;)*
+        }
+
+        impl<R: Rule> AnyRule for R {
+            $(fn $name(&self $(, $arg: $of)*) -> $result {
+                let $this = self;
+                let _ = $this;
+                $body
+            })*
+        }
+    };
+}
+any_rule! { this;
+    fn facts() -> Facts {
+        Facts {
+            id: TypeId::of::<R>(),
+            kind: R::KIND,
+            holds: R::HOLDS,
+            peak: R::PEAK,
+            crossing: R::CROSSING,
+            words: <R::Limiter as Limiter>::Ticket::WORDS,
+        }
+    }
+    fn is_equal(other: &LegRule) -> bool { other.get::<R>() == Some(this) }
+    fn build(clock: &Clock) -> Result<Box<dyn LegLimiter>, SpecError> { Ok(Box::new(R::build(this, clock)?)) }
+    fn check() -> Result<(), SpecError> { R::check(this) }
+    fn text() -> String { R::text(this) }
+    fn fixed() -> String { R::fixed(this) }
+    fn change(limiter: &dyn Any, to: &LegRule, inherit: Inherit) -> () {
+        if let Some(to) = to.get() { R::change(this, of_leg::<R>(limiter), to, inherit) }
+    }
+    fn tighter(other: &LegRule) -> LegRule {
+        other.get().map_or(other.clone(), |other| R::tighter(this, other).into())
+    }
+    fn reset(limiter: &dyn Any) -> () { R::reset(of_leg::<R>(limiter)) }
+    fn at(step: &PeakStep) -> LegRule { R::at(this, step).into() }
+    fn may_reach(limiter: &dyn Any, most: u64) -> () { R::may_reach(of_leg::<R>(limiter), most) }
+    fn available(limiter: &dyn Any) -> Option<u64> { R::available(of_leg::<R>(limiter)) }
+    fn most() -> Option<u64> { R::most(this) }
+    fn capacity(limiter: &dyn Any) -> Option<u64> { R::capacity(this, of_leg::<R>(limiter)) }
+    fn per_second() -> Option<f64> { R::per_second(this) }
+    fn is_unlimited() -> bool { R::is_unlimited(this) }
 }
 
-impl<R: Rule> AnyRule for R {
-    fn id(&self) -> TypeId {
-        TypeId::of::<R>()
-    }
-    fn kind(&self) -> &'static str {
-        R::KIND
-    }
-    fn holds(&self) -> bool {
-        R::HOLDS
-    }
-    fn peak(&self) -> Option<PeakKey> {
-        R::PEAK
-    }
-    fn crossing(&self) -> Inherit {
-        R::CROSSING
-    }
-    fn words(&self) -> usize {
-        <R::Limiter as Limiter>::Ticket::WORDS
-    }
-    fn is_equal(&self, other: &LegRule) -> bool {
-        other.get::<R>() == Some(self)
-    }
-    fn build(&self, clock: &Clock) -> Result<Box<dyn LegLimiter>, SpecError> {
-        Ok(Box::new(Rule::build(self, clock)?))
-    }
-    fn check(&self) -> Result<(), SpecError> {
-        Rule::check(self)
-    }
-    fn text(&self) -> String {
-        Rule::text(self)
-    }
-    fn fixed(&self) -> String {
-        Rule::fixed(self)
-    }
-    fn change(&self, limiter: &dyn Any, to: &LegRule, inherit: Inherit) {
-        if let Some(to) = to.get() {
-            Rule::change(self, of_leg::<R>(limiter), to, inherit);
-        }
-    }
-    fn tighter(&self, other: &LegRule) -> LegRule {
-        match other.get() {
-            Some(other) => Rule::tighter(self, other).into(),
-            None => other.clone(),
-        }
-    }
-    fn reset(&self, limiter: &dyn Any) {
-        R::reset(of_leg::<R>(limiter));
-    }
-    fn at(&self, step: &PeakStep) -> LegRule {
-        Rule::at(self, step).into()
-    }
-    fn may_reach(&self, limiter: &dyn Any, most: u64) {
-        R::may_reach(of_leg::<R>(limiter), most);
-    }
-    fn available(&self, limiter: &dyn Any) -> Option<u64> {
-        R::available(of_leg::<R>(limiter))
-    }
-    fn most(&self) -> Option<u64> {
-        Rule::most(self)
-    }
-    fn capacity(&self, limiter: &dyn Any) -> Option<u64> {
-        Rule::capacity(self, of_leg::<R>(limiter))
-    }
-    fn per_second(&self) -> Option<f64> {
-        Rule::per_second(self)
-    }
-    fn is_unlimited(&self) -> bool {
-        Rule::is_unlimited(self)
-    }
+/// What does not depend on the numbers of a rule.
+pub(in crate::policy) struct Facts {
+    /// The type, by which kinds of one name are told apart.
+    pub(in crate::policy) id: TypeId,
+    pub(in crate::policy) kind: &'static str,
+    pub(in crate::policy) holds: bool,
+    pub(in crate::policy) peak: Option<PeakKey>,
+    pub(in crate::policy) crossing: Inherit,
+    /// The words of the limiter's ticket.
+    pub(in crate::policy) words: usize,
 }
 
 /// The limiter of a leg, whose type its identity keeps.

@@ -34,11 +34,14 @@ pub use adaptive::AdaptiveLaw;
 pub(super) use leg_rule::LegLimiter;
 pub use leg_rule::LegRule;
 
+#[cfg(feature = "policy-file")]
+use super::file::{FromTable, PolicyFileError, Table};
 use super::spec::{PeakStep, SpecError};
 use crate::core::limiter::Limiter;
 use crate::rate::Inherit;
 use crate::time::Clock;
 use std::fmt;
+use std::time::Duration;
 
 /// A kind of leg: its numbers, and the limiter that they make.
 ///

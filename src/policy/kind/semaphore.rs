@@ -1,12 +1,7 @@
 //! A semaphore as a leg.
 
-use super::{LegRule, PeakKey, Rule};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::{PeakStep, SpecError};
-use crate::rate::Inherit;
+use super::*;
 use crate::semaphore::Semaphore;
-use crate::time::Clock;
 
 /// A [`Semaphore`](crate::Semaphore).
 #[derive(Clone, Debug, PartialEq)]

@@ -1,13 +1,8 @@
 //! A sliding log as a leg.
 
+use super::*;
 use super::shared::{fault, window_rule};
-use super::{LegRule, PeakKey, Rule};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::{PeakStep, SpecError};
-use crate::rate::{Inherit, SlidingLog};
-use crate::time::Clock;
-use std::time::Duration;
+use crate::rate::SlidingLog;
 
 /// A [`SlidingLog`](crate::SlidingLog).
 #[derive(Clone, Debug, PartialEq)]

@@ -1,13 +1,8 @@
 //! A sliding window as a leg.
 
+use super::*;
 use super::shared::{fault, window_rule};
-use super::{LegRule, PeakKey, Rule};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::{PeakStep, SpecError};
-use crate::rate::{Inherit, SlidingWindow};
-use crate::time::Clock;
-use std::time::Duration;
+use crate::rate::SlidingWindow;
 
 /// A [`SlidingWindow`](crate::SlidingWindow).
 #[derive(Clone, Debug, PartialEq)]

@@ -1,12 +1,8 @@
 //! A token bucket as a leg.
 
+use super::*;
 use super::shared::{quota_rule, tighter};
-use super::{LegRule, PeakKey, Rule};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::{PeakStep, SpecError};
-use crate::rate::{Inherit, Quota, TokenBucket};
-use crate::time::Clock;
+use crate::rate::{Quota, TokenBucket};
 
 /// A [`TokenBucket`](crate::TokenBucket).
 #[derive(Clone, Debug, PartialEq)]

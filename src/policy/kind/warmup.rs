@@ -1,13 +1,8 @@
 //! A rate with a warm-up as a leg.
 
+use super::*;
 use super::shared::{fault, quota_rule, tighter};
-use super::{PeakKey, Rule};
-#[cfg(feature = "policy-file")]
-use crate::policy::file::{FromTable, PolicyFileError, Table};
-use crate::policy::spec::{PeakStep, SpecError};
-use crate::rate::{Inherit, Quota, Warmup};
-use crate::time::Clock;
-use std::time::Duration;
+use crate::rate::{Quota, Warmup};
 
 /// A [`Warmup`](crate::Warmup).
 #[derive(Clone, Debug, PartialEq)]

@@ -25,7 +25,7 @@ impl Identity {
     pub(super) fn of(leg: &LegSpec) -> Self {
         Self {
             name: leg.name.as_str().into(),
-            kind: leg.rule.0.id(),
+            kind: leg.rule.0.facts().id,
             per: leg.per.as_deref().map(Into::into),
             fixed: leg.rule.0.fixed().into(),
         }

@@ -273,7 +273,7 @@ impl Retune {
             inherit: if leg.changed {
                 spec.inherit
             } else {
-                spec.rule.0.crossing()
+                spec.rule.0.facts().crossing
             },
             state: leg.state,
         }
@@ -497,7 +497,7 @@ impl ReloadableLegs {
         for leg in set.legs().iter().filter(|leg| is_stale(leg, now)) {
             if let Some(table) = &leg.peak {
                 let rule = table.advance(now);
-                panics.run(|| leg.state.retune(rule, rule.0.crossing()));
+                panics.run(|| leg.state.retune(rule, rule.0.facts().crossing));
             }
         }
     }

@@ -216,7 +216,7 @@ impl DraftLeg {
     pub(super) fn place(&self, spec: &LegSpec) -> VersionLeg {
         VersionLeg {
             state: Arc::clone(&self.state),
-            words: 0..spec.rule.0.words(),
+            words: 0..spec.rule.0.facts().words,
             units: 0,
             bit: 0,
             shadow: spec.shadow,

@@ -18,10 +18,7 @@ mod error;
 mod leg;
 
 #[doc(inline)]
-pub use super::kind::{
-    AdaptiveLaw, AdaptiveRule, BreakerRule, FixedWindowRule, LeakyBucketRule, LegRule, PeakKey, Rule, SemaphoreRule,
-    SlidingLogRule, SlidingWindowRule, TokenBucketRule, WarmupRule,
-};
+pub use super::kind::*;
 pub use crate::core::decision::LoadMetric;
 pub use error::SpecError;
 pub use leg::{LegSpec, Peak, PeakStep, When};
