@@ -28,8 +28,11 @@ use std::time::Duration;
 ///
 /// Records stand in the order in which requests ended.
 ///
+/// A request that is recorded takes the lock of the log at its start and at its end, for some steps. One that is not recorded adds to
+/// a count.
+///
 /// # Memory
-/// 200 bytes for each record, up to the capacity, and the names of legs that refused. A full log forgets the oldest record that has
+/// 184 bytes for each record, up to the capacity, and the names of legs that refused. A full log forgets the oldest record that has
 /// ended, or else the newest request. [`lost`](Self::lost) counts both.
 #[derive(Clone)]
 pub struct AdmissionLog {
@@ -66,6 +69,8 @@ struct Record {
     units: [Option<[u64; 2]>; MAX_COSTS],
     end: End,
 }
+
+const _: () = assert!(size_of::<Option<Record>>() <= 184);
 
 enum End {
     Open,

@@ -23,7 +23,7 @@
 //! assert_eq!(
 //!     String::from_utf8(file)?,
 //!     "at,weight,calls,waited,leg,hold,failed,tokens,tokens.used\n\
-//!      0.250000000,1,1,0.000000000,queue,,,50,\n\
+//!      0.250000000,1,1,0.000000000,slots,,,50,\n\
 //!      0.000000000,1,1,0.000000000,,0.250000000,no,300,300\n"
 //! );
 //! # use tollgate::LimiterExt;
