@@ -1,8 +1,20 @@
 //! A version that is put in force beside an admission: all of the old rules or all of the new ones.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
+use std::task::{Context, Wake, Waker};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{Ask, LimiterExt, ManualClock};
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, SeqCst);
+    }
+}
 
 fn legs(a: usize, b: usize) -> PolicySpec {
     PolicySpec::new([
@@ -47,5 +59,32 @@ fn a_permit_finds_its_leg_beside_a_reload() {
         assert_eq!(policy.limiter().in_use("b"), Some(0));
         policy.apply(legs(1, 1)).unwrap();
         assert!(policy.limiter().try_admit(Ask::one()).is_ok());
+    });
+}
+
+/// Given two waiters, of which the first leaves while a version admits one, then the second is admitted, whether the first had its
+/// ticket or not.
+#[test]
+fn a_waiter_that_leaves_beside_a_version_leaves_its_admission_to_the_next() {
+    crate::roomy(2, || {
+        let policy = legs(1, 0).build(&ManualClock::new()).unwrap();
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let mut first = Box::pin(policy.admit(Ask::one()));
+        let mut second = Box::pin(policy.admit(Ask::one()));
+        assert!(
+            first
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
+        assert!(second.as_mut().poll(&mut cx).is_pending());
+        let other = policy.clone();
+        let there = crate::spawn(move || drop(other.apply(legs(1, 1)).unwrap()));
+        drop(first);
+        there.join().unwrap();
+        assert!(woken.0.load(SeqCst), "the second was not woken");
+        assert!(second.as_mut().poll(&mut cx).is_ready());
     });
 }
