@@ -45,13 +45,7 @@ impl Common {
     }
 
     /// Builds the engine. `clock` is [`clock`](Self::clock).
-    pub(super) fn engine<K: Kind>(
-        self,
-        queue: K::TaskQueue,
-        limit: usize,
-        clock: Clock,
-        kind: K,
-    ) -> Result<Arc<Engine<K>>, PoolError> {
+    pub(super) fn engine<K: Kind>(self, limit: usize, clock: Clock, kind: K) -> Result<Arc<Engine<K>>, PoolError> {
         let capacity = Capacity::checked(self.queue, self.queue_weight)?;
         let (slots, gate) = (self.slots, self.gate);
         let settings = Settings {
@@ -60,7 +54,7 @@ impl Common {
             admission: Admission { gate, slots },
             on_panic: self.on_panic,
         };
-        Ok(Arc::new(Engine::new(queue, limit, capacity, settings, kind)))
+        Ok(Arc::new(Engine::new(limit, capacity, settings, kind)))
     }
 }
 

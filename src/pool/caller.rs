@@ -62,7 +62,7 @@ mod imp {
 pub(crate) struct Caller {
     span: imp::Spanned,
     /// The link to the submitting task, if that holds permits, for as long as there is a handle.
-    waiter: Option<Arc<dyn Task>>,
+    waiter: Option<Arc<Holder>>,
 }
 
 impl Caller {
@@ -77,7 +77,7 @@ impl Caller {
     /// Captures the context of a task on a thread, which has a handle.
     #[inline]
     pub(super) fn waits() -> Self {
-        let waiter = current().map(|submitter| Holder::of(Arc::new([]), Some(submitter)) as _);
+        let waiter = current().map(|submitter| Holder::of(Arc::new([]), Some(submitter)));
         Self {
             waiter,
             ..Self::current()
@@ -92,7 +92,7 @@ impl Caller {
     }
 
     #[inline]
-    pub(super) fn waiter(&self) -> Option<&Arc<dyn Task>> {
+    pub(super) fn waiter(&self) -> Option<&Arc<Holder>> {
         self.waiter.as_ref()
     }
 

@@ -11,7 +11,7 @@
 //! waits: `R` holds it.
 
 use super::caller::Caller;
-use super::engine::waits::Task;
+use super::engine::waits::{Record, Task};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly, wake};
 use crate::sync::shim::{Mutex, MutexGuard};
@@ -57,10 +57,8 @@ pub(super) trait Await<T>: Send + Sync {
     /// Returns the result, once. Until then, registers `waker`.
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>>;
     fn is_done(&self) -> bool;
-    /// Returns the task, if it is in the graph of waits.
-    fn task(&self) -> Option<&dyn Task> {
-        None
-    }
+    /// Returns the task's record in the graph of waits, if it has one.
+    fn record(&self) -> Option<&Record>;
     /// Detaches the handle: the result is dropped, now or when the task ends.
     fn detach(&self);
 }
@@ -73,7 +71,8 @@ pub(super) enum Stage<Q, R, T> {
     Queued(Q),
     Aside(Q),
     Started(R),
-    Done(Result<T, TaskError>),
+    /// The error is boxed: it is larger than most results.
+    Done(Result<T, Box<TaskError>>),
     Taken,
 }
 
@@ -84,13 +83,28 @@ pub(super) struct Inner<Q, R, T> {
     detached: bool,
 }
 
-pub(super) struct Cell<Q, R, T> {
-    inner: Mutex<Inner<Q, R, T>>,
-    caller: Caller,
+/// The context that a task keeps of its submitter: a [`Caller`], or one with the task's record in the graph of waits.
+pub(super) trait Context: Send + Sync {
+    fn record(&self) -> Option<&Record> {
+        None
+    }
+    /// Cuts the link to the waiter: no task will wait for this one.
+    fn cut(&self);
 }
 
-impl<Q, R: Default, T> Cell<Q, R, T> {
-    pub(super) fn new(task: Q, caller: Caller) -> Self {
+impl Context for Caller {
+    fn cut(&self) {
+        self.cut();
+    }
+}
+
+pub(super) struct Cell<Q, R, T, C = Caller> {
+    inner: Mutex<Inner<Q, R, T>>,
+    pub(super) context: C,
+}
+
+impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
+    pub(super) fn new(task: Q, context: C) -> Self {
         let inner = Inner {
             stage: Stage::Queued(task),
             waker: None,
@@ -98,18 +112,12 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         };
         Self {
             inner: Mutex::new(inner),
-            caller,
+            context,
         }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner<Q, R, T>> {
         self.inner.lock()
-    }
-
-    /// Returns the context that the task keeps of its submitter.
-    #[cfg(feature = "tokio")]
-    pub(super) fn caller(&self) -> &Caller {
-        &self.caller
     }
 
     /// Takes the task, if it is still queued.
@@ -137,8 +145,8 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         }
     }
 
-    /// Ends a taken task without running it.
-    fn end_unstarted(&self, task: Q, why: TaskError) -> bool {
+    /// Ends a taken task without running it to its end.
+    pub(super) fn end_unfinished<F>(&self, task: F, why: TaskError) -> bool {
         drop_quietly(task);
         // The refusing caller knows the reason, so a payload that no handle takes is dropped.
         drop_quietly(self.complete(Err(why)));
@@ -160,7 +168,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
                     }
                 };
             }
-            inner.stage = Stage::Done(result);
+            inner.stage = Stage::Done(result.map_err(Box::new));
             inner.waker.take()
         };
         wake(waker);
@@ -174,7 +182,7 @@ impl<Q, R: Default, T> Cell<Q, R, T> {
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
             Stage::Done(result) if !seeded!("pool_joins_blindly") => {
                 drop(inner);
-                Poll::Ready(result)
+                Poll::Ready(result.map_err(|why| *why))
             }
             waiting => {
                 inner.stage = waiting;
@@ -194,7 +202,7 @@ where
 {
     #[inline]
     fn run_taken(&self, task: F, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        match catch_unwind(AssertUnwindSafe(|| self.caller.within(task))) {
+        match catch_unwind(AssertUnwindSafe(|| self.context.within(task))) {
             Ok(value) => {
                 self.complete(Ok(value));
                 Ran::Done
@@ -216,7 +224,7 @@ where
 {
     #[inline]
     fn waiter(&self) -> Option<Arc<dyn Task>> {
-        self.caller.waiter().map(Arc::clone)
+        self.context.waiter().map(|waiter| Arc::clone(waiter) as _)
     }
 
     #[inline]
@@ -231,15 +239,15 @@ where
     }
 }
 
-impl<Q: Send, R: Default + Send, T: Send> Queued for Cell<Q, R, T> {
+impl<Q: Send, R: Default + Send, T: Send, C: Context> Queued for Cell<Q, R, T, C> {
     fn refuse(&self, why: TaskError) -> bool {
         let task = self.start();
-        task.is_some_and(|task| self.end_unstarted(task, why))
+        task.is_some_and(|task| self.end_unfinished(task, why))
     }
 
     fn refuse_aside(&self, why: TaskError) -> bool {
         let task = self.take_unstarted();
-        task.is_some_and(|task| self.end_unstarted(task, why))
+        task.is_some_and(|task| self.end_unfinished(task, why))
     }
 
     fn is_queued(&self) -> bool {
@@ -257,7 +265,7 @@ impl<Q: Send, R: Default + Send, T: Send> Queued for Cell<Q, R, T> {
     }
 }
 
-impl<Q: Send, R: Default + Send, T: Send> Await<T> for Cell<Q, R, T> {
+impl<Q: Send, R: Default + Send, T: Send, C: Context> Await<T> for Cell<Q, R, T, C> {
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
@@ -265,7 +273,7 @@ impl<Q: Send, R: Default + Send, T: Send> Await<T> for Cell<Q, R, T> {
                 let old = inner.waker.take();
                 drop(inner);
                 drop(old);
-                Poll::Ready(result)
+                Poll::Ready(result.map_err(|why| *why))
             }
             Stage::Taken => {
                 drop(inner);
@@ -286,8 +294,12 @@ impl<Q: Send, R: Default + Send, T: Send> Await<T> for Cell<Q, R, T> {
         matches!(self.lock().stage, Stage::Done(_) | Stage::Taken)
     }
 
+    fn record(&self) -> Option<&Record> {
+        self.context.record()
+    }
+
     fn detach(&self) {
-        self.caller.cut();
+        self.context.cut();
         let mut inner = self.lock();
         inner.detached = true;
         let waker = inner.waker.take();

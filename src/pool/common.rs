@@ -142,7 +142,7 @@ impl<K: PoolKind> Pool<K> {
     }
 
     fn judge(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
-        K::collect(self.core());
+        self.core().collect();
         self.core().judge(self.options.weight, turned)
     }
 }

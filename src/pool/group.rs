@@ -1,6 +1,6 @@
 //! Groups of fallible tasks: the first error cancels the rest.
 
-use super::cell::Await as _;
+use super::cell::{Await as _, Queued as _};
 use super::common::Pool;
 use super::engine::group_limit::GroupLimit;
 use super::engine::scheduler::PoolKind;
@@ -191,7 +191,7 @@ impl<K: PoolKind, T, E> Group<K, T, E> {
                 if K::help(handle) {
                     return Poll::Ready(None);
                 }
-                if K::may_help(handle) {
+                if handle.task.is_queued() {
                     break;
                 }
             }

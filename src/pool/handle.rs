@@ -5,6 +5,7 @@ use super::engine::scheduler::{Engine, Kind as _, PoolKind};
 use super::engine::waits::{Wait, Waiter};
 use super::error::TaskError;
 use super::park::block_on;
+use super::task_options::RareOptions;
 use super::task_set::{Abort, Member};
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
@@ -46,8 +47,10 @@ use std::time::Duration;
 pub struct Handle<K: PoolKind, T> {
     pub(super) task: Arc<K::Job<T>>,
     pub(super) core: Arc<Engine<K>>,
-    pub(super) at: K::At,
-    wait: Option<Wait<K>>,
+    /// Its options, if it has rare ones.
+    pub(super) rare: Option<Box<RareOptions>>,
+    /// Boxed: few handles are awaited by tasks.
+    wait: Option<Box<Wait<K>>>,
 }
 
 /// The handle to a task on threads that may borrow.
@@ -62,16 +65,16 @@ pub type TaskHandle<T> = Handle<Tasks, T>;
 
 impl<K: PoolKind, T> Handle<K, T> {
     #[inline]
-    pub(super) fn new(task: Arc<K::Job<T>>, core: Arc<Engine<K>>, at: K::At) -> Self {
+    pub(super) fn new(task: Arc<K::Job<T>>, core: Arc<Engine<K>>, rare: Option<Box<RareOptions>>) -> Self {
         let wait = None;
-        Self { task, core, at, wait }
+        Self { task, core, rare, wait }
     }
 
     /// Cancels the task: it ends with [`TaskError::Cancelled`], if it has not started. A running async task ends with
     /// [`TaskError::Aborted`]: its future is dropped, at once or when it is next pending. A running closure is not interrupted. Returns
     /// false when it is too late.
     pub fn cancel(&self) -> bool {
-        K::cancel(self)
+        Engine::cancel(self)
     }
 
     /// Returns true once the task has a result.
@@ -97,18 +100,18 @@ impl<K: PoolKind, T> Handle<K, T> {
 
     /// Polls for the result. A task of a pool lends its slot while it waits.
     pub(super) fn poll_join(&mut self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        let (waiter, task) = (Waiter::current(&*self.core), self.task.task());
+        let (waiter, task) = (Waiter::current(&*self.core), self.task.record());
         if let Some(task) = task
             && waiter.as_ref().is_none_or(Waiter::holds_nothing)
         {
             // The submitter has passed the handle on.
-            task.record().cut();
+            task.cut();
         }
         match waiter {
             Some(waiter) if self.wait.as_ref().is_some_and(|wait| wait.is_by(&waiter)) => {}
             Some(waiter) => {
                 self.wait = None;
-                self.wait = Wait::begin(waiter, task, &self.core);
+                self.wait = Wait::begin(waiter, task, &self.core).map(Box::new);
                 if self.wait.is_none() {
                     return Poll::Ready(Err(TaskError::WouldDeadlock));
                 }
@@ -123,7 +126,7 @@ impl<K: PoolKind, T> Handle<K, T> {
         let mut wait = self.wait.take();
         let waits = wait
             .as_mut()
-            .is_none_or(|wait| wait.list(&self.core, || K::target(self)));
+            .is_none_or(|wait| wait.list(&self.core, || Engine::awaited(self)));
         self.wait = wait;
         if waits {
             return Poll::Pending;
@@ -210,7 +213,7 @@ impl<K: PoolKind, T> Member for Handle<K, T> {
     const ABORTS: bool = !K::THREADS;
 
     fn cancel(&self) {
-        K::cancel(self);
+        Engine::cancel(self);
     }
 
     fn abort(&self) -> Option<Abort> {

@@ -1,6 +1,8 @@
 //! The treatment of a task that finds the queue full.
 
-use super::engine::scheduler::{Engine, Entry as _, Kind};
+use super::engine::entry::Entry;
+use super::engine::scheduler::{Engine, Kind};
+use super::engine::state::State;
 use super::error::RejectReason;
 use super::hooks::{drop_quietly, quietly};
 use super::report::Unstarted;
@@ -78,20 +80,14 @@ impl<K: Kind> Engine<K> {
     }
 
     /// Evicts the oldest task of the lowest priority, and gives its room back.
-    fn evict(self: &Arc<Self>) -> Option<K::Entry> {
-        let entry = self.transition(|state, acts| {
-            let entry = self.kind.evict(state)?;
-            state.entry_left(&entry);
-            state.finished(1, acts);
-            state.call(acts);
-            Some(entry)
-        })?;
+    fn evict(self: &Arc<Self>) -> Option<Entry<K>> {
+        let entry = self.transition(State::evict)?;
         self.give_back(&entry);
         Some(entry)
     }
 
     /// Passes a task that the pool discarded to the hook, unless the task has started elsewhere or ended.
-    pub(super) fn discard(&self, entry: K::Entry) {
+    pub(super) fn discard(&self, entry: Entry<K>) {
         if !entry.set_aside() {
             return drop_quietly(entry);
         }

@@ -1,7 +1,8 @@
 //! What a pool returns: tasks that have not started, and the report of its end.
 
 use super::common::Pool;
-use super::engine::scheduler::{Engine, Entry as _, PoolKind};
+use super::engine::entry::Entry;
+use super::engine::scheduler::{Engine, PoolKind};
 use super::engine::waits::is_inside;
 use super::error::TaskError;
 use super::park::block_on;
@@ -20,18 +21,18 @@ use std::time::Duration;
 /// or [`TaskError::Discarded`] if a full queue discarded it.
 #[must_use = "a task that is dropped here will never run"]
 pub struct Unstarted<K: PoolKind> {
-    entry: Option<K::Entry>,
+    entry: Option<Entry<K>>,
     discarded: bool,
 }
 
 impl<K: PoolKind> Unstarted<K> {
     /// Wraps an entry that was taken out of the queue, and set aside.
-    pub(super) fn new(entry: K::Entry, discarded: bool) -> Self {
+    pub(super) fn new(entry: Entry<K>, discarded: bool) -> Self {
         let entry = Some(entry);
         Self { entry, discarded }
     }
 
-    pub(super) fn take(mut self) -> Option<K::Entry> {
+    pub(super) fn take(mut self) -> Option<Entry<K>> {
         self.entry.take()
     }
 
@@ -84,7 +85,7 @@ impl<K: PoolKind> Pool<K> {
         let core = Arc::clone(self.core());
         let mut unstarted = core.stop();
         // Tasks that were cancelled or run elsewhere are not returned.
-        unstarted.retain(K::Entry::is_returned);
+        unstarted.retain(Entry::is_returned);
         ShutdownReport {
             unstarted: unstarted
                 .into_iter()

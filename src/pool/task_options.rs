@@ -49,16 +49,6 @@ pub(super) struct RareOptions {
     pub(super) member: Option<Arc<Membership>>,
 }
 
-impl RareOptions {
-    pub(super) fn of(options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
-        Self {
-            deadline: options.deadline,
-            ask: options.ask,
-            member: member.map(Arc::clone),
-        }
-    }
-}
-
 /// The options of a task. The default is normal priority, weight 1, no deadline, and an ask of one call.
 #[derive(Clone)]
 pub(super) struct TaskOptions {
@@ -105,6 +95,12 @@ impl TaskOptions {
     #[inline]
     pub(super) fn rare(&self, member: Option<&Arc<Membership>>) -> Option<Box<RareOptions>> {
         let is_rare = !self.is_common && !self.is_plain();
-        is_rare.then(|| Box::new(RareOptions::of(self, member)))
+        is_rare.then(|| {
+            Box::new(RareOptions {
+                deadline: self.deadline,
+                ask: self.ask,
+                member: member.map(Arc::clone),
+            })
+        })
     }
 }

@@ -11,7 +11,7 @@
 //! ```
 //! Invariant: while tasks are set aside, all `limit` places are taken, each by a task that is `Reserved` or `Running`.
 
-use super::queue::Key;
+use super::queue::AsideKey as Key;
 // Not the models' mutex, which switches threads: this one is locked under the lock of the pool.
 use parking_lot::Mutex;
 use std::collections::VecDeque;

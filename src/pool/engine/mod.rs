@@ -4,7 +4,9 @@
 //! queue until it starts**: so a cancel, an eviction and the end of the pool concern the queue alone. `queue` is the
 //! queue, and `state` has all transitions. `waits` refuses the waits that cannot end.
 
+pub(super) mod entry;
 pub(super) mod group_limit;
+pub(super) mod priority_queue;
 pub(super) mod queue;
 pub(super) mod scheduler;
 pub(super) mod seat;

@@ -1,100 +1,72 @@
 //! Runs a pool: its lock with the state under it, the bound on its queue, and its settings. Tasks, hooks, wakers and
 //! drops run outside the lock.
 
+use super::entry::Entry;
 use super::group_limit::Membership;
+use super::queue::Key;
 use super::seat::Seat;
-use super::state::{Acts, Counts, Gone, Next, Phase, State, TaskQueue};
+use super::state::{Acts, Counts, Gone, Next, Phase, State};
 use super::waits::{Held, Inside, Lends, Slot};
-use crate::core::ask::Ask;
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::Capacity;
-use crate::pool::cell::Await;
+use crate::pool::cell::{Await, Queued};
 use crate::pool::error::TaskError;
 use crate::pool::handle::Handle;
 use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
 use crate::pool::overflow::Overflow;
 use crate::pool::report::Unstarted;
 use crate::pool::stats::PoolStats;
-use crate::pool::task_options::Priority;
 use crate::pool::task_set::Abort;
 use crate::sync::shim::{Mutex, MutexGuard};
-use crate::time::{Clock, Instant};
+use crate::time::Clock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// An entry in the queue of a pool.
-pub(in crate::pool) trait Entry {
-    /// Returns the number of queue places that the entry takes.
-    fn places(&self) -> usize {
-        1
-    }
-    /// Returns the queue weight that the entry takes.
-    fn weight(&self) -> u32;
-    fn priority(&self) -> Priority;
-    fn ask(&self) -> Ask;
-    fn deadline(&self) -> Option<Instant>;
-    /// Returns true if the task has started through another entry, or has ended.
-    fn is_dead(&self) -> bool {
-        false
-    }
-    /// Claims the task: no other entry of the task starts it from now on, unless one already has. Called under the lock
-    /// of the pool.
-    fn claim(&mut self) {}
-    /// Returns the task's membership in its group, if the group has a limit.
-    fn member(&self) -> Option<&Arc<Membership>>;
-    /// Ends the task without running it. Returns false if the task had already started or ended.
-    fn refuse(self, why: TaskError) -> bool;
-    /// Ends a task like `refuse`, after it was set aside.
-    fn refuse_aside(self, why: TaskError) -> bool
-    where
-        Self: Sized,
-    {
-        self.refuse(why)
-    }
-    /// Sets the task aside, to be returned to the user. Returns false if the task has started through another entry, or has ended.
-    fn set_aside(&self) -> bool {
-        true
-    }
-    fn is_returned(&self) -> bool {
-        self.set_aside()
-    }
-}
-
 /// The operations in which kinds of pools differ.
 pub(in crate::pool) trait Kind: Sized + Send + Sync {
-    type Entry: Entry;
-    type TaskQueue: TaskQueue<Entry = Self::Entry>;
-    /// A task, as its handle sees it, and what the handle finds it by in the queue.
-    type Job<T>: Await<T> + ?Sized;
-    type At;
-    /// A queued task that is to be awaited, and one that is.
-    type Target;
-    type Awaited;
-    const THREADS: bool = <Self::TaskQueue as TaskQueue>::THREADS;
+    /// True if workers are threads: these are expensive to start, and are called one at a time.
+    const THREADS: bool;
+    /// A task without a handle: inside its entry, or in an allocation of its own.
+    type Inline: Send;
+    type Own: Send;
+    /// A task with a handle, as its queue sees it, and as its handle sees it.
+    type Run: Queued + ?Sized;
+    type Job<T>: Queued + Await<T> + ?Sized;
+    /// The state of a worker that other threads read. Made from the worker's number.
+    type Worker: From<usize> + Send + Sync;
+    /// The state under the lock of the pool that only this kind has.
+    type Shared: Default + Send;
     /// Runs before each transition, under the lock. `settle` runs after it, under the lock.
-    fn enter(&self, _: &mut State<Self::TaskQueue>) {}
-    fn settle(&self, _: &mut State<Self::TaskQueue>, _: &mut Acts<Own<Self>>) {}
+    fn enter(&self, _: &mut State<Self>) {}
+    fn settle(&self, _: &mut State<Self>, _: &mut Acts<Self::Worker>) {}
     /// Closes the intake. Runs before the pool enters the tasks that it has already accepted.
     fn close(&self) {}
-    /// Removes all entries from the queue and from every other place where they wait.
-    fn drain(&self, state: &mut State<Self::TaskQueue>) -> Vec<Self::Entry>;
-    /// Removes the entry that a full queue evicts first.
-    fn evict(&self, state: &mut State<Self::TaskQueue>) -> Option<Self::Entry>;
+    /// Takes the next task of the worker's local queue.
+    fn take_local(_: &Self::Worker) -> Option<Entry<Self>> {
+        None
+    }
+    /// Moves the dead entries of the worker's local queue to `dead`.
+    fn purge_local(_: &Self::Worker, _: &mut Vec<Entry<Self>>) {}
+    /// Takes the number of queue places that the worker still has of tasks that it has started.
+    fn owed(_: &Self::Worker) -> usize {
+        0
+    }
     /// Returns the hook for tasks that the pool discarded.
     fn on_discard(&self) -> Option<&DiscardHook<Self>>;
     /// Marks the entry as taken by the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds
     /// the entry either queued or started.
-    fn starts(entry: &mut Self::Entry, seat: &Seat<Own<Self>>);
+    fn starts(entry: &mut Entry<Self>, seat: &Seat<Self::Worker>);
     /// Starts a worker.
-    fn start(engine: &Arc<Engine<Self>>, seat: Arc<Seat<Own<Self>>>);
+    fn start(engine: &Arc<Engine<Self>>, seat: Arc<Seat<Self::Worker>>);
     /// Starts one more worker, if the pool may have one more.
     fn grow(_: &Arc<Engine<Self>>) {}
-    /// Collects the capacity that workers and ended tasks still have, for a submitter that found the queue full.
-    fn collect(_: &Arc<Engine<Self>>) {}
-    /// Cancels the task. Returns false when it is too late.
-    fn cancel<T>(handle: &Handle<Self, T>) -> bool;
+    fn queued<T>(task: &Arc<Self::Job<T>>) -> Arc<Self::Run>;
+    /// Ends a running task. Returns false if it has ended, or cannot be ended.
+    fn end_running<T>(_: &Self::Job<T>) -> bool {
+        false
+    }
     /// Returns a function that ends the task, if it is running then. `None`: running tasks cannot be ended.
     fn abort<T>(_: &Handle<Self, T>) -> Option<Abort> {
         None
@@ -103,17 +75,8 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn help<T>(_: &Handle<Self, T>) -> bool {
         false
     }
-    /// Returns false if the task needs no help any more.
-    fn may_help<T>(_: &Handle<Self, T>) -> bool {
-        true
-    }
-    /// Returns the task's place in the queue, by which it is awaited.
-    fn target<T>(handle: &Handle<Self, T>) -> Self::Target;
-    /// Marks the queued task as awaited by one more task.
-    fn await_it(engine: &Arc<Engine<Self>>, target: Self::Target) -> Self::Awaited;
-    fn await_no_more(engine: &Arc<Engine<Self>>, awaited: Self::Awaited);
     /// Corrects the statistics by the tasks that only workers know.
-    fn correct(_: &State<Self::TaskQueue>, _: &mut PoolStats) {}
+    fn correct(_: &State<Self>, _: &mut PoolStats) {}
 }
 
 /// A kind of pools: [`Threads`](crate::pool::Threads), or `Tasks` (feature `tokio`).
@@ -122,9 +85,6 @@ pub trait PoolKind: Kind {}
 
 #[allow(private_bounds)]
 impl<K: Kind> PoolKind for K {}
-
-/// The state of a worker that other threads read.
-pub(in crate::pool) type Own<K> = <<K as Kind>::TaskQueue as TaskQueue>::Own;
 
 /// Takes the tasks that a full queue has evicted.
 pub(in crate::pool) type DiscardHook<K> = dyn Fn(Unstarted<K>) + Send + Sync;
@@ -138,7 +98,7 @@ pub(in crate::pool) struct Settings {
 }
 
 pub(in crate::pool) struct Engine<K: Kind> {
-    state: CachePadded<Mutex<State<K::TaskQueue>>>,
+    state: CachePadded<Mutex<State<K>>>,
     pub(in crate::pool) capacity: Capacity,
     pub(in crate::pool) settings: Settings,
     /// The permits that an admitted task holds, as last read from the policy.
@@ -150,13 +110,7 @@ pub(in crate::pool) struct Engine<K: Kind> {
 type Admitted<E> = (E, bool, Ticket, Held);
 
 impl<K: Kind> Engine<K> {
-    pub(in crate::pool) fn new(
-        queue: K::TaskQueue,
-        limit: usize,
-        capacity: Capacity,
-        settings: Settings,
-        kind: K,
-    ) -> Self {
+    pub(in crate::pool) fn new(limit: usize, capacity: Capacity, settings: Settings, kind: K) -> Self {
         // Shared slots are the only slots of such a pool.
         let own = if settings.admission.slots.is_some() && !K::THREADS {
             usize::MAX
@@ -164,7 +118,7 @@ impl<K: Kind> Engine<K> {
             limit
         };
         Self {
-            state: CachePadded::new(Mutex::new(State::new(queue, own, settings.admission.is_gated()))),
+            state: CachePadded::new(Mutex::new(State::new(own, settings.admission.is_gated()))),
             capacity,
             held: Mutex::new(Arc::new([])),
             settings,
@@ -173,7 +127,7 @@ impl<K: Kind> Engine<K> {
     }
 
     /// Locks the state, for reading only.
-    pub(in crate::pool) fn look(&self) -> MutexGuard<'_, State<K::TaskQueue>> {
+    pub(in crate::pool) fn look(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock()
     }
 
@@ -181,7 +135,7 @@ impl<K: Kind> Engine<K> {
     #[inline]
     pub(in crate::pool) fn transition<T>(
         self: &Arc<Self>,
-        step: impl FnOnce(&mut State<K::TaskQueue>, &mut Acts<Own<K>>) -> T,
+        step: impl FnOnce(&mut State<K>, &mut Acts<K::Worker>) -> T,
     ) -> T {
         let mut acts = Acts::default();
         let mut state = self.state.lock();
@@ -196,7 +150,7 @@ impl<K: Kind> Engine<K> {
     }
 
     #[cold]
-    fn act(self: &Arc<Self>, acts: Acts<Own<K>>) {
+    fn act(self: &Arc<Self>, acts: Acts<K::Worker>) {
         for seat in acts.call {
             seat.call();
         }
@@ -215,46 +169,150 @@ impl<K: Kind> Engine<K> {
         hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
     }
 
-    pub(in crate::pool) fn is_late(&self, entry: &K::Entry) -> bool {
+    pub(in crate::pool) fn is_late(&self, entry: &Entry<K>) -> bool {
         entry
             .deadline()
             .is_some_and(|deadline| self.settings.clock.now() > deadline)
     }
 
-    fn is_gone(&self, entry: &K::Entry) -> Option<Gone> {
-        if entry.is_dead() {
+    fn is_gone(&self, entry: &Entry<K>) -> Option<Gone> {
+        if !entry.is_live() {
             Some(Gone::Dead)
         } else {
             self.is_late(entry).then_some(Gone::Late)
         }
     }
 
-    /// Ends dequeued tasks without running them. Returns the number of tasks that it ended.
-    pub(in crate::pool) fn refuse(
-        &self,
-        entries: impl IntoIterator<Item = K::Entry>,
-        mut why: impl FnMut() -> TaskError,
-    ) -> usize {
-        let (mut refused, _aside) = (0, Inside::aside());
+    /// Ends dequeued tasks without running them. They count as ended when their capacity is free and they are dropped.
+    fn refuse(self: &Arc<Self>, entries: Vec<Entry<K>>, mut why: impl FnMut() -> TaskError) {
+        let n = entries.len();
+        let aside = Inside::aside();
         for entry in entries {
             self.give_back(&entry);
-            refused += usize::from(entry.refuse(why()));
+            entry.refuse(why());
         }
-        refused
+        drop(aside);
+        self.finished(n);
+    }
+
+    fn finished(self: &Arc<Self>, tasks: usize) {
+        if tasks > 0 {
+            self.transition(|state, acts| state.finished(tasks, acts));
+        }
     }
 
     /// Gives back the queue places and the weight of an entry that has left the queue.
-    pub(in crate::pool) fn give_back(&self, entry: &K::Entry) {
+    pub(in crate::pool) fn give_back(&self, entry: &Entry<K>) {
         self.capacity.give_back(entry.places(), u64::from(entry.weight()));
     }
 
     /// Ends tasks whose deadline has passed. The caller has already counted them.
     #[cold]
-    fn expire(self: &Arc<Self>, entries: Vec<K::Entry>) {
+    fn expire(self: &Arc<Self>, entries: Vec<Entry<K>>) {
         self.refuse(entries, || TaskError::Expired);
     }
 
+    // ---- entries that leave the queue without a start ----
+
+    /// Notes that a queued task has started or ended without leaving the queue. Purges such entries when they are the
+    /// majority, or when capacity is short and the purge helps.
+    pub(in crate::pool) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut State<K>)) {
+        let dead = self.transition(|state, acts| {
+            state.queue.dead += 1;
+            note(state);
+            let (dead, all) = (state.queue.dead, state.queue.len() + state.queue.aside_len());
+            let many = dead * 2 > all || self.capacity.is_short() && self.capacity.is_helped_by(dead);
+            let dead = state.purge_if(many);
+            // Another entry may be first now, or may start within its group's limit.
+            state.call_asker(acts);
+            state.call(acts);
+            dead
+        });
+        self.bury(dead);
+    }
+
+    /// Collects the capacity that workers and ended tasks still have, for a submitter that found the queue full.
+    pub(in crate::pool) fn collect(self: &Arc<Self>) {
+        let (owed, dead) = self.transition(|state, acts| {
+            let owed = state.workers().iter().map(|seat| K::owed(&seat.own)).sum();
+            let any = self.capacity.is_helped_by(state.queue.dead);
+            let dead = state.purge_if(any);
+            state.call(acts);
+            (owed, dead)
+        });
+        self.capacity.give_back(owed, 0);
+        self.bury(dead);
+    }
+
+    fn bury(self: &Arc<Self>, dead: Vec<Entry<K>>) {
+        let n = dead.len();
+        for entry in dead {
+            self.give_back(&entry);
+            drop_quietly(entry);
+        }
+        self.finished(n);
+    }
+
+    // ---- handles ----
+
+    /// Cancels a task. Returns false when it is too late.
+    pub(in crate::pool) fn cancel<T>(handle: &Handle<K, T>) -> bool {
+        if !handle.task.refuse_aside(TaskError::Cancelled) {
+            return K::end_running(&handle.task);
+        }
+        let member = handle.rare.as_ref().and_then(|rare| rare.member.as_deref());
+        handle
+            .core
+            .note_dead(|state| member.into_iter().for_each(|member| state.member_left(member)));
+        true
+    }
+
+    /// Returns the second entry of a queued task, by which it starts while it is awaited.
+    pub(in crate::pool) fn awaited<T>(handle: &Handle<K, T>) -> Option<Entry<K>> {
+        let is_queued = handle.task.is_queued();
+        is_queued.then(|| Entry::awaited(K::queued(&handle.task), handle.rare.clone()))
+    }
+
+    /// Lists the second entry of a task, if the task is queued. Returns its number.
+    pub(super) fn await_it(self: &Arc<Self>, entry: Option<Entry<K>>) -> Option<u64> {
+        let mut entry = Some(entry?);
+        let number = self.transition(|state, acts| {
+            // A task that has ended meanwhile needs no worker.
+            if state.phase == Phase::Stopped || !entry.as_ref()?.is_live() {
+                return None;
+            }
+            let number = state.queue.await_it(entry.take()?);
+            // The second entry counts as one more unfinished task: it may run while a transition takes out the first.
+            state.idleness.begun(1);
+            state.call(acts);
+            Some(number)
+        });
+        drop(entry);
+        number
+    }
+
+    pub(super) fn await_no_more(self: &Arc<Self>, number: Option<u64>) {
+        let Some(number) = number else { return };
+        let entry = self.transition(|state, acts| {
+            let entry = state.queue.remove(Key::Awaited(number))?;
+            state.finished(1, acts);
+            state.call(acts);
+            Some(entry)
+        });
+        drop(entry);
+    }
+
     // ---- workers ----
+
+    /// Gives back the capacity of an entry that has left the queue to start.
+    #[inline]
+    pub(in crate::pool) fn started(self: &Arc<Self>, entry: &Entry<K>) {
+        self.give_back(entry);
+        if entry.is_awaited() {
+            // The task's first entry is still in the queue.
+            self.note_dead(|_| ());
+        }
+    }
 
     /// Returns the next step of the worker at `seat`. First counts the tasks that the worker has ended, and frees its
     /// slot, lent or not.
@@ -264,13 +322,13 @@ impl<K: Kind> Engine<K> {
     #[inline]
     pub(in crate::pool) fn next(
         self: &Arc<Self>,
-        seat: &Arc<Seat<Own<K>>>,
+        seat: &Arc<Seat<K::Worker>>,
         ended: Counts,
         slot: Option<bool>,
         patient: bool,
-        before: impl FnOnce(&mut State<K::TaskQueue>),
-        after: impl FnOnce(&mut State<K::TaskQueue>, &Next<K::Entry>),
-    ) -> Next<K::Entry> {
+        before: impl FnOnce(&mut State<K>),
+        after: impl FnOnce(&mut State<K>, &Next<Entry<K>>),
+    ) -> Next<Entry<K>> {
         let mut gone = Vec::new();
         let next = self.transition(|state, acts| {
             state.count(ended, acts);
@@ -294,17 +352,17 @@ impl<K: Kind> Engine<K> {
     /// Asks for the admission of the first task. Ready with the task that starts, or with `None`.
     pub(in crate::pool) fn poll_admission(
         self: &Arc<Self>,
-        seat: &Arc<Seat<Own<K>>>,
+        seat: &Arc<Seat<K::Worker>>,
         asking: &mut Option<Asking>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Admitted<K::Entry>>> {
+    ) -> Poll<Option<Admitted<Entry<K>>>> {
         loop {
             // Register the waker before reading which task is first: every later change of that task calls this worker.
             seat.listen(cx);
             let mut gone = None;
             let first = self.transition(|state, acts| {
                 let key = state.asks(seat, acts)?;
-                let entry = state.get(key)?;
+                let entry = state.queue.get(key)?;
                 if let Some(why) = self.is_gone(entry) {
                     state.stats.expired += u64::from(why == Gone::Late);
                     gone = state.refused(seat, key, acts);
@@ -336,7 +394,7 @@ impl<K: Kind> Engine<K> {
             };
             match admitted.and_then(held) {
                 Ok((ticket, held)) => {
-                    let fits = |entry: &K::Entry| entry.ask() == ask && self.is_gone(entry).is_none();
+                    let fits = |entry: &Entry<K>| entry.ask() == ask && self.is_gone(entry).is_none();
                     let entry = self.transition(|state, acts| {
                         let (mut entry, borrows) = state.admitted(fits, acts)?;
                         K::starts(&mut entry, seat);
@@ -351,13 +409,13 @@ impl<K: Kind> Engine<K> {
                 Err(Refused::Task(why)) => {
                     let entry = self.transition(|state, acts| {
                         let mut entry = state.refused(seat, key, acts)?;
-                        state.stats.refused += u64::from(!entry.is_dead());
+                        state.stats.refused += u64::from(entry.is_live());
                         entry.claim();
                         Some(entry)
                     });
                     let mut why = Some(why);
                     match entry {
-                        Some(entry) => _ = self.refuse([entry], || why.take().unwrap_or(TaskError::Abandoned)),
+                        Some(entry) => self.refuse(vec![entry], || why.take().unwrap_or(TaskError::Abandoned)),
                         None => drop_quietly(why),
                     }
                     return Poll::Ready(None);
@@ -373,7 +431,7 @@ impl<K: Kind> Engine<K> {
     /// Removes a worker that has exited in order, was dropped, or never started.
     pub(in crate::pool) fn left(
         self: &Arc<Self>,
-        seat: &Arc<Seat<Own<K>>>,
+        seat: &Arc<Seat<K::Worker>>,
         ended: Counts,
         slot: Option<bool>,
         member: Option<Arc<Membership>>,
@@ -438,11 +496,11 @@ impl<K: Kind> Engine<K> {
     }
 
     /// Stops the pool: removes all tasks that have not started, and starts no others.
-    pub(in crate::pool) fn stop(self: &Arc<Self>) -> Vec<K::Entry> {
+    pub(in crate::pool) fn stop(self: &Arc<Self>) -> Vec<Entry<K>> {
         self.kind.close();
         let entries = self.transition(|state, acts| {
             state.phase = Phase::Stopped;
-            let entries = self.kind.drain(state);
+            let entries = state.drain();
             state.stop(entries.len(), acts);
             entries
         });
@@ -498,10 +556,16 @@ impl<K: Kind> Lends for Engine<K> {
 impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn stats(self: &Arc<Self>) -> PoolStats {
         let limit = self.limit();
-        self.transition(|state, _| {
+        let (stats, dead) = self.transition(|state, acts| {
+            // Only threads count dead entries: their statistics lag in any case.
+            let dead = state.purge_if(!K::THREADS && state.queue.dead > 0);
+            state.call(acts);
             let mut stats = state.stats(limit);
+            stats.unfinished -= state.queue.awaited_len() + dead.len();
             K::correct(state, &mut stats);
-            stats
-        })
+            (stats, dead)
+        });
+        self.bury(dead);
+        stats
     }
 }

@@ -9,9 +9,10 @@
 //! - If a policy or shared slots admit tasks, one worker at a time asks, for the first task. That task stays in the
 //!   queue meanwhile. Every change of the first task calls the asker.
 
+use super::entry::Entry;
 use super::group_limit::Membership;
-use super::queue::Key as GroupKey;
-use super::scheduler::Entry;
+use super::queue::{Entries, Key};
+use super::scheduler::Kind;
 use super::seat::Seat;
 use super::slots::Slots;
 use crate::pool::cell::Ran;
@@ -43,58 +44,24 @@ pub(in crate::pool) enum Gone {
     Late,
 }
 
-/// A queue, in whose order tasks start.
-pub(in crate::pool) trait TaskQueue: Send {
-    type Entry: Entry;
-    /// The key of an entry. After the entry has left, the key finds nothing.
-    type Key: Copy + PartialEq + Send;
-    /// The state of a worker that other threads read.
-    type Own: Send + Sync;
-    /// True if workers are threads: these are expensive to start, and are called one at a time.
-    const THREADS: bool;
-    /// Moves tasks from elsewhere into the empty queue. Returns false if there are none.
-    fn refill(&mut self, _: &[Arc<Seat<Self::Own>>]) -> bool {
-        false
-    }
-    /// Makes the state of one more worker.
-    fn seat(&mut self) -> Seat<Self::Own>;
-
-    fn len(&self) -> usize;
-    /// Returns the number of queued tasks that other tasks await.
-    fn awaited_len(&self) -> usize;
-    /// Returns the number of tasks set aside because their group is full. `len` does not count them.
-    fn aside_len(&self) -> usize;
-    /// Returns false if no entry in order belongs to a group with a limit. May return true without need.
-    fn may_have_members(&self) -> bool;
-    fn first(&self) -> Option<Self::Key>;
-    /// Returns the entry that has been awaited for longest, of the awaited entries that may start.
-    fn first_awaited(&self) -> Option<Self::Key>;
-    fn get(&self, key: Self::Key) -> Option<&Self::Entry>;
-    /// Takes an entry out to start it, and counts it for the ageing of priorities.
-    fn take(&mut self, key: Self::Key) -> Option<Self::Entry>;
-    fn remove(&mut self, key: Self::Key) -> Option<Self::Entry>;
-    /// Removes an entry from the order, but not from the queue.
-    fn set_aside(&mut self, key: Self::Key) -> Option<GroupKey>;
-    /// Puts an entry that was set aside before the others of its priority, but behind restored ones that have not
-    /// started. Returns `None` if the entry has left.
-    fn restore(&mut self, key: GroupKey) -> Option<Arc<Membership>>;
-}
-
 /// The worker that asks, and the entry for which it asks.
-type Asker<Q> = (Arc<Seat<<Q as TaskQueue>::Own>>, Option<<Q as TaskQueue>::Key>);
+type Asker<K> = (Arc<Seat<<K as Kind>::Worker>>, Option<Key>);
 
-pub(in crate::pool) struct State<Q: TaskQueue> {
-    pub(in crate::pool) queue: Q,
+pub(in crate::pool) struct State<K: Kind> {
+    pub(in crate::pool) queue: Entries<K>,
+    /// The state that only this kind of pools has.
+    pub(in crate::pool) own: K::Shared,
     slots: Slots,
-    seats: Vec<Arc<Seat<Q::Own>>>,
-    idle: Vec<Arc<Seat<Q::Own>>>,
+    seats: Vec<Arc<Seat<K::Worker>>>,
+    next_index: usize,
+    idle: Vec<Arc<Seat<K::Worker>>>,
     /// Workers that are about to exit: two must not exit for a surplus of one.
     leaving: usize,
     /// Workers that look for a task, or have been called to.
     looks: usize,
     /// True if a policy or shared slots admit tasks: workers must ask them.
     gated: bool,
-    asker: Option<Asker<Q>>,
+    asker: Option<Asker<K>>,
     /// For threads only: the least number of threads, the most tasks parked at once, and whether a timer lets the pool
     /// grow.
     pub(in crate::pool) least: usize,
@@ -170,12 +137,14 @@ impl Counts {
     }
 }
 
-impl<Q: TaskQueue> State<Q> {
-    pub(in crate::pool) fn new(queue: Q, limit: usize, gated: bool) -> Self {
+impl<K: Kind> State<K> {
+    pub(in crate::pool) fn new(limit: usize, gated: bool) -> Self {
         Self {
-            queue,
+            queue: Entries::new(),
+            own: K::Shared::default(),
             slots: Slots::new(limit),
             seats: Vec::new(),
+            next_index: 0,
             idle: Vec::new(),
             leaving: 0,
             looks: 0,
@@ -203,7 +172,7 @@ impl<Q: TaskQueue> State<Q> {
 
     /// Returns the entry that is to start next.
     #[inline]
-    pub(in crate::pool) fn first(&mut self) -> Option<Q::Key> {
+    pub(in crate::pool) fn first(&mut self) -> Option<Key> {
         if self.queue.may_have_members() {
             self.set_members_aside();
         }
@@ -238,7 +207,7 @@ impl<Q: TaskQueue> State<Q> {
 
     /// Updates the group of an entry that has left the queue and will not start.
     #[inline]
-    pub(in crate::pool) fn entry_left(&mut self, entry: &Q::Entry) {
+    pub(in crate::pool) fn entry_left(&mut self, entry: &Entry<K>) {
         if let Some(member) = entry.member() {
             self.member_left(member);
         }
@@ -258,21 +227,17 @@ impl<Q: TaskQueue> State<Q> {
         member.pass_on(|key| self.queue.restore(key).is_some_and(|next| next.reserve()));
     }
 
-    pub(in crate::pool) fn get(&self, key: Q::Key) -> Option<&Q::Entry> {
-        self.queue.get(key)
-    }
-
     /// Calls or starts workers for the startable tasks for which no worker looks.
     #[inline]
-    pub(in crate::pool) fn call(&mut self, acts: &mut Acts<Q::Own>) {
+    pub(in crate::pool) fn call(&mut self, acts: &mut Acts<K::Worker>) {
         let is_plain = self.phase == Phase::Running && self.asker.is_none();
-        if Q::THREADS && is_plain && (self.looks > 0 || (self.idle.is_empty() && !self.may_grow())) {
+        if K::THREADS && is_plain && (self.looks > 0 || (self.idle.is_empty() && !self.may_grow())) {
             return;
         }
         self.call_some(acts);
     }
 
-    fn call_some(&mut self, acts: &mut Acts<Q::Own>) {
+    fn call_some(&mut self, acts: &mut Acts<K::Worker>) {
         if self.phase != Phase::Running && self.queue.len() == 0 {
             self.call_idle(acts);
         }
@@ -286,38 +251,44 @@ impl<Q: TaskQueue> State<Q> {
             }
             return;
         }
-        let most = if self.gated || Q::THREADS { 1 } else { usize::MAX };
+        let most = if self.gated || K::THREADS { 1 } else { usize::MAX };
         let wanted = self.startable().min(most);
         while self.looks < wanted {
             match self.idle.pop() {
                 Some(seat) => self.calls(seat, acts),
-                None if Q::THREADS => {
+                None if K::THREADS => {
                     acts.grow = self.may_grow();
                     return;
                 }
                 None => {
-                    let seat = Arc::new(self.queue.seat());
+                    let seat = self.seat();
                     self.starts(seat, acts);
                 }
             }
         }
     }
 
-    fn calls(&mut self, seat: Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) {
+    fn calls(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K::Worker>) {
         self.looks += 1;
         seat.looks();
         acts.call.push(seat);
     }
 
     /// Registers a worker that is about to start and looks for a task.
-    pub(in crate::pool) fn starts(&mut self, seat: Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) {
+    pub(in crate::pool) fn starts(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K::Worker>) {
         self.looks_again(&seat);
         self.enters(&seat);
         acts.start.push(seat);
     }
 
+    /// Makes the state of one more worker.
+    pub(in crate::pool) fn seat(&mut self) -> Arc<Seat<K::Worker>> {
+        self.next_index += 1;
+        Arc::new(Seat::new((self.next_index - 1).into()))
+    }
+
     /// Registers a worker that is about to start.
-    pub(in crate::pool) fn enters(&mut self, seat: &Arc<Seat<Q::Own>>) {
+    pub(in crate::pool) fn enters(&mut self, seat: &Arc<Seat<K::Worker>>) {
         self.seats.push(Arc::clone(seat));
         self.stats.peak_threads = self.stats.peak_threads.max(self.seats.len());
     }
@@ -330,7 +301,7 @@ impl<Q: TaskQueue> State<Q> {
     /// Returns the number of workers above the limit. Does not count one worker per parked task; of threads, per task
     /// of the most parked at once.
     fn surplus(&self) -> usize {
-        let parked = if Q::THREADS {
+        let parked = if K::THREADS {
             self.most_parked
         } else {
             self.slots.parked()
@@ -372,7 +343,7 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     /// Ends the idle time of a worker. Returns true if the worker is to exit.
-    pub(in crate::pool) fn leaves_idle(&mut self, seat: &Arc<Seat<Q::Own>>) -> bool {
+    pub(in crate::pool) fn leaves_idle(&mut self, seat: &Arc<Seat<K::Worker>>) -> bool {
         let Some(at) = self.idle.iter().position(|idle| Arc::ptr_eq(idle, seat)) else {
             return false;
         };
@@ -391,12 +362,12 @@ impl<Q: TaskQueue> State<Q> {
     /// `patient` worker finds no task, it looks again before it sleeps, unless another worker looks.
     pub(in crate::pool) fn next(
         &mut self,
-        seat: &Arc<Seat<Q::Own>>,
+        seat: &Arc<Seat<K::Worker>>,
         patient: bool,
-        is_gone: impl Fn(&Q::Entry) -> Option<Gone>,
-        gone: &mut Vec<Q::Entry>,
-        acts: &mut Acts<Q::Own>,
-    ) -> Next<Q::Entry> {
+        is_gone: impl Fn(&Entry<K>) -> Option<Gone>,
+        gone: &mut Vec<Entry<K>>,
+        acts: &mut Acts<K::Worker>,
+    ) -> Next<Entry<K>> {
         self.looks_no_more(seat);
         let next = loop {
             match self.first() {
@@ -405,7 +376,7 @@ impl<Q: TaskQueue> State<Q> {
                         && let Some(why) = self.queue.get(key).and_then(&is_gone) =>
                 {
                     self.stats.expired += u64::from(why == Gone::Late);
-                    gone.extend(self.remove(key, acts));
+                    gone.extend(self.remove(key));
                 }
                 // Dropping these runs user code, and comes first. This worker has no task in hand meanwhile, and
                 // another is called.
@@ -423,7 +394,7 @@ impl<Q: TaskQueue> State<Q> {
                     Some((entry, borrows)) => break Next::Run(entry, borrows),
                     None => unreachable!("what is first is queued"),
                 },
-                None if self.slots.free() > 0 && self.queue.refill(&self.seats) => {}
+                None if self.slots.free() > 0 && self.refill() => {}
                 None if self.phase == Phase::Stopped => break self.exit(),
                 None if self.phase != Phase::Running && self.queue.len() == 0 => break self.exit(),
                 None if patient && self.looks == 0 && self.slots.free() > 0 => {
@@ -438,7 +409,7 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     #[inline]
-    fn looks_no_more(&mut self, seat: &Arc<Seat<Q::Own>>) {
+    fn looks_no_more(&mut self, seat: &Arc<Seat<K::Worker>>) {
         if seat.looks_no_more() {
             if !seeded!("engine_looks_for_ever") {
                 self.looks -= 1;
@@ -450,23 +421,23 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     /// Marks the worker as about to look: the pool calls no other in its place.
-    fn looks_again(&mut self, seat: &Seat<Q::Own>) {
+    fn looks_again(&mut self, seat: &Seat<K::Worker>) {
         self.looks += 1;
         seat.looks();
     }
 
-    fn sleep(&mut self, seat: &Arc<Seat<Q::Own>>) -> Next<Q::Entry> {
+    fn sleep(&mut self, seat: &Arc<Seat<K::Worker>>) -> Next<Entry<K>> {
         self.idle.push(Arc::clone(seat));
         Next::Sleep
     }
 
-    fn exit(&mut self) -> Next<Q::Entry> {
+    fn exit(&mut self) -> Next<Entry<K>> {
         self.leaving += 1;
         Next::Exit
     }
 
     /// Takes the entry out to start it. The caller has checked that there is a slot.
-    fn take(&mut self, key: Q::Key) -> Option<(Q::Entry, bool)> {
+    fn take(&mut self, key: Key) -> Option<(Entry<K>, bool)> {
         let entry = self.queue.take(key)?;
         if let Some(member) = entry.member() {
             member.start();
@@ -481,7 +452,7 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     /// Counts tasks that have ended: they ran, or were taken out.
-    pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<Q::Own>) {
+    pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<K::Worker>) {
         self.stats.finished += counts.finished;
         self.stats.panicked += counts.panicked;
         self.stats.expired += counts.expired;
@@ -493,27 +464,26 @@ impl<Q: TaskQueue> State<Q> {
         self.slots.end(borrowed);
     }
 
-    pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<Q::Own>) {
+    pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<K::Worker>) {
         self.idleness.finished(tasks, &mut acts.idleness);
     }
 
-    /// Takes out an entry that will not start.
-    pub(in crate::pool) fn remove(&mut self, key: Q::Key, acts: &mut Acts<Q::Own>) -> Option<Q::Entry> {
+    /// Takes out an entry that will not start. The caller counts it as ended.
+    fn remove(&mut self, key: Key) -> Option<Entry<K>> {
         let entry = self.queue.remove(key)?;
         self.entry_left(&entry);
-        self.finished(1, acts);
         Some(entry)
     }
 
     /// Stops the pool: no more tasks start. The caller has emptied the queue.
-    pub(in crate::pool) fn stop(&mut self, drained: usize, acts: &mut Acts<Q::Own>) {
+    pub(in crate::pool) fn stop(&mut self, drained: usize, acts: &mut Acts<K::Worker>) {
         self.phase = Phase::Stopped;
         self.finished(drained, acts);
         self.call_all(acts);
     }
 
     /// Closes the intake of tasks.
-    pub(in crate::pool) fn close(&mut self, acts: &mut Acts<Q::Own>) {
+    pub(in crate::pool) fn close(&mut self, acts: &mut Acts<K::Worker>) {
         self.phase = self.phase.max(Phase::Draining);
         if !seeded!("engine_closes_quietly") {
             self.call_all(acts);
@@ -521,23 +491,25 @@ impl<Q: TaskQueue> State<Q> {
     }
 
     /// Makes every idle worker look, and the asker as well.
-    fn call_all(&mut self, acts: &mut Acts<Q::Own>) {
+    fn call_all(&mut self, acts: &mut Acts<K::Worker>) {
         self.call_idle(acts);
         self.call_asker(acts);
     }
 
     /// Calls the asker, because another entry may be first although its key does not show it.
-    pub(in crate::pool) fn call_asker(&mut self, acts: &mut Acts<Q::Own>) {
-        acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
+    pub(in crate::pool) fn call_asker(&mut self, acts: &mut Acts<K::Worker>) {
+        if !seeded!("engine_asks_for_what_was_first") {
+            acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
+        }
     }
 
-    fn call_idle(&mut self, acts: &mut Acts<Q::Own>) {
+    fn call_idle(&mut self, acts: &mut Acts<K::Worker>) {
         for seat in std::mem::take(&mut self.idle) {
             self.calls(seat, acts);
         }
     }
 
-    pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<Q::Own>) {
+    pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<K::Worker>) {
         self.slots.set_limit(limit);
         self.most_parked = self.slots.parked();
         if seeded!("engine_resizes_quietly") {
@@ -551,12 +523,55 @@ impl<Q: TaskQueue> State<Q> {
         self.call(acts);
     }
 
+    // ---- the queue ----
+
+    /// Takes one task from a local queue.
+    pub(in crate::pool) fn take_local(&self) -> Option<Entry<K>> {
+        self.seats.iter().find_map(|seat| K::take_local(&seat.own))
+    }
+
+    /// Moves one task from a local queue to the empty priority queue.
+    fn refill(&mut self) -> bool {
+        let local = (self.queue.len() == 0).then(|| self.take_local()).flatten();
+        local.map(|entry| self.queue.by_priority.push_front(entry)).is_some()
+    }
+
+    /// Removes all entries, in the order in which they would have started.
+    pub(super) fn drain(&mut self) -> Vec<Entry<K>> {
+        let local = std::iter::from_fn(|| self.take_local());
+        let mut entries: Vec<_> = local.collect();
+        entries.extend(self.queue.drain());
+        entries
+    }
+
+    /// Removes the entry that a full queue evicts first.
+    pub(in crate::pool) fn evict(&mut self, acts: &mut Acts<K::Worker>) -> Option<Entry<K>> {
+        let entry = self.queue.evict().or_else(|| self.take_local())?;
+        self.entry_left(&entry);
+        self.finished(1, acts);
+        self.call(acts);
+        Some(entry)
+    }
+
+    /// Removes the dead entries of all queues, if `wanted`. The caller counts them as ended.
+    pub(super) fn purge_if(&mut self, wanted: bool) -> Vec<Entry<K>> {
+        if !wanted {
+            return Vec::new();
+        }
+        let mut dead = self.queue.purge();
+        for seat in &self.seats {
+            K::purge_local(&seat.own, &mut dead);
+        }
+        dead.iter().for_each(|entry| self.entry_left(entry));
+        dead
+    }
+
     // ---- waiting tasks ----
 
     /// Lends the slot of a worker whose task waits. Returns false, and lends nothing, if the loan would leave no thread
     /// for the awaited tasks.
-    pub(in crate::pool) fn park(&mut self, acts: &mut Acts<Q::Own>) -> bool {
-        if Q::THREADS && self.slots.parked() + 1 >= self.slots.limit().saturating_add(SPARES) {
+    pub(in crate::pool) fn park(&mut self, acts: &mut Acts<K::Worker>) -> bool {
+        if K::THREADS && self.slots.parked() + 1 >= self.slots.limit().saturating_add(SPARES) {
             return false;
         }
         self.slots.park();
@@ -575,7 +590,7 @@ impl<Q: TaskQueue> State<Q> {
     // ---- the asker ----
 
     /// Returns the entry for which the asker asks from now on. `None`: the asker stops asking.
-    pub(in crate::pool) fn asks(&mut self, seat: &Arc<Seat<Q::Own>>, acts: &mut Acts<Q::Own>) -> Option<Q::Key> {
+    pub(in crate::pool) fn asks(&mut self, seat: &Arc<Seat<K::Worker>>, acts: &mut Acts<K::Worker>) -> Option<Key> {
         let first = self.first();
         self.asker = first.map(|key| (Arc::clone(seat), Some(key)));
         if first.is_none() {
@@ -588,9 +603,9 @@ impl<Q: TaskQueue> State<Q> {
     /// Starts the first entry, which has been admitted, if that still `fits` the admission.
     pub(in crate::pool) fn admitted(
         &mut self,
-        fits: impl FnOnce(&Q::Entry) -> bool,
-        acts: &mut Acts<Q::Own>,
-    ) -> Option<(Q::Entry, bool)> {
+        fits: impl FnOnce(&Entry<K>) -> bool,
+        acts: &mut Acts<K::Worker>,
+    ) -> Option<(Entry<K>, bool)> {
         let key = self.first().filter(|&key| self.queue.get(key).is_some_and(fits))?;
         self.asker = None;
         let taken = self.take(key);
@@ -600,8 +615,8 @@ impl<Q: TaskQueue> State<Q> {
 
     /// Ends the asking. A runner looks next, so no runner starts in its place. A thread first drops user values, which
     /// may take long.
-    fn asks_no_more(&mut self, seat: &Seat<Q::Own>) {
-        if !Q::THREADS {
+    fn asks_no_more(&mut self, seat: &Seat<K::Worker>) {
+        if !K::THREADS {
             self.looks_again(seat);
         }
     }
@@ -609,13 +624,13 @@ impl<Q: TaskQueue> State<Q> {
     /// Removes an entry that was refused or is late, and ends the asking.
     pub(in crate::pool) fn refused(
         &mut self,
-        seat: &Seat<Q::Own>,
-        key: Q::Key,
-        acts: &mut Acts<Q::Own>,
-    ) -> Option<Q::Entry> {
+        seat: &Seat<K::Worker>,
+        key: Key,
+        acts: &mut Acts<K::Worker>,
+    ) -> Option<Entry<K>> {
         self.asker = None;
         self.asks_no_more(seat);
-        let entry = self.remove(key, acts);
+        let entry = self.remove(key);
         self.call(acts);
         entry
     }
@@ -624,7 +639,12 @@ impl<Q: TaskQueue> State<Q> {
 
     /// Removes a worker. Returns true if the worker was dropped or not started, and no worker is left for the queued
     /// tasks.
-    pub(in crate::pool) fn left(&mut self, seat: &Arc<Seat<Q::Own>>, in_order: bool, acts: &mut Acts<Q::Own>) -> bool {
+    pub(in crate::pool) fn left(
+        &mut self,
+        seat: &Arc<Seat<K::Worker>>,
+        in_order: bool,
+        acts: &mut Acts<K::Worker>,
+    ) -> bool {
         self.looks_no_more(seat);
         self.seats.retain(|known| !Arc::ptr_eq(known, seat));
         self.leaving -= usize::from(in_order);
@@ -635,17 +655,17 @@ impl<Q: TaskQueue> State<Q> {
             self.idleness.tell(&mut acts.idleness);
         }
         // A dropped runner is not replaced: its runtime is gone, and would drop the next one as well.
-        if in_order || (Q::THREADS && !self.idle.is_empty()) {
+        if in_order || (K::THREADS && !self.idle.is_empty()) {
             self.call(acts);
         }
-        !in_order && self.seats.is_empty() && (!Q::THREADS || self.queue.len() > 0)
+        !in_order && self.seats.is_empty() && (!K::THREADS || self.queue.len() > 0)
     }
 
     pub(in crate::pool) fn has_workers(&self) -> bool {
         !self.seats.is_empty()
     }
 
-    pub(in crate::pool) fn workers(&self) -> &[Arc<Seat<Q::Own>>] {
+    pub(in crate::pool) fn workers(&self) -> &[Arc<Seat<K::Worker>>] {
         &self.seats
     }
 

@@ -12,8 +12,8 @@
 //! A task on a thread is in the graph only while it holds permits; otherwise its submitter represents it. So the graph
 //! misses cycles of threads that wait for each other's ends.
 
+use super::entry::Entry;
 use super::scheduler::{Engine, Kind};
-use crate::pool::error::TaskError;
 use crate::sync::wait_queue::QueueId;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,9 +104,6 @@ enum Lender<H> {
 /// A task, as waits see it.
 pub(in crate::pool) trait Task: Send + Sync {
     fn record(&self) -> &Record;
-    /// Ends the task, started or not, with the reason `queued` if it has never been polled. Returns false if it has
-    /// ended, or cannot be ended.
-    fn abort(&self, queued: TaskError) -> bool;
 }
 
 /// The queues whose permits a task holds.
@@ -154,10 +151,6 @@ impl Holder {
 impl Task for Holder {
     fn record(&self) -> &Record {
         &self.0
-    }
-
-    fn abort(&self, _: TaskError) -> bool {
-        false
     }
 }
 
@@ -397,15 +390,15 @@ impl Waiter {
 pub(in crate::pool) struct Wait<K: Kind> {
     waiter: Waiter,
     edges: Vec<Edge>,
-    /// The queued task, listed as awaited. The waiter's slot is lent while this is set.
-    listed: Option<(Arc<Engine<K>>, K::Awaited)>,
+    /// The number of the queued task in the list of awaited ones. The waiter's slot is lent while this is set.
+    listed: Option<(Arc<Engine<K>>, Option<u64>)>,
     lender: Lender<Engine<K>>,
 }
 
 impl<K: Kind> Wait<K> {
-    /// Begins a wait for a task of `home`, whose handle the waiter polls. `task` is the awaited task, if it is in the
-    /// graph. Returns `None` if the wait may never end.
-    pub(in crate::pool) fn begin(waiter: Waiter, task: Option<&dyn Task>, home: &Engine<K>) -> Option<Self> {
+    /// Begins a wait for a task of `home`, whose handle the waiter polls. `task` is the record of the awaited task, if it
+    /// has one. Returns `None` if the wait may never end.
+    pub(in crate::pool) fn begin(waiter: Waiter, task: Option<&Record>, home: &Engine<K>) -> Option<Self> {
         let edges = match &waiter.task {
             Some(by) => judged(by, task, home)?,
             None => Vec::new(),
@@ -434,7 +427,7 @@ impl<K: Kind> Wait<K> {
 
     /// Lends the waiter's slot and lists the task as awaited, because the task was not ready. Returns false, and lends
     /// nothing, if the waiter cannot wait.
-    pub(in crate::pool) fn list(&mut self, home: &Arc<Engine<K>>, target: impl FnOnce() -> K::Target) -> bool {
+    pub(in crate::pool) fn list(&mut self, home: &Arc<Engine<K>>, entry: impl FnOnce() -> Option<Entry<K>>) -> bool {
         if self.listed.is_some() {
             return true;
         }
@@ -453,7 +446,7 @@ impl<K: Kind> Wait<K> {
             // Relaxed: see `awaits`.
             record.awaits.fetch_add(1, Ordering::Relaxed);
         }
-        self.listed = Some((Arc::clone(home), K::await_it(home, target())));
+        self.listed = Some((Arc::clone(home), home.await_it(entry())));
         true
     }
 
@@ -475,7 +468,7 @@ impl<K: Kind> Drop for Wait<K> {
                 // Relaxed: see `awaits`.
                 record.awaits.fetch_sub(1, Ordering::Relaxed);
             }
-            K::await_no_more(&home, awaited);
+            home.await_no_more(awaited);
         }
         if !self.edges.is_empty() {
             let mut waits = WAITS.lock();
@@ -488,11 +481,11 @@ impl<K: Kind> Drop for Wait<K> {
 }
 
 /// Returns the edges of a wait for a task of `home`, or `None` if one would close a cycle.
-fn judged<K: Kind>(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, home: &Engine<K>) -> Option<Vec<Edge>> {
+fn judged<K: Kind>(waiter: &Arc<dyn Task>, task: Option<&Record>, home: &Engine<K>) -> Option<Vec<Edge>> {
     // `held` asks the policy, so it is called outside the lock.
     let held = home.held();
     let mut needed: Vec<_> = held.iter().copied().map(Node::Permits).collect();
-    if let Some(record) = task.map(Task::record) {
+    if let Some(record) = task {
         // Relaxed, and `is_own` stays as it is: only the handle changes both, and the waiter has the handle. The walk
         // from below could not find another waiter's permits before that waiter waited, so each of its waits is judged.
         let is_own = !record.moved.load(Ordering::Relaxed)
@@ -539,7 +532,7 @@ fn held_above(task: &Arc<dyn Task>, seen: &mut Vec<Arc<dyn Task>>) -> BTreeSet<N
 
 /// Records the edges of a wait for `task`, and makes the waiter its waiter. Returns `None`, and records nothing, if an
 /// edge would close a cycle.
-fn edges(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, needed: &[Node]) -> Option<Vec<Edge>> {
+fn edges(waiter: &Arc<dyn Task>, task: Option<&Record>, needed: &[Node]) -> Option<Vec<Edge>> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // Dropped after the lock: the last reference to a task drops user values.
     let (mut seen, mut old) = (Vec::new(), None);
@@ -548,7 +541,7 @@ fn edges(waiter: &Arc<dyn Task>, task: Option<&dyn Task>, needed: &[Node]) -> Op
         let held = held_above(waiter, &mut seen);
         let closes_cycle = reaches(&waits, needed, &held, &mut seen);
         (!closes_cycle).then(|| {
-            if let Some(record) = task.map(Task::record)
+            if let Some(record) = task
                 && !record
                     .waiter
                     .lock()

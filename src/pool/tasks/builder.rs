@@ -4,7 +4,6 @@ use super::kind::Tasks;
 use super::pool::TaskPool;
 use crate::pool::builder::Builder;
 use crate::pool::common::Pool;
-use crate::pool::engine::queue::Queue;
 use crate::pool::engine::scheduler::DiscardHook;
 use crate::pool::error::PoolError;
 use crate::pool::report::Unstarted;
@@ -57,7 +56,7 @@ impl Builder<Runners> {
             runtime: runtime.ok_or(PoolError::NoRuntime)?,
         };
         let clock = common.clock();
-        Ok(Pool::new(common.engine(Queue::new(), limit, clock, tasks)?))
+        Ok(Pool::new(common.engine(limit, clock, tasks)?))
     }
 }
 

@@ -8,23 +8,23 @@
 //! A thread takes the future out under the lock, and polls or drops it outside.
 
 use crate::pool::caller::Caller;
-use crate::pool::cell::{Await, Cell, Queued, Ran, Stage};
+use crate::pool::cell::{Await, Cell, Context, Queued, Ran, Stage};
 use crate::pool::engine::waits::{Record, Task};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{Payload, drop_quietly, wake};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{self, Poll, Waker};
 
 /// The view of the queue and the runner.
-pub(in crate::pool) trait Run: Task {
-    /// Starts the task for its runner; an abort then takes effect after its first poll. Returns false when the task has ended. Runs no user
-    /// code.
-    fn start(&self) -> bool;
+pub(in crate::pool) trait Run: Queued + Task {
+    /// Starts the task for its runner; an abort then takes effect after its first poll. Returns false when the task has ended, or was set
+    /// aside by a caller other than this one. Runs no user code.
+    fn start(&self, aside: bool) -> bool;
     /// Polls the started task. Passes the payload of a panic to `orphan` if no handle will return it.
-    fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran>;
-    /// Ends the task without running it. Returns false when it has started or ended.
-    fn refuse(&self, why: TaskError) -> bool;
+    fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut task::Context<'_>) -> Poll<Ran>;
+    /// Ends the started task. Returns false if it has not started, or has ended.
+    fn abort(&self) -> bool;
 }
 
 /// The view of the handle.
@@ -52,28 +52,42 @@ pub(super) struct Rest<Fut> {
     poller: Option<Waker>,
 }
 
-pub(super) struct TaskCell<Fut, T> {
+/// The future is boxed from the beginning: a move of it moves a pointer.
+pub(super) type TaskCell<Fut, T> = Cell<Box<Fut>, Progress<Fut>, T, Origin>;
+
+/// The context of a future.
+pub(super) struct Origin {
+    caller: Caller,
     record: Record,
-    /// Boxed from the beginning: a move of the future moves a pointer.
-    cell: Cell<Box<Fut>, Progress<Fut>, T>,
+}
+
+impl Origin {
+    pub(super) fn current() -> Self {
+        let (caller, record) = (Caller::current(), Record::new());
+        Self { caller, record }
+    }
+}
+
+impl Context for Origin {
+    fn record(&self) -> Option<&Record> {
+        Some(&self.record)
+    }
+
+    fn cut(&self) {
+        self.record.cut();
+    }
+}
+
+impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
+    fn record(&self) -> &Record {
+        &self.context.record
+    }
 }
 
 impl<Fut, T> TaskCell<Fut, T> {
-    pub(super) fn new(task: Fut) -> Self {
-        Self {
-            record: Record::new(),
-            cell: Cell::new(Box::new(task), Caller::current()),
-        }
-    }
-
-    /// Takes back a future that has not been queued.
-    pub(super) fn take_back(&self) -> Fut {
-        *self.cell.start().expect("no other thread has this task")
-    }
-
     /// Takes the future out to poll it. Returns `None` if it was aborted.
     fn take_up(&self) -> Option<Rest<Fut>> {
-        let mut inner = self.cell.lock();
+        let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
             Stage::Started(Progress::Resting(mut rest)) => {
                 if let Some(ends) = rest.starting.take() {
@@ -90,58 +104,14 @@ impl<Fut, T> TaskCell<Fut, T> {
 
     /// Puts a pending future back. If the task was aborted during the poll, ends it and returns false.
     fn lay_down(&self, rest: Rest<Fut>) -> bool {
-        let mut inner = self.cell.lock();
+        let mut inner = self.lock();
         if let Stage::Started(Progress::Polled(true)) = inner.stage {
             drop(inner);
-            self.end(rest, TaskError::Aborted);
+            self.end_unfinished(rest, TaskError::Aborted);
             return false;
         }
         inner.stage = Stage::Started(Progress::Resting(rest));
         true
-    }
-
-    /// Drops the future, and gives the handle the reason.
-    fn end<F>(&self, future: F, why: TaskError) {
-        drop_quietly(future);
-        drop_quietly(self.cell.complete(Err(why)));
-    }
-}
-
-impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
-    fn record(&self) -> &Record {
-        &self.record
-    }
-
-    fn abort(&self, queued: TaskError) -> bool {
-        let mut inner = self.cell.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Started(Progress::default())) {
-            Stage::Queued(future) => {
-                drop(inner);
-                self.end(future, queued);
-                true
-            }
-            Stage::Started(Progress::Resting(mut rest)) if rest.starting.is_some() => {
-                rest.starting = Some(true);
-                inner.stage = Stage::Started(Progress::Resting(rest));
-                true
-            }
-            Stage::Started(Progress::Resting(mut rest)) => {
-                drop(inner);
-                let poller = rest.poller.take();
-                self.end(rest, TaskError::Aborted);
-                wake(poller);
-                true
-            }
-            // The runner reads this if the future is pending. A ready future has its result.
-            Stage::Started(Progress::Polled(_)) => {
-                inner.stage = Stage::Started(Progress::Polled(true));
-                true
-            }
-            ended => {
-                inner.stage = ended;
-                false
-            }
-        }
     }
 }
 
@@ -150,10 +120,11 @@ where
     Fut: Future<Output = T> + Send,
     T: Send,
 {
-    fn start(&self) -> bool {
-        let mut inner = self.cell.lock();
+    fn start(&self, aside: bool) -> bool {
+        let mut inner = self.lock();
+        let is_mine = matches!(inner.stage, Stage::Queued(_)) || aside;
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Queued(future) => {
+            Stage::Queued(future) | Stage::Aside(future) if is_mine => {
                 inner.stage = Stage::Started(Progress::Resting(Rest {
                     future: Box::into_pin(future),
                     starting: (!seeded!("tasks_are_aborted_before_they_begin")).then_some(false),
@@ -168,12 +139,12 @@ where
         }
     }
 
-    fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut Context<'_>) -> Poll<Ran> {
+    fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut task::Context<'_>) -> Poll<Ran> {
         let Some(mut rest) = self.take_up() else {
             return Poll::Ready(Ran::Gone);
         };
         let future = rest.future.as_mut();
-        let (result, ran) = match catch_unwind(AssertUnwindSafe(|| self.cell.caller().within(|| future.poll(cx)))) {
+        let (result, ran) = match catch_unwind(AssertUnwindSafe(|| self.context.caller.within(|| future.poll(cx)))) {
             Ok(Poll::Pending) => {
                 let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
                 let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));
@@ -185,32 +156,31 @@ where
             Err(payload) => (Err(TaskError::panicked(payload)), Ran::Panicked),
         };
         drop_quietly(rest);
-        if let Some(payload) = self.cell.complete(result) {
+        if let Some(payload) = self.complete(result) {
             orphan(payload);
         }
         Poll::Ready(ran)
     }
 
-    fn refuse(&self, why: TaskError) -> bool {
-        Queued::refuse(&self.cell, why)
-    }
-}
-
-impl<Fut: Send, T: Send> Await<T> for TaskCell<Fut, T> {
-    fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        self.cell.poll_result(waker)
-    }
-
-    fn is_done(&self) -> bool {
-        self.cell.is_done()
-    }
-
-    fn task(&self) -> Option<&dyn Task> {
-        Some(self)
-    }
-
-    fn detach(&self) {
-        self.record.cut();
-        self.cell.detach();
+    fn abort(&self) -> bool {
+        let mut inner = self.lock();
+        let Stage::Started(progress) = &mut inner.stage else {
+            return false;
+        };
+        match std::mem::take(progress) {
+            Progress::Resting(mut rest) if rest.starting.is_some() => {
+                rest.starting = Some(true);
+                *progress = Progress::Resting(rest);
+            }
+            Progress::Resting(mut rest) => {
+                drop(inner);
+                let poller = rest.poller.take();
+                self.end_unfinished(rest, TaskError::Aborted);
+                wake(poller);
+            }
+            // The runner reads this if the future is pending. A ready future has its result.
+            Progress::Polled(_) => *progress = Progress::Polled(true),
+        }
+        true
     }
 }

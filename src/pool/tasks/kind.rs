@@ -1,12 +1,11 @@
 //! Runs the engine on runners: tasks of a tokio runtime.
 
 use super::cell::{Job, Run};
-use super::entry::Entry;
 use super::runner;
-use crate::pool::engine::queue::{Key, Queue};
+use crate::pool::engine::entry::Entry;
 use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::state::{Phase, State, TaskQueue};
+use crate::pool::engine::state::Phase;
 use crate::pool::error::TaskError;
 use crate::pool::handle::TaskHandle;
 use crate::pool::hooks::drop_quietly;
@@ -14,6 +13,7 @@ use crate::pool::runtime::Runtime;
 use crate::pool::task_set::Abort;
 use crate::sync::shim::Mutex;
 use crate::time::Sleep;
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,69 +43,48 @@ impl Running {
     }
 }
 
+impl From<usize> for Running {
+    fn from(_: usize) -> Self {
+        Self::default()
+    }
+}
+
 impl Kind for Tasks {
-    type Entry = Entry;
-    type TaskQueue = Queue<Entry, Running>;
+    const THREADS: bool = false;
+    type Inline = Infallible;
+    type Own = Infallible;
+    type Run = dyn Run;
     type Job<T> = dyn Job<T>;
-    /// None: the task was never queued.
-    type At = Option<Key>;
-    type Target = Option<Key>;
-    type Awaited = Option<Key>;
-
-    fn drain(&self, state: &mut State<Self::TaskQueue>) -> Vec<Entry> {
-        state.queue.drain()
-    }
-
-    fn evict(&self, state: &mut State<Self::TaskQueue>) -> Option<Entry> {
-        let last = state.queue.last()?;
-        state.queue.remove(last)
-    }
+    type Worker = Running;
+    type Shared = ();
 
     fn on_discard(&self) -> Option<&DiscardHook<Self>> {
         self.on_discard.as_deref()
     }
 
-    fn starts(entry: &mut Entry, seat: &Seat<Running>) {
-        entry.task.start();
-        let _none = seat.own.0.lock().replace(Arc::clone(&entry.task));
+    fn starts(entry: &mut Entry<Tasks>, seat: &Seat<Running>) {
+        let task = entry.task().filter(|task| task.start(false));
+        *seat.own.0.lock() = task.map(Arc::clone);
     }
 
-    fn cancel<T>(handle: &TaskHandle<T>) -> bool {
-        handle.at.is_some_and(|key| handle.core.cancel(key)) || handle.task.abort(TaskError::Cancelled)
+    fn queued<T>(task: &Arc<Self::Job<T>>) -> Arc<Self::Run> {
+        Arc::clone(task) as _
+    }
+
+    fn end_running<T>(task: &Self::Job<T>) -> bool {
+        task.abort()
     }
 
     fn abort<T>(handle: &TaskHandle<T>) -> Option<Abort> {
-        let task: Arc<dyn Run> = Arc::clone(&handle.task) as _;
-        let (task, core, key) = (Arc::downgrade(&task), Arc::downgrade(&handle.core), handle.at);
+        let task = Arc::downgrade(&Self::queued(&handle.task));
         Some(Box::new(move || {
-            let (Some(task), Some(core)) = (task.upgrade(), core.upgrade()) else {
-                return;
-            };
-            if key.is_none_or(|key| core.look().get(key).is_none()) {
-                task.abort(TaskError::Cancelled);
+            if let Some(task) = task.upgrade() {
+                if !task.is_queued() && !task.refuse_aside(TaskError::Cancelled) {
+                    task.abort();
+                }
+                drop_quietly(task);
             }
-            drop_quietly((task, core));
         }))
-    }
-
-    fn target<T>(handle: &TaskHandle<T>) -> Option<Key> {
-        handle.at
-    }
-
-    fn await_it(core: &Arc<Core>, key: Option<Key>) -> Option<Key> {
-        core.transition(|state, acts| {
-            if key.is_some_and(|key| state.queue.await_it(key)) {
-                state.call(acts);
-            }
-        });
-        key
-    }
-
-    fn await_no_more(core: &Arc<Core>, key: Option<Key>) {
-        core.transition(|state, acts| {
-            key.inspect(|&key| state.queue.await_no_more(key));
-            state.call(acts);
-        });
     }
 
     fn start(core: &Arc<Core>, seat: Arc<Seat<Running>>) {
@@ -117,36 +96,19 @@ impl Kind for Tasks {
 
 /// The operations that only a pool of async tasks has.
 impl Core {
-    /// Queues a task whose capacity has been taken. Returns `None` when the pool is closed: the submitter holds the task too.
-    pub(super) fn push(self: &Arc<Self>, entry: Entry) -> Option<Key> {
-        self.push_all([entry].into_iter()).map(|keys| keys[0])
-    }
-
-    /// Queues tasks at once, in order. Returns `None`, and queues none, when the pool is closed.
-    pub(super) fn push_all(self: &Arc<Self>, entries: impl Iterator<Item = Entry>) -> Option<Vec<Key>> {
+    /// Queues tasks at once, in order, whose capacity has been taken. Returns false, and queues none, when the pool is
+    /// closed: the submitter holds the tasks too.
+    pub(super) fn push_all(self: &Arc<Self>, entries: impl Iterator<Item = Entry<Tasks>>) -> bool {
         self.transition(|state, acts| {
             if state.phase != Phase::Running {
-                return None;
+                return false;
             }
-            let push = |entry: Entry| {
-                let priority = entry.priority;
-                state.queue.push(entry, priority)
-            };
-            let keys: Vec<_> = entries.map(push).collect();
-            state.came(keys.len());
+            let before = state.queue.len();
+            entries.for_each(|entry| state.queue.by_priority.push(entry));
+            state.came(state.queue.len() - before);
             state.call(acts);
-            Some(keys)
+            true
         })
-    }
-
-    /// Ends a queued task. Returns false when it is not queued.
-    pub(super) fn cancel(self: &Arc<Self>, key: Key) -> bool {
-        let entry = self.transition(|state, acts| {
-            let entry = state.remove(key, acts);
-            state.call(acts);
-            entry
-        });
-        self.refuse(entry, || TaskError::Cancelled) > 0
     }
 
     /// Aborts the running tasks.
@@ -154,7 +116,7 @@ impl Core {
         let workers = self.look().workers().to_vec();
         for seat in workers {
             if let Some(task) = seat.own.get() {
-                task.abort(TaskError::Abandoned);
+                task.abort();
             }
         }
     }

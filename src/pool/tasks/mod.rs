@@ -8,7 +8,6 @@
 
 mod builder;
 mod cell;
-mod entry;
 mod kind;
 mod pool;
 mod runner;

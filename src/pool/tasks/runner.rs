@@ -1,18 +1,18 @@
 //! The runner loop: takes a task, polls it to its end, repeats.
 
 use super::cell::Run;
-use super::entry::Entry;
-use super::kind::{Core, Running};
+use super::kind::{Core, Running, Tasks};
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
+use crate::pool::engine::entry::Entry;
 use crate::pool::engine::group_limit::Membership;
-use crate::pool::engine::scheduler::Entry as _;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Counts, Next, State};
-use crate::pool::engine::waits::{Inside, PoolId};
-use crate::pool::error::TaskError;
+use crate::pool::engine::waits::{Inside, PoolId, current};
 use crate::pool::hooks::drop_quietly;
+use crate::pool::report::Unstarted;
 use std::future::poll_fn;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -39,7 +39,7 @@ struct Runs {
 impl Drop for Runner {
     fn drop(&mut self) {
         if let Some(task) = self.seat.own.take() {
-            task.abort(TaskError::Abandoned);
+            task.abort();
             task.record().end();
             drop_quietly(task);
         }
@@ -87,7 +87,7 @@ async fn work(mut runner: Runner) {
                 let mut asking = None;
                 let asked = poll_fn(|cx| core.poll_admission(&seat, &mut asking, cx)).await;
                 asked.map(|(entry, borrows, ticket, held)| {
-                    entry.task.record().holds(held);
+                    entry.task().inspect(|task| task.record().holds(held));
                     (entry, borrows, Some(ticket))
                 })
             }
@@ -108,7 +108,7 @@ async fn work(mut runner: Runner) {
 }
 
 impl Runner {
-    async fn run(&mut self, entry: Entry, borrows: bool, ticket: Option<Ticket>) {
+    async fn run(&mut self, entry: Entry<Tasks>, borrows: bool, ticket: Option<Ticket>) {
         let runs = self.runs.insert(Runs {
             ticket,
             borrows,
@@ -116,12 +116,15 @@ impl Runner {
             ..Runs::default()
         });
         let core = &self.core;
-        core.give_back(&entry);
-        let ran = poll_fn(|cx| poll(core, &entry.task, &mut runs.is_parked, cx)).await;
+        core.started(&entry);
+        let mut ran = Ran::Gone;
+        if let Some(task) = self.seat.own.get() {
+            ran = poll_fn(|cx| poll(core, &task, &mut runs.is_parked, cx)).await;
+            task.record().end();
+        }
         if let Some(ticket) = runs.ticket.take() {
             ticket.finish(ran);
         }
-        entry.task.record().end();
         runs.ended = Some(ran);
         // If the handle is gone, this drops the result.
         drop_quietly((self.seat.own.take(), entry));
@@ -141,4 +144,41 @@ fn poll(core: &Arc<Core>, task: &Arc<dyn Run>, is_parked: &mut bool, cx: &mut Co
         *is_parked = core.park();
     }
     polled
+}
+
+impl Unstarted<Tasks> {
+    /// Runs the task in this future. Its handle gets the result. Returns false when the task was cancelled.
+    ///
+    /// # Cancel safety
+    /// Dropping this future drops the task.
+    ///
+    /// # Panics
+    /// When the task panics and its handle is gone, or it never had one.
+    pub async fn run(self) -> bool {
+        let entry = self.take();
+        let Some(task) = entry.as_ref().and_then(Entry::task).filter(|task| task.start(true)) else {
+            return false;
+        };
+        // The abort has no effect once the task has ended.
+        let task = AbortOnDrop(Arc::clone(task));
+        drop(entry);
+        let orphan = |payload| resume_unwind(payload);
+        let ran = poll_fn(|cx| {
+            // Inside another task, its waits count as waits of that task.
+            let _inside = current()
+                .is_none()
+                .then(|| Inside::enter_aside(Arc::clone(&task.0) as _));
+            task.0.poll_run(&orphan, cx)
+        });
+        ran.await != Ran::Gone
+    }
+}
+
+struct AbortOnDrop(Arc<dyn Run>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+        self.0.record().end();
+    }
 }

@@ -1,11 +1,11 @@
 //! Submission of futures.
 
-use super::cell::{Run, TaskCell};
-use super::entry::Entry;
+use super::cell::{Origin, Run, TaskCell};
 use super::kind::Tasks;
 use crate::pool::cell::Await;
 use crate::pool::common::Pool;
-use crate::pool::engine::queue::Key;
+use crate::pool::engine::entry::Entry;
+use crate::pool::engine::group_limit::Membership;
 use crate::pool::error::{RejectReason, SubmitError};
 use crate::pool::handle::TaskHandle;
 use crate::pool::overflow::Verdict;
@@ -17,8 +17,8 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 type Shared<Fut> = Arc<TaskCell<Fut, <Fut as Future>::Output>>;
-/// An accepted task and its queue key: `None` if a full queue discarded the task.
-type Taken<Fut> = (Shared<Fut>, Option<Key>);
+/// An accepted task, and its membership if its group has a limit.
+type Taken<Fut> = (Shared<Fut>, Option<Arc<Membership>>);
 
 /// The future of a task.
 trait Work: Future<Output: Send> + Send + 'static {}
@@ -46,8 +46,8 @@ impl Pool<Tasks> {
         Fut: Future<Output: Send> + Send + 'static,
     {
         let verdict = self.admit().await;
-        let (cell, key) = self.carry_out(task, verdict, false)?;
-        Ok(self.handle(cell, key))
+        let taken = self.carry_out(task, verdict, false)?;
+        Ok(self.handle(taken))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience` on the pool's clock.
@@ -69,8 +69,8 @@ impl Pool<Tasks> {
         let poll = |waker: &Waker| admit.as_mut().poll(&mut Context::from_waker(waker));
         let verdict = self.core().within(patience, poll).await;
         let verdict = verdict.unwrap_or(Err(RejectReason::TimedOut));
-        let (cell, key) = self.carry_out(task, verdict, false)?;
-        Ok(self.handle(cell, key))
+        let taken = self.carry_out(task, verdict, false)?;
+        Ok(self.handle(taken))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -85,8 +85,8 @@ impl Pool<Tasks> {
             Ok(()) => Ok(Verdict::In),
             Err(turned) => self.let_in_now(turned),
         };
-        let (cell, key) = self.carry_out(task, verdict, false)?;
-        Ok(self.handle(cell, key))
+        let taken = self.carry_out(task, verdict, false)?;
+        Ok(self.handle(taken))
     }
 
     /// Submits like [`submit`](Self::submit), and blocks the thread while it waits. For threads outside of a runtime.
@@ -141,7 +141,7 @@ impl Pool<Tasks> {
         Fut: Future<Output: Send> + Send + 'static,
     {
         let mut handles = Vec::new();
-        let taken = |cell, key| handles.push(self.handle(cell, key));
+        let taken = |taken| handles.push(self.handle(taken));
         let rejected = self.all(tasks, false, taken).await;
         (handles, rejected)
     }
@@ -154,7 +154,7 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.all(tasks, true, |_, _| ()).await
+        self.all(tasks, true, drop).await
     }
 
     /// Submits the tasks, and returns the rejected ones. Makes tasks before it takes capacity for them: making them runs the user's code.
@@ -162,7 +162,7 @@ impl Pool<Tasks> {
         &self,
         tasks: impl IntoIterator<Item = Fut>,
         detached: bool,
-        mut taken: impl FnMut(Shared<Fut>, Option<Key>),
+        mut taken: impl FnMut(Taken<Fut>),
     ) -> Vec<SubmitError<Fut>> {
         let mut cells = tasks.into_iter().map(|task| self.made(task, detached));
         let mut rejected = Vec::new();
@@ -172,16 +172,17 @@ impl Pool<Tasks> {
                 let capacity = self.try_take_some(chunk.len());
                 let queued = if capacity == 0 {
                     let verdict = self.admit().await;
-                    verdict.and_then(|verdict| Ok(vec![self.settle(first, verdict)?]))
+                    verdict.and_then(|verdict| self.settle(first, verdict))
                 } else {
-                    let entries = chunk.as_slice()[..capacity].iter().map(|cell| self.entry(cell));
-                    let keys = self.core().push_all(entries).ok_or(RejectReason::Closed);
-                    keys.map(|keys| keys.into_iter().map(Some).collect())
+                    let entries = chunk.as_slice()[..capacity]
+                        .iter()
+                        .map(|(cell, member)| self.entry(cell, member));
+                    self.push(entries)
                 };
                 let batch = chunk.by_ref().take(capacity.max(1));
                 match queued {
-                    Ok(keys) => batch.zip(keys).for_each(|(cell, key)| taken(cell, key)),
-                    Err(reason) => rejected.extend(batch.map(|cell| take_back(&cell, reason))),
+                    Ok(()) => batch.for_each(&mut taken),
+                    Err(reason) => rejected.extend(batch.map(|made| take_back(&made, reason))),
                 }
             }
         }
@@ -198,48 +199,46 @@ impl Pool<Tasks> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(SubmitError { task, reason }),
         };
-        let cell = self.made(task, detached);
-        match self.settle(&cell, verdict) {
-            Ok(key) => Ok((cell, key)),
-            Err(reason) => Err(take_back(&cell, reason)),
+        let made = self.made(task, detached);
+        match self.settle(&made, verdict) {
+            Ok(()) => Ok(made),
+            Err(reason) => Err(take_back(&made, reason)),
         }
     }
 
     /// Queues or discards the task, as decided. After an error the task is still in its cell.
-    fn settle<Fut: Work>(&self, cell: &Shared<Fut>, verdict: Verdict) -> Result<Option<Key>, RejectReason> {
+    fn settle<Fut: Work>(&self, (cell, member): &Taken<Fut>, verdict: Verdict) -> Result<(), RejectReason> {
         match verdict {
-            Verdict::In => self.core().push(self.entry(cell)).map(Some).ok_or(RejectReason::Closed),
-            Verdict::Out => {
-                self.core().discard(self.entry(cell));
-                Ok(None)
-            }
+            Verdict::In => return self.push([self.entry(cell, member)].into_iter()),
+            Verdict::Out => self.core().discard(self.entry(cell, &None)),
             Verdict::Wait => unreachable!("the submitter has waited"),
         }
+        Ok(())
     }
 
-    fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Shared<Fut> {
-        let cell = Arc::new(TaskCell::new(task));
+    fn push(&self, entries: impl Iterator<Item = Entry<Tasks>>) -> Result<(), RejectReason> {
+        self.core().push_all(entries).then_some(()).ok_or(RejectReason::Closed)
+    }
+
+    fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Taken<Fut> {
+        let cell = Arc::new(TaskCell::new(Box::new(task), Origin::current()));
         if detached {
             cell.detach();
         }
-        cell
+        (cell, self.options.member())
     }
 
-    fn handle<Fut: Work>(&self, cell: Shared<Fut>, key: Option<Key>) -> TaskHandle<Fut::Output> {
-        TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()), key)
+    fn handle<Fut: Work>(&self, (cell, member): Taken<Fut>) -> TaskHandle<Fut::Output> {
+        TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()), self.options.rare(member.as_ref()))
     }
 
-    fn entry<Fut: Work>(&self, cell: &Shared<Fut>) -> Entry {
-        Entry::new(
-            Arc::clone(cell) as Arc<dyn Run>,
-            &self.options,
-            self.options.member().as_ref(),
-        )
+    fn entry<Fut: Work>(&self, cell: &Shared<Fut>, member: &Option<Arc<Membership>>) -> Entry<Tasks> {
+        Entry::held(Arc::clone(cell) as Arc<dyn Run>, &self.options, member.as_ref())
     }
 }
 
 /// Takes a task back from its cell, after the pool has refused it.
-fn take_back<Fut: Work>(cell: &Shared<Fut>, reason: RejectReason) -> SubmitError<Fut> {
-    let task = cell.take_back();
+fn take_back<Fut: Work>((cell, _): &Taken<Fut>, reason: RejectReason) -> SubmitError<Fut> {
+    let task = *cell.start().expect("no other thread has this task");
     SubmitError { task, reason }
 }

@@ -1,6 +1,6 @@
 //! The builder of pools of threads, and their thread spawners.
 
-use super::kind::{Core, Entries, Settings, Spawner, Threads};
+use super::kind::{Core, Settings, Spawner, Threads};
 use super::pool::{Scoped, WorkerPool};
 use super::worker::WorkerThread;
 use crate::pool::builder::Builder;
@@ -176,7 +176,7 @@ impl Builder<ThreadOptions> {
             on_start: kind.on_start,
             on_discard,
         });
-        let core = common.engine(Entries::default(), most, clock, kind)?;
+        let core = common.engine(most, clock, kind)?;
         core.look().least = least;
         Ok(core)
     }

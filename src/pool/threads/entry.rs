@@ -1,19 +1,14 @@
-//! An entry of the queue: a task, its weight, and its options.
+//! The entries of closures.
 
 use super::inline_task::InlineTask;
 use super::kind::Threads;
-use super::priority_queue::Ranked;
-use crate::core::ask::Ask;
 use crate::pool::caller::Caller;
 use crate::pool::cell::{Ran, Run};
-use crate::pool::engine::group_limit::Membership;
-use crate::pool::engine::scheduler;
+use crate::pool::engine::entry::{self, Body, Boxed};
 use crate::pool::engine::waits;
-use crate::pool::error::TaskError;
 use crate::pool::hooks::{Payload, drop_quietly};
 use crate::pool::report::Unstarted;
-use crate::pool::task_options::{Priority, RareOptions, TaskOptions};
-use crate::time::Instant;
+use crate::pool::task_options::TaskOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -45,38 +40,7 @@ impl<F: FnOnce() + Send> Task for Plain<F> {
     }
 }
 
-/// An entry with a priority, a weight or options.
-struct Special<'j> {
-    entry: Entry<'j>,
-    priority: Priority,
-    /// The queue weight that it took.
-    weight: u32,
-    rare: RareOptions,
-    /// True once the second entry of an awaited task has set that task aside.
-    claimed: bool,
-}
-
-/// An entry of the queue. It costs at most one allocation per task: none for a small closure without a handle, one for a
-/// larger closure, or the cell that a task shares with its handle.
-pub(in crate::pool) struct Entry<'j>(Kind<'j>);
-
-/// Two variants, since the niche of the first holds only one more: a tag would make the entry larger.
-enum Kind<'j> {
-    Inline(InlineTask<'j>),
-    Boxed(Boxed<'j>),
-}
-
-/// A task in an allocation of its own.
-enum Boxed<'j> {
-    /// A task without a handle.
-    Own(Box<dyn Task + 'j>),
-    /// A task that has, or had, a handle.
-    Held(Arc<dyn Run + 'j>),
-    /// A task with a priority, a weight or options.
-    Special(Box<Special<'j>>),
-    /// The second entry of a queued task that another task awaits. It takes no capacity.
-    Awaited(Box<Special<'j>>),
-}
+pub(in crate::pool) type Entry<'j> = entry::Entry<Threads<'j>>;
 
 impl<'j> Entry<'j> {
     /// Creates the entry of a task without a handle.
@@ -91,73 +55,18 @@ impl<'j> Entry<'j> {
 
     #[inline]
     fn own_of_none<F: FnOnce() + Send + 'j>(task: F, options: &TaskOptions) -> Self {
-        let kind = if InlineTask::fits::<F>() {
-            Kind::Inline(InlineTask::new(task))
+        let body = if InlineTask::fits::<F>() {
+            Body::Inline(InlineTask::new(task))
         } else {
-            Kind::Boxed(Boxed::Own(Box::new(Plain(Some(task)))))
+            Body::Boxed(Boxed::Own(Box::new(Plain(Some(task))) as _))
         };
-        Self(kind).with(options, None)
-    }
-
-    #[inline]
-    pub(in crate::pool) fn held<C: Run + 'j>(
-        cell: Arc<C>,
-        options: &TaskOptions,
-        member: Option<&Arc<Membership>>,
-    ) -> Self {
-        Self(Kind::Boxed(Boxed::Held(cell))).with(options, member)
-    }
-
-    /// Creates the second entry of a queued task that another task awaits.
-    pub(in crate::pool) fn awaited(cell: Arc<dyn Run + 'j>, rare: RareOptions) -> Self {
-        Self(Kind::Boxed(Boxed::Awaited(Box::new(Special {
-            entry: Self(Kind::Boxed(Boxed::Held(cell))),
-            priority: Priority::Normal,
-            weight: 0,
-            rare,
-            claimed: false,
-        }))))
+        Self(body).with(options, None)
     }
 
     /// Returns the task that may wait for this one, if that task holds permits.
     #[inline]
     pub(in crate::pool) fn waiter(&self) -> Option<Arc<dyn waits::Task>> {
-        match &self.0 {
-            Kind::Boxed(Boxed::Held(cell)) => cell.waiter(),
-            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.waiter(),
-            _ => None,
-        }
-    }
-
-    pub(in crate::pool) fn is_awaited(&self) -> bool {
-        matches!(self.0, Kind::Boxed(Boxed::Awaited(_)))
-    }
-
-    #[inline]
-    fn with(self, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
-        if options.is_common {
-            self
-        } else {
-            self.specially(options, member)
-        }
-    }
-
-    fn specially(self, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
-        Self(Kind::Boxed(Boxed::Special(Box::new(Special {
-            entry: self,
-            priority: options.priority,
-            weight: options.weight,
-            rare: RareOptions::of(options, member),
-            claimed: false,
-        }))))
-    }
-
-    #[inline]
-    fn special(&self) -> Option<&Special<'j>> {
-        match &self.0 {
-            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => Some(special),
-            _ => None,
-        }
+        self.task().and_then(|task| task.waiter())
     }
 
     /// Runs the task. Catches a panic; without a handle, its payload goes to `orphan`.
@@ -172,110 +81,25 @@ impl<'j> Entry<'j> {
     #[inline]
     pub(in crate::pool) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
         match self.0 {
-            Kind::Inline(small) => (small.run(orphan), None),
-            Kind::Boxed(Boxed::Own(mut own)) => (own.run(orphan), Some(DeferredFree::Own(own))),
-            Kind::Boxed(Boxed::Held(cell)) => (cell.run(orphan), Some(DeferredFree::Held(cell))),
-            Kind::Boxed(Boxed::Special(special)) => special.entry.run_and_leave(orphan),
-            Kind::Boxed(Boxed::Awaited(awaited)) => (awaited.entry.run_aside(orphan), None),
+            Body::Inline(small) => (small.run(orphan), None),
+            Body::Boxed(Boxed::Own(mut own)) => (own.run(orphan), Some(DeferredFree::Own(own))),
+            Body::Boxed(Boxed::Held(cell)) => (cell.run(orphan), Some(DeferredFree::Held(cell))),
+            Body::Boxed(Boxed::Special(special)) => special.entry.run_and_leave(orphan),
+            Body::Boxed(Boxed::Awaited(awaited)) => (awaited.entry.run_aside(orphan), None),
+            Body::Boxed(Boxed::Gone) => (Ran::Gone, None),
         }
     }
 
     /// Runs a task that was set aside, like [`run`](Self::run).
     fn run_aside(self, mut orphan: impl FnMut(Payload)) -> Ran {
         match self.0 {
-            Kind::Boxed(Boxed::Held(cell)) => {
+            Body::Boxed(Boxed::Held(cell)) => {
                 let ran = cell.run_aside(&mut orphan);
                 drop_quietly(cell);
                 ran
             }
-            Kind::Boxed(Boxed::Special(special)) => special.entry.run_aside(orphan),
+            Body::Boxed(Boxed::Special(special)) => special.entry.run_aside(orphan),
             own => Self(own).run(orphan),
-        }
-    }
-
-    fn end(self, end: impl FnOnce(&dyn Run) -> bool) -> bool {
-        match self.0 {
-            Kind::Boxed(Boxed::Held(cell)) => {
-                let ended = end(&*cell);
-                drop_quietly(cell);
-                ended
-            }
-            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.end(end),
-            own => {
-                drop_quietly(own);
-                true
-            }
-        }
-    }
-}
-
-impl scheduler::Entry for Entry<'_> {
-    fn places(&self) -> usize {
-        usize::from(!self.is_awaited())
-    }
-
-    #[inline]
-    fn weight(&self) -> u32 {
-        self.special().map_or(1, |special| special.weight)
-    }
-
-    #[inline]
-    fn priority(&self) -> Priority {
-        self.special().map_or(Priority::Normal, |special| special.priority)
-    }
-
-    fn set_aside(&self) -> bool {
-        match &self.0 {
-            Kind::Boxed(Boxed::Held(cell)) => cell.set_aside(),
-            Kind::Boxed(Boxed::Special(special)) => special.entry.set_aside(),
-            Kind::Boxed(Boxed::Awaited(_)) => false,
-            _ => true,
-        }
-    }
-
-    fn is_returned(&self) -> bool {
-        match seeded!("pool_runs_what_is_listed") {
-            true => !self.is_awaited() && self.is_live(),
-            false => self.set_aside(),
-        }
-    }
-
-    fn refuse_aside(self, why: TaskError) -> bool {
-        self.end(|cell| cell.refuse_aside(why))
-    }
-
-    fn ask(&self) -> Ask {
-        self.special().map_or(Ask::one(), |special| special.rare.ask)
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.special().and_then(|special| special.rare.deadline)
-    }
-
-    fn is_dead(&self) -> bool {
-        !self.is_live()
-    }
-
-    #[inline]
-    fn member(&self) -> Option<&Arc<Membership>> {
-        self.special().and_then(|special| special.rare.member.as_ref())
-    }
-
-    fn claim(&mut self) {
-        if let Kind::Boxed(Boxed::Awaited(awaited)) = &mut self.0
-            && !awaited.claimed
-        {
-            awaited.claimed = awaited.entry.set_aside();
-            if !awaited.claimed {
-                awaited.entry = Self(Kind::Boxed(Boxed::Own(Box::new(Plain::<fn()>(None)))));
-            }
-        }
-    }
-
-    fn refuse(self, why: TaskError) -> bool {
-        match &self.0 {
-            Kind::Boxed(Boxed::Awaited(awaited)) if awaited.claimed => self.refuse_aside(why),
-            _ => self.end(|cell| cell.refuse(why)),
         }
     }
 }
@@ -293,21 +117,6 @@ impl DeferredFree<'_> {
         match self {
             Self::Own(task) => size_of_val(&**task),
             Self::Held(cell) => size_of_val(&**cell),
-        }
-    }
-}
-
-impl Ranked for Entry<'_> {
-    #[inline]
-    fn is_common(&self) -> bool {
-        self.special().is_none()
-    }
-
-    fn is_live(&self) -> bool {
-        match &self.0 {
-            Kind::Boxed(Boxed::Held(cell)) => cell.is_queued(),
-            Kind::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.is_live(),
-            _ => true,
         }
     }
 }

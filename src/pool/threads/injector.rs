@@ -5,7 +5,8 @@
 
 use super::deferred_free::DeferredFrees;
 use super::entry::{DeferredFree, Entry};
-use super::priority_queue::{PriorityQueue, Ranked};
+use super::kind::Threads;
+use crate::pool::engine::priority_queue::PriorityQueue;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use std::collections::VecDeque;
@@ -113,7 +114,7 @@ impl<'j> Injector<'j> {
     }
 
     /// Moves all tasks into `lanes`, and returns their number.
-    pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, by_priority: &mut PriorityQueue<Entry<'j>>) -> usize {
+    pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, by_priority: &mut PriorityQueue<Threads<'j>>) -> usize {
         let uniform = !std::mem::take(&mut tray.special);
         let moved = by_priority.take_over(&mut tray.tasks, uniform);
         self.note_len(tray);

@@ -18,30 +18,26 @@
 //! queues are empty, or no slot is free.
 
 use super::deferred_free::{DeferredFrees, GatheredFrees};
-use super::entry::{DeferredFree, Entry};
+use super::entry::{DeferredFree, Entry, Task};
 use super::injector::{Injector, Tray};
-use super::priority_queue::{Place, PriorityQueue, Ranked};
+use super::inline_task::InlineTask;
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
-use crate::pool::cell::{Job, Ran};
+use crate::pool::cell::{Job, Ran, Run};
 use crate::pool::engine::group_limit::Membership;
-use crate::pool::engine::queue::{Key as GroupKey, is_back};
-use crate::pool::engine::scheduler::Entry as _;
 use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::state::{Acts, Counts, Next, Phase, State, TaskQueue};
+use crate::pool::engine::state::{Acts, Counts, Next, Phase, State};
 use crate::pool::engine::waits::{Inlined, Lends, Under, current};
 use crate::pool::error::TaskError;
 use crate::pool::handle::ScopedJoinHandle;
 use crate::pool::hooks::{drop_quietly, forget_panic};
 use crate::pool::stats::PoolStats;
-use crate::pool::task_options::{RareOptions, TaskOptions};
 use crate::rate::TokenBucket;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::{Clock, Sleep};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -63,7 +59,7 @@ const RETRY: Duration = Duration::from_millis(100);
 
 pub(in crate::pool) type Core<'j> = Engine<Threads<'j>>;
 
-type Guarded<'j> = State<Entries<'j>>;
+type Guarded<'j> = State<Threads<'j>>;
 type Bound<'j> = Acts<WorkerState<'j>>;
 
 /// The kind of a pool of threads, whose tasks live for `'j`.
@@ -113,7 +109,7 @@ impl<'j> Threads<'j> {
     /// Moves the injected tasks into the priority queue.
     #[inline]
     fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
-        tray.take_over(&mut state.queue.deferred);
+        tray.take_over(&mut state.own.deferred);
         if !tray.is_empty() {
             let tasks = self.injector.empty(tray, &mut state.queue.by_priority);
             state.came(tasks);
@@ -121,153 +117,34 @@ impl<'j> Threads<'j> {
     }
 }
 
-/// The queued tasks, and the order in which they start.
-pub(in crate::pool) struct Entries<'j> {
-    pub(in crate::pool) by_priority: PriorityQueue<Entry<'j>>,
-    /// Second entries of awaited tasks, whose first ones are in the priority queue or in a local queue.
-    awaited: BTreeMap<u64, Entry<'j>>,
-    next_awaited: u64,
-    /// Entries whose group is at its limit, by priority. They are in no other queue.
-    aside: [BTreeMap<u64, Entry<'j>>; 3],
-    next_aside: u64,
-    /// The number of entries whose task is known to have started or ended elsewhere.
-    dead: usize,
-    /// The approximate number of common tasks taken out of the priority queue, and its value when the next local queue is due.
-    taken: u64,
+/// The state under the lock that only pools of threads have.
+pub(in crate::pool) struct Shared<'j> {
+    /// The number of tasks taken at which the next local queue is due.
     local_queues_due: u64,
     /// The memory of tasks that have run, until submitters can take it over.
     deferred: Box<DeferredFrees<'j>>,
     /// A copy of the injector's `calls`.
     calls: bool,
-    next_index: usize,
 }
 
-impl Default for Entries<'_> {
+impl Default for Shared<'_> {
     fn default() -> Self {
         Self {
-            by_priority: PriorityQueue::new(),
-            awaited: BTreeMap::new(),
-            next_awaited: 0,
-            aside: Default::default(),
-            next_aside: 0,
-            dead: 0,
-            taken: 0,
             local_queues_due: u64::MAX,
             deferred: Box::default(),
             calls: true,
-            next_index: 0,
         }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::pool) enum Key {
-    Queued(Place),
-    Awaited(u64),
-}
-
-impl<'j> TaskQueue for Entries<'j> {
-    type Entry = Entry<'j>;
-    type Key = Key;
-    type Own = WorkerState<'j>;
-    const THREADS: bool = true;
-
-    /// Moves one task from a local queue to the empty priority queue.
-    fn refill(&mut self, seats: &[Arc<Seat<WorkerState<'j>>>]) -> bool {
-        if self.by_priority.len() > 0 {
-            return false;
-        }
-        let local = seats.iter().find_map(|seat| seat.own.local_queue.lock().take());
-        local.map(|entry| self.by_priority.push_front(entry)).is_some()
-    }
-
-    fn seat(&mut self) -> Seat<WorkerState<'j>> {
-        self.next_index += 1;
-        Seat::new(WorkerState::new(self.next_index - 1))
-    }
-
-    #[inline]
-    fn len(&self) -> usize {
-        self.by_priority.len()
-    }
-
-    #[inline]
-    fn awaited_len(&self) -> usize {
-        self.awaited.len()
-    }
-
-    #[inline]
-    fn first(&self) -> Option<Key> {
-        self.by_priority.first().map(Key::Queued)
-    }
-
-    fn aside_len(&self) -> usize {
-        self.aside.iter().map(BTreeMap::len).sum()
-    }
-
-    #[inline]
-    fn may_have_members(&self) -> bool {
-        !self.by_priority.is_uniform()
-    }
-
-    fn first_awaited(&self) -> Option<Key> {
-        let may_start = |entry: &Entry<'j>| entry.member().is_none_or(|member| member.may_start());
-        let first = self.awaited.iter().find(|(_, entry)| may_start(entry))?;
-        Some(Key::Awaited(*first.0))
-    }
-
-    #[inline]
-    fn get(&self, key: Key) -> Option<&Entry<'j>> {
-        match key {
-            Key::Queued(place) => self.by_priority.get(place),
-            Key::Awaited(number) => self.awaited.get(&number),
-        }
-    }
-
-    #[inline]
-    fn take(&mut self, key: Key) -> Option<Entry<'j>> {
-        match key {
-            Key::Queued(place) => {
-                self.taken += 1;
-                self.by_priority.take(place)
-            }
-            key @ Key::Awaited(_) => self.remove(key),
-        }
-    }
-
-    fn remove(&mut self, key: Key) -> Option<Entry<'j>> {
-        match key {
-            Key::Queued(place) => self.by_priority.remove(place),
-            Key::Awaited(number) => self.awaited.remove(&number),
-        }
-    }
-
-    fn set_aside(&mut self, key: Key) -> Option<GroupKey> {
-        let entry = self.remove(key)?;
-        let number = self.next_aside;
-        self.next_aside += 1;
-        let priority = entry.priority() as usize;
-        self.aside[priority].insert(number, entry);
-        Some(GroupKey::of(priority, number))
-    }
-
-    fn restore(&mut self, key: GroupKey) -> Option<Arc<Membership>> {
-        let (priority, number) = key.parts();
-        let entry = self.aside[priority].remove(&number)?;
-        let member = entry.member().cloned();
-        self.by_priority.put_back(entry, is_back);
-        member
     }
 }
 
 impl<'j> Kind for Threads<'j> {
-    type Entry = Entry<'j>;
-    type TaskQueue = Entries<'j>;
+    const THREADS: bool = true;
+    type Inline = InlineTask<'j>;
+    type Own = Box<dyn Task + 'j>;
+    type Run = dyn Run + 'j;
     type Job<T> = dyn Job<T> + 'j;
-    type At = Option<Box<RareOptions>>;
-    /// None: the task is not queued.
-    type Target = Option<Entry<'j>>;
-    type Awaited = Option<u64>;
+    type Worker = WorkerState<'j>;
+    type Shared = Shared<'j>;
 
     #[inline]
     fn enter(&self, state: &mut Guarded<'j>) {
@@ -277,14 +154,14 @@ impl<'j> Kind for Threads<'j> {
     #[inline]
     fn settle(&self, state: &mut Guarded<'j>, acts: &mut Bound<'j>) {
         let calls = state.wants_call();
-        if calls != state.queue.calls {
+        if calls != state.own.calls {
             let mut tray = self.injector.lock();
             if calls && !tray.is_empty() && !seeded!("pool_calls_blindly") {
                 self.empty(&mut tray, state);
                 state.call(acts);
             }
-            state.queue.calls = state.wants_call();
-            tray.calls = state.queue.calls;
+            state.own.calls = state.wants_call();
+            tray.calls = state.own.calls;
         }
         // Relaxed: a hint, read by `seems_busy`.
         self.pending.store(state.queue.by_priority.len(), Ordering::Relaxed);
@@ -296,38 +173,16 @@ impl<'j> Kind for Threads<'j> {
         }
     }
 
-    fn drain(&self, state: &mut Guarded<'j>) -> Vec<Entry<'j>> {
-        let local = state
-            .workers()
-            .iter()
-            .flat_map(|seat| seat.own.local_queue.lock().drain().collect::<Vec<_>>());
-        let mut entries: Vec<_> = local.collect();
-        let aside = std::mem::take(&mut state.queue.aside)
-            .into_iter()
-            .flat_map(BTreeMap::into_values);
-        entries.extend(state.queue.by_priority.drain(aside, is_back));
-        entries.extend(std::mem::take(&mut state.queue.awaited).into_values());
-        entries
+    fn take_local(worker_state: &WorkerState<'j>) -> Option<Entry<'j>> {
+        worker_state.local_queue.lock().take()
     }
 
-    fn evict(&self, state: &mut Guarded<'j>) -> Option<Entry<'j>> {
-        let Entries { aside, by_priority, .. } = &mut state.queue;
-        let lowest = by_priority
-            .lowest()
-            .map(|entry| (entry.priority() as usize, is_back(entry)));
-        let aside = aside.iter_mut().enumerate().find(|(_, aside)| !aside.is_empty());
-        if let Some((priority, aside)) = aside
-            && lowest.is_none_or(|(lowest, is_back)| (priority, is_back) <= (lowest, false))
-        {
-            return aside.pop_first().map(|(_, entry)| entry);
-        }
-        let queued = state.queue.by_priority.evict();
-        queued.or_else(|| {
-            state
-                .workers()
-                .iter()
-                .find_map(|seat| seat.own.local_queue.lock().take())
-        })
+    fn purge_local(worker_state: &WorkerState<'j>, dead: &mut Vec<Entry<'j>>) {
+        worker_state.local_queue.lock().purge(dead);
+    }
+
+    fn owed(worker_state: &WorkerState<'j>) -> usize {
+        worker_state.local_queue.lock().owed()
     }
 
     fn on_discard(&self) -> Option<&DiscardHook<Self>> {
@@ -359,39 +214,18 @@ impl<'j> Kind for Threads<'j> {
         }
         core.transition(|state, acts| {
             if state.wants_thread() {
-                let seat = Arc::new(state.queue.seat());
+                let seat = state.seat();
                 state.starts(seat, acts);
             }
         });
     }
 
-    /// Collects the capacity that workers owe, and purges the entries that are known to be dead from all queues.
-    fn collect(core: &Arc<Core<'j>>) {
-        let (owed, dead) = core.transition(|state, acts| {
-            let workers = state.workers().iter();
-            let owed = workers.map(|seat| seat.own.local_queue.lock().owed()).sum();
-            let any = core.capacity.is_helped_by(state.queue.dead);
-            let dead = take_dead(state, acts, any);
-            state.call(acts);
-            (owed, dead)
-        });
-        core.capacity.give_back(owed, 0);
-        core.bury(dead);
-    }
-
-    fn cancel<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
-        let ended = handle.task.refuse_aside(TaskError::Cancelled);
-        if ended {
-            let member = handle.at.as_ref().and_then(|rare| rare.member.as_deref());
-            handle
-                .core
-                .note_dead(|state| member.into_iter().for_each(|member| state.member_left(member)));
-        }
-        ended
+    fn queued<T>(task: &Arc<Self::Job<T>>) -> Arc<Self::Run> {
+        Arc::clone(task) as _
     }
 
     fn help<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
-        let (core, task, rare) = (&handle.core, &handle.task, handle.at.as_ref());
+        let (core, task, rare) = (&handle.core, &handle.task, handle.rare.as_ref());
         let is_member = rare.is_some_and(|rare| rare.member.is_some());
         if core.settings.admission.is_gated() || is_member || !task.is_queued() {
             return false;
@@ -415,50 +249,6 @@ impl<'j> Kind for Threads<'j> {
         true
     }
 
-    fn may_help<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
-        handle.task.is_queued()
-    }
-
-    /// Returns the task's second entry, under which it starts while it is awaited.
-    fn target<T>(handle: &ScopedJoinHandle<'j, T>) -> Option<Entry<'j>> {
-        let rare = || match &handle.at {
-            Some(rare) => RareOptions::clone(rare),
-            None => RareOptions::of(&TaskOptions::DEFAULT, None),
-        };
-        let is_queued = handle.task.is_queued();
-        is_queued.then(|| Entry::awaited(Arc::clone(&handle.task) as _, rare()))
-    }
-
-    fn await_it(core: &Arc<Core<'j>>, entry: Option<Entry<'j>>) -> Option<u64> {
-        let mut entry = Some(entry?);
-        let number = core.transition(|state, acts| {
-            // A task that has ended meanwhile needs no thread.
-            if state.phase == Phase::Stopped || !entry.as_ref()?.is_live() {
-                return None;
-            }
-            let number = state.queue.next_awaited;
-            state.queue.next_awaited += 1;
-            state.queue.awaited.insert(number, entry.take()?);
-            // The second entry counts as one more unfinished task: it may run while a transition takes out the first.
-            state.idleness.begun(1);
-            state.call(acts);
-            Some(number)
-        });
-        drop(entry);
-        number
-    }
-
-    fn await_no_more(core: &Arc<Core<'j>>, awaited: Option<u64>) {
-        let Some(number) = awaited else { return };
-        let entry = core.transition(|state, acts| {
-            let entry = state.queue.awaited.remove(&number)?;
-            state.finished(1, acts);
-            state.call(acts);
-            Some(entry)
-        });
-        drop(entry);
-    }
-
     fn correct(state: &Guarded<'j>, stats: &mut PoolStats) {
         let workers = state.workers();
         let untold: usize = workers.iter().map(|seat| seat.own.untold()).sum();
@@ -466,7 +256,7 @@ impl<'j> Kind for Threads<'j> {
             .iter()
             .map(|seat| seat.own.local_queue.lock().len())
             .sum::<usize>();
-        stats.unfinished -= untold + state.queue.awaited.len();
+        stats.unfinished -= untold;
     }
 }
 
@@ -516,26 +306,6 @@ impl<'j> Core<'j> {
         self.capacity.give_back(owed, 0);
     }
 
-    /// Notes that a queued task has started or ended without leaving the queue. Purges such entries when they are the majority, or when
-    /// capacity is short and the purge helps.
-    pub(in crate::pool) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut Guarded<'j>)) {
-        let dead = self.transition(|state, acts| {
-            state.queue.dead += 1;
-            note(state);
-            let (dead, all) = (
-                state.queue.dead,
-                state.queue.by_priority.len() + state.queue.aside_len(),
-            );
-            let many = dead * 2 > all || self.capacity.is_short() && self.capacity.is_helped_by(dead);
-            let dead = take_dead(state, acts, many);
-            // Another entry may be first now, or may start within its group's limit.
-            state.call_asker(acts);
-            state.call(acts);
-            dead
-        });
-        self.bury(dead);
-    }
-
     /// Counts a task that its waiter has run inline.
     pub(in crate::pool) fn note_inlined(self: &Arc<Self>, ran: Ran) {
         if ran != Ran::Gone {
@@ -543,13 +313,6 @@ impl<'j> Core<'j> {
                 state.stats.finished += 1;
                 state.stats.panicked += u64::from(ran == Ran::Panicked);
             });
-        }
-    }
-
-    fn bury(&self, dead: Vec<Entry<'j>>) {
-        for entry in dead {
-            self.give_back(&entry);
-            drop_quietly(entry);
         }
     }
 
@@ -586,8 +349,8 @@ impl<'j> Core<'j> {
                     state.member_ended(&member);
                 }
                 seat.own.note_untold(0);
-                state.queue.deferred.take_over(deferred);
-                if state.queue.taken >= state.queue.local_queues_due {
+                state.own.deferred.take_over(deferred);
+                if state.queue.taken >= state.own.local_queues_due {
                     clear_local_queues(state);
                 }
             },
@@ -615,7 +378,7 @@ impl<'j> Core<'j> {
         let LocalStats { counts, deferred, .. } = local_stats;
         self.transition(|state, _| {
             seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
-            state.queue.deferred.take_over(deferred);
+            state.own.deferred.take_over(deferred);
             seat.own.note_untold(0);
         });
         self.left(seat, std::mem::take(counts), slot, None, in_order);
@@ -649,7 +412,7 @@ impl<'j> Core<'j> {
             let seat = self.transition(|state, _| {
                 let wants = state.staying() < state.least && state.phase == Phase::Running;
                 wants.then(|| {
-                    let seat = Arc::new(state.queue.seat());
+                    let seat = state.seat();
                     state.enters(&seat);
                     seat
                 })
@@ -731,31 +494,11 @@ impl Wake for Regrow {
     }
 }
 
-/// Purges the dead entries of all queues, if `all` is true, and returns them.
-fn take_dead<'j>(state: &mut Guarded<'j>, acts: &mut Bound<'j>, all: bool) -> Vec<Entry<'j>> {
-    if !all {
-        return Vec::new();
-    }
-    state.queue.dead = 0;
-    let mut dead = state.queue.by_priority.purge();
-    for seat in state.workers() {
-        seat.own.local_queue.lock().purge(&mut dead);
-    }
-    for aside in &mut state.queue.aside {
-        let gone = aside.iter().filter(|(_, entry)| !entry.is_live());
-        let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
-        dead.extend(gone.iter().filter_map(|number| aside.remove(number)));
-    }
-    dead.iter().for_each(|entry| state.entry_left(entry));
-    state.finished(dead.len(), acts);
-    dead
-}
-
 /// Moves the next `n` tasks to the local queue of a worker.
 fn load<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>, n: usize) {
     state.queue.taken += n as u64;
     let due = state.queue.taken + PATIENCE * state.staying() as u64;
-    state.queue.local_queues_due = state.queue.local_queues_due.min(due);
+    state.own.local_queues_due = state.own.local_queues_due.min(due);
     worker_state
         .local_queue
         .lock()
@@ -779,7 +522,7 @@ fn clear_local_queues(state: &mut Guarded<'_>) {
     for (_, seat) in late {
         seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
     }
-    state.queue.local_queues_due = due_next;
+    state.own.local_queues_due = due_next;
 }
 
 /// The work of a worker that it has not reported to the pool yet.

@@ -10,7 +10,8 @@
 //! and may move others to a local queue again. So a task goes back at most as many times as a local queue holds tasks.
 
 use super::entry::Entry;
-use super::priority_queue::{PriorityQueue, purge};
+use super::kind::Threads;
+use crate::pool::engine::priority_queue::{PriorityQueue, purge};
 use std::collections::VecDeque;
 
 #[derive(Default)]
@@ -37,7 +38,7 @@ impl<'j> LocalQueue<'j> {
     }
 
     /// Takes `n` common tasks from the queue, or all if there are fewer, until `due`.
-    pub(in crate::pool) fn load(&mut self, n: usize, due: u64, by_priority: &mut PriorityQueue<Entry<'j>>) {
+    pub(in crate::pool) fn load(&mut self, n: usize, due: u64, by_priority: &mut PriorityQueue<Threads<'j>>) {
         self.entries.extend(by_priority.pop_many(n));
         self.due = due;
     }
@@ -55,11 +56,6 @@ impl<'j> LocalQueue<'j> {
         self.entries.len()
     }
 
-    /// Takes all tasks.
-    pub(in crate::pool) fn drain(&mut self) -> impl Iterator<Item = Entry<'j>> {
-        self.entries.drain(..)
-    }
-
     /// Takes the number of tasks whose capacity is owed. The caller gives it back.
     #[inline]
     #[must_use]
@@ -72,7 +68,7 @@ impl<'j> LocalQueue<'j> {
         purge(&mut self.entries, dead);
     }
 
-    pub(in crate::pool) fn put_back(&mut self, by_priority: &mut PriorityQueue<Entry<'j>>) {
+    pub(in crate::pool) fn put_back(&mut self, by_priority: &mut PriorityQueue<Threads<'j>>) {
         while let Some(entry) = self.entries.pop_back() {
             by_priority.push_front(entry);
         }

@@ -12,7 +12,6 @@ pub(super) mod inline_task;
 pub(super) mod kind;
 pub(super) mod local_queue;
 pub(super) mod pool;
-pub(super) mod priority_queue;
 pub(super) mod stateful;
 pub(super) mod submit;
 pub(super) mod worker;

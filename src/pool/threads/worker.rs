@@ -3,10 +3,8 @@
 use super::entry::Entry;
 use super::kind::{Core, LocalStats};
 use super::local_queue::LocalQueue;
-use super::priority_queue::Ranked;
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
-use crate::pool::engine::scheduler::Entry as _;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::Next;
 use crate::pool::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
@@ -40,15 +38,17 @@ pub(in crate::pool) struct WorkerState<'j> {
     untold: AtomicUsize,
 }
 
-impl WorkerState<'_> {
-    pub(in crate::pool) fn new(index: usize) -> Self {
+impl From<usize> for WorkerState<'_> {
+    fn from(index: usize) -> Self {
         Self {
             index,
             local_queue: Mutex::new(LocalQueue::default()),
             untold: AtomicUsize::new(0),
         }
     }
+}
 
+impl WorkerState<'_> {
     /// Returns the number of ended tasks that the worker has not reported. It is at most the pool's count of unfinished tasks:
     /// only its worker increases it, and it decreases only under the pool's lock.
     pub(in crate::pool) fn untold(&self) -> usize {
@@ -263,13 +263,9 @@ impl<'a, 'j> Work<'a, 'j> {
     /// Runs a task that has left the queue, unless it has expired.
     #[inline]
     fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
-        self.core.give_back(&entry);
+        self.core.started(&entry);
         if let Some(member) = entry.member() {
             self.local_stats.member = Some(Arc::clone(member));
-        }
-        if entry.is_awaited() {
-            // The task's first entry is still in the queue.
-            self.core.note_dead(|_| ());
         }
         let ran = if !entry.is_common() && self.core.is_late(&entry) {
             self.local_stats.counts.entries += 1;

@@ -2,17 +2,14 @@
 //!
 //! Plain data, behind its owner's lock. It runs and drops no user code.
 
-use crate::pool::engine::scheduler::Entry;
+use super::entry::{Entry, is_back};
+use super::scheduler::Kind;
 use crate::pool::task_options::{AGEING, Priority};
 use std::collections::VecDeque;
 
-/// An element of a lane.
-pub(in crate::pool) trait Ranked: Entry {
-    /// Returns true for an entry of normal priority and weight 1, without options.
-    fn is_common(&self) -> bool;
-    /// Returns true until the entry has started or was refused.
-    fn is_live(&self) -> bool;
-}
+/// The capacity that an empty lane of async tasks may keep. It frees a larger one. Threads exchange the buffers of their lanes and of
+/// the injector, and free none.
+const KEPT: usize = 256;
 
 /// The position of an entry at the head of its lane. Finds nothing once the entry has left the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +18,9 @@ pub(in crate::pool) struct Place {
     number: u64,
 }
 
-pub(in crate::pool) struct PriorityQueue<E> {
+pub(in crate::pool) struct PriorityQueue<K: Kind> {
     /// By priority, the lowest first.
-    by_priority: [VecDeque<E>; 3],
+    by_priority: [VecDeque<Entry<K>>; 3],
     /// Upper bounds on the number of times each lane's head has changed.
     gone: [u64; 3],
     len: usize,
@@ -35,7 +32,7 @@ pub(in crate::pool) struct PriorityQueue<E> {
     aged: usize,
 }
 
-impl<E: Ranked> PriorityQueue<E> {
+impl<K: Kind> PriorityQueue<K> {
     pub(in crate::pool) fn new() -> Self {
         Self {
             by_priority: [const { VecDeque::new() }; 3],
@@ -56,7 +53,7 @@ impl<E: Ranked> PriorityQueue<E> {
         self.special += 1;
     }
 
-    fn went(&mut self, entry: &E) {
+    fn went(&mut self, entry: &Entry<K>) {
         if !entry.is_common() {
             self.special -= 1;
         }
@@ -69,7 +66,7 @@ impl<E: Ranked> PriorityQueue<E> {
     }
 
     #[inline]
-    pub(in crate::pool) fn push(&mut self, entry: E) {
+    pub(in crate::pool) fn push(&mut self, entry: Entry<K>) {
         self.len += 1;
         if !entry.is_common() {
             self.came();
@@ -78,7 +75,7 @@ impl<E: Ranked> PriorityQueue<E> {
     }
 
     /// Takes over the entries of `queue`, in order, and returns their number. `uniform` says that all of them are common.
-    pub(in crate::pool) fn take_over(&mut self, queue: &mut VecDeque<E>, uniform: bool) -> usize {
+    pub(in crate::pool) fn take_over(&mut self, queue: &mut VecDeque<Entry<K>>, uniform: bool) -> usize {
         let n = queue.len();
         if !uniform {
             queue.drain(..).for_each(|entry| self.push(entry));
@@ -96,7 +93,7 @@ impl<E: Ranked> PriorityQueue<E> {
     }
 
     /// Puts an entry back at the head of its priority.
-    pub(in crate::pool) fn push_front(&mut self, entry: E) {
+    pub(in crate::pool) fn push_front(&mut self, entry: Entry<K>) {
         self.len += 1;
         if !entry.is_common() {
             self.came();
@@ -106,10 +103,14 @@ impl<E: Ranked> PriorityQueue<E> {
         self.by_priority[lane].push_front(entry);
     }
 
-    /// Puts an entry back behind the leading entries of its priority for which `is_back` is true.
-    pub(in crate::pool) fn put_back(&mut self, entry: E, is_back: impl Fn(&E) -> bool) {
+    /// Puts an entry back behind the leading entries of its priority that were put back before.
+    pub(in crate::pool) fn put_back(&mut self, entry: Entry<K>) {
         let lane = entry.priority() as usize;
-        match self.by_priority[lane].iter().take_while(|entry| is_back(entry)).count() {
+        match self.by_priority[lane]
+            .iter()
+            .take_while(|entry| is_back(*entry))
+            .count()
+        {
             0 => self.push_front(entry),
             at => {
                 self.len += 1;
@@ -138,7 +139,7 @@ impl<E: Ranked> PriorityQueue<E> {
 
     /// Returns the entry at this position, if it still heads its lane.
     #[inline]
-    pub(in crate::pool) fn get(&self, place: Place) -> Option<&E> {
+    pub(in crate::pool) fn get(&self, place: Place) -> Option<&Entry<K>> {
         if self.gone[place.lane] != place.number {
             return None;
         }
@@ -147,7 +148,7 @@ impl<E: Ranked> PriorityQueue<E> {
 
     /// Takes out the entry at this position to start it, and counts it for ageing.
     #[inline]
-    pub(in crate::pool) fn take(&mut self, place: Place) -> Option<E> {
+    pub(in crate::pool) fn take(&mut self, place: Place) -> Option<Entry<K>> {
         if self.special > 0 && self.get(place).is_some() {
             self.count(place.lane);
         }
@@ -156,9 +157,13 @@ impl<E: Ranked> PriorityQueue<E> {
 
     /// Takes out the entry at this position.
     #[inline]
-    pub(in crate::pool) fn remove(&mut self, place: Place) -> Option<E> {
+    pub(in crate::pool) fn remove(&mut self, place: Place) -> Option<Entry<K>> {
         self.get(place)?;
-        let entry = self.by_priority[place.lane].pop_front()?;
+        let lane = &mut self.by_priority[place.lane];
+        let entry = lane.pop_front()?;
+        if !K::THREADS && lane.is_empty() && lane.capacity() > KEPT {
+            *lane = VecDeque::new();
+        }
         self.gone[place.lane] = self.gone[place.lane].wrapping_add(1);
         self.len -= 1;
         self.went(&entry);
@@ -166,13 +171,13 @@ impl<E: Ranked> PriorityQueue<E> {
     }
 
     #[cfg(test)]
-    pub(in crate::pool) fn pop(&mut self) -> Option<E> {
+    pub(in crate::pool) fn pop(&mut self) -> Option<Entry<K>> {
         self.take(self.first()?)
     }
 
     /// Takes out the next `n` entries, or all if there are fewer. All entries must be common.
     #[inline]
-    pub(in crate::pool) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = E> {
+    pub(in crate::pool) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = Entry<K>> {
         let n = n.min(self.len);
         self.len -= n;
         let gone = &mut self.gone[Priority::Normal as usize];
@@ -207,19 +212,19 @@ impl<E: Ranked> PriorityQueue<E> {
     }
 
     /// Returns the head of the lowest lane that is not empty.
-    pub(in crate::pool) fn lowest(&self) -> Option<&E> {
+    pub(in crate::pool) fn lowest(&self) -> Option<&Entry<K>> {
         self.by_priority.iter().find_map(|lane| lane.front())
     }
 
     /// Takes out the head of the lowest lane that is not empty: the first entry to evict.
-    pub(in crate::pool) fn evict(&mut self) -> Option<E> {
+    pub(in crate::pool) fn evict(&mut self) -> Option<Entry<K>> {
         let lane = self.by_priority.iter().position(|lane| !lane.is_empty())?;
         let number = self.gone[lane];
         self.remove(Place { lane, number })
     }
 
     /// Takes out the entries that were cancelled, or that their waiters ran inline.
-    pub(in crate::pool) fn purge(&mut self) -> Vec<E> {
+    pub(in crate::pool) fn purge(&mut self) -> Vec<Entry<K>> {
         let mut dead = Vec::new();
         for (lane, gone) in self.by_priority.iter_mut().zip(&mut self.gone) {
             purge(lane, &mut dead);
@@ -235,11 +240,11 @@ impl<E: Ranked> PriorityQueue<E> {
 
     /// Takes out all entries, in the order of service without ageing. Entries `aside` precede all others of their priority, except those
     /// that were put back.
-    pub(in crate::pool) fn drain(&mut self, aside: impl Iterator<Item = E>, is_back: impl Fn(&E) -> bool) -> Vec<E> {
+    pub(in crate::pool) fn drain(&mut self, aside: impl Iterator<Item = Entry<K>>) -> Vec<Entry<K>> {
         (self.len, self.special) = (0, 0);
         let mut behind = [const { VecDeque::new() }; 3];
         for (lane, behind) in self.by_priority.iter_mut().zip(&mut behind) {
-            *behind = lane.split_off(lane.iter().take_while(|entry| is_back(entry)).count());
+            *behind = lane.split_off(lane.iter().take_while(|entry| is_back(*entry)).count());
         }
         aside.for_each(|entry| self.by_priority[entry.priority() as usize].push_back(entry));
         let by_priority = self.by_priority.iter_mut().zip(behind).rev();
@@ -250,7 +255,7 @@ impl<E: Ranked> PriorityQueue<E> {
 }
 
 /// Moves the dead entries out of `entries`, and preserves the order of the rest.
-pub(in crate::pool) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Vec<E>) {
+pub(in crate::pool) fn purge<K: Kind>(entries: &mut VecDeque<Entry<K>>, dead: &mut Vec<Entry<K>>) {
     let live = VecDeque::with_capacity(entries.len());
     for entry in std::mem::replace(entries, live) {
         if entry.is_live() {
@@ -265,7 +270,6 @@ pub(in crate::pool) fn purge<E: Ranked>(entries: &mut VecDeque<E>, dead: &mut Ve
 mod tests {
     use super::*;
     use crate::pool::caller::Caller;
-    use crate::pool::engine::scheduler::Entry as _;
     use crate::pool::task_options::TaskOptions;
     use crate::pool::threads::entry::Entry;
     use std::sync::Mutex;
@@ -377,5 +381,16 @@ mod tests {
         assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(3));
         assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(1));
         assert!(by_priority.evict().is_none() && by_priority.len() == 0);
+    }
+
+    #[test]
+    #[cfg(feature = "tokio")]
+    fn an_empty_queue_of_async_tasks_gives_its_memory_back() {
+        use crate::pool::Tasks;
+        use crate::pool::engine::entry::{Body, Boxed, Entry};
+        let mut by_priority = PriorityQueue::<Tasks>::new();
+        (0..10_000).for_each(|_| by_priority.push(Entry(Body::Boxed(Boxed::Gone))));
+        assert_eq!(std::iter::from_fn(|| by_priority.pop()).count(), 10_000);
+        assert_eq!(by_priority.by_priority[Priority::Normal as usize].capacity(), 0);
     }
 }
