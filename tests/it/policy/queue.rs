@@ -876,3 +876,30 @@ fn a_leg_that_is_not_waited_for_refuses_at_once() {
     clock.advance(100 * MS);
     assert!(matches!(counted(wait, &count), Poll::Ready(Ok(_))));
 }
+
+#[test]
+fn newcomers_are_refused_early_the_more_often_the_longer_the_queue() {
+    let slots = Arc::new(Semaphore::new(1));
+    let builder = Policy::builder().limit(Arc::clone(&slots)).clock(&ManualClock::new());
+    let policy = builder.max_queue(100).reject_early(20).build().unwrap();
+    let _held = slots.try_acquire().unwrap();
+    let mut waiters = Vec::new();
+    for (waiting, refusals) in [(10, 0..=0), (30, 3..=24), (90, 75..=97)] {
+        while waiters.len() < waiting {
+            let mut waiter = Box::pin(policy.admit(1));
+            if poll(waiter.as_mut(), Waker::noop().clone()).is_pending() {
+                waiters.push(waiter);
+            }
+        }
+        let is_refused = |_: &u32| poll(pin!(policy.admit(1)), Waker::noop().clone()).is_ready();
+        let refused = (0..100).filter(is_refused).count();
+        assert!(refusals.contains(&refused), "{refused} of 100 behind {waiting}");
+    }
+}
+
+#[test]
+fn a_policy_shows_the_clock_of_its_legs_to_a_policy_around_it() {
+    let inner = Policy::new(ten_a_second(&ManualClock::new()));
+    let outer = Policy::builder().limit(inner).limit(ten_a_second(&ManualClock::new()));
+    assert_eq!(outer.build().unwrap_err(), tollgate::PolicyError::OtherClock { leg: 1 });
+}
