@@ -54,6 +54,7 @@ pub(super) struct VersionLeg {
 
 impl VersionLeg {
     /// This leg's view of a demand.
+    #[inline(always)]
     fn demand<'a>(&self, demand: Demand<'a>) -> Option<Demand<'a>> {
         match self.state.per {
             Some(cost) => demand.per(cost),
@@ -304,7 +305,14 @@ impl LegSet {
         self.end(ticket, |words| {
             self.let_go(words);
             match self.timed {
-                false => self.finish_all(words, outcome, pass),
+                false => match words[TAKEN] & self.finishes {
+                    // Of one leg there is nothing to hold together.
+                    one if one.is_power_of_two() => {
+                        let leg = &self.legs[one.trailing_zeros() as usize];
+                        self.finish_leg(leg, words, outcome, pass);
+                    }
+                    _ => self.finish_all(words, outcome, pass),
+                },
                 // The waiters that this frees are asked under the load that is left.
                 true => together(|| {
                     both(
