@@ -462,10 +462,12 @@ impl<K: Kind> Engine<K> {
     }
 
     /// Lends the slot of a runner whose task waits. `resume` ends the loan.
+    #[cfg(feature = "tokio")]
     pub(in crate::pool) fn park(self: &Arc<Self>) -> bool {
         self.transition(State::park)
     }
 
+    #[cfg(feature = "tokio")]
     pub(in crate::pool) fn resume(self: &Arc<Self>) {
         self.transition(|state, _| state.resume());
     }

@@ -130,6 +130,7 @@ impl Counts {
         self.panicked += u64::from(ran == Ran::Panicked);
     }
 
+    #[cfg(feature = "tokio")]
     pub(in crate::pool) fn of(ran: Ran) -> Self {
         let mut counts = Self::default();
         counts.count(ran);

@@ -156,6 +156,7 @@ impl Task for Holder {
 
 impl Record {
     /// Makes the record of a task that this thread submits.
+    #[cfg(feature = "tokio")]
     pub(in crate::pool) fn new() -> Self {
         Self {
             waiter: parking_lot::Mutex::new(current()),
@@ -169,6 +170,7 @@ impl Record {
     }
 
     /// Returns true while the task awaits a handle that was not ready.
+    #[cfg(feature = "tokio")]
     pub(in crate::pool) fn awaits(&self) -> bool {
         // Relaxed: the task's own polls write it. If a handle is dropped elsewhere, a stale value lends the slot until
         // the task is woken.
@@ -217,6 +219,7 @@ pub(in crate::pool) struct PoolId(usize);
 
 impl PoolId {
     /// The identity for a task that runs outside its pool and outside any task.
+    #[cfg(feature = "tokio")]
     const NONE: Self = Self(0);
 
     pub(in crate::pool) fn of<H: Lends>(home: &H) -> Self {
@@ -249,11 +252,13 @@ pub(in crate::pool) fn is_inside<H: Lends>(home: &H) -> bool {
 pub(in crate::pool) struct Inside(());
 
 impl Inside {
+    #[cfg(feature = "tokio")]
     pub(in crate::pool) fn enter(task: Arc<dyn Task>, pool: PoolId) -> Self {
         Self::push(pool, Some(task), None)
     }
 
     /// Enters a task that runs outside its pool, in place of the task that this thread runs, if any.
+    #[cfg(feature = "tokio")]
     pub(in crate::pool) fn enter_aside(task: Arc<dyn Task>) -> Self {
         let known = with_last(|frame| (frame.pool, frame.slot.clone()));
         let (pool, slot) = known.unwrap_or((PoolId::NONE, None));
