@@ -88,8 +88,9 @@ impl<K: Kind> Entry<K> {
         }
     }
 
+    /// Returns the options that few tasks have, if the task has one.
     #[inline]
-    fn rare(&self) -> Option<&RareOptions> {
+    pub(in crate::pool) fn rare(&self) -> Option<&RareOptions> {
         self.special()?.rare.as_deref()
     }
 
