@@ -23,17 +23,18 @@ use std::time::Duration;
 /// | `leg` | the leg that refused it; `(cancelled)` when the wait was dropped; empty when it was admitted |
 /// | `hold` | seconds for which it worked; empty when it was refused, so that this is not known |
 /// | `failed` | `yes` or `no`; empty as `hold` |
-/// | a cost | units that the request named at first |
+/// | a cost | units that the request named at first; zero where it did not name the cost |
 /// | a cost and `.used` | units that it was [settled](crate::Permit::settle) to; empty as `hold` |
 ///
-/// Records stand in the order in which requests ended.
+/// Records stand in the order in which requests ended. The [class](Ask::class) of a request is not recorded.
 ///
 /// A request that is recorded takes the lock of the log at its start and at its end, for some steps. One that is not recorded adds to
 /// a count.
 ///
 /// # Memory
-/// 184 bytes for each record, up to the capacity, and the names of legs that refused. A full log forgets the oldest record that has
-/// ended, or else the newest request. [`lost`](Self::lost) counts both.
+/// 184 bytes for each record, up to the capacity, and the names of legs that refused. The buffers of requests under way and of those
+/// that have ended double as they grow, and keep their size: so at most four times that. A full log forgets the oldest record that
+/// has ended, or else the newest request. [`lost`](Self::lost) counts both.
 #[derive(Clone)]
 pub struct AdmissionLog {
     shared: Arc<Shared>,
@@ -137,8 +138,7 @@ impl AdmissionLog {
     pub fn write(&self, out: &mut impl io::Write) -> io::Result<usize> {
         let (needs_header, ended) = {
             let mut records = self.shared.records.lock();
-            let needs_header = !std::mem::replace(&mut records.has_header, true);
-            (needs_header, std::mem::take(&mut records.ended))
+            (!records.has_header, std::mem::take(&mut records.ended))
         };
         let mut text = String::new();
         if needs_header {
@@ -154,6 +154,7 @@ impl AdmissionLog {
             record.line(&self.shared.costs, &mut text);
         }
         out.write_all(text.as_bytes())?;
+        self.shared.records.lock().has_header = true;
         Ok(ended.len())
     }
 

@@ -124,8 +124,10 @@ impl<L: Limiter> Limiter for Recorded<L> {
                 Ok((Number::word(number), ticket))
             }
             Err(refusal) => {
+                // First the leg, which the other legs are asked for.
+                let leg = refusal.leg();
                 if let Some(number) = self.log.begin(demand.ask(), &self.clock, now) {
-                    self.log.refused(number, refusal.leg(), &self.clock, now);
+                    self.log.refused(number, leg, &self.clock, now);
                 }
                 Err(refusal)
             }
@@ -147,10 +149,12 @@ impl<L: Limiter> Limiter for Recorded<L> {
     }
 
     fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        if let (Some(number), Some(units)) = (Self::number(ticket), actual.per(actual.cost()).actual()) {
+        let corrected = self.limiter.settle(&mut ticket.1, actual);
+        let units = actual.per(actual.cost()).actual().filter(|_| corrected > 0);
+        if let (Some(number), Some(units)) = (Self::number(ticket), units) {
             self.log.settled(number, actual.cost(), units);
         }
-        self.limiter.settle(&mut ticket.1, actual)
+        corrected
     }
 
     fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {

@@ -260,12 +260,13 @@ impl Semaphore {
         false
     }
 
-    /// False when fewer than `n` permits are free. Some of them may be kept for a waiter.
+    /// False when fewer than `n` permits are free. Some of them may be kept for a waiter. True of a semaphore that counts, which
+    /// counts its refusals as well.
     #[inline(always)]
     pub(super) fn may_have(&self, n: u64) -> bool {
         match u64::try_from(self.word.load(Ordering::Relaxed)) {
             Ok(free) => free >= n,
-            Err(_) => u64::try_from(self.signed_available()).is_ok_and(|free| free >= n),
+            Err(_) => !self.plain || u64::try_from(self.signed_available()).is_ok_and(|free| free >= n),
         }
     }
 

@@ -113,7 +113,9 @@ impl Limiter for Semaphore {
     }
 
     fn admits(&self, demand: Demand<'_>) -> bool {
-        demand.queue_key(QueueId::of(self)).is_none() && self.has_free(demand.units())
+        // Zero units are there whenever it is not closed, which takes more than a look.
+        let units = demand.units();
+        units > 0 && demand.queue_key(QueueId::of(self)).is_none() && self.has_free(units)
     }
 
     #[inline]

@@ -40,6 +40,25 @@ fn a_wait_is_recorded_from_its_arrival_with_what_it_was_settled_to() {
 }
 
 #[test]
+fn a_failed_write_leaves_the_names_of_the_columns_to_the_next() {
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let log = AdmissionLog::new(10, &[]);
+    let gate = log.record(Semaphore::new(1)).on(&ManualClock::new());
+    drop(gate.try_admit(1).unwrap());
+    assert!(log.write(&mut Full).is_err());
+    drop(gate.try_admit(1).unwrap());
+    assert_eq!(text(&log).len(), 2);
+}
+
+#[test]
 fn a_dropped_wait_is_recorded_as_cancelled_and_a_dropped_reservation_is_no_request() {
     let clock = ManualClock::new();
     let log = AdmissionLog::new(10, &[]);

@@ -17,6 +17,7 @@ use crate::sync::wait_queue::QueueId;
 use crate::time::{Clock, ClockReading, Instant};
 use std::ops::Range;
 use std::sync::Arc;
+use std::thread::panicking;
 
 // A ticket: the number of its set, then the words of the legs with a head of their own, or the number of the buffer that
 // has those.
@@ -307,7 +308,7 @@ impl LegSet {
             match self.timed {
                 false => match words[TAKEN] & self.finishes {
                     // Of one leg there is nothing to hold together.
-                    one if one.is_power_of_two() => {
+                    one if one.is_power_of_two() && !panicking() => {
                         let leg = &self.legs[one.trailing_zeros() as usize];
                         self.finish_leg(leg, words, outcome, pass);
                     }

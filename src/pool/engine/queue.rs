@@ -75,10 +75,13 @@ impl<K: Kind> Entries<K> {
         self.by_priority.first().map(Key::Queued)
     }
 
-    /// Returns the entry that has been awaited for longest, of the awaited entries that may start.
+    /// Returns the entry that has been awaited for longest, of the awaited entries that may start, or that a worker is to remove.
     pub(super) fn first_awaited(&self) -> Option<Key> {
         let may_start = |entry: &Entry<K>| entry.member().is_none_or(|member| member.may_start());
-        let first = self.awaited.iter().find(|(_, entry)| may_start(entry))?;
+        let first = self
+            .awaited
+            .iter()
+            .find(|(_, entry)| may_start(entry) || !entry.is_live())?;
         Some(Key::Awaited(*first.0))
     }
 

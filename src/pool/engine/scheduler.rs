@@ -189,7 +189,11 @@ impl<K: Kind> Engine<K> {
         let aside = Inside::aside();
         for entry in entries {
             self.give_back(&entry);
-            entry.refuse(why());
+            let leaves_another = entry.is_awaited();
+            // The first entry of an awaited task stays in the queue.
+            if entry.refuse(why()) && leaves_another {
+                self.note_dead(|_| ());
+            }
         }
         drop(aside);
         self.finished(n);

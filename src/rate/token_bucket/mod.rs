@@ -42,7 +42,7 @@ use crate::time::{Clock, ClockReading, Instant};
 use params::{MAX_AHEAD, ORIGIN, Params, Slot};
 use std::fmt;
 use std::time::Duration;
-use writer::{EraTicket, Writer, fine};
+use writer::{After, EraTicket, Writer, fine};
 
 const LEG: &str = "token_bucket";
 
@@ -645,7 +645,10 @@ impl Limiter for TokenBucket {
     }
 
     fn cancel(&self, ticket: BucketTicket, now: &ClockReading) {
-        self.give_back(&ticket, ticket.tokens, now);
+        if ticket.tokens > 0 {
+            self.refund(&ticket, ticket.tokens, After::Ends, now);
+            self.notify.notify_all();
+        }
     }
 
     fn settle(&self, ticket: &mut BucketTicket, settlement: Settlement<'_>) -> u32 {

@@ -319,6 +319,15 @@ impl Writer {
     }
 }
 
+/// What becomes of a ticket after a refund.
+#[derive(Clone, Copy)]
+pub(super) enum After {
+    /// It is cancelled, as a whole.
+    Ends,
+    /// It is settled, or was spent in part.
+    Stays,
+}
+
 /// A ticket, and the number of changes before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EraTicket {
@@ -420,19 +429,19 @@ impl TokenBucket {
     /// Gives back the last `tokens` of a reservation, as far as they have not overflowed.
     pub(crate) fn give_back(&self, ticket: &BucketTicket, tokens: u64, reading: &ClockReading) {
         if tokens > 0 {
-            self.refund(ticket, tokens.min(ticket.tokens), reading);
+            self.refund(ticket, tokens.min(ticket.tokens), After::Stays, reading);
             self.notify.notify_all();
         }
     }
 
     /// Refunds up to `tokens` of a reservation: all of them when it is cancelled, the overcharge when it is settled.
     #[cold]
-    fn refund(&self, ticket: &BucketTicket, tokens: u64, reading: &ClockReading) {
+    pub(super) fn refund(&self, ticket: &BucketTicket, tokens: u64, after: After, reading: &ClockReading) {
         loop {
             let mut writer = self.writer.lock();
             let (word, params) = self.read();
             let wanted = params.units(tokens);
-            if self.undo_latest(&mut writer, ticket, tokens, wanted, word) {
+            if self.undo_latest(&mut writer, ticket, after, wanted, word) {
                 return;
             }
             let seen = self.observe(word, reading);
@@ -461,19 +470,19 @@ impl TokenBucket {
         Seen { word, now }
     }
 
-    /// Refunds all `tokens` of the reservation that was taken last, if nothing was refunded since: then nothing has
+    /// Refunds all `units` of the reservation that was taken last, if nothing was refunded since: then nothing has
     /// overflowed, whatever the clock says. Returns false, with nothing done, if others came since.
     ///
-    /// A reservation that is undone as a whole leaves no trace, so it is neither counted nor remembered. The lock keeps refunds
-    /// out: with one in between, the word could be the same again after other takes.
+    /// A reservation whose ticket ends leaves no trace, so it is neither counted nor remembered. The lock keeps refunds out: with
+    /// one in between, the word could be the same again after other takes. A ticket that stays may be settled again, by the count.
     #[inline]
-    fn undo_latest(&self, writer: &mut Writer, ticket: &BucketTicket, tokens: u64, units: u64, word: Word) -> bool {
+    fn undo_latest(&self, writer: &mut Writer, ticket: &BucketTicket, after: After, units: u64, word: Word) -> bool {
         // Relaxed: written under the lock that we hold. So it is even, and the order of takes is known.
         let as_it_was = word.0 == ticket.word && self.refunded.load(Ordering::Relaxed) == ticket.refunded;
         if !as_it_was || !writer.promises.is_empty() {
             return false;
         }
-        if tokens == ticket.tokens {
+        if matches!(after, After::Ends) {
             // Relaxed, both: no refund is under way, and an exchange goes on with the release of the take before it.
             let before = word.at(word.position().saturating_sub(units));
             let undone = self

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::pool::{GroupError, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
 use tollgate::shed::Partitions;
-use tollgate::{ManualClock, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{CircuitBreaker, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,6 +55,26 @@ async fn an_evicted_task_is_run_by_its_owner_alone() {
     assert_eq!(end_of(outer.unwrap()).await.unwrap(), (1, 2));
     assert!(pool.shutdown(LONG).await.is_clean());
     assert_eq!(pool.stats().discarded, 1);
+}
+
+/// Given a child that the policy refuses while its parent awaits it, then it leaves its place in the queue at once.
+#[tokio::test(start_paused = true)]
+async fn a_child_that_is_refused_while_it_is_awaited_leaves_the_queue() {
+    let breaker = Arc::new(CircuitBreaker::new());
+    let builder = one().queue(1).admit_by(Policy::new(Arc::clone(&breaker)));
+    let pool = builder.build().unwrap();
+    let here = pool.clone();
+    let outer = pool.try_submit(async move {
+        for _ in 0..3 {
+            breaker.force_open();
+            let child = here.try_submit(async {}).unwrap();
+            assert!(matches!(child.await, Err(TaskError::Refused(_))));
+            assert_eq!(here.stats().queued, 0);
+            breaker.reset();
+        }
+    });
+    end_of(outer.unwrap()).await.unwrap();
+    assert!(pool.shutdown(LONG).await.is_clean());
 }
 
 /// Given three pools that share their one slot and the one permit of their policy, where the slot comes to one of them and the

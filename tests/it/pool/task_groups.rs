@@ -24,6 +24,27 @@ async fn holds(held: Arc<()>) -> Result<u32, &'static str> {
     Ok(0)
 }
 
+/// Given a task that gives up its wait for a member of a limited group of another pool, then that pool is idle once the member has
+/// ended.
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_member_that_is_given_up_keeps_no_pool_from_being_idle() {
+    let (outer, inner) = (pool(1), pool(1));
+    let waits = outer.try_submit(async move {
+        let (open, opened) = oneshot::channel::<()>();
+        let before = inner.try_submit(opened).unwrap();
+        let mut group = inner.group().limit(1).unwrap();
+        group.submit(async { Ok::<_, &str>(1) }).await.unwrap();
+        let patience = std::time::Duration::from_secs(1);
+        assert!(tokio::time::timeout(patience, group.next()).await.is_err());
+        open.send(()).unwrap();
+        before.await.unwrap().unwrap();
+        inner.wait_idle().await;
+        group.next().await.unwrap().1.unwrap()
+    });
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(60), waits.unwrap());
+    assert_eq!(ended.await.expect("it stands still").unwrap(), 1);
+}
+
 /// Given tasks that run, one of which fails, or panics, while the group is not polled, then the others are dropped all the
 /// same; and the failure is the first result.
 #[tokio::test]

@@ -2,11 +2,27 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::{Inherit, LimiterExt, ManualClock, Quota, Reason, TokenBucket};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, Reason, TokenBucket};
 
 const TENTH: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
+
+/// Given a reservation that is settled to nothing as the latest, and up again, then its tokens come back once.
+#[test]
+fn a_reservation_that_is_settled_down_and_up_again_gives_back_once() {
+    const TOKENS: Cost = Cost::new("tokens");
+    let clock = ManualClock::new();
+    let bucket = TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock);
+    let gate = (&bucket).per(TOKENS);
+    let mut permit = gate.try_admit(Ask::one().cost(TOKENS, 5)).unwrap();
+    permit.settle(TOKENS, 0).unwrap();
+    permit.settle(TOKENS, 5).unwrap();
+    clock.advance(Duration::from_millis(500));
+    assert!(bucket.try_acquire(10).is_ok(), "it is full");
+    permit.settle(TOKENS, 0).unwrap();
+    assert_eq!(bucket.available(), 0);
+}
 
 #[test]
 fn a_settlement_after_a_reset_gives_nothing_back() {

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 use tollgate::sync::WaitQueue;
 use tollgate::{
-    AcquireTimeoutError, Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Policy, Semaphore, SemaphoreBuilder,
-    SemaphorePermit, SemaphoreStats,
+    AcquireTimeoutError, Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Policy, Quota, Semaphore,
+    SemaphoreBuilder, SemaphorePermit, SemaphoreStats, TokenBucket,
 };
 
 fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
@@ -349,4 +349,16 @@ proptest! {
         prop_assert_eq!(trace(&Semaphore::new(permits), &ops), trace(&counting, &ops));
         prop_assert_eq!(counting.stats().unwrap().granted_unpolled, 0);
     }
+}
+
+/// Given a full semaphore that counts, behind a rate that would admit, then the refusals of the chain count as its own.
+#[test]
+fn a_refusal_as_the_last_of_a_chain_is_counted() {
+    let clock = ManualClock::new();
+    let semaphore = Semaphore::builder(1).stats(&clock).build().unwrap();
+    let gate = TokenBucket::new(Quota::per_second(10)).on(&clock).and(&semaphore);
+    let held = gate.try_admit(1).unwrap();
+    assert!(gate.try_admit(1).is_err());
+    assert_eq!(semaphore.stats().unwrap().refused, 1);
+    drop(held);
 }

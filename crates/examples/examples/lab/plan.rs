@@ -35,11 +35,11 @@ pub struct PlanArgs {
     out: PathBuf,
 }
 
-/// A number of requests, or a share of all.
+/// A number of requests, or a share of all in percent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Most {
     Count(usize),
-    Share(f64),
+    Percent(f64),
 }
 
 impl FromStr for Most {
@@ -49,8 +49,8 @@ impl FromStr for Most {
         let most = match text.strip_suffix('%') {
             None => text.parse().ok().map(Self::Count),
             Some(share) => {
-                let share = share.trim().parse().ok().map(|share: f64| share / 100.0);
-                share.filter(|share| (0.0..=1.0).contains(share)).map(Self::Share)
+                let share: Option<f64> = share.trim().parse().ok();
+                share.filter(|share| (0.0..=100.0).contains(share)).map(Self::Percent)
             }
         };
         most.ok_or_else(|| "a number of requests, or a share of 0% to 100%, is allowed".into())
@@ -61,7 +61,7 @@ impl Most {
     fn is_exceeded(self, flips: usize, all: usize) -> bool {
         match self {
             Self::Count(most) => flips > most,
-            Self::Share(share) => flips as f64 > share * all as f64,
+            Self::Percent(share) => flips as f64 * 100.0 > share * all as f64,
         }
     }
 }

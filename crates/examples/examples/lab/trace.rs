@@ -111,8 +111,10 @@ fn nasa(name: &str, path: &Path) -> Result<Trace, LabError> {
 fn own(path: &Path, wanted: &[String], hold: Duration) -> Result<Trace, LabError> {
     let mut table = Table::open(path)?;
     let at = table.column("at")?;
-    let [held, failed, calls, weight] = ["hold", "failed", "calls", "weight"].map(|name| table.find(name));
+    let [held, failed] = ["hold", "failed"].map(|name| table.find(name));
     let is_log = table.find("waited").is_some();
+    // In a trace they may be costs.
+    let [calls, weight] = ["calls", "weight"].map(|name| table.find(name).filter(|_| is_log));
     let cost = |name: &String| {
         Ok(Cost {
             charged: table.column(name)?,
@@ -163,8 +165,11 @@ fn own(path: &Path, wanted: &[String], hold: Duration) -> Result<Trace, LabError
 /// Each request as often as it stands for others, evenly until the next.
 fn spread(requests: Vec<(Request, u64)>) -> Vec<Request> {
     let next: Vec<u64> = requests.iter().skip(1).map(|(next, _)| next.at).collect();
+    let mut gap = 0;
     let all = requests.into_iter().enumerate().flat_map(|(index, (request, weight))| {
-        let gap = next.get(index).map_or(0, |next| next - request.at);
+        // The last has the gap before it.
+        gap = next.get(index).map_or(gap, |next| next - request.at);
+        let gap = gap;
         (0..weight).map(move |turn| Request {
             at: request.at + (u128::from(gap) * u128::from(turn) / u128::from(weight)) as u64,
             ..request.clone()
