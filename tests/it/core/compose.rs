@@ -21,30 +21,13 @@ fn bucket(clock: &Clock, per_second: u64, burst: u64) -> TokenBucket {
     TokenBucket::new(Quota::per_second(per_second).burst(burst)).on(clock)
 }
 
-/// A leg that panics when it is asked.
+/// A leg that would admit, as one look shows, and panics when it is asked.
 struct Panics;
 
 impl Limiter for Panics {
     type Ticket = ();
     fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
         resume_unwind(Box::new("a leg panicked"))
-    }
-    fn cancel(&self, (): (), _: &ClockReading) {}
-    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
-    }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
-}
-
-/// A leg that would admit, as one look shows, and panics when it is asked.
-struct NotAsked;
-
-impl Limiter for NotAsked {
-    type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
-        panic!("it was asked")
     }
     fn admits(&self, _: Demand<'_>) -> bool {
         true
@@ -60,7 +43,7 @@ impl Limiter for NotAsked {
 
 #[test]
 fn a_full_semaphore_refuses_before_the_legs_before_it_are_taken_from() {
-    let full = |semaphore: Semaphore| NotAsked.and(semaphore.per(TOKENS).named("full"));
+    let full = |semaphore: Semaphore| Panics.and(semaphore.per(TOKENS).named("full"));
     let refused = |semaphore: Semaphore, units: u64| {
         let gate = full(semaphore);
         let refused = gate.try_admit(Ask::one().cost(TOKENS, units)).unwrap_err();
@@ -83,7 +66,7 @@ fn a_full_semaphore_refuses_before_the_legs_before_it_are_taken_from() {
             .poll(&mut Context::from_waker(Waker::noop()))
             .is_pending()
     );
-    let gate = NotAsked.and(Arc::clone(&waited));
+    let gate = Panics.and(Arc::clone(&waited));
     assert_eq!(gate.try_admit(1).unwrap_err().reason(), Reason::Saturated);
 }
 
