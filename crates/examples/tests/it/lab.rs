@@ -451,7 +451,15 @@ fn a_log_that_a_policy_wrote_can_be_planned_on() {
     assert_eq!(log.write(&mut text).unwrap(), 60);
     let text = String::from_utf8(text).unwrap();
     let none = OLD.replace("limit = 2", "limit = 1");
-    let (_folder, paths) = files(&[("old.toml", OLD), ("new.toml", &none), ("log.csv", &text)]);
+    // A semaphore counts the cost, and corrects nothing.
+    let held = "max_queue = 0\n[[leg]]\nname = \"held\"\nkind = \"semaphore\"\nlimit = 100\nper = \"tokens\"\n";
+    let policies = [
+        ("old.toml", OLD),
+        ("new.toml", &none),
+        ("log.csv", &text),
+        ("held.toml", held),
+    ];
+    let (_folder, paths) = files(&policies);
     let counts = |new: &str| {
         let run = lab(&["plan", &paths[0], new, "--log", &paths[2]]).ok();
         let said = String::from_utf8(run.output.stdout.clone()).unwrap();
@@ -477,4 +485,5 @@ fn a_log_that_a_policy_wrote_can_be_planned_on() {
     let some = |numbers: [&str; 5]| numbers.map(|number| Some(number.to_owned()));
     assert_eq!(counts(&paths[0]), some(["60", "20", "0", "0", "20"]));
     assert_eq!(counts(&paths[1]), some(["60", "20", "20", "0", "20"]));
+    assert_eq!(counts(&paths[3]), some(["60", "20", "0", "20", "20"]));
 }
