@@ -4,12 +4,14 @@ use super::hashing::Hashing;
 use super::shards::{Shard, Shards};
 use super::table::{KeyHash, MAX_SLOTS, SweepOrder, Table};
 use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::core::status::Status;
 use crate::rate::Quota;
 use crate::rate::SharedAxis;
 use crate::time::{Clock, Instant};
 use std::borrow::Borrow;
 use std::fmt;
 use std::hash::Hash;
+use std::time::Duration;
 
 const LEG: &str = "keyed_rate";
 
@@ -17,7 +19,7 @@ const LEG: &str = "keyed_rate";
 ///
 /// It admits the same as a [`Keyed`](super::Keyed) of [`TokenBucket`](crate::TokenBucket)s, to the token, in a tenth of
 /// the memory and less time. Prefer the other if quotas differ or change, if callers wait, give back or settle, or if
-/// the rate is one leg of several.
+/// the rate is one leg of several. In front of an HTTP service, the layer of the crate `tollgate-http` takes either.
 ///
 /// # Eviction
 /// At most `max_entries` keys. When a new one finds no room, a key whose bucket is full is evicted. Its owner loses and
@@ -233,13 +235,55 @@ impl<K: Hash + Eq> KeyedRate<K> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        self.look(key, |axis, position, gained, _| axis.available(position, gained))
+    }
+
+    /// The status of `key`'s rate; `None` if the quota is unlimited. A snapshot.
+    ///
+    /// ```
+    /// # use tollgate::keyed::KeyedRate;
+    /// # use tollgate::status::State;
+    /// # use tollgate::{ManualClock, Quota};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let logins = KeyedRate::new(100_000, Quota::per_minute(6).burst(2)).on(&clock);
+    /// logins.try_acquire("ada", 2).unwrap();
+    /// let State::Rate { limit, window, available, next } = logins.status("ada").unwrap().state else {
+    ///     unreachable!()
+    /// };
+    /// assert_eq!((limit, available), (2, 0));
+    /// assert_eq!((window, next), (Duration::from_secs(20), Some(Duration::from_secs(10))));
+    /// # let _: &KeyedRate<String> = &logins;
+    /// ```
+    pub fn status<Q>(&self, key: &Q) -> Option<Status<'static>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let (available, next) = self.look(key, |axis, position, gained, now| {
+            let next = axis.take(position, 1, gained).err();
+            let due = next.map_or(Duration::ZERO, |distance| axis.due(&self.clock, now, distance).after());
+            (axis.available(position, gained), due)
+        });
+        let next = (self.quota.count() > 0 || available > 0).then_some(next);
+        let state = self.quota.status(available, next)?;
+        Some(Status::new(LEG, LEG, state))
+    }
+
+    /// What `look` says of the position of `key`, of the axis's gain, and of the instant of both.
+    fn look<Q, R>(&self, key: &Q, look: impl FnOnce(&SharedAxis, u64, u64, Instant) -> R) -> R
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
         let (shard, hash) = self.shards.place(key);
+        let now = self.clock.now();
         let mut rates = shard.0.lock();
-        let gained = rates.gained(self.clock.now());
+        let gained = rates.gained(now);
         let start = rates.start();
         let known = rates.positions.find(hash, |known| known.borrow() == key);
         let position = known.map_or(start, |position| *position);
-        rates.axis.available(position, gained)
+        look(&rates.axis, position, gained, now)
     }
 }
 

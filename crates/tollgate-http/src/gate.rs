@@ -6,8 +6,13 @@ use std::fmt;
 use std::hash::Hash;
 use std::pin::Pin;
 use std::sync::Arc;
+use tollgate::keyed::KeyedRate;
+use tollgate::status::Status;
+use tollgate::sync::WaitQueue;
 use tollgate::time::ClockReading;
-use tollgate::{Ask, Demand, Keyed, Limiter, LimiterExt, Permit, Policy, Reason, Refusal, Rejection, Wait};
+use tollgate::{
+    Ask, Demand, Keyed, Limiter, LimiterExt, Outcome, Permit, Policy, ReadyAt, Reason, Refusal, Rejection, Wait,
+};
 
 /// The result of a wait.
 pub type Waited<L> = Result<Permit<L>, Refused<L>>;
@@ -190,16 +195,19 @@ impl<K, F: Fn(&RequestParts<'_>) -> Option<K> + Send + Sync + 'static> ExtractKe
 /// The leg name of refusals of requests without a key.
 pub(super) const KEY: &str = "key";
 
+/// The request's key, or the rejection of a request without a key.
+fn key_of<X: ExtractKey>(keys: &X, parts: &RequestParts<'_>) -> Result<X::Key, Rejection> {
+    keys.key(parts)
+        .ok_or_else(|| Refusal::new(keys.reason(), KEY, 1, Wait::Never).to_rejection())
+}
+
 /// The limiter of the request's key, or the rejection of a request without a key.
 fn of_key<X, L>(keyed: &Keyed<X::Key, L>, keys: &X, parts: &RequestParts<'_>) -> Result<Arc<L>, Rejection>
 where
     X: ExtractKey<Key: Hash + Eq + Clone>,
     L: Limiter,
 {
-    let key = keys
-        .key(parts)
-        .ok_or_else(|| Refusal::new(keys.reason(), KEY, 1, Wait::Never).to_rejection())?;
-    keyed.get(&key).map_err(Rejection::from)
+    keyed.get(&key_of(keys, parts)?).map_err(Rejection::from)
 }
 
 /// Admits each request by the limiter of its key, and refuses at once. Made by [`LimitLayer::keyed`](super::LimitLayer::keyed).
@@ -273,6 +281,84 @@ where
     }
 }
 
+/// Admits each request by the rate of its key, and refuses at once. Made by
+/// [`LimitLayer::keyed_rate`](super::LimitLayer::keyed_rate).
+pub struct KeyedRateGate<X: ExtractKey, P = OneCall> {
+    rates: Arc<KeyedRate<X::Key>>,
+    keys: X,
+    cost: P,
+}
+
+impl<X: ExtractKey> KeyedRateGate<X> {
+    pub(super) fn new(rates: Arc<KeyedRate<X::Key>>, keys: X) -> Self {
+        Self {
+            rates,
+            keys,
+            cost: OneCall,
+        }
+    }
+}
+
+impl<X, P> Gate for KeyedRateGate<X, P>
+where
+    X: ExtractKey<Key: Hash + Eq + Clone + Send + Sync + 'static>,
+    P: CostFn,
+{
+    type Limiter = RateOfKey<X::Key>;
+    fn admit(&self, parts: &RequestParts<'_>) -> Admission<RateOfKey<X::Key>> {
+        let key = match key_of(&self.keys, parts) {
+            Ok(key) => key,
+            Err(rejection) => return Admission::Refused(Refused::early(rejection)),
+        };
+        let rates = Arc::clone(&self.rates);
+        try_now(&RateOfKey { rates, key }, &self.cost.cost(parts))
+    }
+    fn is_keyed(&self) -> bool {
+        true
+    }
+}
+
+/// The rate of one key of a [`KeyedRate`], as the limiter of a [`KeyedRateGate`]. It gives nothing back: neither a cancelled
+/// request nor a settlement returns a token.
+#[derive(Clone)]
+pub struct RateOfKey<K> {
+    rates: Arc<KeyedRate<K>>,
+    key: K,
+}
+
+impl<K> fmt::Debug for RateOfKey<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Keys may be secrets.
+        f.debug_struct("RateOfKey")
+            .field("rates", &self.rates)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Hash + Eq + Clone + Send + Sync> Limiter for RateOfKey<K> {
+    type Ticket = ();
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+        self.rates.try_acquire(&self.key, demand.units())
+    }
+    fn cancel(&self, (): (), _: &ClockReading) {}
+    fn finish(&self, (): (), _: Outcome, _: &ClockReading) {}
+    fn forget(&self, (): ()) {}
+
+    /// The refusal has told the time: there is no clock to ask.
+    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
+        ReadyAt::NOW
+    }
+
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        if let Some(status) = self.rates.status(&self.key) {
+            visit(status);
+        }
+    }
+
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+}
+
 /// A gate whose asks can be set.
 pub trait WithCost<P>: Sized {
     /// The gate with that cost function.
@@ -299,6 +385,7 @@ with_cost! {
     QueueGate<L> { policy } where [L: Limiter + 'static]
     KeyedGate<X, L> { keyed, keys } where [X: ExtractKey]
     KeyedQueueGate<X, L> { keyed, keys } where [X: ExtractKey, L: Limiter + 'static]
+    KeyedRateGate<X> { rates, keys } where [X: ExtractKey]
 }
 
 /// Exempts some requests from a gate. Made by [`LimitLayer::exempt`](super::LimitLayer::exempt).

@@ -4,7 +4,8 @@ use super::charge::{Charge, Charged};
 use super::classify::{ByStatus, Classify, StatusCodes};
 use super::future::{Call, LimitFuture};
 use super::gate::{
-    Admission, ExemptGate, ExtractKey, Gate, ImmediateGate, KeyedGate, KeyedQueueGate, QueueGate, WithCost,
+    Admission, ExemptGate, ExtractKey, Gate, ImmediateGate, KeyedGate, KeyedQueueGate, KeyedRateGate, QueueGate,
+    WithCost,
 };
 use super::request_parts::RequestParts;
 use super::respond::{AsError, AsResponse, Respond};
@@ -13,6 +14,7 @@ use http_body::Body;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tollgate::keyed::KeyedRate;
 use tollgate::{Keyed, Limiter, Outcome, Policy, Rejection};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -107,6 +109,40 @@ impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<KeyedQueueGate<X, L>> {
     /// [`ExtractKey::reason`] says, by the leg `key`.
     pub fn keyed_waiting(keyed: Arc<Keyed<X::Key, Policy<L>>>, keys: X) -> Self {
         Self::gate(KeyedQueueGate::new(keyed, keys))
+    }
+}
+
+impl<X: ExtractKey> LimitLayer<KeyedRateGate<X>> {
+    /// Admits each request by the rate of its key, and refuses at once: a few dozen bytes for each address. What has been
+    /// charged is not given back: behind a layer that is [`settling`](Self::settling), use [`keyed`](Self::keyed). A request
+    /// without a key is refused as [`ExtractKey::reason`] says, by the leg `key`.
+    ///
+    /// ```
+    /// # use std::convert::Infallible;
+    /// # use http::{Request, Response};
+    /// # use http_body_util::Empty;
+    /// # use std::{net::IpAddr, sync::Arc};
+    /// # use tollgate::keyed::KeyedRate;
+    /// # use tollgate::{ManualClock, Quota};
+    /// # use tollgate_http::{LimitLayer, RequestParts};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # let clock = ManualClock::new();
+    /// let rates = Arc::new(KeyedRate::<IpAddr>::new(1_000_000, Quota::per_second(1)).on(&clock));
+    /// let of_address = |parts: &RequestParts<'_>| parts.extensions().get::<IpAddr>().copied();
+    /// let layer = LimitLayer::keyed_rate(Arc::clone(&rates), of_address);
+    /// # clock.run(async {
+    /// let service = layer.layer(service_fn(async |_: Request<()>| {
+    ///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+    /// }));
+    /// let from = |address: [u8; 4]| Request::builder().extension(IpAddr::from(address)).body(()).unwrap();
+    /// assert!(service.clone().oneshot(from([192, 0, 2, 1])).await.is_ok());
+    /// let refused = service.clone().oneshot(from([192, 0, 2, 1])).await.unwrap_err();
+    /// assert_eq!(refused.to_string(), "limiter `keyed_rate` has exceeded its rate");
+    /// assert!(service.oneshot(from([192, 0, 2, 2])).await.is_ok());
+    /// # });
+    /// ```
+    pub fn keyed_rate(rates: Arc<KeyedRate<X::Key>>, keys: X) -> Self {
+        Self::gate(KeyedRateGate::new(rates, keys))
     }
 }
 

@@ -6,8 +6,8 @@
 //! | refuse requests at once that a limiter does not admit | [`LimitLayer::new`] |
 //! | let requests wait in a policy's queue | [`LimitLayer::waiting`] |
 //! | give refused clients a retry time, and honour it | [`LimitLayer::waiting_room`] |
-//! | limit each client on its own | [`LimitLayer::keyed`], [`LimitLayer::keyed_waiting`] |
-//! | charge requests differently | [`LimitLayer::cost`] |
+//! | limit each client on its own | [`LimitLayer::keyed`], [`LimitLayer::keyed_waiting`]; millions in little memory: [`LimitLayer::keyed_rate`] |
+//! | charge requests differently | [`LimitLayer::cost`]; by their bodies: the module `axum` |
 //! | correct the charge once the true cost is known | [`LimitLayer::settling`] with [`Charge`] |
 //! | feed a breaker or an adaptive limit, in a server | nothing: [`StatusCodes`] does; [`GrpcCodes`] for gRPC |
 //! | the same, before an upstream | [`LimitLayer::classify`] with [`ClientStatusCodes`] or [`ClientGrpcCodes`] |
@@ -48,8 +48,8 @@ pub use charge::{Charge, ChargeError};
 pub use classify::{ByStatus, Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, ResponseOutcome, StatusCodes};
 pub use future::LimitFuture;
 pub use gate::{
-    Admission, CostFn, ExemptGate, ExtractKey, Gate, ImmediateGate, KeyedGate, KeyedQueueGate, OneCall, QueueGate,
-    Waited, WithCost,
+    Admission, CostFn, ExemptGate, ExtractKey, Gate, ImmediateGate, KeyedGate, KeyedQueueGate, KeyedRateGate, OneCall,
+    QueueGate, RateOfKey, Waited, WithCost,
 };
 pub use layer::{LimitLayer, LimitService};
 #[cfg(any(feature = "metrics", feature = "tracing"))]

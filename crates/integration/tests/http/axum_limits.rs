@@ -10,6 +10,7 @@ use sfv::{BareItem, List, ListEntry, Parser};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate::keyed::KeyedRate;
 use tollgate::{
     Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, SlidingWindow, TokenBucket,
 };
@@ -154,6 +155,39 @@ fn clients(clock: &ManualClock) -> Arc<Keyed<IpAddr, impl tollgate::Limiter + us
             .on(&clock)
             .named("client")
     }))
+}
+
+#[tokio::test]
+async fn a_rate_of_a_few_bytes_per_client_refuses_and_tells_what_is_left() {
+    let clock = ManualClock::new();
+    let rates = Arc::new(KeyedRate::<IpAddr>::new(2, Quota::per_minute(12).burst(2)).on(&clock));
+    let limit = LimitLayer::keyed_rate(Arc::clone(&rates), ClientIp::peer())
+        .cost(|parts: &RequestParts<'_>| Ask::many(parts.uri().query().map_or(1, |query| query.parse().unwrap())))
+        .exempt(is_preflight)
+        .respond(HttpRefusals::new().rate_limit_fields());
+    let app = Router::new().route("/", get(async || "hello")).layer(limit);
+    let ask = async |client: &str, path: &str| {
+        let mut request = from(client, &[]);
+        *request.uri_mut() = path.parse().unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        let field = |name| header(&response, name).unwrap_or_default().to_owned();
+        (response.status().as_u16(), field("ratelimit"), field("retry-after"))
+    };
+    let said = |status, fields: &str, after: &str| (status, fields.to_owned(), after.to_owned());
+    assert_eq!(ask("203.0.113.7", "/").await, said(200, r#""keyed_rate";r=1;t=5"#, ""));
+    clock.advance(Duration::from_millis(1_300));
+    assert_eq!(ask("203.0.113.7", "/?2").await.0, 429);
+    assert_eq!(ask("203.0.113.7", "/").await.0, 200);
+    // 3.7 s before the next token: four seconds.
+    assert_eq!(ask("203.0.113.7", "/").await, said(429, r#""keyed_rate";r=0;t=4"#, "4"));
+    assert_eq!(ask("203.0.113.7", "/?3").await.0, 413);
+    assert_eq!(ask("203.0.113.8", "/?2").await.0, 200);
+    // No bucket is full: there is no room for a third client.
+    assert_eq!(ask("203.0.113.9", "/").await.0, 503);
+    assert_eq!(rates.available(&ip("203.0.113.7")), 0);
+    let mut no_address = from("203.0.113.7", &[]);
+    no_address.extensions_mut().clear();
+    assert_eq!(app.oneshot(no_address).await.unwrap().status(), 500);
 }
 
 #[tokio::test]
