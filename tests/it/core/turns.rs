@@ -5,7 +5,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tollgate::shed::{Partitions, WaitingRoom};
 use tollgate::time::Sleep;
 use tollgate::{
@@ -336,6 +336,58 @@ fn tenants_of_partitions_take_turns_whatever_their_numbers_of_tasks() {
         let (admitted, longest) = tenants(&make(), [50, 5, 1], 5_000);
         assert!(longest[2] <= 2 && admitted[2] >= 5_000 / 3, "{admitted:?}, {longest:?}");
         assert!(admitted[0].abs_diff(admitted[1]) < 500, "{admitted:?}");
+    }
+}
+
+/// The same on two threads, by the real clock, with work that gives the processor up: those that have a task waiting at all times
+/// get their shares within a tenth, one with a single task gets every second turn at least, and no wait times out.
+#[test]
+#[ignore = "five seconds for each kind"]
+fn tenants_of_partitions_get_their_shares_for_five_seconds_on_two_threads() {
+    let kinds = [
+        ("levels", Partitions::levels(2, &[1.0; 3]).unwrap()),
+        ("guaranteed", Partitions::guaranteed(2, &[0.3; 3]).unwrap()),
+    ];
+    for (kind, shared) in kinds {
+        let until = Instant::now() + Duration::from_secs(5);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_time()
+            .build();
+        let counts = runtime.unwrap().block_on(async {
+            let policies = [0, 1, 2].map(|class| {
+                let class = Arc::clone(shared.class(class));
+                Policy::builder().max_wait(SECOND).limit(class).build().unwrap()
+            });
+            let tasks = [50, 5, 1].into_iter().enumerate().flat_map(|(tenant, tasks)| {
+                let policy = &policies[tenant];
+                (0..tasks).map(move |_| (tenant, policy.clone()))
+            });
+            let tasks: Vec<_> = tasks
+                .map(|(tenant, policy)| {
+                    tokio::spawn(async move {
+                        let mut admitted = 0_u64;
+                        while Instant::now() < until {
+                            let permit = policy.admit(1).await.expect("no wait times out");
+                            admitted += 1;
+                            tokio::task::yield_now().await;
+                            drop(permit);
+                        }
+                        (tenant, admitted)
+                    })
+                })
+                .collect();
+            let mut counts = [0; 3];
+            for task in tasks {
+                let (tenant, admitted) = task.await.unwrap();
+                counts[tenant] += admitted;
+            }
+            counts
+        });
+        let [many, few, one] = counts.map(|count: u64| count as f64);
+        let share = (many + few) / 2.0;
+        assert!((many / share - 1.0).abs() < 0.1, "{kind}: {counts:?}");
+        assert!(one > 0.45 * share, "{kind}: {counts:?}");
     }
 }
 
