@@ -9,6 +9,7 @@
 //! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
 //! | space work evenly, one after the other | [`LeakyBucket`] | |
 //! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
+//! | a budget per hour, day, week or month of a time zone | `CalendarWindow` | `calendar` |
 //! | start slowly, and warm up | [`Warmup`] | |
 //! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
 //! | one limiter or policy per tenant, route or address | [`Keyed`] | |
@@ -83,6 +84,7 @@
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
 //! | `policy-file` | no | policies in TOML and JSON, and with them toml 1, jsonc-parser 0.34 and humantime 2 |
 //! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
+//! | `calendar` | no | `CalendarWindow`, and with it jiff 1 and 200 kB of time zones |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
 //! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
 //! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
@@ -154,6 +156,9 @@ pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunE
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{JoinHandle, WorkerPool};
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
+#[cfg(feature = "calendar")]
+#[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+pub use rate::{CalendarPeriod, CalendarWindow, TimeZoneError};
 pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]

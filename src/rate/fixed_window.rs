@@ -14,12 +14,12 @@ use super::future::FutureReservation;
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
 use super::meter_limiter::RateTicket;
-use super::window_limiter::{self, WindowError, WindowLimiter, WindowedMeter, window_limiter};
+use super::window_limiter::{self, LimitedMeter, WindowError, WindowLimiter, WindowedMeter, window_limiter};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
-use crate::time::{Clock, ClockReading, Instant};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use crate::time::{Clock, ClockReading, Instant, nanos_since_1970};
+use std::time::{Duration, SystemTime};
 
 const LEG: &str = "fixed_window";
 
@@ -67,16 +67,16 @@ pub struct FixedWindow {
 
 /// The settings beside the limit and the length.
 #[derive(Clone, Copy, Debug)]
-struct Own {
+pub(super) struct Own {
     most_ahead: u64,
     aligned: Option<Aligned>,
 }
 
-type Settings = window_limiter::Settings<Own>;
+pub(super) type Settings = window_limiter::Settings<Own>;
 
 /// The wall clock at an instant.
 #[derive(Clone, Copy, Debug)]
-struct Aligned {
+pub(super) struct Aligned {
     /// Nanoseconds since 1970.
     wall: i128,
     at: Instant,
@@ -130,10 +130,7 @@ impl FixedWindow {
     #[must_use]
     pub fn aligned(self, wall: SystemTime) -> Self {
         let at = self.inner.clock().now();
-        let wall = match wall.duration_since(UNIX_EPOCH) {
-            Ok(since) => since.as_nanos() as i128,
-            Err(before) => -(before.duration().as_nanos() as i128),
-        };
+        let wall = nanos_since_1970(wall);
         let inner = self.inner.with(|own| own.aligned = Some(Aligned { wall, at }));
         Self { inner }
     }
@@ -197,14 +194,60 @@ impl BookedStart {
     const NOTHING: Self = Self { at: 0, held: 0 };
 }
 
+/// Where one window ends and the next begins.
+pub(super) trait Borders {
+    /// The first instant at which [`advance`](Self::advance) may change anything.
+    fn due(&self) -> u64;
+
+    /// Lets time pass until `now`, which is due. Returns the number of windows that have ended.
+    fn advance(&mut self, now: u64) -> u64;
+
+    /// The start of the window `windows` after the current one, at least one.
+    fn start_of(&self, windows: u64) -> u64;
+
+    /// The window of a later instant, counted from the current one.
+    fn window_of(&self, at: u64) -> u64;
+}
+
+/// Windows of one length.
 #[derive(Debug)]
-struct FixedMeter {
-    now: u64,
+pub(super) struct Even {
     /// When the current window ends.
     end: u64,
+    length: u64,
+}
+
+impl Borders for Even {
+    #[inline(always)]
+    fn due(&self) -> u64 {
+        self.end
+    }
+
+    fn advance(&mut self, now: u64) -> u64 {
+        if self.end == u64::MAX {
+            return 0;
+        }
+        let windows = (now - self.end) / self.length + 1;
+        self.end = self.start_of(1 + windows);
+        windows
+    }
+
+    fn start_of(&self, windows: u64) -> u64 {
+        self.end
+            .saturating_add(windows.saturating_sub(1).saturating_mul(self.length))
+    }
+
+    fn window_of(&self, at: u64) -> u64 {
+        at.checked_sub(self.end).map_or(0, |since| 1 + since / self.length)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct FixedMeter<B = Even> {
+    now: u64,
+    pub(super) borders: B,
     /// The number of the current window.
     number: u64,
-    length: u64,
     limit: u64,
     /// This many windows, from the current one on, admit nothing: their units were booked before a change.
     closed: u64,
@@ -224,14 +267,13 @@ struct FixedMeter {
     generation: u64,
 }
 
-impl FixedMeter {
-    /// Empty, at `now`, which is `into` ticks after the start of a window.
-    fn new(now: u64, into: u64, length: u64, limit: u64) -> Self {
+impl<B: Borders> FixedMeter<B> {
+    /// Empty, at `now`.
+    pub(super) fn new(now: u64, borders: B, limit: u64) -> Self {
         Self {
             now,
-            end: now.saturating_add(length - into),
+            borders,
             number: 0,
-            length,
             limit,
             closed: 0,
             closed_holds: 0,
@@ -245,7 +287,7 @@ impl FixedMeter {
     }
 
     /// The units beyond the current window's limit. Closed windows count as full.
-    fn debt(&self) -> u64 {
+    pub(super) fn debt(&self) -> u64 {
         match self.closed.checked_sub(1) {
             None => self.count.saturating_sub(self.limit).saturating_add(self.ahead),
             Some(closed) => closed
@@ -290,25 +332,19 @@ impl FixedMeter {
         if self.limit != UNLIMITED && beyond > most {
             // Until enough of the units ahead have moved into the current window.
             let over = beyond - most;
-            return Err(Some(self.start_of(over.div_ceil(self.limit.max(1)))));
+            return Err(Some(self.borders.start_of(over.div_ceil(self.limit.max(1)))));
         }
         let mark = self.take(n);
         let due = match self.tail() {
             (0, _) => self.now,
             (windows, held) => {
-                let at = self.start_of(windows);
+                let at = self.borders.start_of(windows);
                 self.booked = BookedStart { at, held };
                 at
             }
         };
         self.latest = self.latest.max(due);
         Ok((mark, due))
-    }
-
-    /// The start of the window `windows` after the current one, at least one.
-    fn start_of(&self, windows: u64) -> u64 {
-        self.end
-            .saturating_add(windows.saturating_sub(1).saturating_mul(self.length))
     }
 
     /// The last window with units, counted from the current one, and its units.
@@ -353,16 +389,13 @@ impl FixedMeter {
     }
 }
 
-impl Meter for FixedMeter {
+impl<B: Borders> Meter for FixedMeter<B> {
     type Mark = Mark;
 
     fn advance(&mut self, now: u64) {
         self.now = self.now.max(now);
-        if let Some(over) = self.now.checked_sub(self.end)
-            && self.end < u64::MAX
-        {
-            let windows = over / self.length + 1;
-            self.end = self.end.saturating_add(windows.saturating_mul(self.length));
+        if self.now >= self.borders.due() {
+            let windows = self.borders.advance(self.now);
             self.go_on(windows);
         }
     }
@@ -455,7 +488,7 @@ impl Meter for FixedMeter {
         let split = n > self.limit - place % self.limit;
         match place / self.limit + u64::from(split) {
             0 => Some(self.now),
-            windows => Some(self.start_of(windows)),
+            windows => Some(self.borders.start_of(windows)),
         }
     }
 
@@ -463,7 +496,7 @@ impl Meter for FixedMeter {
         match self.tail() {
             (_, 0) => Some(self.now),
             (NEVER, _) => None,
-            (windows, _) => Some(self.start_of(windows.saturating_add(1))),
+            (windows, _) => Some(self.borders.start_of(windows.saturating_add(1))),
         }
     }
 
@@ -486,20 +519,15 @@ struct Promise {
     debts: u64,
 }
 
-impl FixedMeter {
-    /// The window of a later instant.
-    fn window_of(&self, at: u64) -> u64 {
-        at.checked_sub(self.end).map_or(0, |since| 1 + since / self.length)
-    }
-
+impl<B: Borders> FixedMeter<B> {
     fn promise(&self) -> Option<Promise> {
         let kept = Some(self.kept).filter(|kept| kept.at > self.now);
-        let kept = kept.map(|kept| (self.window_of(kept.at), kept.at, kept.held));
+        let kept = kept.map(|kept| (self.borders.window_of(kept.at), kept.at, kept.held));
         // Since the last change bookings start where windows do. The cancelled one may have been the last.
         let booked = Some(self.booked).filter(|booked| booked.at > self.now);
-        let booked = booked.map(|booked| (self.window_of(booked.at), booked.held).min(self.tail()));
+        let booked = booked.map(|booked| (self.borders.window_of(booked.at), booked.held).min(self.tail()));
         let booked = booked.filter(|(window, _)| *window > 0);
-        let booked = booked.map(|(window, held)| (window, self.start_of(window), held));
+        let booked = booked.map(|(window, held)| (window, self.borders.start_of(window), held));
         let (window, at, held) = match (kept, booked) {
             (Some(kept), Some(booked)) if kept.0 == booked.0 => (kept.0, kept.1.max(booked.1), kept.2.max(booked.2)),
             (kept, booked) => kept.max(booked)?,
@@ -535,14 +563,7 @@ impl FixedMeter {
     }
 }
 
-impl WindowedMeter for FixedMeter {
-    type Own = Own;
-
-    fn start(now: u64, limit: u64, set: &Settings, clock: &Clock) -> Self {
-        let into = set.since_start(clock, Instant::from_ticks(now));
-        Self::new(now, into, set.ticks(clock), limit)
-    }
-
+impl<B: Borders> LimitedMeter for FixedMeter<B> {
     fn limit(&self) -> u64 {
         self.limit
     }
@@ -588,11 +609,22 @@ impl WindowedMeter for FixedMeter {
         }
         self.limit = limit;
     }
+}
+
+impl WindowedMeter for FixedMeter {
+    type Own = Own;
+
+    fn start(now: u64, limit: u64, set: &Settings, clock: &Clock) -> Self {
+        let into = set.since_start(clock, Instant::from_ticks(now));
+        let length = set.ticks(clock);
+        let end = now.saturating_add(length - into);
+        Self::new(now, Even { end, length }, limit)
+    }
 
     /// Changes the length of the current window, which keeps its start, and of later ones.
     fn set_length(&mut self, set: &Settings, clock: &Clock) {
         let length = set.ticks(clock);
-        let (before, promise) = (self.length, self.promise());
+        let (before, promise) = (self.borders.length, self.promise());
         let exact = self.closed == 0 && self.kept.at <= self.now;
         // Units that a change has moved into the current window, and that have not begun.
         let pending = match promise {
@@ -606,13 +638,13 @@ impl WindowedMeter for FixedMeter {
             _ => 0,
         };
         // The window may have started before the clock did.
-        let old_start = i128::from(self.end) - i128::from(before);
+        let old_start = i128::from(self.borders.end) - i128::from(before);
         let windows = |from: i128, to: i128, length: u64| (to - from).max(0) / i128::from(length);
         let passed = windows(old_start, self.now.into(), length);
         let start = old_start + passed * i128::from(length);
         let passed = u64::try_from(passed).unwrap_or(u64::MAX);
-        self.length = length;
-        self.end = u64::try_from(start + i128::from(length)).unwrap_or(u64::MAX);
+        let end = u64::try_from(start + i128::from(length)).unwrap_or(u64::MAX);
+        self.borders = Even { end, length };
         if self.ahead > 0 || promise.is_some() {
             self.generation += 1;
         }

@@ -6,6 +6,7 @@
 //! | [`SlidingWindow`] | at most `n` in *any* window of a length | an upstream counts so, or bursts must not add up |
 //! | [`SlidingLog`] | the same, exact to the instant | memory for every admission in a window is affordable |
 //! | [`FixedWindow`] | at most `n` per window, counted anew at each boundary | a quota is billed by windows of a fixed length |
+//! | `CalendarWindow`, of the feature `calendar` | at most `n` per hour, day, week or month of a time zone | a daily budget, a monthly plan |
 //! | [`LeakyBucket`] | one after the other, evenly spaced | the resource behind it cannot take bursts |
 //! | [`Warmup`] | evenly spaced, and slower after idle time | the resource behind it must warm up first |
 //!
@@ -61,6 +62,8 @@
 //! [`Policy::explain`](crate::Policy::explain) shows the numbers of each leg, [`ready_at`](crate::Limiter::ready_at) the
 //! instant at which all of them admit.
 
+#[cfg(feature = "calendar")]
+mod calendar_window;
 mod drain;
 mod fixed_window;
 mod future;
@@ -80,6 +83,8 @@ mod token_bucket;
 mod warmup;
 mod window_limiter;
 
+#[cfg(feature = "calendar")]
+pub use calendar_window::{CalendarPeriod, CalendarWindow, TimeZoneError};
 pub use fixed_window::FixedWindow;
 pub use future::FutureReservation;
 pub use inherit::Inherit;
@@ -97,6 +102,6 @@ pub(crate) use sliding_window::WindowMeter;
 pub(crate) use token_bucket::SharedAxis;
 pub use token_bucket::{BucketTicket, TokenBucket};
 pub use warmup::Warmup;
-pub use window_limiter::WindowError;
 #[cfg(feature = "remote")]
-pub(crate) use window_limiter::WindowedMeter;
+pub(crate) use window_limiter::LimitedMeter;
+pub use window_limiter::WindowError;

@@ -5,7 +5,7 @@
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
 use super::meter_limiter::RateTicket;
-use super::window_limiter::{Settings, WindowError, WindowLimiter, WindowedMeter, window_limiter};
+use super::window_limiter::{LimitedMeter, Settings, WindowError, WindowLimiter, WindowedMeter, window_limiter};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -243,14 +243,7 @@ impl LogMeter {
     }
 }
 
-impl WindowedMeter for LogMeter {
-    /// The most entries, if that was set.
-    type Own = Option<usize>;
-
-    fn start(now: u64, limit: u64, set: &Settings<Option<usize>>, clock: &Clock) -> Self {
-        Self::new(now, set.ticks(clock), limit, set.own)
-    }
-
+impl LimitedMeter for LogMeter {
     fn limit(&self) -> u64 {
         self.limit
     }
@@ -273,6 +266,15 @@ impl WindowedMeter for LogMeter {
             None => self.forgive(self.total - total),
         }
         self.put_limit(limit);
+    }
+}
+
+impl WindowedMeter for LogMeter {
+    /// The most entries, if that was set.
+    type Own = Option<usize>;
+
+    fn start(now: u64, limit: u64, set: &Settings<Option<usize>>, clock: &Clock) -> Self {
+        Self::new(now, set.ticks(clock), limit, set.own)
     }
 
     /// Entries that have left the old window do not come back.

@@ -8,7 +8,7 @@
 use super::inherit::Inherit;
 use super::meter::{Meter, UNLIMITED};
 use super::meter_limiter::RateTicket;
-use super::window_limiter::{Settings, WindowError, WindowLimiter, WindowedMeter, window_limiter};
+use super::window_limiter::{LimitedMeter, Settings, WindowError, WindowLimiter, WindowedMeter, window_limiter};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -261,15 +261,7 @@ impl WindowMeter {
     }
 }
 
-impl WindowedMeter for WindowMeter {
-    /// How many segments it has at most.
-    type Own = usize;
-
-    fn start(now: u64, limit: u64, set: &Settings<usize>, clock: &Clock) -> Self {
-        let (segments, length) = shape(set, clock);
-        Self::new(now, segments, length, limit)
-    }
-
+impl LimitedMeter for WindowMeter {
     fn limit(&self) -> u64 {
         self.limit
     }
@@ -292,6 +284,16 @@ impl WindowedMeter for WindowMeter {
                 self.ring.take(holds - self.ring.total());
             }
         }
+    }
+}
+
+impl WindowedMeter for WindowMeter {
+    /// How many segments it has at most.
+    type Own = usize;
+
+    fn start(now: u64, limit: u64, set: &Settings<usize>, clock: &Clock) -> Self {
+        let (segments, length) = shape(set, clock);
+        Self::new(now, segments, length, limit)
     }
 
     /// The units in the window count as admitted now, and are not given back any more: their places in the new segments

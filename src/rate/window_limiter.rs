@@ -10,14 +10,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-/// A meter of a limit per length.
-pub(crate) trait WindowedMeter: Meter + Sized {
-    /// The settings beside the limit and the length.
-    type Own: Copy;
-
-    /// Empty, as of `now`.
-    fn start(now: u64, limit: u64, set: &Settings<Self::Own>, clock: &Clock) -> Self;
-
+/// A meter of a limit per window.
+pub(crate) trait LimitedMeter: Meter {
     fn limit(&self) -> u64;
 
     /// The room that is left; negative if it holds too much.
@@ -25,6 +19,15 @@ pub(crate) trait WindowedMeter: Meter + Sized {
 
     /// Changes the limit, and leaves `room`. Without a limit nothing is counted.
     fn set_limit(&mut self, limit: u64, room: i128);
+}
+
+/// A meter of a limit per length.
+pub(crate) trait WindowedMeter: LimitedMeter + Sized {
+    /// The settings beside the limit and the length.
+    type Own: Copy;
+
+    /// Empty, as of `now`.
+    fn start(now: u64, limit: u64, set: &Settings<Self::Own>, clock: &Clock) -> Self;
 
     /// Changes the length to that of `set`.
     fn set_length(&mut self, set: &Settings<Self::Own>, clock: &Clock);
@@ -60,6 +63,22 @@ impl<M: WindowedMeter> Deref for WindowLimiter<M> {
     }
 }
 
+impl<M: LimitedMeter> MeterLimiter<M> {
+    pub(super) fn limit(&self) -> u64 {
+        self.read(M::limit)
+    }
+
+    pub(super) fn set_limit(&self, limit: u64, inherit: Inherit) {
+        self.change(|window| {
+            let (room, old) = (window.room(), window.limit());
+            let counted = [old, limit].map(|limit| (limit != UNLIMITED).then_some(limit.into()));
+            let room = self.inherit(inherit, room, inherit.room(room, old, limit), counted);
+            window.set_limit(limit, room);
+        });
+        self.notify_changed();
+    }
+}
+
 impl<M: WindowedMeter> WindowLimiter<M> {
     pub(super) fn new(leg: &'static str, limit: u64, length: Duration, own: M::Own) -> Result<Self, WindowError> {
         let set = Settings {
@@ -91,20 +110,6 @@ impl<M: WindowedMeter> WindowLimiter<M> {
 
     pub(super) fn settings(&self) -> Settings<M::Own> {
         *self.settings.lock()
-    }
-
-    pub(super) fn limit(&self) -> u64 {
-        self.read(M::limit)
-    }
-
-    pub(super) fn set_limit(&self, limit: u64, inherit: Inherit) {
-        self.change(|window| {
-            let (room, old) = (window.room(), window.limit());
-            let counted = [old, limit].map(|limit| (limit != UNLIMITED).then_some(limit.into()));
-            let room = self.inherit(inherit, room, inherit.room(room, old, limit), counted);
-            window.set_limit(limit, room);
-        });
-        self.notify_changed();
     }
 
     pub(super) fn set_length(&self, length: Duration) -> Result<(), WindowError> {

@@ -8,7 +8,7 @@ use super::manual::Manual;
 use super::sleep::Sleep;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// An instant of one [`Clock`], in its ticks. Instants of different clocks must not be compared.
 ///
@@ -209,6 +209,23 @@ impl Clock {
         }
     }
 
+    /// The time of day: of the system, which may be set, and is read anew each time. A manual clock shows 1970-01-01
+    /// 00:00:00 UTC at its origin, or what [`ManualClock::set_wall`](super::ManualClock::set_wall) says.
+    ///
+    /// ```
+    /// # use tollgate::ManualClock;
+    /// # use std::time::{Duration, UNIX_EPOCH};
+    /// let clock = ManualClock::new();
+    /// clock.advance(Duration::from_secs(86_400));
+    /// assert_eq!(clock.wall(), UNIX_EPOCH + Duration::from_secs(86_400));
+    /// ```
+    pub fn wall(&self) -> SystemTime {
+        match self.manual() {
+            Some(manual) => manual.wall(self.now()),
+            None => SystemTime::now(),
+        }
+    }
+
     /// The time from the clock's origin to `instant`, rounded up to a nanosecond. A manual clock starts at its origin; a machine's
     /// counter did when it was switched on.
     ///
@@ -308,6 +325,14 @@ impl Clock {
     /// is deterministic. With no timer left it waits for another thread.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         super::manual::run(self, future)
+    }
+}
+
+/// Nanoseconds from 1970-01-01 00:00:00 UTC to `wall`.
+pub(crate) fn nanos_since_1970(wall: SystemTime) -> i128 {
+    match wall.duration_since(UNIX_EPOCH) {
+        Ok(since) => since.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
     }
 }
 

@@ -12,13 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The state behind a manual clock. One tick is one nanosecond.
 #[derive(Default)]
 pub(super) struct Manual {
     now: AtomicU64,
     timers: Mutex<Timers>,
+    /// The time of day at an instant; at the origin unless it was set.
+    wall: Mutex<Option<(Instant, SystemTime)>>,
 }
 
 #[derive(Default)]
@@ -38,6 +40,13 @@ impl Manual {
     fn move_to(&self, instant: u64) {
         // Release: pairs with the load in `now`.
         self.now.fetch_max(instant, Ordering::Release);
+    }
+
+    pub(super) fn wall(&self, now: Instant) -> SystemTime {
+        let (at, wall) = self.wall.lock().unwrap_or((Instant::ZERO, UNIX_EPOCH));
+        let since = Duration::from_nanos(now.ticks_since(at));
+        // A time of day at the end of the system's range stands still.
+        wall.checked_add(since).unwrap_or(wall)
     }
 
     /// Arms a timer and returns its key, or nothing when the instant has come.
@@ -132,6 +141,22 @@ impl ManualClock {
     /// The time since it was made.
     pub fn elapsed(&self) -> Duration {
         Duration::from_nanos(self.now().ticks())
+    }
+
+    /// Sets the time of day that [`wall`](Clock::wall) shows now. It moves with the clock from here on. Timers and
+    /// instants do not change.
+    ///
+    /// ```
+    /// # use tollgate::ManualClock;
+    /// # use std::time::{Duration, UNIX_EPOCH};
+    /// let clock = ManualClock::new();
+    /// let wall = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    /// clock.set_wall(wall);
+    /// clock.advance(Duration::from_secs(60));
+    /// assert_eq!(clock.wall(), wall + Duration::from_secs(60));
+    /// ```
+    pub fn set_wall(&self, wall: SystemTime) {
+        *self.manual().wall.lock() = Some((self.now(), wall));
     }
 
     /// Lets `duration` pass. Timers on the way fire in order, each at its own instant; their tasks run when their

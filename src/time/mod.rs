@@ -8,6 +8,7 @@ mod reading;
 mod sleep;
 mod thread_timer;
 
+pub(crate) use clock::nanos_since_1970;
 pub use clock::{Clock, Instant};
 pub use coarse::ClockError;
 pub use manual::ManualClock;

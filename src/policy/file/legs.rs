@@ -4,6 +4,7 @@ use super::error::PolicyFileError;
 use super::kinds::Kinds;
 use super::table::Table;
 use super::tree::Node;
+use crate::policy::kind::feature_of;
 use crate::policy::spec::{LegSpec, LoadMetric, Peak, PeakStep, When};
 use crate::rate::Inherit;
 use std::time::Duration;
@@ -26,7 +27,10 @@ pub(super) fn leg(kinds: &Kinds, text: &str, node: &Node) -> Result<LegSpec> {
         return Err(leg.missing("kind", "what the leg is"));
     };
     let Some(kind) = kinds.get(name) else {
-        return Err(leg.not_among("kind", name, kinds.names()));
+        return Err(match feature_of(name) {
+            Some(feature) => leg.wrong("kind", &format!("`{name}` needs the feature `{feature}` of tollgate")),
+            None => leg.not_among("kind", name, kinds.names()),
+        });
     };
     leg.only(&[&COMMON[..], kind.keys].concat())?;
     let Some(name) = leg.text("name", "a text")? else {

@@ -5,15 +5,17 @@ mod shared;
 
 /// Each kind with its file, in the order in which an error message names them.
 macro_rules! kinds {
-    ($($file:ident :: $rule:ident),* $(,)?) => {
-        $(mod $file;)*
-        $(pub use $file::$rule;)*
+    ($($(#[$when:meta])? $file:ident :: $rule:ident),* $(,)?) => {
+        $($(#[$when])? mod $file;)*
+        $($(#[$when])? pub use $file::$rule;)*
 
         #[cfg(feature = "policy-file")]
         impl super::file::Kinds {
             /// The kinds of this crate.
             pub fn standard() -> Self {
-                Self::none()$(.with::<$rule>())*
+                let kinds = Self::none();
+                $($(#[$when])? let kinds = kinds.with::<$rule>();)*
+                kinds
             }
         }
     };
@@ -23,6 +25,8 @@ kinds![
     leaky_bucket::LeakyBucketRule,
     warmup::WarmupRule,
     fixed_window::FixedWindowRule,
+    #[cfg(feature = "calendar")]
+    calendar_window::CalendarWindowRule,
     sliding_window::SlidingWindowRule,
     sliding_log::SlidingLogRule,
     semaphore::SemaphoreRule,
@@ -30,6 +34,12 @@ kinds![
     adaptive::AdaptiveRule,
 ];
 pub use adaptive::AdaptiveLaw;
+
+/// The feature that a kind of this crate needs, if it is off.
+#[cfg(feature = "policy-file")]
+pub(super) fn feature_of(kind: &str) -> Option<&'static str> {
+    (cfg!(not(feature = "calendar")) && kind == "calendar-window").then_some("calendar")
+}
 
 pub(super) use leg_rule::LegLimiter;
 pub use leg_rule::LegRule;

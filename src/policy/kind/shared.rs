@@ -41,13 +41,31 @@ macro_rules! quota_rule {
     };
 }
 
-/// Those of a window with a `limit` and the length `window`.
-macro_rules! window_rule {
+/// Those of a window with a `limit`.
+macro_rules! limit_rule {
     () => {
         const PEAK: Option<PeakKey> = Some(PeakKey::Limit);
         /// It counts what it has admitted.
         const CROSSING: Inherit = Inherit::Additive;
         $crate::policy::kind::shared::meter_rule!();
+        fn at(&self, step: &PeakStep) -> Self {
+            let mut rule = self.clone();
+            rule.limit = step.limit.unwrap_or(self.limit);
+            rule
+        }
+        fn most(&self) -> Option<u64> {
+            (!self.is_unlimited()).then_some(self.limit)
+        }
+        fn is_unlimited(&self) -> bool {
+            self.limit == Self::Limiter::UNLIMITED
+        }
+    };
+}
+
+/// Those of a window with a `limit` and the length `window`.
+macro_rules! window_rule {
+    () => {
+        $crate::policy::kind::shared::limit_rule!();
         fn change(&self, limiter: &Self::Limiter, to: &Self, inherit: Inherit) {
             // A length that has been checked is not refused; a refused one would leave the old in force.
             if self.window != to.window {
@@ -63,23 +81,12 @@ macro_rules! window_rule {
             rule.window = self.window.max(other.window);
             rule
         }
-        fn at(&self, step: &PeakStep) -> Self {
-            let mut rule = self.clone();
-            rule.limit = step.limit.unwrap_or(self.limit);
-            rule
-        }
-        fn most(&self) -> Option<u64> {
-            (!self.is_unlimited()).then_some(self.limit)
-        }
         fn per_second(&self) -> Option<f64> {
             Some(self.limit as f64 / self.window.as_secs_f64())
         }
-        fn is_unlimited(&self) -> bool {
-            self.limit == Self::Limiter::UNLIMITED
-        }
     };
 }
-pub(super) use {meter_rule, quota_rule, window_rule};
+pub(super) use {limit_rule, meter_rule, quota_rule, window_rule};
 
 /// A fault of `key`.
 pub(super) fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> SpecError {

@@ -6,7 +6,7 @@
 
 use super::bucket::{Bucket, Fill};
 use super::{Outcome, micros, next_token};
-use crate::rate::{Meter as _, WindowMeter, WindowedMeter as _};
+use crate::rate::{LimitedMeter as _, Meter as _, WindowMeter};
 use crate::remote::backend::{Grant, Request, Rule, Session, SyncReply, SyncRequest, Usage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

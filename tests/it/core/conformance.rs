@@ -311,6 +311,38 @@ fn fixed_window_conforms() {
     .check();
 }
 
+#[cfg(feature = "calendar")]
+#[test]
+fn calendar_window_conforms() {
+    use tollgate::{CalendarPeriod, CalendarWindow};
+    let hours = |clock: &ManualClock, limit| {
+        CalendarWindow::new(limit, CalendarPeriod::Hour, "UTC")
+            .unwrap()
+            .on(clock)
+    };
+    Suite::of_rate(4, 60 * MINUTE, move |clock| hours(clock, 4))
+        .loosen(|window| window.set_limit(6, Inherit::Additive))
+        .takes_turns()
+        .never_fits(5)
+        .check();
+    Suite::of_rate(3, 60 * MINUTE, move |clock| hours(clock, 30).per(TOKENS))
+        .ask(Ask::one().cost(TOKENS, 10))
+        .settle(TOKENS, 5)
+        .takes_turns()
+        .check();
+    // Days of 24, 23, 24, and 24, 25, 24 hours.
+    for day in [1_711_666_800, 1_729_893_600] {
+        Suite::of_rate(4, 25 * 60 * MINUTE, move |clock| {
+            clock.set_wall(std::time::UNIX_EPOCH + Duration::from_secs(day));
+            CalendarWindow::new(4, CalendarPeriod::Day, "Europe/Berlin")
+                .unwrap()
+                .on(clock)
+        })
+        .takes_turns()
+        .check();
+    }
+}
+
 #[test]
 fn sliding_log_conforms() {
     Suite::of_rate(4, MINUTE, |clock| {

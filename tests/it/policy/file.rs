@@ -193,6 +193,8 @@ fn every_kind_can_be_written_and_built() {
         "kind = 'leaky-bucket'\nquota = '10/s'",
         "kind = 'warmup'\nquota = '10/s'\nperiod = '10s'\ncold_factor = 2",
         "kind = 'fixed-window'\nlimit = 10\nwindow = '1m'",
+        #[cfg(feature = "calendar")]
+        "kind = 'calendar-window'\nlimit = 10\nperiod = 'day'\ntime_zone = 'Asia/Kathmandu'",
         "kind = 'sliding-window'\nlimit = 'unlimited'\nwindow = '1m'",
         "kind = 'sliding-log'\nlimit = 10\nwindow = '1m'\nentries = 100",
         "kind = 'semaphore'\nlimit = 3",
@@ -207,6 +209,70 @@ fn every_kind_can_be_written_and_built() {
         let policy = spec.build(&ManualClock::new()).unwrap();
         assert!(policy.try_admit(Ask::one()).is_ok(), "{kind}");
     }
+}
+
+#[cfg(feature = "calendar")]
+#[test]
+fn a_calendar_window_says_what_it_takes() {
+    const DAILY: &str = "[[leg]]\nname = 'budget'\nkind = 'calendar-window'\nlimit = 5\nperiod = 'day'\n";
+    for (text, line, column, words) in [
+        (
+            "time_zone = 'Europe/Berlim'\n",
+            6,
+            13,
+            "the time zone `Europe/Berlim` was given, and a name of the IANA",
+        ),
+        (
+            "time_zone = 2\n",
+            6,
+            13,
+            "2 was given, and the name of a time zone is allowed",
+        ),
+        ("window = '1d'\n", 6, 1, "`window` is unknown here"),
+        (
+            "period = 'year'",
+            5,
+            10,
+            "`year` was given, and one of hour, day, week, month is allowed",
+        ),
+        ("", 1, 1, "`period` is missing: hour, day, week or month"),
+    ] {
+        let text = match text {
+            "" => DAILY.replace("period = 'day'\n", ""),
+            "period = 'year'" => DAILY.replace("period = 'day'", text),
+            more => format!("{DAILY}{more}"),
+        };
+        let error = PolicySpec::parse(&text, Format::Toml).expect_err(&text);
+        assert_eq!((error.line(), error.column()), (Some(line), Some(column)), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    // By midnight in Berlin, 23 hours ahead. A version with another limit keeps the count, one with another zone does not.
+    let clock = ManualClock::new();
+    clock.set_wall(std::time::UNIX_EPOCH + Duration::from_secs(1_774_738_800));
+    let berlin = format!("{DAILY}time_zone = 'Europe/Berlin'\n");
+    let version = |text: &str| PolicySpec::parse(text, Format::Toml).unwrap();
+    let policy = version(&berlin).build(&clock).unwrap();
+    policy.try_admit(5).unwrap().forget();
+    let day = Duration::from_secs(23 * 3_600);
+    assert_eq!(policy.try_admit(1).unwrap_err().retry_after(), Some(day));
+    policy
+        .apply(version(&berlin.replace("limit = 5", "limit = 7\ninherit = 'additive'")))
+        .unwrap();
+    policy.try_admit(2).unwrap().forget();
+    assert_eq!(policy.try_admit(1).unwrap_err().retry_after(), Some(day));
+    policy.apply(version(DAILY)).unwrap();
+    assert!(policy.try_admit(5).is_ok());
+}
+
+#[cfg(not(feature = "calendar"))]
+#[test]
+fn a_kind_that_is_left_out_says_its_feature() {
+    let text = "[[leg]]\nname = 'budget'\nkind = 'calendar-window'\nlimit = 5\nperiod = 'day'\n";
+    let error = PolicySpec::parse(text, Format::Toml).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "policy:3:8: key `kind`: `calendar-window` needs the feature `calendar` of tollgate"
+    );
 }
 
 /// Given a file whose legs count calls and a named cost, when it is built, then each leg counts what it says, refuses under

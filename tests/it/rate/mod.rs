@@ -9,6 +9,8 @@ mod bookings;
 mod bookings_model;
 mod bucket_published;
 mod bucket_verbs;
+#[cfg(feature = "calendar")]
+mod calendar_window;
 mod conservation;
 mod corners;
 mod epochs;
