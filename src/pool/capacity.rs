@@ -174,18 +174,6 @@ impl Capacity {
         self.pressing.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns true if a submitter waits for room, or would have to.
-    pub(super) fn is_short(&self) -> bool {
-        let short = |capacity: &Semaphore| capacity.available_permits() == 0 || capacity.waiting() > 0;
-        self.is_pressed() || short(&self.places) || self.weight.as_ref().is_some_and(|(all, _)| short(all))
-    }
-
-    /// Returns true if giving `dead` places back makes room. It does not while the pool's own tasks have overdrawn the
-    /// room by at least as much.
-    pub(super) fn is_helped_by(&self, dead: usize) -> bool {
-        dead > self.places.debt() && self.weight.as_ref().is_none_or(|(all, _)| all.debt() == 0)
-    }
-
     /// Closes the room: no task is accepted any more, and waiters end with an error.
     pub(super) fn close(&self) {
         quietly(|| self.places.close());

@@ -1,14 +1,17 @@
 //! Keeps a task and its result in one allocation, which the queue and the handle share.
 //!
 //! ```text
-//!  Queued ------start-------> Started --complete--> Done --take--> Taken
-//!    |  `--set aside--> Aside --start--^               ^
-//!    `------------------`--refuse (cancelled, expired, discarded, abandoned)
+//!  Queued --claim--> Queued, claimed --start--> Started --complete--> Done --take--> Taken
+//!                           `----------------refuse-------------------^
 //! ```
-//! Exactly one caller moves a task out of `Queued`, under its lock: the task runs once or is refused once. Only the
-//! caller that set a task aside may run it: a guest, or the owner of a task that was handed back. Tasks and results run
-//! and drop outside the lock. A started closure is with its worker. A started future returns to the cell while it
-//! waits: `R` holds it.
+//! Exactly one caller claims a task: it runs the task once, refuses it once (cancelled, expired, discarded, abandoned),
+//! or hands it to the user. Only a cancel ends a task that another caller has claimed and not started.
+//!
+//! **Invariant**: a task that its pool has accepted takes its place and its weight in the queue until it is claimed.
+//! The claimant gives both back at once. So a dead entry, which is one of a claimed task, takes neither.
+//!
+//! Tasks and results run and drop outside the lock. A started closure is with its worker. A started future returns to
+//! the cell while it waits: `R` holds it.
 
 use super::caller::Caller;
 use super::engine::waits::{Record, Task};
@@ -24,32 +27,29 @@ use std::task::{Poll, Waker};
 pub(super) enum Ran {
     Done,
     Panicked,
-    /// The task had been claimed or refused before.
+    /// The task was cancelled before it started.
     Gone,
 }
 
 /// A task that waits to start.
 pub(super) trait Queued: Send + Sync {
-    /// Ends the task without running it. Returns false if it has started, or another caller set it aside.
+    /// Ends the task without running it, for the caller that claimed it, and for a cancel. Returns false if it has
+    /// started or ended.
     fn refuse(&self, why: TaskError) -> bool;
-    /// Ends the task like `refuse`, for the caller that set it aside, and for a cancel in any case.
-    fn refuse_aside(&self, why: TaskError) -> bool;
-    /// Returns true until the task is claimed, set aside or refused.
+    /// Returns true until the task is claimed.
     fn is_queued(&self) -> bool;
-    /// Sets the task aside: only this caller may start it later, unless the task is refused meanwhile. Returns false if
-    /// another caller has the task. Runs no user code.
-    fn set_aside(&self) -> bool;
+    /// Claims the task: only this caller may start it. Returns false if another caller has claimed it. Runs no user
+    /// code.
+    fn claim(&self) -> bool;
 }
 
 /// A closure, as the queue sees it.
 pub(super) trait Run: Queued {
     /// Returns the task that may wait for this one, if that task holds permits, for as long as there is a handle.
     fn waiter(&self) -> Option<Arc<dyn Task>>;
-    /// Runs the task on this thread, unless another caller has claimed it. Calls `orphan` with the payload of a panic
-    /// that no handle will take.
+    /// Runs the task on this thread, for the caller that claimed it. Calls `orphan` with the payload of a panic that no
+    /// handle will take.
     fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
-    /// Runs the task like `run`, for the caller that set it aside.
-    fn run_aside(&self, orphan: &mut dyn FnMut(Payload)) -> Ran;
 }
 
 /// A task, as its handle sees it.
@@ -69,7 +69,6 @@ impl<C: Run + Await<T>, T> Job<T> for C {}
 
 pub(super) enum Stage<Q, R, T> {
     Queued(Q),
-    Aside(Q),
     Started(R),
     /// The error is boxed: it is larger than most results.
     Done(Result<T, Box<TaskError>>),
@@ -81,6 +80,8 @@ pub(super) struct Inner<Q, R, T> {
     pub(super) waker: Option<Waker>,
     /// True once the handle is gone.
     detached: bool,
+    /// True once a caller has claimed the task.
+    claimed: bool,
 }
 
 /// The context that a task keeps of its submitter: a [`Caller`], or one with the task's record in the graph of waits.
@@ -109,6 +110,7 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
             stage: Stage::Queued(task),
             waker: None,
             detached: false,
+            claimed: false,
         };
         Self {
             inner: Mutex::new(inner),
@@ -120,24 +122,12 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
         self.inner.lock()
     }
 
-    /// Takes the task, if it is still queued.
+    /// Takes the task, unless it has started or ended.
     #[inline]
-    pub(super) fn start(&self) -> Option<Q> {
+    pub(super) fn take(&self) -> Option<Q> {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Started(R::default())) {
             Stage::Queued(task) => Some(task),
-            other => {
-                inner.stage = other;
-                None
-            }
-        }
-    }
-
-    /// Takes the task, if it is queued or set aside.
-    pub(super) fn take_unstarted(&self) -> Option<Q> {
-        let mut inner = self.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Started(R::default())) {
-            Stage::Queued(task) | Stage::Aside(task) => Some(task),
             other => {
                 inner.stage = other;
                 None
@@ -229,39 +219,23 @@ where
 
     #[inline]
     fn run(&self, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        let task = self.start();
-        task.map_or(Ran::Gone, |task| self.run_taken(task, orphan))
-    }
-
-    fn run_aside(&self, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        let task = self.take_unstarted();
+        let task = self.take();
         task.map_or(Ran::Gone, |task| self.run_taken(task, orphan))
     }
 }
 
 impl<Q: Send, R: Default + Send, T: Send, C: Context> Queued for Cell<Q, R, T, C> {
     fn refuse(&self, why: TaskError) -> bool {
-        let task = self.start();
-        task.is_some_and(|task| self.end_unfinished(task, why))
-    }
-
-    fn refuse_aside(&self, why: TaskError) -> bool {
-        let task = self.take_unstarted();
+        let task = self.take();
         task.is_some_and(|task| self.end_unfinished(task, why))
     }
 
     fn is_queued(&self) -> bool {
-        matches!(self.lock().stage, Stage::Queued(_))
+        !self.lock().claimed
     }
 
-    fn set_aside(&self) -> bool {
-        let mut inner = self.lock();
-        let (stage, is_mine) = match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Queued(task) => (Stage::Aside(task), true),
-            other => (other, false),
-        };
-        inner.stage = stage;
-        is_mine
+    fn claim(&self) -> bool {
+        !std::mem::replace(&mut self.lock().claimed, true)
     }
 }
 

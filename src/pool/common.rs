@@ -114,7 +114,7 @@ impl<K: PoolKind> Pool<K> {
     #[cold]
     pub(super) fn let_in_now(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
         let _pressing = self.core().capacity.press();
-        match self.judge(turned)? {
+        match self.core().judge(self.options.weight, turned)? {
             Verdict::Wait => Err(RejectReason::Full),
             verdict => Ok(verdict),
         }
@@ -124,7 +124,7 @@ impl<K: PoolKind> Pool<K> {
     pub(super) async fn let_in(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
         let core = self.core();
         let _pressing = core.capacity.press();
-        match self.judge(turned)? {
+        match core.judge(self.options.weight, turned)? {
             Verdict::Wait => {}
             verdict => return Ok(verdict),
         }
@@ -139,11 +139,6 @@ impl<K: PoolKind> Pool<K> {
             taken => taken.map_ok(|()| Verdict::In),
         })
         .await
-    }
-
-    fn judge(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
-        self.core().collect();
-        self.core().judge(self.options.weight, turned)
     }
 }
 

@@ -51,7 +51,7 @@ impl<K: Kind> Engine<K> {
         if turned == RejectReason::Closed {
             return Err(turned);
         }
-        // Places that workers had not given back yet may be free now.
+        self.collect();
         match self.capacity.try_take(weight) {
             Err(RejectReason::Full) => {}
             taken => return taken.map(|()| Verdict::In),
@@ -64,11 +64,22 @@ impl<K: Kind> Engine<K> {
         }
     }
 
+    /// Takes the room back that workers owe.
+    fn collect(self: &Arc<Self>) {
+        if K::THREADS {
+            let owed = self.transition(|state, _| state.workers().iter().map(|seat| K::owed(&seat.own)).sum());
+            self.capacity.give_back(owed, 0);
+        }
+    }
+
     /// Evicts tasks until there is room.
     fn make_room(self: &Arc<Self>, weight: u32) -> Result<(), RejectReason> {
         loop {
-            match self.evict() {
-                Some(entry) => self.discard(entry),
+            match self.transition(State::evict) {
+                Some(entry) => {
+                    self.give_back(entry.weight());
+                    self.discard(entry);
+                }
                 // All room belongs to submitters that have not queued their tasks yet.
                 None => std::thread::yield_now(),
             }
@@ -79,18 +90,14 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Evicts the oldest task of the lowest priority, and gives its room back.
-    fn evict(self: &Arc<Self>) -> Option<Entry<K>> {
-        let entry = self.transition(State::evict)?;
-        self.give_back(&entry);
-        Some(entry)
+    /// Discards a task that was not queued.
+    pub(super) fn discard_new(&self, entry: Entry<K>) {
+        entry.claim();
+        self.discard(entry);
     }
 
-    /// Passes a task that the pool discarded to the hook, unless the task has started elsewhere or ended.
-    pub(super) fn discard(&self, entry: Entry<K>) {
-        if !entry.set_aside() {
-            return drop_quietly(entry);
-        }
+    /// Passes a task that the pool has claimed to the hook.
+    fn discard(&self, entry: Entry<K>) {
         self.look().stats.discarded += 1;
         let task = Unstarted::new(entry, true);
         match self.kind.on_discard() {

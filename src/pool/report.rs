@@ -26,7 +26,7 @@ pub struct Unstarted<K: PoolKind> {
 }
 
 impl<K: PoolKind> Unstarted<K> {
-    /// Wraps an entry that was taken out of the queue, and set aside.
+    /// Wraps an entry that was taken out of the queue, and claimed.
     pub(super) fn new(entry: Entry<K>, discarded: bool) -> Self {
         let entry = Some(entry);
         Self { entry, discarded }
@@ -50,7 +50,7 @@ impl<K: PoolKind> Unstarted<K> {
 impl<K: PoolKind> Drop for Unstarted<K> {
     fn drop(&mut self) {
         if let Some(entry) = self.entry.take() {
-            entry.refuse_aside(if self.discarded {
+            entry.refuse(if self.discarded {
                 TaskError::Discarded
             } else {
                 TaskError::Abandoned
@@ -83,14 +83,9 @@ impl<K: PoolKind> Pool<K> {
     /// Stops the pool, and returns the tasks that have not started.
     pub(super) fn report(&self) -> ShutdownReport<K> {
         let core = Arc::clone(self.core());
-        let mut unstarted = core.stop();
-        // Tasks that were cancelled or run elsewhere are not returned.
-        unstarted.retain(Entry::is_returned);
+        let unstarted = core.stop().into_iter().map(|entry| Unstarted::new(entry, false));
         ShutdownReport {
-            unstarted: unstarted
-                .into_iter()
-                .map(|entry| Unstarted::new(entry, false))
-                .collect(),
+            unstarted: unstarted.collect(),
             running: core.stats().unfinished,
             core,
         }

@@ -43,6 +43,8 @@ pub const AGEING: u32 = 32;
 /// The options that few tasks have.
 #[derive(Clone)]
 pub(super) struct RareOptions {
+    /// The queue weight that the task takes.
+    pub(super) weight: u32,
     pub(super) deadline: Option<Instant>,
     pub(super) ask: Ask,
     /// Its membership, if its group has a limit.
@@ -76,13 +78,13 @@ impl TaskOptions {
     pub(super) fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut options = self.clone();
         change(&mut options);
-        options.is_common = options.is_plain() && options.weight == 1 && options.priority == Priority::Normal;
+        options.is_common = options.is_plain() && options.priority == Priority::Normal;
         options
     }
 
-    /// Returns true without a deadline, an ask of its own, and a group limit: then an entry need not keep them.
+    /// Returns true without a weight, a deadline, an ask of its own, and a group limit: then an entry need not keep them.
     fn is_plain(&self) -> bool {
-        self.deadline.is_none() && self.ask == Ask::one() && self.limit.is_none()
+        self.weight == 1 && self.deadline.is_none() && self.ask == Ask::one() && self.limit.is_none()
     }
 
     /// Makes the membership of one more task, if its group has a limit.
@@ -97,6 +99,7 @@ impl TaskOptions {
         let is_rare = !self.is_common && !self.is_plain();
         is_rare.then(|| {
             Box::new(RareOptions {
+                weight: self.weight,
                 deadline: self.deadline,
                 ask: self.ask,
                 member: member.map(Arc::clone),

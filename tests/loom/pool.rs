@@ -258,6 +258,22 @@ fn a_cancel_beside_a_worker_at_a_closed_gate_lets_it_go() {
     });
 }
 
+/// Given a task that never starts, when it is cancelled beside the end of the pool, then the report counts nothing as running.
+#[test]
+fn a_cancel_beside_the_end_leaves_nothing_running() {
+    super::bounded(3, || {
+        let closed = Policy::new(Semaphore::new(0));
+        let pool = modelled(1).admit_by(closed).build().unwrap();
+        let handle = pool.submit(|| ()).unwrap();
+        let cancels = super::spawn(move || handle.cancel());
+        let report = pool.abort();
+        assert_eq!((report.unstarted.len() <= 1, report.running), (true, 0));
+        drop(report);
+        let _ = cancels.join();
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
 /// Given a task at the gate that asks for more than there is, when one of a higher priority that fits is submitted, then that runs.
 #[test]
 fn a_task_that_is_first_beside_an_asker_for_another_is_asked_for() {

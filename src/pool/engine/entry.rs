@@ -27,21 +27,15 @@ pub(in crate::pool) enum Boxed<K: Kind> {
     Held(Arc<K::Run>),
     /// A task with a priority, a weight or options.
     Special(Box<Special<K>>),
-    /// The second entry of a queued task that another task awaits. It takes no capacity.
+    /// The second entry of a queued task that another task awaits.
     Awaited(Box<Special<K>>),
-    /// The task has started through another entry, or has ended.
-    Gone,
 }
 
 /// An entry with a priority, a weight or options.
 pub(in crate::pool) struct Special<K: Kind> {
     pub(in crate::pool) entry: Entry<K>,
     priority: Priority,
-    /// The queue weight that it took.
-    weight: u32,
     rare: Option<Box<RareOptions>>,
-    /// True once the second entry of an awaited task has set that task aside.
-    claimed: bool,
 }
 
 impl<K: Kind> Entry<K> {
@@ -55,9 +49,7 @@ impl<K: Kind> Entry<K> {
         Self(Body::Boxed(Boxed::Awaited(Box::new(Special {
             entry: Self(Body::Boxed(Boxed::Held(task))),
             priority: Priority::Normal,
-            weight: 0,
             rare,
-            claimed: false,
         }))))
     }
 
@@ -74,9 +66,7 @@ impl<K: Kind> Entry<K> {
         Self(Body::Boxed(Boxed::Special(Box::new(Special {
             entry: self,
             priority: options.priority,
-            weight: options.weight,
             rare: options.rare(member),
-            claimed: false,
         }))))
     }
 
@@ -114,31 +104,21 @@ impl<K: Kind> Entry<K> {
         self.special().is_none()
     }
 
-    /// Returns false if the task has started through another entry, or has ended.
+    /// Returns false if the task has been claimed: the entry is dead.
     pub(in crate::pool) fn is_live(&self) -> bool {
-        match self.task() {
-            Some(task) => task.is_queued(),
-            None => !self.is_gone(),
-        }
+        self.task().is_none_or(|task| task.is_queued())
     }
 
-    fn is_gone(&self) -> bool {
-        match &self.0 {
-            Body::Boxed(Boxed::Gone) => true,
-            Body::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.is_gone(),
-            _ => false,
-        }
+    /// Claims the task: no other entry or handle starts it from now on. Returns false if it was claimed before.
+    #[inline]
+    pub(in crate::pool) fn claim(&self) -> bool {
+        self.task().is_none_or(|task| task.claim())
     }
 
-    /// Returns the number of queue places that the entry takes.
-    pub(in crate::pool) fn places(&self) -> usize {
-        usize::from(!self.is_awaited())
-    }
-
-    /// Returns the queue weight that the entry takes.
+    /// Returns the queue weight of the task.
     #[inline]
     pub(in crate::pool) fn weight(&self) -> u32 {
-        self.special().map_or(1, |special| special.weight)
+        self.rare().map_or(1, |rare| rare.weight)
     }
 
     #[inline]
@@ -160,54 +140,9 @@ impl<K: Kind> Entry<K> {
         self.rare().and_then(|rare| rare.member.as_ref())
     }
 
-    /// Claims an awaited task: no other entry of the task starts it from now on, unless one already has. Called under the
-    /// lock of the pool.
-    pub(in crate::pool) fn claim(&mut self) {
-        if let Body::Boxed(Boxed::Awaited(awaited)) = &mut self.0
-            && !awaited.claimed
-        {
-            awaited.claimed = awaited.entry.set_aside();
-            if !awaited.claimed {
-                awaited.entry = Self(Body::Boxed(Boxed::Gone));
-            }
-        }
-    }
-
-    /// Sets the task aside, to be returned to the user. Returns false if the task has started through another entry, or
-    /// has ended.
-    pub(in crate::pool) fn set_aside(&self) -> bool {
-        match self.task() {
-            Some(_) if self.is_awaited() => false,
-            Some(task) => task.set_aside(),
-            None => !self.is_gone(),
-        }
-    }
-
-    pub(in crate::pool) fn is_returned(&self) -> bool {
-        match seeded!("pool_runs_what_is_listed") {
-            true => !self.is_awaited() && self.is_live(),
-            false => self.set_aside(),
-        }
-    }
-
-    /// Ends the task without running it. Returns false if the task had already started or ended.
+    /// Ends the claimed task without running it. Returns false if it was cancelled since.
     pub(in crate::pool) fn refuse(self, why: TaskError) -> bool {
-        match &self.0 {
-            Body::Boxed(Boxed::Awaited(awaited)) if awaited.claimed => self.refuse_aside(why),
-            _ => self.end(|task| task.refuse(why)),
-        }
-    }
-
-    /// Ends a task like `refuse`, after it was set aside.
-    pub(in crate::pool) fn refuse_aside(self, why: TaskError) -> bool {
-        self.end(|task| task.refuse_aside(why))
-    }
-
-    fn end(self, end: impl FnOnce(&K::Run) -> bool) -> bool {
-        let ended = match self.task() {
-            Some(task) => end(task),
-            None => !self.is_gone(),
-        };
+        let ended = self.task().is_none_or(|task| task.refuse(why));
         drop_quietly(self);
         ended
     }

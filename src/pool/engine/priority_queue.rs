@@ -223,19 +223,18 @@ impl<K: Kind> PriorityQueue<K> {
         self.remove(Place { lane, number })
     }
 
-    /// Takes out the entries that were cancelled, or that their waiters ran inline.
-    pub(in crate::pool) fn purge(&mut self) -> Vec<Entry<K>> {
-        let mut dead = Vec::new();
+    /// Moves the dead entries to `dead`.
+    pub(in crate::pool) fn purge(&mut self, dead: &mut Vec<Entry<K>>) {
+        let before = dead.len();
         for (lane, gone) in self.by_priority.iter_mut().zip(&mut self.gone) {
-            purge(lane, &mut dead);
+            purge(lane, dead);
             // Its head may have changed.
             *gone = gone.wrapping_add(1);
         }
-        self.len -= dead.len();
-        for entry in &dead {
+        self.len -= dead.len() - before;
+        for entry in &dead[before..] {
             self.went(entry);
         }
-        dead
     }
 
     /// Takes out all entries, in the order of service without ageing. Entries `aside` precede all others of their priority, except those
@@ -249,15 +248,15 @@ impl<K: Kind> PriorityQueue<K> {
         aside.for_each(|entry| self.by_priority[entry.priority() as usize].push_back(entry));
         let by_priority = self.by_priority.iter_mut().zip(behind).rev();
         by_priority
-            .flat_map(|(lane, behind)| lane.drain(..).chain(behind))
+            .flat_map(|(lane, behind)| std::mem::take(lane).into_iter().chain(behind))
             .collect()
     }
 }
 
 /// Moves the dead entries out of `entries`, and preserves the order of the rest.
 pub(in crate::pool) fn purge<K: Kind>(entries: &mut VecDeque<Entry<K>>, dead: &mut Vec<Entry<K>>) {
-    let live = VecDeque::with_capacity(entries.len());
-    for entry in std::mem::replace(entries, live) {
+    for _ in 0..entries.len() {
+        let Some(entry) = entries.pop_front() else { return };
         if entry.is_live() {
             entries.push_back(entry);
         } else {
@@ -272,7 +271,7 @@ mod tests {
     use crate::pool::caller::Caller;
     use crate::pool::task_options::TaskOptions;
     use crate::pool::threads::entry::Entry;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
         let options = TaskOptions::DEFAULT.with(|options| (options.priority, options.weight) = (priority, weight));
@@ -386,10 +385,13 @@ mod tests {
     #[test]
     #[cfg(feature = "tokio")]
     fn an_empty_queue_of_async_tasks_gives_its_memory_back() {
-        use crate::pool::Tasks;
-        use crate::pool::engine::entry::{Body, Boxed, Entry};
+        use crate::pool::tasks::cell::{Origin, TaskCell};
+        use crate::pool::{Tasks, engine::entry::Entry};
         let mut by_priority = PriorityQueue::<Tasks>::new();
-        (0..10_000).for_each(|_| by_priority.push(Entry(Body::Boxed(Boxed::Gone))));
+        for _ in 0..10_000 {
+            let task = TaskCell::new(Box::new(async {}), Origin::current());
+            by_priority.push(Entry::held(Arc::new(task) as _, &TaskOptions::DEFAULT, None));
+        }
         assert_eq!(std::iter::from_fn(|| by_priority.pop()).count(), 10_000);
         assert_eq!(by_priority.by_priority[Priority::Normal as usize].capacity(), 0);
     }

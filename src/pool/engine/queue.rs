@@ -1,8 +1,9 @@
 //! The queue of a pool as plain data: the queued tasks, and the order in which they start.
 //!
-//! A task that is awaited has a second entry, by which it starts before its turn. A task that was cancelled, or that has
-//! started through one of two entries, leaves a dead entry. It is removed when its turn comes, once dead entries are the
-//! majority, or when a submitter needs their capacity.
+//! A task that is awaited has a second entry, by which it starts before its turn. A task that is claimed by other means
+//! than its entry here leaves that entry dead: a cancel, a start through the second entry, or a waiter that runs the task
+//! inline. A dead entry counts for nothing, and takes no capacity. It is removed when its turn comes, or once dead entries
+//! are the majority.
 
 use super::entry::{Entry, is_back};
 use super::group_limit::Membership;
@@ -10,6 +11,9 @@ use super::priority_queue::{Place, PriorityQueue};
 use super::scheduler::Kind;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// The number of dead entries that are too few for a purge.
+const FEW: isize = 16;
 
 pub(in crate::pool) struct Entries<K: Kind> {
     pub(in crate::pool) by_priority: PriorityQueue<K>,
@@ -19,8 +23,12 @@ pub(in crate::pool) struct Entries<K: Kind> {
     aside: [BTreeMap<u64, Entry<K>>; 3],
     /// The number of the next entry of `awaited` or `aside`.
     next: u64,
-    /// The number of entries whose task is known to have started or ended elsewhere.
-    pub(in crate::pool) dead: usize,
+    /// The number of dead entries that are no second ones. A waiter that runs a task inline reports its entry afterwards,
+    /// and a worker the dead entries of its local queue: meanwhile the number is off by those, and may be negative.
+    dead: isize,
+    /// The number of entries at which a purge has looked.
+    #[cfg(test)]
+    pub(in crate::pool) looked_at: usize,
     /// The approximate number of common tasks taken out of the priority queue.
     pub(in crate::pool) taken: u64,
 }
@@ -44,6 +52,8 @@ impl<K: Kind> Entries<K> {
             aside: Default::default(),
             next: 0,
             dead: 0,
+            #[cfg(test)]
+            looked_at: 0,
             taken: 0,
         }
     }
@@ -59,9 +69,25 @@ impl<K: Kind> Entries<K> {
         self.awaited.len()
     }
 
-    /// Returns the number of tasks set aside because their group is full. `len` does not count them.
-    pub(super) fn aside_len(&self) -> usize {
-        self.aside.iter().map(BTreeMap::len).sum()
+    /// Returns the number of entries in order or set aside, dead ones included.
+    fn all(&self) -> usize {
+        self.len() + self.aside.iter().map(BTreeMap::len).sum::<usize>()
+    }
+
+    /// Returns the number of tasks that wait here: of live entries.
+    pub(super) fn waiting(&self) -> usize {
+        self.all().saturating_add_signed(-self.dead.max(0))
+    }
+
+    /// Counts entries that have become dead, or, if negative, dead ones that have left.
+    pub(super) fn died(&mut self, entries: isize) {
+        self.dead += entries;
+    }
+
+    /// Returns true once dead entries are the majority, and not a few.
+    #[inline]
+    pub(super) fn is_mostly_dead(&self) -> bool {
+        self.dead >= FEW && self.dead.unsigned_abs() * 2 > self.all()
     }
 
     /// Returns false if no entry in order belongs to a group with a limit. May return true without need.
@@ -143,6 +169,7 @@ impl<K: Kind> Entries<K> {
 
     /// Removes all entries, in the order in which they would have started.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<K>> {
+        self.dead = 0;
         let aside = std::mem::take(&mut self.aside).into_iter();
         let entries = self.by_priority.drain(aside.flat_map(BTreeMap::into_values));
         entries
@@ -165,15 +192,61 @@ impl<K: Kind> Entries<K> {
         self.by_priority.evict()
     }
 
-    /// Removes the dead entries of tasks that wait for their turn.
-    pub(super) fn purge(&mut self) -> Vec<Entry<K>> {
-        self.dead = 0;
-        let mut dead = self.by_priority.purge();
+    /// Moves the dead entries of tasks that wait for their turn to `dead`.
+    pub(super) fn purge(&mut self, dead: &mut Vec<Entry<K>>) {
+        #[cfg(test)]
+        {
+            self.looked_at += self.all();
+        }
+        self.by_priority.purge(dead);
         for aside in &mut self.aside {
             let gone = aside.iter().filter(|(_, entry)| !entry.is_live());
             let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
             dead.extend(gone.iter().filter_map(|number| aside.remove(number)));
         }
-        dead
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::poll_immediate;
+    use std::sync::{Arc, Mutex};
+
+    const QUEUE: usize = 256;
+
+    /// Given a full queue, and submitters that wait for its room, when most of its tasks are cancelled, then the cancels look at few
+    /// entries each, on average.
+    macro_rules! cancels {
+        ($pool:expr, $submit:ident, $task:expr) => {{
+            let pool = $pool.queue(QUEUE).build().unwrap();
+            let tasks: Vec<_> = (0..QUEUE).map(|_| pool.try_submit($task).unwrap()).collect();
+            let mut waits: Vec<_> = (0..QUEUE).map(|_| Box::pin(pool.$submit($task))).collect();
+            for waits in &mut waits {
+                assert!(poll_immediate(waits.as_mut()).await.is_none());
+            }
+            assert!(tasks.iter().skip(8).all(|task| task.cancel()));
+            let looked_at = pool.core().look().queue.looked_at;
+            assert!((1..=4 * QUEUE).contains(&looked_at), "{looked_at}");
+        }};
+    }
+
+    #[tokio::test]
+    async fn cancels_at_a_full_queue_do_not_walk_it_on_threads() {
+        let worker = Arc::new(Mutex::new(None));
+        let given = Arc::clone(&worker);
+        let spawns = move |worker| {
+            *given.lock().unwrap() = Some(worker);
+            Ok(())
+        };
+        cancels!(
+            crate::WorkerPool::builder().workers(1).spawn_with(spawns),
+            submit_async,
+            || ()
+        );
+    }
+
+    #[tokio::test]
+    async fn cancels_at_a_full_queue_do_not_walk_it_with_async_tasks() {
+        cancels!(crate::pool::TaskPool::builder(1), submit, async {});
     }
 }

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::group_limit::Membership;
 use super::queue::Key;
 use super::seat::Seat;
-use super::state::{Acts, Counts, Gone, Next, Phase, State};
+use super::state::{Acts, Counts, Next, State};
 use super::waits::{Held, Inside, Lends, Slot};
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
@@ -40,7 +40,7 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     type Shared: Default + Send;
     /// Runs before each transition, under the lock. `settle` runs after it, under the lock.
     fn enter(&self, _: &mut State<Self>) {}
-    fn settle(&self, _: &mut State<Self>, _: &mut Acts<Self::Worker>) {}
+    fn settle(&self, _: &mut State<Self>, _: &mut Acts<Self>) {}
     /// Closes the intake. Runs before the pool enters the tasks that it has already accepted.
     fn close(&self) {}
     /// Takes the next task of the worker's local queue.
@@ -55,9 +55,9 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     }
     /// Returns the hook for tasks that the pool discarded.
     fn on_discard(&self) -> Option<&DiscardHook<Self>>;
-    /// Marks the entry as taken by the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds
-    /// the entry either queued or started.
-    fn starts(entry: &mut Entry<Self>, seat: &Seat<Self::Worker>);
+    /// Gives the claimed task to the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds the
+    /// task either queued or started.
+    fn starts(_: &Entry<Self>, _: &Seat<Self::Worker>) {}
     /// Starts a worker.
     fn start(engine: &Arc<Engine<Self>>, seat: Arc<Seat<Self::Worker>>);
     /// Starts one more worker, if the pool may have one more.
@@ -133,10 +133,7 @@ impl<K: Kind> Engine<K> {
 
     /// Runs a transition, and then its actions outside the lock.
     #[inline]
-    pub(in crate::pool) fn transition<T>(
-        self: &Arc<Self>,
-        step: impl FnOnce(&mut State<K>, &mut Acts<K::Worker>) -> T,
-    ) -> T {
+    pub(in crate::pool) fn transition<T>(self: &Arc<Self>, step: impl FnOnce(&mut State<K>, &mut Acts<K>) -> T) -> T {
         let mut acts = Acts::default();
         let mut state = self.state.lock();
         self.kind.enter(&mut state);
@@ -150,7 +147,7 @@ impl<K: Kind> Engine<K> {
     }
 
     #[cold]
-    fn act(self: &Arc<Self>, acts: Acts<K::Worker>) {
+    fn act(self: &Arc<Self>, acts: Acts<K>) {
         for seat in acts.call {
             seat.call();
         }
@@ -162,6 +159,10 @@ impl<K: Kind> Engine<K> {
         }
         if acts.grow {
             K::grow(self);
+        }
+        acts.dead.into_iter().for_each(drop_quietly);
+        if !acts.late.is_empty() {
+            self.refuse(acts.late, |stats| &mut stats.expired, || TaskError::Expired);
         }
     }
 
@@ -175,99 +176,47 @@ impl<K: Kind> Engine<K> {
             .is_some_and(|deadline| self.settings.clock.now() > deadline)
     }
 
-    fn is_gone(&self, entry: &Entry<K>) -> Option<Gone> {
-        if !entry.is_live() {
-            Some(Gone::Dead)
-        } else {
-            self.is_late(entry).then_some(Gone::Late)
-        }
-    }
-
-    /// Ends dequeued tasks without running them. They count as ended when their capacity is free and they are dropped.
-    fn refuse(self: &Arc<Self>, entries: Vec<Entry<K>>, mut why: impl FnMut() -> TaskError) {
-        let n = entries.len();
-        let aside = Inside::aside();
-        for entry in entries {
-            self.give_back(&entry);
-            let leaves_another = entry.is_awaited();
-            // The first entry of an awaited task stays in the queue.
-            if entry.refuse(why()) && leaves_another {
-                self.note_dead(|_| ());
-            }
-        }
-        drop(aside);
-        self.finished(n);
-    }
-
-    fn finished(self: &Arc<Self>, tasks: usize) {
-        if tasks > 0 {
-            self.transition(|state, acts| state.finished(tasks, acts));
-        }
-    }
-
-    /// Gives back the queue places and the weight of an entry that has left the queue.
-    pub(in crate::pool) fn give_back(&self, entry: &Entry<K>) {
-        self.capacity.give_back(entry.places(), u64::from(entry.weight()));
-    }
-
-    /// Ends tasks whose deadline has passed. The caller has already counted them.
+    /// Ends claimed tasks without running them. They count as ended when their capacity is free and they are dropped, and
+    /// in `count` unless they were cancelled meanwhile.
     #[cold]
-    fn expire(self: &Arc<Self>, entries: Vec<Entry<K>>) {
-        self.refuse(entries, || TaskError::Expired);
-    }
-
-    // ---- entries that leave the queue without a start ----
-
-    /// Notes that a queued task has started or ended without leaving the queue. Purges such entries when they are the
-    /// majority, or when capacity is short and the purge helps.
-    pub(in crate::pool) fn note_dead(self: &Arc<Self>, note: impl FnOnce(&mut State<K>)) {
-        let dead = self.transition(|state, acts| {
-            state.queue.dead += 1;
-            note(state);
-            let (dead, all) = (state.queue.dead, state.queue.len() + state.queue.aside_len());
-            let many = dead * 2 > all || self.capacity.is_short() && self.capacity.is_helped_by(dead);
-            let dead = state.purge_if(many);
-            // Another entry may be first now, or may start within its group's limit.
-            state.call_asker(acts);
-            state.call(acts);
-            dead
+    fn refuse(
+        self: &Arc<Self>,
+        entries: Vec<Entry<K>>,
+        count: fn(&mut PoolStats) -> &mut u64,
+        mut why: impl FnMut() -> TaskError,
+    ) {
+        let (n, aside) = (entries.len(), Inside::aside());
+        let ended = entries.into_iter().map(|entry| {
+            self.give_back(entry.weight());
+            u64::from(entry.refuse(why()))
         });
-        self.bury(dead);
-    }
-
-    /// Collects the capacity that workers and ended tasks still have, for a submitter that found the queue full.
-    pub(in crate::pool) fn collect(self: &Arc<Self>) {
-        let (owed, dead) = self.transition(|state, acts| {
-            let owed = state.workers().iter().map(|seat| K::owed(&seat.own)).sum();
-            let any = self.capacity.is_helped_by(state.queue.dead);
-            let dead = state.purge_if(any);
-            state.call(acts);
-            (owed, dead)
+        let ended: u64 = ended.sum();
+        drop(aside);
+        self.transition(|state, acts| {
+            *count(&mut state.stats) += ended;
+            state.dropped(n, acts);
         });
-        self.capacity.give_back(owed, 0);
-        self.bury(dead);
     }
 
-    fn bury(self: &Arc<Self>, dead: Vec<Entry<K>>) {
-        let n = dead.len();
-        for entry in dead {
-            self.give_back(&entry);
-            drop_quietly(entry);
-        }
-        self.finished(n);
+    /// Gives back the place and the weight of a claimed task.
+    #[inline]
+    pub(in crate::pool) fn give_back(&self, weight: u32) {
+        self.capacity.give_back(1, u64::from(weight));
     }
 
     // ---- handles ----
 
     /// Cancels a task. Returns false when it is too late.
     pub(in crate::pool) fn cancel<T>(handle: &Handle<K, T>) -> bool {
-        if !handle.task.refuse_aside(TaskError::Cancelled) {
-            return K::end_running(&handle.task);
+        let (core, rare) = (&handle.core, handle.rare.as_deref());
+        let member = rare.and_then(|rare| rare.member.as_deref());
+        let claims = || handle.task.claim();
+        if !handle.task.is_queued() || !core.transition(|state, acts| state.cancel(claims, member, acts)) {
+            return handle.task.refuse(TaskError::Cancelled) || K::end_running(&handle.task);
         }
-        let member = handle.rare.as_ref().and_then(|rare| rare.member.as_deref());
-        handle
-            .core
-            .note_dead(|state| member.into_iter().for_each(|member| state.member_left(member)));
+        core.give_back(rare.map_or(1, |rare| rare.weight));
+        handle.task.refuse(TaskError::Cancelled);
+        core.transition(|state, acts| state.dropped(1, acts));
         true
     }
 
@@ -281,13 +230,11 @@ impl<K: Kind> Engine<K> {
     pub(super) fn await_it(self: &Arc<Self>, entry: Option<Entry<K>>) -> Option<u64> {
         let mut entry = Some(entry?);
         let number = self.transition(|state, acts| {
-            // A task that has ended meanwhile needs no worker.
-            if state.phase == Phase::Stopped || !entry.as_ref()?.is_live() {
+            // A task that was claimed meanwhile needs no worker.
+            if !entry.as_ref()?.is_live() {
                 return None;
             }
             let number = state.queue.await_it(entry.take()?);
-            // The second entry counts as one more unfinished task: it may run while a transition takes out the first.
-            state.idleness.begun(1);
             state.call(acts);
             Some(number)
         });
@@ -299,7 +246,6 @@ impl<K: Kind> Engine<K> {
         let Some(number) = number else { return };
         let entry = self.transition(|state, acts| {
             let entry = state.queue.remove(Key::Awaited(number))?;
-            state.finished(1, acts);
             state.call(acts);
             Some(entry)
         });
@@ -307,16 +253,6 @@ impl<K: Kind> Engine<K> {
     }
 
     // ---- workers ----
-
-    /// Gives back the capacity of an entry that has left the queue to start.
-    #[inline]
-    pub(in crate::pool) fn started(self: &Arc<Self>, entry: &Entry<K>) {
-        self.give_back(entry);
-        if entry.is_awaited() {
-            // The task's first entry is still in the queue.
-            self.note_dead(|_| ());
-        }
-    }
 
     /// Returns the next step of the worker at `seat`. First counts the tasks that the worker has ended, and frees its
     /// slot, lent or not.
@@ -333,24 +269,19 @@ impl<K: Kind> Engine<K> {
         before: impl FnOnce(&mut State<K>),
         after: impl FnOnce(&mut State<K>, &Next<Entry<K>>),
     ) -> Next<Entry<K>> {
-        let mut gone = Vec::new();
-        let next = self.transition(|state, acts| {
+        self.transition(|state, acts| {
             state.count(ended, acts);
             if let Some(borrowed) = slot {
                 state.free_slot(borrowed);
             }
             before(state);
-            let mut next = state.next(seat, patient, |entry| self.is_gone(entry), &mut gone, acts);
-            if let Next::Run(entry, _) = &mut next {
+            let next = state.next(seat, patient, |entry| self.is_late(entry), acts);
+            if let Next::Run(entry, _) = &next {
                 K::starts(entry, seat);
             }
             after(state, &next);
             next
-        });
-        if !gone.is_empty() {
-            self.expire(gone);
-        }
-        next
+        })
     }
 
     /// Asks for the admission of the first task. Ready with the task that starts, or with `None`.
@@ -363,13 +294,12 @@ impl<K: Kind> Engine<K> {
         loop {
             // Register the waker before reading which task is first: every later change of that task calls this worker.
             seat.listen(cx);
-            let mut gone = None;
             let first = self.transition(|state, acts| {
                 let key = state.asks(seat, acts)?;
                 let entry = state.queue.get(key)?;
-                if let Some(why) = self.is_gone(entry) {
-                    state.stats.expired += u64::from(why == Gone::Late);
-                    gone = state.refused(seat, key, acts);
+                if !entry.is_live() || self.is_late(entry) {
+                    let late = state.refused(seat, key, acts);
+                    acts.late.extend(late);
                     return None;
                 }
                 Some((key, entry.ask()))
@@ -377,7 +307,6 @@ impl<K: Kind> Engine<K> {
             let Some((key, ask)) = first else {
                 // Gives up the place in the queue of the policy.
                 drop_quietly(asking.take());
-                self.expire(gone.into_iter().collect());
                 return Poll::Ready(None);
             };
             let admission = &self.settings.admission;
@@ -398,10 +327,10 @@ impl<K: Kind> Engine<K> {
             };
             match admitted.and_then(held) {
                 Ok((ticket, held)) => {
-                    let fits = |entry: &Entry<K>| entry.ask() == ask && self.is_gone(entry).is_none();
+                    let fits = |entry: &Entry<K>| entry.ask() == ask && !self.is_late(entry);
                     let entry = self.transition(|state, acts| {
-                        let (mut entry, borrows) = state.admitted(fits, acts)?;
-                        K::starts(&mut entry, seat);
+                        let (entry, borrows) = state.admitted(fits, acts)?;
+                        K::starts(&entry, seat);
                         Some((entry, borrows))
                     });
                     match entry {
@@ -411,15 +340,14 @@ impl<K: Kind> Engine<K> {
                     }
                 }
                 Err(Refused::Task(why)) => {
-                    let entry = self.transition(|state, acts| {
-                        let mut entry = state.refused(seat, key, acts)?;
-                        state.stats.refused += u64::from(entry.is_live());
-                        entry.claim();
-                        Some(entry)
-                    });
+                    let entry = self.transition(|state, acts| state.refused(seat, key, acts));
                     let mut why = Some(why);
                     match entry {
-                        Some(entry) => self.refuse(vec![entry], || why.take().unwrap_or(TaskError::Abandoned)),
+                        Some(entry) => self.refuse(
+                            vec![entry],
+                            |stats| &mut stats.refused,
+                            || why.take().unwrap_or(TaskError::Abandoned),
+                        ),
                         None => drop_quietly(why),
                     }
                     return Poll::Ready(None);
@@ -504,12 +432,7 @@ impl<K: Kind> Engine<K> {
     /// Stops the pool: removes all tasks that have not started, and starts no others.
     pub(in crate::pool) fn stop(self: &Arc<Self>) -> Vec<Entry<K>> {
         self.kind.close();
-        let entries = self.transition(|state, acts| {
-            state.phase = Phase::Stopped;
-            let entries = state.drain();
-            state.stop(entries.len(), acts);
-            entries
-        });
+        let entries = self.transition(State::stop);
         self.capacity.close();
         entries
     }
@@ -562,16 +485,10 @@ impl<K: Kind> Lends for Engine<K> {
 impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn stats(self: &Arc<Self>) -> PoolStats {
         let limit = self.limit();
-        let (stats, dead) = self.transition(|state, acts| {
-            // Only threads count dead entries: their statistics lag in any case.
-            let dead = state.purge_if(!K::THREADS && state.queue.dead > 0);
-            state.call(acts);
+        self.transition(|state, _| {
             let mut stats = state.stats(limit);
-            stats.unfinished -= state.queue.awaited_len() + dead.len();
             K::correct(state, &mut stats);
-            (stats, dead)
-        });
-        self.bury(dead);
-        stats
+            stats
+        })
     }
 }

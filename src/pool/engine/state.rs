@@ -24,7 +24,7 @@ use std::task::Waker;
 /// The number of threads that a pool may have beyond its limit, to run awaited tasks while others wait.
 pub(in crate::pool) const SPARES: usize = 256;
 
-/// The most tasks that will not start and that one transition takes out.
+/// The most entries that will not start and that one transition takes out.
 const GONE: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,14 +34,6 @@ pub(in crate::pool) enum Phase {
     Draining,
     /// The queue has been drained, and no task starts any more.
     Stopped,
-}
-
-/// The reason that an entry will not start.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::pool) enum Gone {
-    /// The task has started through another entry, or has ended.
-    Dead,
-    Late,
 }
 
 /// The worker that asks, and the entry for which it asks.
@@ -69,35 +61,44 @@ pub(in crate::pool) struct State<K: Kind> {
     pub(in crate::pool) grows_later: bool,
     pub(in crate::pool) phase: Phase,
     pub(in crate::pool) idleness: Idleness,
+    /// The number of tasks that were claimed, will not start, and have not been dropped.
+    refused: usize,
     pub(in crate::pool) stats: PoolStats,
 }
 
 /// The actions to run after the lock.
 #[must_use]
-pub(in crate::pool) struct Acts<W> {
-    pub(in crate::pool) call: Vec<Arc<Seat<W>>>,
+pub(in crate::pool) struct Acts<K: Kind> {
+    pub(in crate::pool) call: Vec<Arc<Seat<K::Worker>>>,
     /// The workers to start.
-    pub(in crate::pool) start: Vec<Arc<Seat<W>>>,
+    pub(in crate::pool) start: Vec<Arc<Seat<K::Worker>>>,
     /// True if one more thread is to start, if the pool may have one more.
     pub(in crate::pool) grow: bool,
     pub(in crate::pool) idleness: Vec<Waker>,
+    /// Dead entries that have left the queue, to be dropped.
+    pub(in crate::pool) dead: Vec<Entry<K>>,
+    /// Entries whose tasks were claimed after their deadline, to be refused.
+    pub(in crate::pool) late: Vec<Entry<K>>,
 }
 
-impl<W> Default for Acts<W> {
+impl<K: Kind> Default for Acts<K> {
     fn default() -> Self {
         Self {
             call: Vec::new(),
             start: Vec::new(),
             grow: false,
             idleness: Vec::new(),
+            dead: Vec::new(),
+            late: Vec::new(),
         }
     }
 }
 
-impl<W> Acts<W> {
+impl<K: Kind> Acts<K> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.call.is_empty() && self.start.is_empty() && !self.grow && self.idleness.is_empty()
+        let calls = !self.call.is_empty() || !self.start.is_empty() || self.grow || !self.idleness.is_empty();
+        !calls && self.dead.is_empty() && self.late.is_empty()
     }
 }
 
@@ -113,19 +114,20 @@ pub(in crate::pool) enum Next<E> {
     Exit,
 }
 
-/// The tasks that a worker has ended and not yet reported.
+/// The tasks that a thread has claimed and ended, and not yet reported.
 #[derive(Default)]
 pub(in crate::pool) struct Counts {
-    pub(in crate::pool) entries: usize,
+    pub(in crate::pool) tasks: usize,
     pub(in crate::pool) finished: u64,
     pub(in crate::pool) panicked: u64,
-    pub(in crate::pool) expired: u64,
+    /// The entries that have become dead, less those that have left the queue.
+    pub(in crate::pool) dead: isize,
 }
 
 impl Counts {
     #[inline]
     pub(in crate::pool) fn count(&mut self, ran: Ran) {
-        self.entries += 1;
+        self.tasks += 1;
         self.finished += u64::from(ran != Ran::Gone);
         self.panicked += u64::from(ran == Ran::Panicked);
     }
@@ -156,6 +158,7 @@ impl<K: Kind> State<K> {
             grows_later: false,
             phase: Phase::Running,
             idleness: Idleness::default(),
+            refused: 0,
             stats: PoolStats::default(),
         }
     }
@@ -182,7 +185,6 @@ impl<K: Kind> State<K> {
         } else {
             None
         };
-        // An awaited task may have been taken out of the queue without a start.
         common.or_else(|| (self.slots.lent() > 0).then(|| self.queue.first_awaited())?)
     }
 
@@ -206,17 +208,12 @@ impl<K: Kind> State<K> {
         }
     }
 
-    /// Updates the group of an entry that has left the queue and will not start.
+    /// Updates the group, if it has a limit, of a task that will not start, or of a dead entry that has left the queue.
     #[inline]
-    pub(in crate::pool) fn entry_left(&mut self, entry: &Entry<K>) {
-        if let Some(member) = entry.member() {
-            self.member_left(member);
-        }
-    }
-
-    /// The same, for a member of a group with a limit.
-    pub(in crate::pool) fn member_left(&mut self, member: &Membership) {
-        if member.leaves_queue() {
+    fn member_left(&mut self, member: Option<&Membership>) {
+        if let Some(member) = member
+            && member.leaves_queue()
+        {
             self.pass_place_on(member);
         }
     }
@@ -230,7 +227,7 @@ impl<K: Kind> State<K> {
 
     /// Calls or starts workers for the startable tasks for which no worker looks.
     #[inline]
-    pub(in crate::pool) fn call(&mut self, acts: &mut Acts<K::Worker>) {
+    pub(in crate::pool) fn call(&mut self, acts: &mut Acts<K>) {
         let is_plain = self.phase == Phase::Running && self.asker.is_none();
         if K::THREADS && is_plain && (self.looks > 0 || (self.idle.is_empty() && !self.may_grow())) {
             return;
@@ -238,7 +235,7 @@ impl<K: Kind> State<K> {
         self.call_some(acts);
     }
 
-    fn call_some(&mut self, acts: &mut Acts<K::Worker>) {
+    fn call_some(&mut self, acts: &mut Acts<K>) {
         if self.phase != Phase::Running && self.queue.len() == 0 {
             self.call_idle(acts);
         }
@@ -269,14 +266,14 @@ impl<K: Kind> State<K> {
         }
     }
 
-    fn calls(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K::Worker>) {
+    fn calls(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K>) {
         self.looks += 1;
         seat.looks();
         acts.call.push(seat);
     }
 
     /// Registers a worker that is about to start and looks for a task.
-    pub(in crate::pool) fn starts(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K::Worker>) {
+    pub(in crate::pool) fn starts(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K>) {
         self.looks_again(&seat);
         self.enters(&seat);
         acts.start.push(seat);
@@ -359,31 +356,29 @@ impl<K: Kind> State<K> {
 
     // ---- worker steps ----
 
-    /// Returns the next step of the worker. Entries that will not start, according to `is_gone`, go to `gone`. If a
-    /// `patient` worker finds no task, it looks again before it sleeps, unless another worker looks.
+    /// Returns the next step of the worker. Takes out dead and late entries on the way. If a `patient` worker finds no
+    /// task, it looks again before it sleeps, unless another worker looks.
     pub(in crate::pool) fn next(
         &mut self,
         seat: &Arc<Seat<K::Worker>>,
         patient: bool,
-        is_gone: impl Fn(&Entry<K>) -> Option<Gone>,
-        gone: &mut Vec<Entry<K>>,
-        acts: &mut Acts<K::Worker>,
+        is_late: impl Fn(&Entry<K>) -> bool,
+        acts: &mut Acts<K>,
     ) -> Next<Entry<K>> {
         self.looks_no_more(seat);
         let next = loop {
+            let is_full = acts.dead.len() + acts.late.len() >= GONE;
             match self.first() {
-                Some(key)
-                    if gone.len() < GONE
-                        && let Some(why) = self.queue.get(key).and_then(&is_gone) =>
-                {
-                    self.stats.expired += u64::from(why == Gone::Late);
-                    gone.extend(self.remove(key));
-                }
+                Some(key) if !is_full && self.queue.get(key).is_some_and(&is_late) => self.expire(key, acts),
                 // Dropping these runs user code, and comes first. This worker has no task in hand meanwhile, and
                 // another is called.
-                _ if !gone.is_empty() => {
+                _ if is_full || !acts.late.is_empty() => {
                     self.asks_no_more(seat);
                     break Next::Again;
+                }
+                // The asker asks for live entries only.
+                Some(key) if self.gated && !self.queue.get(key).is_some_and(Entry::is_live) => {
+                    self.expire(key, acts);
                 }
                 _ if self.surplus() > 0 => break self.exit(),
                 Some(_) if self.gated && self.asker.is_some() => break self.sleep(seat),
@@ -391,10 +386,11 @@ impl<K: Kind> State<K> {
                     self.asker = Some((Arc::clone(seat), Some(key)));
                     break Next::Ask;
                 }
-                Some(key) => match self.take(key) {
-                    Some((entry, borrows)) => break Next::Run(entry, borrows),
-                    None => unreachable!("what is first is queued"),
-                },
+                Some(key) => {
+                    if let Some((entry, borrows)) = self.take(key, acts) {
+                        break Next::Run(entry, borrows);
+                    }
+                }
                 None if self.slots.free() > 0 && self.refill() => {}
                 None if self.phase == Phase::Stopped => break self.exit(),
                 None if self.phase != Phase::Running && self.queue.len() == 0 => break self.exit(),
@@ -405,6 +401,7 @@ impl<K: Kind> State<K> {
                 None => break self.sleep(seat),
             }
         };
+        self.purge_majority(acts);
         self.call(acts);
         next
     }
@@ -437,13 +434,76 @@ impl<K: Kind> State<K> {
         Next::Exit
     }
 
-    /// Takes the entry out to start it. The caller has checked that there is a slot.
-    fn take(&mut self, key: Key) -> Option<(Entry<K>, bool)> {
+    /// Takes out an entry and claims its task, to start it. Returns `None` if the entry is dead. The caller has checked
+    /// that there is a slot.
+    fn take(&mut self, key: Key, acts: &mut Acts<K>) -> Option<(Entry<K>, bool)> {
+        if !self.queue.get(key)?.claim() {
+            let entry = self.queue.remove(key);
+            self.bury(entry?, acts);
+            return None;
+        }
         let entry = self.queue.take(key)?;
+        self.claimed(&entry);
         if let Some(member) = entry.member() {
             member.start();
         }
         Some((entry, self.slots.start()))
+    }
+
+    /// Counts the entry that stays, dead, after the task's other entry was claimed and taken out.
+    fn claimed(&mut self, entry: &Entry<K>) {
+        self.queue.died(isize::from(entry.is_awaited()));
+    }
+
+    /// Gives up a dead entry that has left the queue.
+    fn bury(&mut self, entry: Entry<K>, acts: &mut Acts<K>) {
+        self.member_left(entry.member().map(|member| &**member));
+        self.queue.died(-isize::from(!entry.is_awaited()));
+        acts.dead.push(entry);
+    }
+
+    /// Claims the task of an entry that has left the queue and will not start. Returns `None` if the entry is dead.
+    fn refuse(&mut self, entry: Entry<K>, acts: &mut Acts<K>) -> Option<Entry<K>> {
+        if !entry.claim() {
+            self.bury(entry, acts);
+            return None;
+        }
+        self.claimed(&entry);
+        self.member_left(entry.member().map(|member| &**member));
+        self.refused += 1;
+        Some(entry)
+    }
+
+    /// Takes out an entry that is late or dead.
+    fn expire(&mut self, key: Key, acts: &mut Acts<K>) {
+        let late = self.queue.remove(key).and_then(|entry| self.refuse(entry, acts));
+        acts.late.extend(late);
+    }
+
+    /// Leaves the entry of a task dead, if `claims` claims that task for a cancel. Returns whether it does.
+    pub(in crate::pool) fn cancel(
+        &mut self,
+        claims: impl FnOnce() -> bool,
+        member: Option<&Membership>,
+        acts: &mut Acts<K>,
+    ) -> bool {
+        if !claims() {
+            return false;
+        }
+        self.queue.died(1);
+        self.member_left(member);
+        self.refused += 1;
+        self.purge_majority(acts);
+        // Another entry may be first now, or may start within its group's limit.
+        self.call_asker(acts);
+        self.call(acts);
+        true
+    }
+
+    /// Counts tasks that were claimed, did not start, and have been dropped.
+    pub(in crate::pool) fn dropped(&mut self, tasks: usize, acts: &mut Acts<K>) {
+        self.refused -= tasks;
+        self.finished(tasks, acts);
     }
 
     /// Counts accepted tasks.
@@ -453,11 +513,13 @@ impl<K: Kind> State<K> {
     }
 
     /// Counts tasks that have ended: they ran, or were taken out.
-    pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<K::Worker>) {
+    pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<K>) {
         self.stats.finished += counts.finished;
         self.stats.panicked += counts.panicked;
-        self.stats.expired += counts.expired;
-        self.finished(counts.entries, acts);
+        if self.phase != Phase::Stopped {
+            self.queue.died(counts.dead);
+        }
+        self.finished(counts.tasks, acts);
     }
 
     /// Frees the slot, lent or not, of a task that has ended.
@@ -465,26 +527,22 @@ impl<K: Kind> State<K> {
         self.slots.end(borrowed);
     }
 
-    pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<K::Worker>) {
+    pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<K>) {
         self.idleness.finished(tasks, &mut acts.idleness);
     }
 
-    /// Takes out an entry that will not start. The caller counts it as ended.
-    fn remove(&mut self, key: Key) -> Option<Entry<K>> {
-        let entry = self.queue.remove(key)?;
-        self.entry_left(&entry);
-        Some(entry)
-    }
-
-    /// Stops the pool: no more tasks start. The caller has emptied the queue.
-    pub(in crate::pool) fn stop(&mut self, drained: usize, acts: &mut Acts<K::Worker>) {
+    /// Stops the pool: no more tasks start. Claims and returns all that have not.
+    pub(in crate::pool) fn stop(&mut self, acts: &mut Acts<K>) -> Vec<Entry<K>> {
         self.phase = Phase::Stopped;
-        self.finished(drained, acts);
+        let mut unstarted = self.drain();
+        acts.dead = unstarted.extract_if(.., |entry| !is_listed(entry)).collect();
+        self.finished(unstarted.len(), acts);
         self.call_all(acts);
+        unstarted
     }
 
     /// Closes the intake of tasks.
-    pub(in crate::pool) fn close(&mut self, acts: &mut Acts<K::Worker>) {
+    pub(in crate::pool) fn close(&mut self, acts: &mut Acts<K>) {
         self.phase = self.phase.max(Phase::Draining);
         if !seeded!("engine_closes_quietly") {
             self.call_all(acts);
@@ -492,25 +550,25 @@ impl<K: Kind> State<K> {
     }
 
     /// Makes every idle worker look, and the asker as well.
-    fn call_all(&mut self, acts: &mut Acts<K::Worker>) {
+    fn call_all(&mut self, acts: &mut Acts<K>) {
         self.call_idle(acts);
         self.call_asker(acts);
     }
 
     /// Calls the asker, because another entry may be first although its key does not show it.
-    pub(in crate::pool) fn call_asker(&mut self, acts: &mut Acts<K::Worker>) {
+    pub(in crate::pool) fn call_asker(&mut self, acts: &mut Acts<K>) {
         if !seeded!("engine_asks_for_what_was_first") {
             acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
         }
     }
 
-    fn call_idle(&mut self, acts: &mut Acts<K::Worker>) {
+    fn call_idle(&mut self, acts: &mut Acts<K>) {
         for seat in std::mem::take(&mut self.idle) {
             self.calls(seat, acts);
         }
     }
 
-    pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<K::Worker>) {
+    pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<K>) {
         self.slots.set_limit(limit);
         self.most_parked = self.slots.parked();
         if seeded!("engine_resizes_quietly") {
@@ -538,40 +596,50 @@ impl<K: Kind> State<K> {
     }
 
     /// Removes all entries, in the order in which they would have started.
-    pub(super) fn drain(&mut self) -> Vec<Entry<K>> {
+    fn drain(&mut self) -> Vec<Entry<K>> {
         let local = std::iter::from_fn(|| self.take_local());
         let mut entries: Vec<_> = local.collect();
         entries.extend(self.queue.drain());
         entries
     }
 
-    /// Removes the entry that a full queue evicts first.
-    pub(in crate::pool) fn evict(&mut self, acts: &mut Acts<K::Worker>) -> Option<Entry<K>> {
-        let entry = self.queue.evict().or_else(|| self.take_local())?;
-        self.entry_left(&entry);
-        self.finished(1, acts);
-        self.call(acts);
-        Some(entry)
+    /// Takes out the entry that a full queue evicts first, and claims its task.
+    pub(in crate::pool) fn evict(&mut self, acts: &mut Acts<K>) -> Option<Entry<K>> {
+        loop {
+            let entry = self.queue.evict().or_else(|| self.take_local())?;
+            if let Some(entry) = self.refuse(entry, acts) {
+                self.dropped(1, acts);
+                // It may ask for the task's second entry.
+                self.call_asker(acts);
+                self.call(acts);
+                return Some(entry);
+            }
+        }
     }
 
-    /// Removes the dead entries of all queues, if `wanted`. The caller counts them as ended.
-    pub(super) fn purge_if(&mut self, wanted: bool) -> Vec<Entry<K>> {
-        if !wanted {
-            return Vec::new();
+    /// Takes the dead entries out of all queues, once they are the majority.
+    #[inline]
+    pub(in crate::pool) fn purge_majority(&mut self, acts: &mut Acts<K>) {
+        if self.queue.is_mostly_dead() {
+            self.purge(acts);
         }
-        let mut dead = self.queue.purge();
+    }
+
+    #[cold]
+    fn purge(&mut self, acts: &mut Acts<K>) {
+        let mut dead = Vec::new();
+        self.queue.purge(&mut dead);
         for seat in &self.seats {
             K::purge_local(&seat.own, &mut dead);
         }
-        dead.iter().for_each(|entry| self.entry_left(entry));
-        dead
+        dead.into_iter().for_each(|entry| self.bury(entry, acts));
     }
 
     // ---- waiting tasks ----
 
     /// Lends the slot of a worker whose task waits. Returns false, and lends nothing, if the loan would leave no thread
     /// for the awaited tasks.
-    pub(in crate::pool) fn park(&mut self, acts: &mut Acts<K::Worker>) -> bool {
+    pub(in crate::pool) fn park(&mut self, acts: &mut Acts<K>) -> bool {
         if K::THREADS && self.slots.parked() + 1 >= self.slots.limit().saturating_add(SPARES) {
             return false;
         }
@@ -591,7 +659,7 @@ impl<K: Kind> State<K> {
     // ---- the asker ----
 
     /// Returns the entry for which the asker asks from now on. `None`: the asker stops asking.
-    pub(in crate::pool) fn asks(&mut self, seat: &Arc<Seat<K::Worker>>, acts: &mut Acts<K::Worker>) -> Option<Key> {
+    pub(in crate::pool) fn asks(&mut self, seat: &Arc<Seat<K::Worker>>, acts: &mut Acts<K>) -> Option<Key> {
         let first = self.first();
         self.asker = first.map(|key| (Arc::clone(seat), Some(key)));
         if first.is_none() {
@@ -605,13 +673,13 @@ impl<K: Kind> State<K> {
     pub(in crate::pool) fn admitted(
         &mut self,
         fits: impl FnOnce(&Entry<K>) -> bool,
-        acts: &mut Acts<K::Worker>,
+        acts: &mut Acts<K>,
     ) -> Option<(Entry<K>, bool)> {
         let key = self.first().filter(|&key| self.queue.get(key).is_some_and(fits))?;
+        let taken = self.take(key, acts)?;
         self.asker = None;
-        let taken = self.take(key);
         self.call(acts);
-        taken
+        Some(taken)
     }
 
     /// Ends the asking. A runner looks next, so no runner starts in its place. A thread first drops user values, which
@@ -622,16 +690,16 @@ impl<K: Kind> State<K> {
         }
     }
 
-    /// Removes an entry that was refused or is late, and ends the asking.
+    /// Takes out an entry that was refused, is late, or is dead, and ends the asking. Claims its task.
     pub(in crate::pool) fn refused(
         &mut self,
         seat: &Seat<K::Worker>,
         key: Key,
-        acts: &mut Acts<K::Worker>,
+        acts: &mut Acts<K>,
     ) -> Option<Entry<K>> {
         self.asker = None;
         self.asks_no_more(seat);
-        let entry = self.remove(key);
+        let entry = self.queue.remove(key).and_then(|entry| self.refuse(entry, acts));
         self.call(acts);
         entry
     }
@@ -640,12 +708,7 @@ impl<K: Kind> State<K> {
 
     /// Removes a worker. Returns true if the worker was dropped or not started, and no worker is left for the queued
     /// tasks.
-    pub(in crate::pool) fn left(
-        &mut self,
-        seat: &Arc<Seat<K::Worker>>,
-        in_order: bool,
-        acts: &mut Acts<K::Worker>,
-    ) -> bool {
+    pub(in crate::pool) fn left(&mut self, seat: &Arc<Seat<K::Worker>>, in_order: bool, acts: &mut Acts<K>) -> bool {
         self.looks_no_more(seat);
         self.seats.retain(|known| !Arc::ptr_eq(known, seat));
         self.leaving -= usize::from(in_order);
@@ -675,8 +738,8 @@ impl<K: Kind> State<K> {
             threads: self.seats.len(),
             idle: self.idle.len(),
             limit,
-            queued: self.queue.len() + self.queue.aside_len(),
-            unfinished: self.idleness.unfinished(),
+            queued: self.queue.waiting(),
+            unfinished: self.idleness.unfinished() - self.refused,
             ..self.stats
         }
     }
@@ -684,4 +747,13 @@ impl<K: Kind> State<K> {
     pub(in crate::pool) fn limit(&self) -> usize {
         self.slots.limit()
     }
+}
+
+/// Returns true for an entry whose task has not started, and which this caller now claims for the report of a stop.
+fn is_listed<K: Kind>(entry: &Entry<K>) -> bool {
+    let claims = match seeded!("pool_runs_what_is_listed") {
+        true => entry.is_live(),
+        false => entry.claim(),
+    };
+    claims && !entry.is_awaited()
 }

@@ -18,9 +18,9 @@ use std::task::{self, Poll, Waker};
 
 /// The view of the queue and the runner.
 pub(in crate::pool) trait Run: Queued + Task {
-    /// Starts the task for its runner; an abort then takes effect after its first poll. Returns false when the task has ended, or was set
-    /// aside by a caller other than this one. Runs no user code.
-    fn start(&self, aside: bool) -> bool;
+    /// Starts the claimed task for its runner; an abort then takes effect after its first poll. Returns false when the task has ended.
+    /// Runs no user code.
+    fn start(&self) -> bool;
     /// Polls the started task. Passes the payload of a panic to `orphan` if no handle will return it.
     fn poll_run(&self, orphan: &dyn Fn(Payload), cx: &mut task::Context<'_>) -> Poll<Ran>;
     /// Ends the started task. Returns false if it has not started, or has ended.
@@ -32,7 +32,7 @@ pub(in crate::pool) trait Job<T>: Run + Await<T> {}
 impl<C: Run + Await<T>, T> Job<T> for C {}
 
 /// A future that has started.
-pub(super) enum Progress<Fut> {
+pub(in crate::pool) enum Progress<Fut> {
     Resting(Rest<Fut>),
     /// Its runner polls it. True: the runner is to end it after the poll.
     Polled(bool),
@@ -44,7 +44,7 @@ impl<Fut> Default for Progress<Fut> {
     }
 }
 
-pub(super) struct Rest<Fut> {
+pub(in crate::pool) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
     /// Some before the first poll. True: the runner is to end it after that poll.
     starting: Option<bool>,
@@ -53,16 +53,16 @@ pub(super) struct Rest<Fut> {
 }
 
 /// The future is boxed from the beginning: a move of it moves a pointer.
-pub(super) type TaskCell<Fut, T> = Cell<Box<Fut>, Progress<Fut>, T, Origin>;
+pub(in crate::pool) type TaskCell<Fut, T> = Cell<Box<Fut>, Progress<Fut>, T, Origin>;
 
 /// The context of a future.
-pub(super) struct Origin {
+pub(in crate::pool) struct Origin {
     caller: Caller,
     record: Record,
 }
 
 impl Origin {
-    pub(super) fn current() -> Self {
+    pub(in crate::pool) fn current() -> Self {
         let (caller, record) = (Caller::current(), Record::new());
         Self { caller, record }
     }
@@ -120,11 +120,10 @@ where
     Fut: Future<Output = T> + Send,
     T: Send,
 {
-    fn start(&self, aside: bool) -> bool {
+    fn start(&self) -> bool {
         let mut inner = self.lock();
-        let is_mine = matches!(inner.stage, Stage::Queued(_)) || aside;
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Queued(future) | Stage::Aside(future) if is_mine => {
+            Stage::Queued(future) => {
                 inner.stage = Stage::Started(Progress::Resting(Rest {
                     future: Box::into_pin(future),
                     starting: (!seeded!("tasks_are_aborted_before_they_begin")).then_some(false),

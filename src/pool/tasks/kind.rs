@@ -62,8 +62,8 @@ impl Kind for Tasks {
         self.on_discard.as_deref()
     }
 
-    fn starts(entry: &mut Entry<Tasks>, seat: &Seat<Running>) {
-        let task = entry.task().filter(|task| task.start(false));
+    fn starts(entry: &Entry<Tasks>, seat: &Seat<Running>) {
+        let task = entry.task().filter(|task| task.start());
         *seat.own.0.lock() = task.map(Arc::clone);
     }
 
@@ -79,7 +79,7 @@ impl Kind for Tasks {
         let task = Arc::downgrade(&Self::queued(&handle.task));
         Some(Box::new(move || {
             if let Some(task) = task.upgrade() {
-                if !task.is_queued() && !task.refuse_aside(TaskError::Cancelled) {
+                if !task.is_queued() && !task.refuse(TaskError::Cancelled) {
                     task.abort();
                 }
                 drop_quietly(task);

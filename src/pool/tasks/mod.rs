@@ -7,7 +7,7 @@
 //! The `engine` defines the transitions.
 
 mod builder;
-mod cell;
+pub(super) mod cell;
 mod kind;
 mod pool;
 mod runner;

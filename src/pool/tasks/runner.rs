@@ -116,7 +116,7 @@ impl Runner {
             ..Runs::default()
         });
         let core = &self.core;
-        core.started(&entry);
+        core.give_back(entry.weight());
         let mut ran = Ran::Gone;
         if let Some(task) = self.seat.own.get() {
             ran = poll_fn(|cx| poll(core, &task, &mut runs.is_parked, cx)).await;
@@ -156,7 +156,7 @@ impl Unstarted<Tasks> {
     /// When the task panics and its handle is gone, or it never had one.
     pub async fn run(self) -> bool {
         let entry = self.take();
-        let Some(task) = entry.as_ref().and_then(Entry::task).filter(|task| task.start(true)) else {
+        let Some(task) = entry.as_ref().and_then(Entry::task).filter(|task| task.start()) else {
             return false;
         };
         // The abort has no effect once the task has ended.

@@ -210,7 +210,7 @@ impl Pool<Tasks> {
     fn settle<Fut: Work>(&self, (cell, member): &Taken<Fut>, verdict: Verdict) -> Result<(), RejectReason> {
         match verdict {
             Verdict::In => return self.push([self.entry(cell, member)].into_iter()),
-            Verdict::Out => self.core().discard(self.entry(cell, &None)),
+            Verdict::Out => self.core().discard_new(self.entry(cell, &None)),
             Verdict::Wait => unreachable!("the submitter has waited"),
         }
         Ok(())
@@ -239,6 +239,6 @@ impl Pool<Tasks> {
 
 /// Takes a task back from its cell, after the pool has refused it.
 fn take_back<Fut: Work>((cell, _): &Taken<Fut>, reason: RejectReason) -> SubmitError<Fut> {
-    let task = *cell.start().expect("no other thread has this task");
+    let task = *cell.take().expect("no other thread has this task");
     SubmitError { task, reason }
 }

@@ -84,22 +84,7 @@ impl<'j> Entry<'j> {
             Body::Inline(small) => (small.run(orphan), None),
             Body::Boxed(Boxed::Own(mut own)) => (own.run(orphan), Some(DeferredFree::Own(own))),
             Body::Boxed(Boxed::Held(cell)) => (cell.run(orphan), Some(DeferredFree::Held(cell))),
-            Body::Boxed(Boxed::Special(special)) => special.entry.run_and_leave(orphan),
-            Body::Boxed(Boxed::Awaited(awaited)) => (awaited.entry.run_aside(orphan), None),
-            Body::Boxed(Boxed::Gone) => (Ran::Gone, None),
-        }
-    }
-
-    /// Runs a task that was set aside, like [`run`](Self::run).
-    fn run_aside(self, mut orphan: impl FnMut(Payload)) -> Ran {
-        match self.0 {
-            Body::Boxed(Boxed::Held(cell)) => {
-                let ran = cell.run_aside(&mut orphan);
-                drop_quietly(cell);
-                ran
-            }
-            Body::Boxed(Boxed::Special(special)) => special.entry.run_aside(orphan),
-            own => Self(own).run(orphan),
+            Body::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.run_and_leave(orphan),
         }
     }
 }
@@ -128,6 +113,6 @@ impl Unstarted<Threads<'_>> {
     /// When the task panics and its handle is gone, or it never had one.
     pub fn run(self) -> bool {
         let entry = self.take();
-        entry.is_some_and(|entry| entry.run_aside(|payload| std::panic::resume_unwind(payload)) != Ran::Gone)
+        entry.is_some_and(|entry| entry.run(|payload| std::panic::resume_unwind(payload)) != Ran::Gone)
     }
 }

@@ -60,7 +60,7 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(in crate::pool) type Core<'j> = Engine<Threads<'j>>;
 
 type Guarded<'j> = State<Threads<'j>>;
-type Bound<'j> = Acts<WorkerState<'j>>;
+type Bound<'j> = Acts<Threads<'j>>;
 
 /// The kind of a pool of threads, whose tasks live for `'j`.
 pub struct Threads<'j> {
@@ -189,11 +189,6 @@ impl<'j> Kind for Threads<'j> {
         self.settings.on_discard.as_deref()
     }
 
-    #[inline]
-    fn starts(entry: &mut Entry<'j>, _: &Seat<WorkerState<'j>>) {
-        entry.claim();
-    }
-
     fn start(core: &Arc<Core<'j>>, seat: Arc<Seat<WorkerState<'j>>>) {
         let _ = core.spawn(seat);
     }
@@ -233,19 +228,30 @@ impl<'j> Kind for Threads<'j> {
         let Some(inlined) = Inlined::enter(&**core) else {
             return false;
         };
+        if !task.claim() {
+            return false;
+        }
+        core.give_back(rare.map_or(1, |rare| rare.weight));
+        let (mut counts, mut expired) = (Counts::default(), false);
         let deadline = rare.and_then(|rare| rare.deadline);
         if deadline.is_some_and(|deadline| core.settings.clock.now() > deadline) {
-            if task.refuse(TaskError::Expired) {
-                core.note_dead(|state| state.stats.expired += 1);
-            }
-            return true;
+            expired = task.refuse(TaskError::Expired);
+            counts.count(Ran::Gone);
+        } else {
+            // On a thread that runs no task, the waits of the inlined task count as those of its waiter, which may hold permits.
+            let under = if current().is_none() { task.waiter() } else { None };
+            let under = under.map(Under::enter);
+            counts.count(task.run(&mut |payload| core.orphan(payload)));
+            drop(under);
         }
-        // On a thread that runs no task, the waits of the inlined task count as those of its waiter, which may hold permits.
-        let under = if current().is_none() { task.waiter() } else { None };
-        let under = under.map(Under::enter);
-        let ran = task.run(&mut |payload| core.orphan(payload));
-        drop((under, inlined));
-        core.note_inlined(ran);
+        drop(inlined);
+        // Its entry has become dead.
+        counts.dead = 1;
+        core.transition(|state, acts| {
+            state.stats.expired += u64::from(expired);
+            state.count(counts, acts);
+            state.purge_majority(acts);
+        });
         true
     }
 
@@ -304,16 +310,6 @@ impl<'j> Core<'j> {
     pub(in crate::pool) fn pay(&self, worker_state: &WorkerState<'j>) {
         let owed = worker_state.local_queue.lock().owed();
         self.capacity.give_back(owed, 0);
-    }
-
-    /// Counts a task that its waiter has run inline.
-    pub(in crate::pool) fn note_inlined(self: &Arc<Self>, ran: Ran) {
-        if ran != Ran::Gone {
-            self.note_dead(|state| {
-                state.stats.finished += 1;
-                state.stats.panicked += u64::from(ran == Ran::Panicked);
-            });
-        }
     }
 
     /// Puts the worker's unstarted tasks back at the front of the queue, and gives back the capacity that it owes.

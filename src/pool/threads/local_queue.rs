@@ -23,15 +23,16 @@ pub(in crate::pool) struct LocalQueue<'j> {
 }
 
 impl<'j> LocalQueue<'j> {
-    /// Takes the next task for the owner to start. The owner then owes its capacity.
+    /// Takes the next task for the owner to start. True if the owner has claimed it, and owes its place. Otherwise the entry is dead.
     #[inline]
-    pub(in crate::pool) fn start_next(&mut self) -> Option<Entry<'j>> {
+    pub(in crate::pool) fn start_next(&mut self) -> Option<(Entry<'j>, bool)> {
         let entry = self.take()?;
-        self.owed += 1;
-        Some(entry)
+        let is_mine = entry.claim();
+        self.owed += usize::from(is_mine);
+        Some((entry, is_mine))
     }
 
-    /// Takes the next task for another worker, which gives back its capacity.
+    /// Takes the next task for another worker, which has yet to claim it.
     #[inline]
     pub(in crate::pool) fn take(&mut self) -> Option<Entry<'j>> {
         self.entries.pop_front()
@@ -63,7 +64,7 @@ impl<'j> LocalQueue<'j> {
         std::mem::take(&mut self.owed)
     }
 
-    /// Takes out the tasks that were cancelled, or that their waiters ran inline. The caller gives back their capacity.
+    /// Moves the dead entries to `dead`.
     pub(in crate::pool) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
         purge(&mut self.entries, dead);
     }

@@ -147,7 +147,7 @@ impl<'j> Pool<Threads<'j>> {
             Verdict::In => return self.submit_in(task),
             Verdict::Out => {
                 let cell = Arc::new(Cell::new(task, Caller::waits()));
-                self.core().discard(self.entry_of(Arc::clone(&cell), None));
+                self.core().discard_new(self.entry_of(Arc::clone(&cell), None));
                 cell
             }
             Verdict::Wait => unreachable!("the submitter has waited"),
@@ -207,7 +207,7 @@ impl<'j> Pool<Threads<'j>> {
         let entry = |task| Entry::own(Caller::current(), task, &self.options);
         match verdict {
             Verdict::In => return self.execute_in(task),
-            Verdict::Out => self.core().discard(entry(task)),
+            Verdict::Out => self.core().discard_new(entry(task)),
             Verdict::Wait => unreachable!("the submitter has waited"),
         }
         Ok(())
@@ -305,7 +305,7 @@ where
     T: Send,
 {
     SubmitError {
-        task: cell.start().expect("no other thread has this task"),
+        task: cell.take().expect("no other thread has this task"),
         reason: RejectReason::Closed,
     }
 }

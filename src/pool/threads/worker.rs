@@ -8,8 +8,7 @@ use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::Next;
 use crate::pool::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
-use crate::pool::error::TaskError;
-use crate::pool::hooks::quietly;
+use crate::pool::hooks::{drop_quietly, quietly};
 use crate::pool::park::{Parker, block_on, park};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
@@ -205,14 +204,22 @@ impl<'a, 'j> Work<'a, 'j> {
     /// Takes the next task of the local queue.
     #[inline]
     fn local(&mut self) -> Option<Entry<'j>> {
-        let mut local_queue = self.seat.own.local_queue.lock();
-        let entry = local_queue.start_next()?;
-        if self.core.capacity.is_pressed() {
-            let owed = local_queue.owed();
-            drop(local_queue);
-            self.core.capacity.give_back(owed, 0);
+        loop {
+            let mut local_queue = self.seat.own.local_queue.lock();
+            let (entry, is_mine) = local_queue.start_next()?;
+            if self.core.capacity.is_pressed() {
+                let owed = local_queue.owed();
+                drop(local_queue);
+                self.core.capacity.give_back(owed, 0);
+            } else {
+                drop(local_queue);
+            }
+            if is_mine {
+                return Some(entry);
+            }
+            self.local_stats.counts.dead -= 1;
+            drop_quietly(entry);
         }
-        Some(entry)
     }
 
     #[inline]
@@ -220,7 +227,7 @@ impl<'a, 'j> Work<'a, 'j> {
         self.core.capacity.give_back_weight(1);
         let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
-        self.seat.own.note_untold(self.local_stats.counts.entries);
+        self.seat.own.note_untold(self.local_stats.counts.tasks);
     }
 
     #[inline]
@@ -260,18 +267,14 @@ impl<'a, 'j> Work<'a, 'j> {
         }
     }
 
-    /// Runs a task that has left the queue, unless it has expired.
+    /// Runs a task that has left the queue.
     #[inline]
     fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
-        self.core.started(&entry);
+        self.core.give_back(entry.weight());
         if let Some(member) = entry.member() {
             self.local_stats.member = Some(Arc::clone(member));
         }
-        let ran = if !entry.is_common() && self.core.is_late(&entry) {
-            self.local_stats.counts.entries += 1;
-            self.local_stats.counts.expired += u64::from(entry.refuse_aside(TaskError::Expired));
-            Ran::Gone
-        } else if let Some((_, held)) = &admitted
+        let ran = if let Some((_, held)) = &admitted
             && !held.is_empty()
         {
             let holder = Holder::of(Arc::clone(held), entry.waiter());
@@ -287,6 +290,6 @@ impl<'a, 'j> Work<'a, 'j> {
         if let Some((ticket, _)) = admitted {
             ticket.finish(ran);
         }
-        self.seat.own.note_untold(self.local_stats.counts.entries);
+        self.seat.own.note_untold(self.local_stats.counts.tasks);
     }
 }

@@ -41,21 +41,3 @@ fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next(
     // The busy ones, those that were not cancelled, and what had room after that.
     assert_eq!(pool.stats().finished, 2 + 29 + 3);
 }
-
-/// Cancelled tasks leave the queue when they are in the majority, or when their room is needed.
-#[test]
-fn cancelled_tasks_are_taken_out_in_time() {
-    let pool = one().queue(100).build().unwrap();
-    let busy = Busy::on(&pool);
-    let tasks: Vec<_> = (0..4).map(|_| pool.submit(|| ()).unwrap()).collect();
-    let queued = |n: usize| {
-        assert!(tasks[n].cancel());
-        pool.stats().queued
-    };
-    assert_eq!([queued(0), queued(1), queued(2)], [4, 4, 1]);
-    assert_eq!(pool.stats().unfinished, 2);
-    busy.end();
-    assert!(pool.shutdown(LONG).is_clean());
-    let stats = pool.stats();
-    assert_eq!((stats.submitted, stats.finished, stats.unfinished), (5, 2, 0));
-}

@@ -46,6 +46,7 @@ parity! {
     a_queue_is_bounded_by_weight_as_well
     weight_and_places_come_back_whichever_way_a_task_leaves
     a_task_may_start_at_its_deadline_and_no_later
+    a_late_task_that_is_awaited_expires_once
     a_task_is_cancelled_until_it_starts_and_makes_room
     a_batch_is_taken_in_order_through_a_smaller_queue
     a_batch_hands_back_the_tasks_beyond_the_capacity
@@ -54,6 +55,9 @@ parity! {
     a_full_queue_discards_the_newest
     a_full_queue_discards_the_oldest_of_the_lowest_priority
     a_submitter_waits_for_room
+    an_awaited_task_takes_no_room_from_its_start_on
+    cancelled_tasks_leave_the_queue_at_once
+    a_task_that_is_dropped_beside_a_shutdown_does_not_count_as_running
     a_task_that_submits_to_its_own_full_pool_does_not_wait
     a_group_gives_its_results_in_the_order_of_submission
     a_group_gives_its_results_as_they_end
@@ -120,7 +124,6 @@ parity! {
     of_two_waits_in_opposite_orders_one_is_refused
     ;
     tasks alone:
-    cancelled_tasks_leave_the_queue_at_once
     tasks_that_wait_for_each_other_are_told
 }
 
@@ -442,6 +445,93 @@ async fn cancelled_tasks_leave_the_queue_at_once(kind: Kind) {
     busy.end().await;
     pool.ends_clean().await;
     assert_eq!((pool.stats().submitted, pool.stats().finished), (5, 2));
+}
+
+/// Given a task that is both first in the queue and awaited, and whose deadline passes, then it counts once.
+async fn a_late_task_that_is_awaited_expires_once(kind: Kind) {
+    let clock = ManualClock::new();
+    let (pool, other) = (pool!(kind, 1, clock(&clock)), pool!(kind, 1));
+    let busy = Busy::on(&pool).await;
+    let mut task = pool.deadline(SECOND).submit(async {}).await.unwrap();
+    let (tell, told) = oneshot::channel();
+    let waits = other.submit(async move {
+        assert!(futures::poll!(&mut task).is_pending());
+        tell.send(()).unwrap();
+        task.await
+    });
+    let waits = waits.await.unwrap();
+    told.await.unwrap();
+    clock.advance(SECOND + NANO);
+    busy.end().await;
+    assert!(matches!(waits.join().await.unwrap(), Err(TaskError::Expired)));
+    assert!(pool.wait_idle().await);
+    assert_eq!((pool.stats().expired, pool.stats().finished), (1, 1));
+    pool.ends_clean().await;
+}
+
+/// Given a task that waits for its child, and a submitter that waits for the child's place and weight, when the child starts, then the
+/// submitter gets them, while the child runs.
+async fn an_awaited_task_takes_no_room_from_its_start_on(kind: Kind) {
+    let pool = pool!(kind, 1, queue(1), queue_weight(5));
+    let (go, goes) = oneshot::channel();
+    let (tell, told) = oneshot::channel();
+    let (start, started) = oneshot::channel();
+    let (release, released) = oneshot::channel::<()>();
+    let here = pool.clone();
+    let outer = pool.submit(async move {
+        let child = async move {
+            start.send(()).unwrap();
+            let _ = released.await;
+        };
+        let child = here.weight(5).try_submit(child).unwrap();
+        tell.send(()).unwrap();
+        goes.await.unwrap();
+        child.join().await.unwrap();
+    });
+    let outer = outer.await.unwrap();
+    told.await.unwrap();
+    let heavy = pool.weight(5);
+    let mut waits = pin!(heavy.submit_async(async { 2 }));
+    assert!(futures::poll!(&mut waits).is_pending());
+    go.send(()).unwrap();
+    started.await.unwrap();
+    let next = waits.await.unwrap();
+    assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
+    drop(release);
+    outer.join().await.unwrap();
+    assert_eq!(next.join().await.unwrap(), 2);
+    pool.ends_clean().await;
+}
+
+/// Given a queued task that is cancelled or late, and whose drop ends the pool, then the report counts neither it nor its entry.
+async fn a_task_that_is_dropped_beside_a_shutdown_does_not_count_as_running(kind: Kind) {
+    struct Aborts(Pool, Arc<Mutex<Option<(usize, usize)>>>);
+    impl Drop for Aborts {
+        fn drop(&mut self) {
+            *self.1.lock().unwrap() = Some(self.0.abort().left());
+        }
+    }
+    for is_late in [false, true] {
+        let clock = ManualClock::new();
+        let pool = pool!(kind, 1, clock(&clock));
+        let busy = Busy::on(&pool).await;
+        let left = Arc::default();
+        let aborts = Aborts(pool.clone(), Arc::clone(&left));
+        let task = pool.deadline(SECOND).submit(async move { drop(aborts) }).await.unwrap();
+        let other = pool.submit(async {}).await.unwrap();
+        if is_late {
+            clock.advance(SECOND + NANO);
+            drop(busy.release());
+            assert!(matches!(task.join().await, Err(TaskError::Expired)));
+            assert_eq!(*left.lock().unwrap(), Some((1, 0)));
+        } else {
+            assert!(task.cancel());
+            assert_eq!(*left.lock().unwrap(), Some((1, 1)));
+            drop(busy.release());
+        }
+        assert!(matches!(other.join().await, Err(TaskError::Abandoned)));
+        assert!(pool.shutdown(LONG).await.is_clean());
+    }
 }
 
 async fn a_batch_is_taken_in_order_through_a_smaller_queue(kind: Kind) {

@@ -57,6 +57,32 @@ async fn an_evicted_task_is_run_by_its_owner_alone() {
     assert_eq!(pool.stats().discarded, 1);
 }
 
+/// Given a child that waits for the policy because its parent awaits it, when it is evicted, and kept by its new owner, then
+/// no task waits for the policy.
+#[tokio::test(start_paused = true)]
+async fn an_awaited_child_that_is_evicted_leaves_the_policy() {
+    let clock = ManualClock::new();
+    let (policy, (give, given)) = (rate(&clock, 1), std::sync::mpsc::channel());
+    let builder = one().queue(1).overflow(Overflow::DropOldest);
+    let builder = builder.on_discard(move |task| give.send(task).unwrap());
+    let pool = builder.clock(&clock).admit_by(policy.clone()).build().unwrap();
+    let here = pool.clone();
+    let outer = pool.try_submit(async move { here.try_submit(async {}).unwrap().await });
+    settle().await;
+    assert_eq!(policy.waiting(), 1);
+    let next = pool.try_submit(async { 2 }).unwrap();
+    let child = given.try_recv().unwrap();
+    settle().await;
+    assert_eq!(policy.waiting(), 0);
+    drop(child);
+    let ended = end_of(outer.unwrap()).await.unwrap();
+    assert!(matches!(ended, Err(TaskError::Discarded)));
+    settle().await;
+    clock.advance(SECOND);
+    assert_eq!(end_of(next).await.unwrap(), 2);
+    assert!(pool.shutdown(LONG).await.is_clean());
+}
+
 /// Given a child that the policy refuses while its parent awaits it, then it leaves its place in the queue at once.
 #[tokio::test(start_paused = true)]
 async fn a_child_that_is_refused_while_it_is_awaited_leaves_the_queue() {
