@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use tollgate::policy::explain::LegOrder;
 use tollgate::policy::source::{FileSource, PolicyEvent};
+use tollgate::policy::spec::PolicySpec;
 use tollgate::{Ask, Clock, LimiterExt};
 
 const FIRST: &str = r#"
@@ -36,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = folder.path().join("policy.toml");
     save(&path, FIRST)?;
 
-    let (spec, mut source) = FileSource::open(&path)?;
+    let (spec, mut source) = FileSource::<PolicySpec>::open(&path)?;
     source.watch().map_err(|error| error as Box<dyn Error>)?;
     let policy = spec.build(&Clock::real())?;
     let (sender, events) = mpsc::channel();

@@ -6,6 +6,7 @@ use super::table::{KeyHash, MAX_SLOTS, SweepOrder, Table};
 use crate::core::limiter::Limiter;
 use crate::core::refusal::{Reason, Refusal, Rejection, Wait};
 use crate::rate::{Inherit, Quota, TokenBucket};
+use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::ClockReading;
 use std::borrow::Borrow;
 use std::fmt;
@@ -74,6 +75,8 @@ pub struct Keyed<K, L> {
     make: Box<Make<K, L>>,
     overflow: Option<Arc<L>>,
     max_entries: usize,
+    /// The number of visits of all entries so far.
+    visits: AtomicU64,
 }
 
 type Shard<K, L> = shards::Shard<Table<K, MapEntry<L>>>;
@@ -166,6 +169,7 @@ impl<K, L> Keyed<K, L> {
             shards,
             make: Box::new(make),
             overflow: None,
+            visits: AtomicU64::new(0),
         }
     }
 
@@ -290,6 +294,9 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     /// limiter is visited, all entries of its shard stay, so a long visit may leave no room for new keys; no lock is
     /// held. Keys are cloned under a lock, so their `Clone` must not use the map.
     ///
+    /// A limiter that is missed was made after the visit began: one whose making began before is made again. So when the
+    /// settings that the map's closure reads have changed, a visit that changes each limiter leaves none with the old ones.
+    ///
     /// ```
     /// # use tollgate::{Keyed, Quota, TokenBucket};
     /// let tenants = Keyed::new(100, |_: &String| TokenBucket::new(Quota::per_hour(10)));
@@ -303,6 +310,8 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     where
         K: Clone,
     {
+        // Release: publishes the settings that were changed before. Pairs with the acquiring load of the number by a maker.
+        self.visits.fetch_add(1, Ordering::Release);
         for shard in self.shards.iter() {
             let entries: Vec<_> = {
                 let mut table = shard.0.lock();
@@ -313,6 +322,12 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         }
     }
 
+    /// True when no visit has begun since the number of visits was read, under the lock of a shard.
+    fn is_current(&self, visits: u64) -> bool {
+        // Relaxed: a visit of this shard that is over has counted before it took the lock.
+        self.visits.load(Ordering::Relaxed) == visits || seeded!("keyed_keeps_what_a_visit_missed")
+    }
+
     #[cold]
     fn find_room<Q>(&self, key: &Q, shard: &Shard<K, L>, hash: KeyHash) -> Result<Arc<L>, KeysFull>
     where
@@ -320,7 +335,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
         let mut looks = LOOKS;
-        let mut made = None;
+        let mut made: Option<(u64, K, Arc<L>)> = None;
         loop {
             let step = {
                 let mut table = shard.0.lock();
@@ -332,7 +347,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
                         Some((hash, candidate)) => Step::Look(hash, candidate),
                         None => Step::GiveUp,
                     }
-                } else if let Some((key, limiter)) = made.take() {
+                } else if let Some((_, key, limiter)) = made.take_if(|made| self.is_current(made.0)) {
                     let mut entry = MapEntry { limiter, touched: true };
                     let handle = entry.hand_out();
                     table.insert(hash, key, entry);
@@ -343,9 +358,11 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
             };
             match step {
                 Step::MakeOne => {
+                    // Acquire: sees the settings that were changed before that visit. Pairs with the visitor's addition.
+                    let visits = self.visits.load(Ordering::Acquire);
                     let key = key.to_owned();
                     let limiter = Arc::new((self.make)(&key)?);
-                    made = Some((key, limiter));
+                    made = Some((visits, key, limiter));
                 }
                 Step::Look(hash, candidate) => {
                     evict_if_pristine(shard, hash, &candidate);
@@ -429,6 +446,11 @@ pub struct KeysFull {
 const LEG: &str = "keyed";
 
 impl KeysFull {
+    /// For a closure that cannot make a limiter.
+    pub(crate) fn of(max_entries: usize) -> Self {
+        Self { max_entries }
+    }
+
     /// The most keys that the map may hold.
     pub fn max_entries(&self) -> usize {
         self.max_entries

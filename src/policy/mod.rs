@@ -12,6 +12,7 @@
 //! | [`Shadow`] | a limiter that counts what it would refuse, and refuses nothing |
 //! | [`Conditional`](conditional::Conditional) | a limiter that applies only while something else is under load |
 //! | [`PolicySpec`](spec::PolicySpec) | a policy as data |
+//! | [`PolicySet`] | the policies of a service: named ones, and [a policy for each key](KeyedPolicies), by its tier; of a [`PolicySetSpec`](spec::PolicySetSpec) |
 //! | [`explain`] | decisions explained leg by leg, and the best order of the legs |
 //! | [`source`] | sources of versions of a policy: a file, this program, your own store |
 //! | `file` | policies in files, TOML or JSON, with legs of kinds of your own; feature `policy-file` |
@@ -29,6 +30,7 @@ mod policy;
 mod queue;
 pub mod reload;
 mod run;
+mod set;
 mod settings;
 pub mod source;
 pub mod spec;
@@ -45,6 +47,7 @@ pub use bypass::Bypass;
 pub use policy::Policy;
 pub use reload::ReloadableLegs;
 pub use run::{Run, RunError};
+pub use set::{KeyedPolicies, PolicySet, SetChanges, UnknownPolicy};
 
 /// The leg name of refusals by the queue itself.
 pub(crate) const QUEUE: &str = "queue";

@@ -98,6 +98,12 @@ impl<M: Meter> MeterLimiter<M> {
         change(&mut meter)
     }
 
+    /// Counts the settings in force as those that it was made with: a version of a policy decides them, and not the key.
+    pub(super) fn adopt_settings(&self) {
+        let _meter = self.at(self.clock.now());
+        self.changed.store(false, Ordering::Relaxed);
+    }
+
     /// The rest of `room` when the limit changes from `old` to `new` and the rule says `wanted`. Call it once for each
     /// change. A limit of none, or a reset, forgets all earlier changes.
     pub(super) fn inherit(&self, rule: Inherit, room: i128, wanted: i128, [old, new]: [Option<i128>; 2]) -> i128 {
@@ -346,6 +352,10 @@ macro_rules! meter_limiter {
             /// How long until it is as good as new, if no caller takes any meanwhile. `None` if that is never.
             pub fn time_until_full(&self) -> Option<Duration> {
                 self.inner.time_until_full()
+            }
+
+            pub(crate) fn adopt_settings(&self) {
+                self.inner.adopt_settings();
             }
 
             /// Starts anew, as if nothing had been taken. Nothing that was taken before is given back any more.

@@ -97,8 +97,8 @@ pub struct Semaphore {
     limit: AtomicI64,
     /// One more than the number of the waiter that was granted last. The top bit is set once the semaphore is closed.
     served: AtomicU64,
-    /// The limit at construction.
-    made_with: i64,
+    /// The limit at construction, or by the last version of a policy. Written under the queue's lock.
+    made_with: AtomicI64,
     queue: Mutex<Queue>,
     /// True unless the queue has a schedule or bounds, or may be overtaken.
     plain: bool,
@@ -118,7 +118,7 @@ macro_rules! fresh {
             word: AtomicI64::new($permits as i64),
             limit: AtomicI64::new($permits as i64),
             served: AtomicU64::new(0),
-            made_with: $permits as i64,
+            made_with: AtomicI64::new($permits as i64),
             queue: Mutex::new(Queue::new()),
             plain: true,
             overtakes: 0,
@@ -329,7 +329,15 @@ impl Semaphore {
         // Relaxed: a limit changes under the lock, and a flagged word is not equal to it.
         let limit = self.limit.load(Ordering::Relaxed);
         let word = self.word.load(Ordering::Relaxed);
-        limit == self.made_with && word == limit && !queue.is_watched()
+        limit == self.made_with.load(Ordering::Relaxed) && word == limit && !queue.is_watched()
+    }
+
+    /// Counts the limit in force as the one that it was made with: a version of a policy decides it, and not the key.
+    pub(crate) fn adopt_settings(&self) {
+        let _queue = self.queue.lock();
+        // Relaxed: read and written under the lock.
+        let limit = self.limit.load(Ordering::Relaxed);
+        self.made_with.store(limit, Ordering::Relaxed);
     }
 
     /// True when `n` permits could be taken now.

@@ -49,3 +49,23 @@ fn a_new_key_beside_the_use_of_an_old_one_hands_out_nothing_twice() {
         assert!(first + second <= 1, "the key of a dropped limiter is admitted again");
     });
 }
+
+/// Given settings that change before all entries are visited, when a key is first asked for beside that, then its limiter was visited, or
+/// made by the new settings.
+#[test]
+fn a_key_that_is_made_beside_a_visit_has_the_new_settings() {
+    crate::exhaustive(|| {
+        // Spent or not, in place of a number.
+        let settings = Arc::new(Mutex::new(false));
+        let read = Arc::clone(&settings);
+        let map = Arc::new(Keyed::new(1, move |_: &u64| Once(Mutex::new(*read.lock().unwrap()))));
+        let other = Arc::clone(&map);
+        let thread = thread::spawn(move || {
+            *settings.lock().unwrap() = true;
+            other.for_each(|_, once| *once.0.lock().unwrap() = true);
+        });
+        let first = map.get(&1).unwrap();
+        thread.join().unwrap();
+        assert!(*first.0.lock().unwrap(), "the limiter kept the old settings");
+    });
+}

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::task::{Context, Wake, Waker};
-use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySetSpec, PolicySpec};
 use tollgate::{Ask, LimiterExt, ManualClock};
 
 #[derive(Default)]
@@ -86,5 +86,24 @@ fn a_waiter_that_leaves_beside_a_version_leaves_its_admission_to_the_next() {
         there.join().unwrap();
         assert!(woken.0.load(SeqCst), "the second was not woken");
         assert!(second.as_mut().poll(&mut cx).is_ready());
+    });
+}
+
+/// Given a key that is first asked for while a version of its set is put in force, then its policy is of that version afterwards.
+#[test]
+fn a_key_that_is_made_beside_a_version_of_a_set_has_that_version() {
+    crate::roomy(3, || {
+        let spec = |limit| {
+            let all = PolicySpec::new([LegSpec::new("a", LegRule::semaphore(limit))]);
+            let mut spec = PolicySetSpec::default();
+            spec.keyed.insert("tenant".into(), KeyedSpec::new(1, "all", all));
+            spec
+        };
+        let set = spec(1).build(&ManualClock::new()).unwrap();
+        let map = set.keyed("tenant").unwrap();
+        let there = crate::spawn(move || drop(set.apply(spec(2)).unwrap()));
+        let policy = map.get("acme").unwrap();
+        there.join().unwrap();
+        assert!(policy.try_admit(2).is_ok(), "the key kept the version before");
     });
 }

@@ -145,6 +145,12 @@ impl Meter {
         self.of(metric, &self.sum(now))
     }
 
+    /// True when it remembers no request.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        let sum = self.sum(now);
+        (sum.units, sum.ended, sum.refused) == (0, 0, 0)
+    }
+
     /// When that falls to `mark` by the passing of time.
     pub(crate) fn falls_to(&self, metric: LoadMetric, mark: f64, now: Instant) -> Option<Instant> {
         let low = |sum: &Counts| self.of(metric, sum) <= mark;

@@ -25,7 +25,7 @@ pub trait FromTable: Rule {
 ///
 /// ```
 /// use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
-/// use tollgate::policy::spec::{Rule, SpecError};
+/// use tollgate::policy::spec::{PolicySpec, Rule, SpecError};
 /// use tollgate::{Clock, LimiterExt, ManualClock, Semaphore};
 ///
 /// /// Admits one at a time, in an order that the file cannot change.
@@ -50,7 +50,7 @@ pub trait FromTable: Rule {
 /// }
 ///
 /// let kinds = Kinds::standard().with::<Exclusive>();
-/// let spec = kinds.parse("[[leg]]\nname = \"writer\"\nkind = \"exclusive\"\n", Format::Toml)?;
+/// let spec: PolicySpec = kinds.parse("[[leg]]\nname = \"writer\"\nkind = \"exclusive\"\n", Format::Toml)?;
 /// let policy = spec.build(&ManualClock::new())?;
 /// let held = policy.try_admit(1)?;
 /// assert_eq!(policy.try_admit(1).unwrap_err().leg(), "writer");

@@ -11,9 +11,9 @@ pub use error::{Fault, PolicyFileError};
 pub use kinds::{FromTable, Kinds};
 pub use table::Table;
 
-use super::spec::{PolicySpec, SpecError};
+use super::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, SpecError};
 use std::path::Path;
-use tree::Node;
+use tree::{Entry, Value};
 
 /// The format of a policy file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,35 +39,40 @@ impl Format {
 impl PolicySpec {
     /// The largest file that is read, in bytes.
     pub const MAX_FILE: u64 = 1 << 20;
+}
 
-    /// Reads a policy of legs of the [standard](Kinds::standard) kinds from a text.
-    ///
-    /// # Errors
-    /// [`PolicyFileError`]: the first mistake, with line and column.
-    pub fn parse(text: &str, format: Format) -> Result<Self, PolicyFileError> {
-        Kinds::standard().parse(text, format)
-    }
+/// What a policy file holds: one policy, a [`PolicySpec`], or those of a service, a [`PolicySetSpec`].
+///
+/// The reader, a source and its last good version are of the kind of file that is asked for:
+///
+/// ```
+/// use tollgate::policy::file::{Format, Kinds};
+/// use tollgate::policy::spec::{PolicySetSpec, PolicySpec};
+///
+/// let leg = |table: &str| format!("[[{table}]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 2\n");
+/// let one: PolicySpec = Kinds::standard().parse(&leg("leg"), Format::Toml)?;
+/// let several: PolicySetSpec = Kinds::standard().parse(&leg("policy.global.leg"), Format::Toml)?;
+/// assert_eq!(several.policies["global"], one);
+/// # Ok::<(), tollgate::policy::file::PolicyFileError>(())
+/// ```
+pub trait FileSpec: sealed::FileSpec {}
 
-    /// Reads a policy of legs of the [standard](Kinds::standard) kinds from a file, whose name ends in `.toml` or `.json`.
-    ///
-    /// # Errors
-    /// [`PolicyFileError`]: it cannot be read, is larger than [`MAX_FILE`](Self::MAX_FILE), or is no policy.
-    pub fn read(path: impl AsRef<Path>) -> Result<Self, PolicyFileError> {
-        Kinds::standard().read(path)
+impl FileSpec for PolicySpec {}
+impl FileSpec for PolicySetSpec {}
+
+mod sealed {
+    use super::{Kinds, PolicyFileError, SpecError, Table};
+
+    pub trait FileSpec: Sized + Send {
+        /// Reads what can be read without a look at the whole.
+        fn of_file(kinds: &Kinds, file: Table<'_>) -> Result<Self, PolicyFileError>;
+
+        fn check(&self) -> Result<(), SpecError>;
     }
 }
 
-impl Kinds {
-    /// Reads a policy of legs of these kinds from a text.
-    ///
-    /// # Errors
-    /// [`PolicyFileError`]: the first mistake, with line and column.
-    pub fn parse(&self, text: &str, format: Format) -> Result<PolicySpec, PolicyFileError> {
-        let root = match format {
-            Format::Toml => tree::toml(text)?,
-            Format::Json => tree::json(text)?,
-        };
-        let file = Table::of(text, &root, "policy")?;
+impl sealed::FileSpec for PolicySpec {
+    fn of_file(kinds: &Kinds, file: Table<'_>) -> Result<Self, PolicyFileError> {
         file.only(&[
             "max_wait",
             "max_queue",
@@ -77,39 +82,116 @@ impl Kinds {
             "eviction",
             "leg",
         ])?;
-        let legs = file.list("leg")?.unwrap_or(&[]);
-        let spec = PolicySpec {
+        let legs = file.list("leg")?.unwrap_or(&[]).iter();
+        Ok(Self {
             max_wait: file.time("max_wait")?,
-            max_queue: file
-                .whole("max_queue", 0, u64::MAX)?
-                .map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+            max_queue: file.size("max_queue", 0)?,
             max_queue_units: file.whole("max_queue_units", 0, u64::MAX)?,
             lateness: file.time("lateness")?,
             order: queue::order(file)?,
             eviction: queue::eviction(file)?,
             legs: legs
-                .iter()
-                .map(|node| legs::leg(self, text, node))
+                .map(|node| legs::leg(kinds, file.text, node))
                 .collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn check(&self) -> Result<(), SpecError> {
+        self.check()
+    }
+}
+
+impl sealed::FileSpec for PolicySetSpec {
+    fn of_file(kinds: &Kinds, file: Table<'_>) -> Result<Self, PolicyFileError> {
+        file.only(&["policy", "keyed"])?;
+        let policy = |entry: &Entry| PolicySpec::of_file(kinds, Table::of(file.text, &entry.node, &entry.key)?);
+        let tier = |entry: &Entry| match &entry.node.value {
+            Value::Text(tier) => Ok(KeyTier::Named(tier.clone())),
+            Value::Table(_) => policy(entry).map(KeyTier::Own),
+            _ => Err(file.odd(&entry.node, &entry.key, "the name of a tier or a table with a policy")),
         };
+        let keyed = |entry: &Entry| {
+            let keyed = Table::of(file.text, &entry.node, &entry.key)?;
+            keyed.only(&["max_keys", "default", "tier", "keys"])?;
+            let max_keys = keyed.size("max_keys", 1)?;
+            let default = keyed.text("default", "the name of a tier")?;
+            Ok(KeyedSpec {
+                max_keys: max_keys.ok_or_else(|| keyed.missing("max_keys", "the most keys that are kept"))?,
+                default: match default {
+                    Some(default) => default.to_owned(),
+                    None => return Err(keyed.missing("default", "the tier of a key that has no other")),
+                },
+                tiers: keyed.map("tier", policy)?,
+                keys: keyed.map("keys", tier)?,
+            })
+        };
+        Ok(Self {
+            policies: file.map("policy", policy)?,
+            keyed: file.map("keyed", keyed)?,
+        })
+    }
+
+    fn check(&self) -> Result<(), SpecError> {
+        self.check()
+    }
+}
+
+/// Writes the functions that read a `$spec` of legs of the standard kinds.
+macro_rules! read_standard {
+    ($spec:ty, $what:literal) => {
+        impl $spec {
+            #[doc = concat!("Reads ", $what, " of legs of the [standard](Kinds::standard) kinds from a text.")]
+            ///
+            /// # Errors
+            /// [`PolicyFileError`]: the first mistake, with line and column.
+            pub fn parse(text: &str, format: Format) -> Result<Self, PolicyFileError> {
+                Kinds::standard().parse(text, format)
+            }
+
+            #[doc = concat!("Reads ", $what, " of legs of the [standard](Kinds::standard) kinds from a file.")]
+            /// Its name ends in `.toml` or `.json`.
+            ///
+            /// # Errors
+            #[doc = concat!("[`PolicyFileError`]: it cannot be read, is larger than [`PolicySpec::MAX_FILE`], or is not ", $what, ".")]
+            pub fn read(path: impl AsRef<Path>) -> Result<Self, PolicyFileError> {
+                Kinds::standard().read(path)
+            }
+        }
+    };
+}
+read_standard!(PolicySpec, "a policy");
+read_standard!(PolicySetSpec, "the policies of a service");
+
+impl Kinds {
+    /// Reads [what a file holds](FileSpec), of legs of these kinds, from a text.
+    ///
+    /// # Errors
+    /// [`PolicyFileError`]: the first mistake, with line and column.
+    pub fn parse<S: FileSpec>(&self, text: &str, format: Format) -> Result<S, PolicyFileError> {
+        let root = match format {
+            Format::Toml => tree::toml(text)?,
+            Format::Json => tree::json(text)?,
+        };
+        let file = Table::of(text, &root, "policy")?;
+        let spec = S::of_file(self, file)?;
         match spec.check() {
             Ok(()) => Ok(spec),
-            Err(error) => Err(located(file, legs, &error)),
+            Err(error) => Err(located(file, &error)),
         }
     }
 
-    /// Reads a policy of legs of these kinds from a file, whose name ends in `.toml` or `.json`.
+    /// Reads [what a file holds](FileSpec), of legs of these kinds, from a file whose name ends in `.toml` or `.json`.
     ///
     /// # Errors
-    /// [`PolicyFileError`]: it cannot be read, is larger than [`MAX_FILE`](PolicySpec::MAX_FILE), or is no policy.
-    pub fn read(&self, path: impl AsRef<Path>) -> Result<PolicySpec, PolicyFileError> {
+    /// [`PolicyFileError`]: it cannot be read, is larger than [`MAX_FILE`](PolicySpec::MAX_FILE), or holds something else.
+    pub fn read<S: FileSpec>(&self, path: impl AsRef<Path>) -> Result<S, PolicyFileError> {
         let path = path.as_ref();
         read_bytes(path)
             .and_then(|(bytes, format)| self.parse_bytes(&bytes, format))
             .map_err(|error| error.of_file(path))
     }
 
-    pub(super) fn parse_bytes(&self, bytes: &[u8], format: Format) -> Result<PolicySpec, PolicyFileError> {
+    pub(super) fn parse_bytes<S: FileSpec>(&self, bytes: &[u8], format: Format) -> Result<S, PolicyFileError> {
         match std::str::from_utf8(bytes) {
             Ok(text) => self.parse(text, format),
             Err(error) => {
@@ -142,9 +224,14 @@ pub(super) fn read_bytes(path: &Path) -> Result<(Vec<u8>, Format), PolicyFileErr
 }
 
 /// The place in the file of a mistake that shows only in the whole policy.
-fn located(file: Table<'_>, legs: &[Node], error: &SpecError) -> PolicyFileError {
+fn located(file: Table<'_>, error: &SpecError) -> PolicyFileError {
+    let mut policy = file;
+    for table in error.tables() {
+        policy = policy.table(table).ok().flatten().unwrap_or(policy);
+    }
+    let legs = policy.list("leg").ok().flatten().unwrap_or(&[]);
     let leg = error.position().and_then(|position| legs.get(position));
-    let mut at = leg.map_or(file.place(error.key()), |leg| leg.at);
+    let mut at = leg.map_or(policy.place(error.key()), |leg| leg.at);
     let mut table = leg.and_then(|leg| Table::of(file.text, leg, "leg").ok());
     // Down the path of the key, `peak.steps[1].quota`, as far as there is something.
     for part in error.key().split('.') {

@@ -3,6 +3,7 @@
 use super::error::{Fault, PolicyFileError};
 use super::tree::{Entry, Node, Value};
 use crate::rate::{Quota, QuotaError};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ impl<'a> Table<'a> {
         self.wrong(key, &format!("`{given}` was given, and one of {names} is allowed"))
     }
 
-    fn odd(&self, node: &Node, key: &str, allowed: &str) -> PolicyFileError {
+    pub(super) fn odd(&self, node: &Node, key: &str, allowed: &str) -> PolicyFileError {
         let given = match &node.value {
             Value::Whole(Some(number)) => number.to_string(),
             Value::Real(number) => number.to_string(),
@@ -252,6 +253,18 @@ impl<'a> Table<'a> {
     /// Another type.
     pub fn table(&self, key: &str) -> Result<Option<Table<'a>>> {
         self.get(key).map(|node| Table::of(self.text, node, key)).transpose()
+    }
+
+    /// A whole number of `least` on, as a size: the largest one when it is larger.
+    pub(super) fn size(&self, key: &str, least: u64) -> Result<Option<usize>> {
+        let size = self.whole(key, least, u64::MAX)?;
+        Ok(size.map(|size| usize::try_from(size).unwrap_or(usize::MAX)))
+    }
+
+    /// A table of any keys, each of which `read` reads; empty without it.
+    pub(super) fn map<T>(&self, key: &str, read: impl Fn(&'a Entry) -> Result<T>) -> Result<BTreeMap<String, T>> {
+        let entries = self.table(key)?.map_or(&[][..], |table| table.entries).iter();
+        entries.map(|entry| Ok((entry.key.clone(), read(entry)?))).collect()
     }
 
     pub(super) fn list(&self, key: &str) -> Result<Option<&'a [Node]>> {

@@ -1,6 +1,7 @@
 //! The tree of both formats, in which each key and value has its place in the text.
 
 use super::error::{Fault, PolicyFileError};
+use std::collections::HashSet;
 
 /// A value, and the byte at which it begins.
 #[derive(Debug)]
@@ -131,15 +132,16 @@ fn of_json(text: &str, value: &jsonc_parser::ast::Value<'_>) -> Result<Node, Pol
             (list.range.start, Value::List(items?))
         }
         Json::Object(object) => {
-            let mut entries: Vec<Entry> = Vec::new();
+            let (mut entries, mut keys) = (Vec::new(), HashSet::new());
             for property in &object.properties {
-                let key = property.name.as_str().to_owned();
+                let key = property.name.as_str();
                 let at = property.range.start;
-                if entries.iter().any(|entry| entry.key == key) {
+                if !keys.insert(key) {
                     let given = key.into();
                     return Err(PolicyFileError::at(text, at, Fault::DoubleKey { given }));
                 }
                 let node = of_json(text, &property.value)?;
+                let key = key.to_owned();
                 entries.push(Entry { key, at, node });
             }
             (object.range.start, Value::Table(entries))

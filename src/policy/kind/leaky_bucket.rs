@@ -45,6 +45,7 @@ impl Rule for LeakyBucketRule {
         if to.slack > self.slack {
             let _ = bucket.set_slack(to.slack, inherit);
         }
+        bucket.adopt_settings();
     }
 
     fn tighter(&self, other: &Self) -> Self {

@@ -40,6 +40,7 @@ impl Rule for SemaphoreRule {
 
     fn change(&self, semaphore: &Semaphore, to: &Self, _: Inherit) {
         semaphore.set_limit(to.limit);
+        semaphore.adopt_settings();
     }
 
     fn tighter(&self, other: &Self) -> Self {

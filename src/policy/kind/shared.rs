@@ -74,6 +74,7 @@ macro_rules! window_rule {
             if self.limit != to.limit {
                 limiter.set_limit(to.limit, inherit);
             }
+            limiter.adopt_settings();
         }
         fn tighter(&self, other: &Self) -> Self {
             let mut rule = self.clone();

@@ -32,6 +32,7 @@ impl Rule for TokenBucketRule {
 
     fn change(&self, bucket: &TokenBucket, to: &Self, inherit: Inherit) {
         bucket.set_quota(to.quota, inherit);
+        bucket.adopt_settings();
     }
 
     fn tighter(&self, other: &Self) -> Self {

@@ -39,6 +39,7 @@ impl Rule for WarmupRule {
     fn change(&self, warmup: &Warmup, to: &Self, inherit: Inherit) {
         // A quota that has been checked is not refused; a refused one would leave the old in force.
         let _ = warmup.set_quota(to.quota, inherit);
+        warmup.adopt_settings();
     }
 
     fn tighter(&self, other: &Self) -> Self {

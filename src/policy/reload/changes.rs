@@ -6,9 +6,9 @@ use std::fmt;
 /// The fate of a version that was handed in.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Applied {
+pub enum Applied<C = Changes> {
     /// It is in force.
-    Now(Changes),
+    Now(C),
     /// It was handed in by a waker that a change of a limit has woken further up on this thread, from a queue of your
     /// own making ([`WaitQueue::join`](crate::sync::wait_queue::WaitQueue::join)). It is put in force when that change is done.
     Next,
@@ -48,7 +48,22 @@ impl Changes {
         self.added.is_empty() && self.removed.is_empty() && self.changed.is_empty()
     }
 
-    pub(super) fn between(version: u64, old: &PolicySpec, new: &PolicySpec) -> Self {
+    /// Notes a setting, unless it is as it was.
+    pub(in crate::policy) fn note(&mut self, leg: &str, key: &'static str, from: String, to: String) {
+        if from != to {
+            let leg = leg.to_owned();
+            self.changed.push(Change { leg, key, from, to });
+        }
+    }
+
+    /// Each change, in words.
+    pub(in crate::policy) fn parts(&self) -> impl Iterator<Item = String> {
+        let came = self.added.iter().map(|leg| format!("`{leg}` added"));
+        let went = self.removed.iter().map(|leg| format!("`{leg}` removed"));
+        came.chain(went).chain(self.changed.iter().map(Change::to_string))
+    }
+
+    pub(in crate::policy) fn between(version: u64, old: &PolicySpec, new: &PolicySpec) -> Self {
         let mut changes = Self {
             version,
             ..Self::default()
@@ -59,24 +74,18 @@ impl Changes {
         };
         changes.added = names(new, old);
         changes.removed = names(old, new);
-        let mut note = |leg: &str, key, from: String, to: String| {
-            if from != to {
-                let leg = leg.to_owned();
-                changes.changed.push(Change { leg, key, from, to });
-            }
-        };
-        note("", "max_wait", text(&old.max_wait), text(&new.max_wait));
-        note("", "max_queue", text(&old.max_queue), text(&new.max_queue));
-        note("", "lateness", text(&old.lateness), text(&new.lateness));
+        changes.note("", "max_wait", text(&old.max_wait), text(&new.max_wait));
+        changes.note("", "max_queue", text(&old.max_queue), text(&new.max_queue));
+        changes.note("", "lateness", text(&old.lateness), text(&new.lateness));
         let order = |spec: &PolicySpec, other: &PolicySpec| -> String {
             let legs = spec.legs.iter().filter(|leg| other.leg(&leg.name).is_some());
             legs.map(|leg| leg.name.as_str()).collect::<Vec<_>>().join(", ")
         };
-        note("", "order", order(old, new), order(new, old));
+        changes.note("", "order", order(old, new), order(new, old));
         for leg in &new.legs {
             if let Some(before) = old.leg(&leg.name) {
                 for ((key, from), (_, to)) in settings(before).into_iter().zip(settings(leg)) {
-                    note(&leg.name, key, from, to);
+                    changes.note(&leg.name, key, from, to);
                 }
             }
         }
@@ -117,9 +126,6 @@ impl fmt::Display for Changes {
         if self.is_empty() {
             return f.write_str("nothing has changed");
         }
-        let came = self.added.iter().map(|leg| format!("`{leg}` added"));
-        let went = self.removed.iter().map(|leg| format!("`{leg}` removed"));
-        let changed = self.changed.iter().map(Change::to_string);
-        f.write_str(&came.chain(went).chain(changed).collect::<Vec<_>>().join("; "))
+        f.write_str(&self.parts().collect::<Vec<_>>().join("; "))
     }
 }

@@ -46,14 +46,20 @@ type Listener = Box<dyn Fn(&PolicySpec) + Send + Sync>;
 /// The latest version.
 #[derive(Default)]
 struct AppliedSpec {
-    spec: PolicySpec,
+    spec: Arc<PolicySpec>,
     version: u64,
+    /// It was handed in for this policy alone, and not for a set or a tier that it belongs to.
+    own: bool,
 }
 
 impl ReloadableLegs {
     /// The latest version.
     pub fn spec(&self) -> PolicySpec {
-        self.applied.lock().spec.clone()
+        PolicySpec::clone(&self.shared_spec())
+    }
+
+    pub(in crate::policy) fn shared_spec(&self) -> Arc<PolicySpec> {
+        Arc::clone(&self.applied.lock().spec)
     }
 
     /// Its number: the policy starts with 1.
@@ -79,8 +85,15 @@ impl PolicySpec {
     /// # Errors
     /// [`SpecError`]: the first mistake, with the leg and the key.
     pub fn build(&self, clock: &Clock) -> Result<Policy<ReloadableLegs>, SpecError> {
-        let legs = ReloadableLegs::new(self, clock)?;
-        let policy = Policy::with(legs, clock.clone(), self.settings(clock));
+        Self::build_shared(&Arc::new(self.clone()), clock)
+    }
+
+    pub(in crate::policy) fn build_shared(
+        spec: &Arc<Self>,
+        clock: &Clock,
+    ) -> Result<Policy<ReloadableLegs>, SpecError> {
+        let legs = ReloadableLegs::new(spec, clock)?;
+        let policy = Policy::with(legs, clock.clone(), spec.settings(clock));
         let core = Arc::downgrade(policy.core());
         policy.limiter().listen(move |spec| {
             if let Some(core) = core.upgrade() {
@@ -136,11 +149,11 @@ impl Policy<ReloadableLegs> {
     /// ```
     pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         if notify::is_deferred() {
-            spec.check_next(&self.limiter().spec())?;
+            spec.check_next(&self.limiter().shared_spec())?;
             notify::call(Arc::new(Later(self.clone(), spec)));
             return Ok(Applied::Next);
         }
-        self.limiter().apply(spec)
+        self.limiter().apply(Arc::new(spec), true)
     }
 }
 
@@ -156,7 +169,7 @@ impl Notified for Later {
 
 impl ReloadableLegs {
     /// The legs of `spec` on `clock`.
-    pub(in crate::policy) fn new(spec: &PolicySpec, clock: &Clock) -> Result<Self, SpecError> {
+    fn new(spec: &Arc<PolicySpec>, clock: &Clock) -> Result<Self, SpecError> {
         spec.check()?;
         let legs = Self {
             clock: clock.clone(),
@@ -169,8 +182,9 @@ impl ReloadableLegs {
         };
         legs.plan(&mut legs.registry.lock(), spec)?;
         *legs.applied.lock() = AppliedSpec {
-            spec: spec.clone(),
+            spec: Arc::clone(spec),
             version: 1,
+            own: false,
         };
         Ok(legs)
     }
@@ -180,13 +194,20 @@ impl ReloadableLegs {
         let _ = self.listener.set(Box::new(listener));
     }
 
+    /// Refuses what [`apply`](Self::apply) would refuse, and changes nothing. The legs of `spec` are known from then on, so that their
+    /// limiters are made once.
+    pub(in crate::policy) fn prepare(&self, spec: &PolicySpec) -> Result<(), SpecError> {
+        spec.check_next(&self.shared_spec())?;
+        self.registry.lock().states(spec, &self.clock).map(drop)
+    }
+
     /// Puts `spec` in force, after the change of legs that is under way, if one is. Waiters are notified once the registry is
-    /// free. Not to be called while this thread changes legs: see [`notify::is_deferred`].
-    pub(in crate::policy) fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
-        spec.check_next(&self.applied.lock().spec)?;
+    /// free. Not to be called while this thread changes these legs: see [`notify::is_deferred`].
+    pub(in crate::policy) fn apply(&self, spec: Arc<PolicySpec>, own: bool) -> Result<Applied, SpecError> {
+        spec.check_next(&self.shared_spec())?;
         let mut panics = PanicCollector::default();
         let changes = notify::defer(|| {
-            let changes = self.put_in_force(&mut self.registry.lock(), spec, &mut panics);
+            let changes = self.put_in_force(&mut self.registry.lock(), spec, own, &mut panics);
             // All waiters are judged anew, also one that found the registry locked, and could not follow a peak.
             if !seeded!("reload_notifies_nothing") {
                 self.notify.notify_reconfigured();
@@ -201,7 +222,8 @@ impl ReloadableLegs {
     fn put_in_force(
         &self,
         known: &mut Registry,
-        spec: PolicySpec,
+        spec: Arc<PolicySpec>,
+        own: bool,
         panics: &mut PanicCollector,
     ) -> Result<Changes, SpecError> {
         let (number, legs) = self.plan(known, &spec)?;
@@ -224,7 +246,7 @@ impl ReloadableLegs {
             listener(&spec);
         }
         let mut applied = self.applied.lock();
-        applied.version += 1;
+        (applied.version, applied.own) = (applied.version + 1, own);
         let changes = Changes::between(applied.version, &applied.spec, &spec);
         let before = std::mem::replace(&mut applied.spec, spec);
         drop(applied);
@@ -452,6 +474,20 @@ impl Limiter for ReloadableLegs {
                 visit(state.per.map_or(status, |cost| status.per(cost)));
             });
         }
+    }
+
+    /// True when no leg that was ever in force can be told from a new one, and no load is remembered. The numbers of its tier do not
+    /// count, those of a version for this policy alone do.
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        if self.applied.lock().own {
+            return false;
+        }
+        // A leg that is being changed is in use.
+        let parts = self.registry.try_lock().map(|known| known.parts());
+        parts.is_some_and(|(legs, meters)| {
+            let mut legs = legs.iter().map(|leg| leg.body.erased());
+            legs.all(|leg| leg.is_pristine(now)) && meters.iter().all(|meter| meter.is_idle(now.now(&self.clock)))
+        })
     }
 
     /// Also those of legs that are gone: a place in such a queue is still to be left.

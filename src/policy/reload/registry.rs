@@ -69,14 +69,7 @@ impl Registry {
         now: Option<&LegSet>,
         clock: &Clock,
     ) -> Result<Vec<DraftLeg>, SpecError> {
-        let mut nodes = Vec::new();
-        for (position, leg) in spec.legs.iter().enumerate() {
-            match self.state(leg, clock) {
-                Ok(state) => nodes.push(state),
-                Err(error) => return Err(error.of_leg(position, &leg.name)),
-            }
-        }
-        check_queues(&nodes)?;
+        let nodes = self.states(spec, clock)?;
         let mut legs = Vec::new();
         for (state, leg) in nodes.into_iter().zip(&spec.legs) {
             legs.push(self.leg(state, leg));
@@ -91,6 +84,25 @@ impl Registry {
             }
         }
         Ok(legs)
+    }
+
+    /// The legs of `spec`, known or new, of which nothing is in force yet.
+    pub(super) fn states(&mut self, spec: &PolicySpec, clock: &Clock) -> Result<Vec<Arc<LegState>>, SpecError> {
+        let mut nodes = Vec::new();
+        for (position, leg) in spec.legs.iter().enumerate() {
+            match self.state(leg, clock) {
+                Ok(state) => nodes.push(state),
+                Err(error) => return Err(error.of_leg(position, &leg.name)),
+            }
+        }
+        check_queues(&nodes)?;
+        Ok(nodes)
+    }
+
+    /// All legs that there ever were, and all meters.
+    pub(super) fn parts(&self) -> (Vec<Arc<LegState>>, Vec<Arc<Meter>>) {
+        let legs = self.nodes.values().map(|known| Arc::clone(&known.state));
+        (legs.collect(), self.meters.values().map(Arc::clone).collect())
     }
 
     fn condition(

@@ -1,7 +1,7 @@
 //! A policy file that changes while it is in use.
 
 use super::{PolicySource, SourceError};
-use crate::policy::file::{Format, Kinds, PolicyFileError, read_bytes};
+use crate::policy::file::{FileSpec, Format, Kinds, PolicyFileError, read_bytes};
 use crate::policy::spec::PolicySpec;
 use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant, Sleep};
@@ -10,6 +10,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::poll_fn;
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "policy-watch")]
 use std::pin::Pin;
@@ -18,7 +19,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// A policy file that changes while it is in use.
+/// A file of one policy, or of [those of a service](crate::policy::spec::PolicySetSpec), that changes while it is in use.
 ///
 /// Reads it on a thread of its own, every 2 s. If it is [watched](#method.watch), it is read when something happens in its
 /// folder, and every 30 s all the same, since some file systems report nothing. A version counts once the file has looked the
@@ -37,16 +38,17 @@ use std::time::Duration;
 ///
 /// ```no_run
 /// # use tollgate::policy::source::FileSource;
+/// # use tollgate::policy::spec::PolicySpec;
 /// # use tollgate::Clock;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let (spec, source) = FileSource::open("/etc/gate/policy.toml")?;
+/// let (spec, source) = FileSource::<PolicySpec>::open("/etc/gate/policy.toml")?;
 /// let policy = spec.build(&Clock::real())?;
 /// let followed = policy.clone();
 /// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
 /// # Ok(())
 /// # }
 /// ```
-pub struct FileSource {
+pub struct FileSource<S = PolicySpec> {
     path: PathBuf,
     format: Format,
     kinds: Kinds,
@@ -65,6 +67,7 @@ pub struct FileSource {
     clock: Clock,
     #[cfg(feature = "policy-watch")]
     watch: Option<FolderWatch>,
+    spec: PhantomData<fn() -> S>,
 }
 
 /// The result of a look at the file: its content, or why there is none.
@@ -77,29 +80,29 @@ enum Seen {
 /// The result of a [look](FileSource::look) at the file.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum Look {
+pub enum Look<S = PolicySpec> {
     /// It is as it was.
     Same,
     /// It is different, and counts if it is still so at the next look.
     Unsettled,
     /// There is a version, or why there is none.
-    Version(Result<PolicySpec, PolicyFileError>),
+    Version(Result<S, PolicyFileError>),
 }
 
-impl FileSource {
+impl<S: FileSpec> FileSource<S> {
     /// Reads the file, and makes a source of its later versions. Its legs are of the [standard](Kinds::standard) kinds.
     ///
     /// # Errors
-    /// [`PolicyFileError`]: it cannot be read, or is no policy.
-    pub fn open(path: impl Into<PathBuf>) -> Result<(PolicySpec, Self), PolicyFileError> {
+    /// [`PolicyFileError`]: it cannot be read, or holds something else.
+    pub fn open(path: impl Into<PathBuf>) -> Result<(S, Self), PolicyFileError> {
         Self::open_with(path, &Kinds::standard())
     }
 
     /// The same for legs of these kinds.
     ///
     /// # Errors
-    /// [`PolicyFileError`]: it cannot be read, or is no policy.
-    pub fn open_with(path: impl Into<PathBuf>, kinds: &Kinds) -> Result<(PolicySpec, Self), PolicyFileError> {
+    /// [`PolicyFileError`]: it cannot be read, or holds something else.
+    pub fn open_with(path: impl Into<PathBuf>, kinds: &Kinds) -> Result<(S, Self), PolicyFileError> {
         let path = path.into();
         let (bytes, format) = read_bytes(&path).map_err(|error| error.of_file(&path))?;
         let spec = (kinds.parse_bytes(&bytes, format)).map_err(|error| error.of_file(&path))?;
@@ -117,6 +120,7 @@ impl FileSource {
             clock: Clock::real(),
             #[cfg(feature = "policy-watch")]
             watch: None,
+            spec: PhantomData,
         };
         Ok((spec, source))
     }
@@ -154,12 +158,12 @@ impl FileSource {
 
     /// Looks at the file now, and blocks on the disk. The source repeats this step; call it to drive the source by hand, the
     /// settling time apart.
-    pub fn look(&mut self) -> Look {
+    pub fn look(&mut self) -> Look<S> {
         let seen = see(&self.path);
         self.judge(seen)
     }
 
-    fn judge(&mut self, seen: Seen) -> Look {
+    fn judge(&mut self, seen: Seen) -> Look<S> {
         self.settles = None;
         if seen == self.given {
             self.unsettled = None;
@@ -222,8 +226,8 @@ fn see(path: &Path) -> Seen {
     }
 }
 
-impl PolicySource for FileSource {
-    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+impl<S: FileSpec> PolicySource<S> for FileSource<S> {
+    async fn next(&mut self) -> Option<Result<S, SourceError>> {
         loop {
             if let Some(settles) = self.settles {
                 Sleep::until(&self.clock, settles).await;
@@ -238,7 +242,7 @@ impl PolicySource for FileSource {
     }
 }
 
-impl fmt::Debug for FileSource {
+impl<S> fmt::Debug for FileSource<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FileSource")
             .field("path", &self.path)

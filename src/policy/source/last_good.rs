@@ -1,17 +1,19 @@
 //! A policy that a store keeps under a key: the version of each content that is seen there.
 
-use crate::policy::file::{Format, Kinds, PolicyFileError};
+use crate::policy::file::{FileSpec, Format, Kinds, PolicyFileError};
 use crate::policy::spec::PolicySpec;
+use std::marker::PhantomData;
 use std::path::Path;
 
-/// The latest content under a key, and the latest one that was a valid policy: for a [`PolicySource`](super::PolicySource) that
+/// The latest content under a key, and the latest one that was valid, as [one policy or those of a service](FileSpec): for a [`PolicySource`](super::PolicySource) that
 /// reads a store.
 ///
 /// ```
 /// use tollgate::policy::source::LastGood;
+/// use tollgate::policy::spec::PolicySpec;
 ///
 /// let good = b"[[leg]]\nname = \"in flight\"\nkind = \"semaphore\"\nlimit = 2\n".to_vec();
-/// let (spec, mut last_good) = LastGood::first("gate/policy.toml", Some(good.clone()))?;
+/// let (spec, mut last_good) = LastGood::<PolicySpec>::first("gate/policy.toml", Some(good.clone()))?;
 /// assert_eq!(spec.legs.len(), 1);
 /// assert!(last_good.see(None).unwrap().is_err(), "the key was deleted");
 /// assert!(last_good.see(None).is_none(), "which is reported once");
@@ -19,21 +21,22 @@ use std::path::Path;
 /// # Ok::<(), tollgate::policy::file::PolicyFileError>(())
 /// ```
 #[derive(Debug)]
-pub struct LastGood {
+pub struct LastGood<S = PolicySpec> {
     key: Box<str>,
     format: Format,
     kinds: Kinds,
     given: Option<Vec<u8>>,
     applied: Vec<u8>,
+    spec: PhantomData<fn() -> S>,
 }
 
-impl LastGood {
+impl<S: FileSpec> LastGood<S> {
     /// The first version under `key`, whose name ends in `.toml` or `.json`; `None` when there is no such key. Its legs are of the
     /// [standard](Kinds::standard) kinds.
     ///
     /// # Errors
-    /// [`PolicyFileError`] when there is no such key, its name ends otherwise, or its content is no policy.
-    pub fn first(key: &str, content: Option<Vec<u8>>) -> Result<(PolicySpec, Self), PolicyFileError> {
+    /// [`PolicyFileError`] when there is no such key, its name ends otherwise, or its content is something else.
+    pub fn first(key: &str, content: Option<Vec<u8>>) -> Result<(S, Self), PolicyFileError> {
         Self::first_with(key, content, &Kinds::standard())
     }
 
@@ -41,11 +44,7 @@ impl LastGood {
     ///
     /// # Errors
     /// As those of [`first`](Self::first).
-    pub fn first_with(
-        key: &str,
-        content: Option<Vec<u8>>,
-        kinds: &Kinds,
-    ) -> Result<(PolicySpec, Self), PolicyFileError> {
+    pub fn first_with(key: &str, content: Option<Vec<u8>>, kinds: &Kinds) -> Result<(S, Self), PolicyFileError> {
         let of_key = |error: PolicyFileError| error.of_file(Path::new(key));
         let format = Format::of_path(Path::new(key));
         let format = format.ok_or_else(|| {
@@ -61,6 +60,7 @@ impl LastGood {
             kinds: kinds.clone(),
             given: Some(content.clone()),
             applied: content,
+            spec: PhantomData,
         };
         Ok((spec, last_good))
     }
@@ -71,7 +71,7 @@ impl LastGood {
     }
 
     /// The version of a new `content`, or why it is none; each once.
-    pub fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<PolicySpec, PolicyFileError>> {
+    pub fn see(&mut self, content: Option<Vec<u8>>) -> Option<Result<S, PolicyFileError>> {
         if content == self.given {
             return None;
         }
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn each_content_counts_once() {
-        let (_, mut last_good) = LastGood::first("gate/policy.toml", content(GOOD)).unwrap();
+        let (_, mut last_good) = LastGood::<PolicySpec>::first("gate/policy.toml", content(GOOD)).unwrap();
         assert!(last_good.see(content(GOOD)).is_none());
         let wrong = last_good
             .see(content(&GOOD.replace("limit", "limt")))
@@ -132,7 +132,7 @@ mod tests {
             ("policy.toml", None),
             ("policy.json", content(GOOD)),
         ] {
-            let error = LastGood::first(key, text).map(drop).unwrap_err();
+            let error = LastGood::<PolicySpec>::first(key, text).map(drop).unwrap_err();
             assert_eq!(error.file(), key, "{error}");
         }
     }

@@ -1,4 +1,4 @@
-//! Sources of versions of a policy: a trait, and the loop that puts each version in force.
+//! Sources of versions of a policy, or of the policies of a service: a trait, and the loop that puts each version in force.
 //!
 //! | type | purpose |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `FileSource` | a file that is looked at, or watched; features `policy-file`, `policy-watch` |
 //! | `LastGood` | what a source of your own needs to keep of a key or file; feature `policy-file` |
 //! | `ConsulPolicy`, `EtcdPolicy` of the crate `tollgate-stores` | a key of Consul's or etcd's |
-//! | [`Policy::follow`](crate::Policy::follow) | puts each version in force, and reports the result |
+//! | [`Policy::follow`](crate::Policy::follow), [`PolicySet::follow`] | puts each version in force, and reports the result |
 
 #[cfg(feature = "policy-file")]
 mod file;
@@ -24,15 +24,15 @@ pub use last_good::LastGood;
 pub use versions::{VersionSender, Versions};
 
 use super::reload::{Applied, Changes, ReloadableLegs};
-use super::spec::PolicySpec;
-use crate::policy::Policy;
+use super::spec::{PolicySetSpec, PolicySpec, SpecError};
+use crate::policy::{Policy, PolicySet, SetChanges};
 use std::error::Error;
 use std::fmt;
 
 /// Why a source has no version to give: the error of a store, a file or a parser.
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
-/// A stream of versions of a policy, from a file, a key-value store or an endpoint.
+/// A stream of versions of a policy, or of [those of a service](PolicySetSpec), from a file, a key-value store or an endpoint.
 ///
 /// A source that cannot be reached gives an error, and goes on. The version in force stays in force.
 ///
@@ -58,27 +58,27 @@ pub type SourceError = Box<dyn Error + Send + Sync>;
 /// assert_eq!(policy.limiter().leg("in flight").unwrap().capacity, Some(8));
 /// # Ok::<(), tollgate::policy::spec::SpecError>(())
 /// ```
-pub trait PolicySource: Send {
+pub trait PolicySource<S = PolicySpec>: Send {
     /// Waits for the next version; `None` when there will be no more.
     ///
     /// # Cancel safety
     /// A future that is dropped must not have lost a version: the next call gives it.
-    fn next(&mut self) -> impl Future<Output = Option<Result<PolicySpec, SourceError>>> + Send;
+    fn next(&mut self) -> impl Future<Output = Option<Result<S, SourceError>>> + Send;
 }
 
 /// The fate of a version.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum PolicyEvent {
+pub enum PolicyEvent<C = Changes> {
     /// It is in force. The changes may be empty.
-    Applied(Changes),
+    Applied(C),
     /// It is put in force next: see [`Applied::Next`].
     HandedOver,
     /// It is wrong, or there was none to be had. The version before stays in force.
     Refused(SourceError),
 }
 
-impl fmt::Display for PolicyEvent {
+impl<C: fmt::Display> fmt::Display for PolicyEvent<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Applied(changes) => changes.fmt(f),
@@ -96,14 +96,33 @@ impl Policy<ReloadableLegs> {
     ///
     /// # Cancel safety
     /// Dropping the future stops between two versions: each is in force whole, or not at all.
-    pub async fn follow(&self, mut source: impl PolicySource, mut event: impl FnMut(PolicyEvent)) {
-        while let Some(version) = source.next().await {
-            let applied = version.and_then(|spec| self.apply(spec).map_err(SourceError::from));
-            event(match applied {
-                Ok(Applied::Now(changes)) => PolicyEvent::Applied(changes),
-                Ok(Applied::Next) => PolicyEvent::HandedOver,
-                Err(error) => PolicyEvent::Refused(error),
-            });
-        }
+    pub async fn follow(&self, source: impl PolicySource, event: impl FnMut(PolicyEvent)) {
+        follow(source, |spec| self.apply(spec), event).await;
+    }
+}
+
+impl PolicySet {
+    /// Puts each version that `source` gives in force, until the source ends, and reports each to `event`.
+    /// To be spawned, or run on a thread of its own.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops between two versions.
+    pub async fn follow(&self, source: impl PolicySource<PolicySetSpec>, event: impl FnMut(PolicyEvent<SetChanges>)) {
+        follow(source, |spec| self.apply(spec), event).await;
+    }
+}
+
+async fn follow<S, C>(
+    mut source: impl PolicySource<S>,
+    apply: impl Fn(S) -> Result<Applied<C>, SpecError>,
+    mut event: impl FnMut(PolicyEvent<C>),
+) {
+    while let Some(version) = source.next().await {
+        let applied = version.and_then(|spec| apply(spec).map_err(SourceError::from));
+        event(match applied {
+            Ok(Applied::Now(changes)) => PolicyEvent::Applied(changes),
+            Ok(Applied::Next) => PolicyEvent::HandedOver,
+            Err(error) => PolicyEvent::Refused(error),
+        });
     }
 }

@@ -28,34 +28,34 @@ use std::task::{Poll, Waker};
 /// assert_eq!(said, ["version 2: `in flight` rule 1 -> 5"]);
 /// # Ok::<(), tollgate::policy::spec::SpecError>(())
 /// ```
-pub struct Versions(Arc<Mutex<Slot>>);
+pub struct Versions<S = PolicySpec>(Arc<Mutex<Slot<S>>>);
 
 /// Hands versions in. Clones hand in to the same [`Versions`], which end when the last one has gone.
-pub struct VersionSender(Arc<Mutex<Slot>>);
+pub struct VersionSender<S = PolicySpec>(Arc<Mutex<Slot<S>>>);
 
-#[derive(Default)]
-struct Slot {
-    version: Option<PolicySpec>,
+struct Slot<S> {
+    version: Option<S>,
     senders: usize,
     waker: Option<Waker>,
 }
 
-impl Versions {
+impl<S> Versions<S> {
     /// The two ends.
     #[allow(clippy::new_ret_no_self)]
-    pub fn new() -> (VersionSender, Self) {
+    pub fn new() -> (VersionSender<S>, Self) {
         let slot = Slot {
+            version: None,
             senders: 1,
-            ..Slot::default()
+            waker: None,
         };
         let slot = Arc::new(Mutex::new(slot));
         (VersionSender(Arc::clone(&slot)), Self(slot))
     }
 }
 
-impl VersionSender {
+impl<S> VersionSender<S> {
     /// Hands in a version. It replaces one that has not been taken yet, and is checked when it is put in force.
-    pub fn push(&self, version: PolicySpec) {
+    pub fn push(&self, version: S) {
         let (old, waker) = {
             let mut slot = self.0.lock();
             (slot.version.replace(version), slot.waker.take())
@@ -67,14 +67,14 @@ impl VersionSender {
     }
 }
 
-impl Clone for VersionSender {
+impl<S> Clone for VersionSender<S> {
     fn clone(&self) -> Self {
         self.0.lock().senders += 1;
         Self(Arc::clone(&self.0))
     }
 }
 
-impl Drop for VersionSender {
+impl<S> Drop for VersionSender<S> {
     fn drop(&mut self) {
         let waker = {
             let mut slot = self.0.lock();
@@ -87,8 +87,8 @@ impl Drop for VersionSender {
     }
 }
 
-impl PolicySource for Versions {
-    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+impl<S: Send> PolicySource<S> for Versions<S> {
+    async fn next(&mut self) -> Option<Result<S, SourceError>> {
         let version = poll_fn(|cx| {
             // Cloned outside the lock, and so is the old one dropped: both may run foreign code.
             let waker = cx.waker().clone();
@@ -110,13 +110,13 @@ impl PolicySource for Versions {
     }
 }
 
-impl fmt::Debug for Versions {
+impl<S> fmt::Debug for Versions<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Versions").finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for VersionSender {
+impl<S> fmt::Debug for VersionSender<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VersionSender").finish_non_exhaustive()
     }

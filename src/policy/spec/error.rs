@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-/// Why a [`PolicySpec`](super::PolicySpec) is not valid: the leg, its key, and the fault.
+/// Why a [`PolicySpec`](super::PolicySpec) or a [`PolicySetSpec`](super::PolicySetSpec) is not valid: the leg, its key, and the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
+    within: Box<[Box<str>]>,
     leg: Option<(usize, Box<str>)>,
     key: Box<str>,
     fault: Box<str>,
@@ -14,6 +15,7 @@ impl SpecError {
     /// A fault of the value of `key`, for a [`Rule`](super::Rule) of your own. State the value that was given, and the ones allowed.
     pub fn new(key: &str, fault: impl Into<Box<str>>) -> Self {
         Self {
+            within: Box::default(),
             leg: None,
             key: key.into(),
             fault: fault.into(),
@@ -23,6 +25,16 @@ impl SpecError {
     pub(in crate::policy) fn of_leg(mut self, position: usize, name: &str) -> Self {
         self.leg = Some((position, name.into()));
         self
+    }
+
+    pub(in crate::policy) fn within(mut self, tables: &[&str]) -> Self {
+        self.within = tables.iter().map(|&table| table.into()).collect();
+        self
+    }
+
+    /// The tables of a file of several policies down to the policy at fault, such as `policy` and `global`; none for a policy alone.
+    pub fn tables(&self) -> impl Iterator<Item = &str> {
+        self.within.iter().map(|table| &**table)
     }
 
     /// The position of the leg, from zero; `None` when no single leg is at fault.
@@ -48,6 +60,9 @@ impl SpecError {
 
 impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.within.is_empty() {
+            write!(f, "{}: ", self.within.join("."))?;
+        }
         match &self.leg {
             Some((_, name)) => write!(f, "leg `{name}`, key `{}`: {}", self.key, self.fault),
             None => write!(f, "key `{}`: {}", self.key, self.fault),

@@ -9,6 +9,7 @@
 //! | [`When`] | a leg that applies only while another is under load |
 //! | [`Peak`] | numbers that depend on the load of another leg |
 //! | [`TokenBucketRule`] and its like | the kinds of this crate, and their numbers |
+//! | [`PolicySetSpec`] | the policies of a service: named ones, and [a policy for each key](KeyedSpec) by its [tier](KeyTier) |
 //! | [`SpecError`] | a mistake: the leg, the key, and the fault |
 //!
 //! [`PolicySpec::check`] finds every mistake that [`PolicySpec::build`] would.
@@ -16,15 +17,20 @@
 mod check;
 mod error;
 mod leg;
+mod set;
 
 #[doc(inline)]
 pub use super::kind::*;
 pub use crate::core::decision::LoadMetric;
 pub use error::SpecError;
 pub use leg::{LegSpec, Peak, PeakStep, When};
+pub use set::{KeyTier, KeyedSpec, PolicySetSpec};
 
 use crate::semaphore::{Eviction, Order};
 use std::time::Duration;
+
+/// The fault of a setting that no version can change.
+const STAYS: &str = "it was changed, and it stays as the policy was built";
 
 /// A policy as plain data.
 ///
@@ -91,16 +97,18 @@ impl PolicySpec {
     /// The same for the next version of `before`.
     pub(super) fn check_next(&self, before: &Self) -> Result<(), SpecError> {
         self.check()?;
+        self.check_fixed(before, STAYS)
+    }
+
+    /// Refuses other settings of the queue that cannot change, with this `fault`.
+    fn check_fixed(&self, before: &Self, fault: &str) -> Result<(), SpecError> {
         for (key, differs) in [
             ("order", self.order != before.order),
             ("eviction", self.eviction != before.eviction),
             ("max_queue_units", self.max_queue_units != before.max_queue_units),
         ] {
             if differs {
-                return Err(SpecError::new(
-                    key,
-                    "it was changed, and it stays as the policy was built",
-                ));
+                return Err(SpecError::new(key, fault));
             }
         }
         Ok(())

@@ -90,6 +90,12 @@ impl TokenBucket {
         self.change_quota(|_| quota, inherit);
     }
 
+    /// Counts the quota in force as the one that it was made with: a version of a policy decides it, and not the key.
+    pub(crate) fn adopt_settings(&self) {
+        let mut writer = self.writer.lock();
+        writer.made_with = writer.quota;
+    }
+
     /// Starts anew, full. Nothing that was taken before is given back any more.
     pub fn reset(&self) {
         self.change_quota(|quota| quota, Inherit::Reset);

@@ -1853,7 +1853,7 @@ fn file_sources() {
     };
     sweep((), |foreign| {
         write(1);
-        let (spec, source) = FileSource::open(&file).unwrap();
+        let (spec, source) = FileSource::<PolicySpec>::open(&file).unwrap();
         let clock = ManualClock::new();
         let policy = spec.build(&clock).unwrap();
         let source = source.settle_for(Duration::ZERO).look_every(3_600 * SECOND);

@@ -399,19 +399,20 @@ fn a_file_names_a_remote_limiter_that_the_program_holds() {
         _ => Err(table.wrong("remote", "`gpus` is allowed")),
     });
     let text = "[[leg]]\nname = \"gpus\"\nkind = \"held\"\nremote = \"gpus\"\n";
-    let policy = kinds.parse(text, Format::Toml).unwrap().build(&clock).unwrap();
+    let read = || kinds.parse::<PolicySpec>(text, Format::Toml).unwrap();
+    let policy = read().build(&clock).unwrap();
     clock.run(async {
         let held = policy.admit(1).await.unwrap();
         let other = there.acquire(1).await.unwrap();
         let (waited, ()) = futures::join!(policy.admit(1), async { drop(other) });
         assert_eq!(policy.limiter().in_use("gpus"), Some(2));
         drop(waited.unwrap());
-        policy.apply(kinds.parse(text, Format::Toml).unwrap()).unwrap();
+        policy.apply(read()).unwrap();
         assert_eq!(policy.limiter().in_use("gpus"), Some(1));
         drop(held);
         assert!(there.acquire(2).await.is_ok());
     });
-    let error = kinds.parse(
+    let error = kinds.parse::<PolicySpec>(
         &text.replace("\"gpus\"\nk", "\"a\"\nk").replace("\"gpus\"", "\"tpus\""),
         Format::Toml,
     );
@@ -451,11 +452,8 @@ fn a_registered_kind_replaces_one_of_its_name() {
     let text = "[[leg]]\nname = \"x\"\nkind = \"semaphore\"\n";
     let kinds = Kinds::standard().with_reader(&[], |_| Ok(Closed));
     assert_eq!(kinds.names().filter(|name| *name == "semaphore").count(), 1);
-    let policy = kinds
-        .parse(text, Format::Toml)
-        .unwrap()
-        .build(&ManualClock::new())
-        .unwrap();
+    let spec: PolicySpec = kinds.parse(text, Format::Toml).unwrap();
+    let policy = spec.build(&ManualClock::new()).unwrap();
     assert!(policy.try_admit(1).is_err());
     // The built-in kind is another one: it starts fresh.
     let standard = PolicySpec::parse(&format!("{text}limit = 3\n"), Format::Toml).unwrap();

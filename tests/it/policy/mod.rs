@@ -19,4 +19,6 @@ mod reload;
 #[cfg(feature = "policy-file")]
 mod run;
 #[cfg(feature = "policy-file")]
+mod set;
+#[cfg(feature = "policy-file")]
 mod source;

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tollgate::Clock;
 use tollgate::policy::file::PolicyFileError;
 use tollgate::policy::source::PolicyEvent;
+use tollgate::policy::spec::PolicySpec;
 use tollgate::remote::StoreError;
 use tollgate_stores::Consul;
 
@@ -32,11 +33,15 @@ async fn versions_are_put_in_force_and_the_last_good_one_stays() {
     let consul = Consul::at(proxy.address());
     let key = format!("policies/{}.toml", key());
     assert!(
-        consul.policy(&key).await.unwrap_err().is::<PolicyFileError>(),
+        consul
+            .policy::<PolicySpec>(&key)
+            .await
+            .unwrap_err()
+            .is::<PolicyFileError>(),
         "there is none yet"
     );
     put(&key, &text("2"));
-    let (spec, source) = consul.policy(&key).await.unwrap();
+    let (spec, source) = consul.policy::<PolicySpec>(&key).await.unwrap();
     assert_eq!(source.key(), key);
     let policy = spec.build(&Clock::real()).unwrap();
     let (sender, mut events) = mpsc::unbounded_channel();

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tollgate::policy::source::PolicySource;
+use tollgate::policy::spec::PolicySpec;
 use tollgate::remote::{Backend, Key, Remote, Rule};
 use tollgate_stores::Etcd;
 
@@ -191,7 +192,12 @@ async fn a_stream_that_ends_at_once_is_restarted_after_a_pause() {
             let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
         }
     });
-    let (_, source) = gateway.connect().unwrap().policy(&key).await.expect("a policy");
+    let (_, source) = gateway
+        .connect()
+        .unwrap()
+        .policy::<PolicySpec>(&key)
+        .await
+        .expect("a policy");
     let mut source = source.retry_after(LONG);
     heard.recv().await.expect("a first watch");
     let next = timeout(Duration::from_millis(300), source.next()).await;

@@ -158,6 +158,7 @@ async fn a_token_that_the_server_has_forgotten_is_asked_for_anew() {
 #[tokio::test]
 async fn a_policy_is_followed_with_read_access_to_its_key() {
     use tollgate::policy::source::PolicySource;
+    use tollgate::policy::spec::PolicySpec;
     let (_server, address) = guarded().await;
     let put = |limit| {
         let text = format!("[[leg]]\nname = \"calls\"\nkind = \"semaphore\"\nlimit = {limit}\n");
@@ -166,11 +167,15 @@ async fn a_policy_is_followed_with_read_access_to_its_key() {
     };
     put(4);
     let reads = options(address).user("reads", "secret").connect().unwrap();
-    let (_, mut source) = reads.policy("tollgate/gate.toml").await.unwrap();
+    let (_, mut source) = reads.policy::<PolicySpec>("tollgate/gate.toml").await.unwrap();
     put(5);
     assert!(source.next().await.expect("a version").is_ok());
     let writes = options(address).user("writes", "secret").connect().unwrap();
-    let refused = writes.policy("tollgate/gate.toml").await.map(drop).unwrap_err();
+    let refused = writes
+        .policy::<PolicySpec>("tollgate/gate.toml")
+        .await
+        .map(drop)
+        .unwrap_err();
     assert!(refused.to_string().contains("permission denied"), "{refused}");
 }
 

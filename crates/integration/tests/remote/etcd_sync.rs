@@ -367,7 +367,7 @@ mod pushed {
         let (proxy, store) = proxied().await;
         let key = format!("config/{}.toml", key());
         put(&key, &text(1)).await;
-        let (spec, source) = store.policy(&key).await.unwrap();
+        let (spec, source) = store.policy::<PolicySpec>(&key).await.unwrap();
         assert_eq!(limit(&spec), 1);
         (proxy, key, source.retry_after(Duration::from_millis(10)))
     }
@@ -428,8 +428,8 @@ mod pushed {
     async fn a_key_that_is_not_there_or_no_policy_is_an_error_at_once() {
         let store = at(super::address());
         let name = format!("config/{}.toml", key());
-        assert!(store.policy(&name).await.is_err());
+        assert!(store.policy::<PolicySpec>(&name).await.is_err());
         put(&name, "nonsense").await;
-        assert!(store.policy(&name).await.is_err());
+        assert!(store.policy::<PolicySpec>(&name).await.is_err());
     }
 }

@@ -4,11 +4,13 @@ use super::Consul;
 use super::api::{Api, Entry};
 use std::fmt;
 use std::time::Duration;
+use tollgate::policy::file::{FileSpec, Kinds};
 use tollgate::policy::source::{LastGood, PolicySource, SourceError};
 use tollgate::policy::spec::PolicySpec;
 use tollgate::remote::StoreError;
 
-/// The versions of a policy under a key of Consul's: a [`PolicySource`].
+/// The versions of a policy, or of [those of a service](tollgate::policy::spec::PolicySetSpec), under a key of Consul's: a
+/// [`PolicySource`].
 ///
 /// One request waits until the key has changed. An invalid version is an error with line and column, and so are a deleted key
 /// and an unavailable store, each once: the version in force stays.
@@ -16,18 +18,19 @@ use tollgate::remote::StoreError;
 /// ```no_run
 /// # use tollgate_stores::Consul;
 /// # use tollgate::Clock;
+/// # use tollgate::policy::spec::PolicySpec;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
-/// let (spec, source) = consul.policy("gate/policy.toml").await?;
+/// let (spec, source) = consul.policy::<PolicySpec>("gate/policy.toml").await?;
 /// let policy = spec.build(&Clock::real())?;
 /// let followed = policy.clone();
 /// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
 /// # Ok(())
 /// # }
 /// ```
-pub struct ConsulPolicy {
+pub struct ConsulPolicy<S = PolicySpec> {
     api: Api,
-    kept: LastGood,
+    kept: LastGood<S>,
     /// The number of the last answer.
     index: u64,
     /// There is no such key: the store answers to a write of any key.
@@ -43,15 +46,27 @@ const RETRIES: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 
 impl Consul {
     /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
-    /// [prefix](super::ConsulOptions::prefix) is for limiters.
+    /// [prefix](super::ConsulOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
     ///
     /// # Errors
     /// [`StoreError`] when the store does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
-    pub async fn policy(&self, key: &str) -> Result<(PolicySpec, ConsulPolicy), SourceError> {
+    pub async fn policy<S: FileSpec>(&self, key: &str) -> Result<(S, ConsulPolicy<S>), SourceError> {
+        self.policy_with(key, &Kinds::standard()).await
+    }
+
+    /// The same for legs of these kinds.
+    ///
+    /// # Errors
+    /// As those of [`policy`](Self::policy).
+    pub async fn policy_with<S: FileSpec>(
+        &self,
+        key: &str,
+        kinds: &Kinds,
+    ) -> Result<(S, ConsulPolicy<S>), SourceError> {
         let api = self.0.api.clone();
         let (entries, index) = api.changed(key, false, 0, WAIT).await?;
-        let (spec, kept) = LastGood::first(key, content(entries))?;
+        let (spec, kept) = LastGood::first_with(key, content(entries), kinds)?;
         let source = ConsulPolicy {
             api,
             kept,
@@ -67,7 +82,7 @@ fn content(mut entries: Vec<Entry>) -> Option<Vec<u8>> {
     entries.pop().map(|entry| entry.value)
 }
 
-impl ConsulPolicy {
+impl<S: FileSpec> ConsulPolicy<S> {
     /// The key.
     pub fn key(&self) -> &str {
         self.kept.key()
@@ -79,7 +94,7 @@ impl ConsulPolicy {
         first.saturating_mul(1 << self.failures.min(16)).min(last)
     }
 
-    fn answered(&mut self, answer: Result<(Vec<Entry>, u64), StoreError>) -> Option<Result<PolicySpec, SourceError>> {
+    fn answered(&mut self, answer: Result<(Vec<Entry>, u64), StoreError>) -> Option<Result<S, SourceError>> {
         match answer {
             Ok((entries, index)) => {
                 (self.index, self.failures, self.missing) = (index, 0, entries.is_empty());
@@ -95,8 +110,8 @@ impl ConsulPolicy {
     }
 }
 
-impl PolicySource for ConsulPolicy {
-    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+impl<S: FileSpec> PolicySource<S> for ConsulPolicy<S> {
+    async fn next(&mut self) -> Option<Result<S, SourceError>> {
         loop {
             // An answer without a number would be followed by the next at once.
             if self.failures > 0 || self.missing || self.index == 0 {
@@ -110,7 +125,7 @@ impl PolicySource for ConsulPolicy {
     }
 }
 
-impl fmt::Debug for ConsulPolicy {
+impl<S: FileSpec> fmt::Debug for ConsulPolicy<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConsulPolicy")
             .field("key", &self.kept.key())
@@ -131,7 +146,7 @@ mod tests {
         let address = format!("http://{}", listener.local_addr().unwrap());
         let (timeout, begun) = (Duration::from_secs(2), tokio::time::Instant::now());
         let consul = Consul::options(address).timeout(timeout).connect().unwrap();
-        let silent = consul.policy("policy.toml").await.unwrap_err();
+        let silent = consul.policy::<PolicySpec>("policy.toml").await.unwrap_err();
         assert!(begun.elapsed() < 2 * timeout, "{silent} after {:?}", begun.elapsed());
     }
 }

@@ -9,11 +9,13 @@ use serde_json::json;
 use std::fmt;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tollgate::policy::file::{FileSpec, Kinds};
 use tollgate::policy::source::{LastGood, PolicySource, SourceError};
 use tollgate::policy::spec::PolicySpec;
 use tollgate::remote::StoreError;
 
-/// The versions of a policy under a key of etcd, one after the other: a [`PolicySource`].
+/// The versions of a policy, or of [those of a service](tollgate::policy::spec::PolicySetSpec), under a key of etcd, one after the
+/// other: a [`PolicySource`].
 ///
 /// The server reports changes, and the key is read every 30 s all the same.
 ///
@@ -28,19 +30,20 @@ use tollgate::remote::StoreError;
 ///
 /// ```no_run
 /// # use tollgate::Clock;
+/// # use tollgate::policy::spec::PolicySpec;
 /// # use tollgate_stores::Etcd;
 /// # async fn followed() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let etcd = Etcd::options("http://127.0.0.1:2379").connect()?;
-/// let (spec, source) = etcd.policy("config/gate.toml").await?;
+/// let (spec, source) = etcd.policy::<PolicySpec>("config/gate.toml").await?;
 /// let policy = spec.build(&Clock::real())?;
 /// let followed = policy.clone();
 /// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });
 /// # Ok(())
 /// # }
 /// ```
-pub struct EtcdPolicy {
+pub struct EtcdPolicy<S = PolicySpec> {
     http: AuthHttp,
-    kept: LastGood,
+    kept: LastGood<S>,
     /// The server does not answer, which was reported.
     unavailable: bool,
     /// The events of the key.
@@ -60,15 +63,23 @@ const EVERY: Duration = Duration::from_secs(30);
 
 impl Etcd {
     /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
-    /// [prefix](super::EtcdOptions::prefix) is for limiters.
+    /// [prefix](super::EtcdOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
     ///
     /// # Errors
     /// [`StoreError`] when the server does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is
     /// no policy under the key.
-    pub async fn policy(&self, key: &str) -> Result<(PolicySpec, EtcdPolicy), SourceError> {
+    pub async fn policy<S: FileSpec>(&self, key: &str) -> Result<(S, EtcdPolicy<S>), SourceError> {
+        self.policy_with(key, &Kinds::standard()).await
+    }
+
+    /// The same for legs of these kinds.
+    ///
+    /// # Errors
+    /// As those of [`policy`](Self::policy).
+    pub async fn policy_with<S: FileSpec>(&self, key: &str, kinds: &Kinds) -> Result<(S, EtcdPolicy<S>), SourceError> {
         let http = self.permits.store().http.clone();
         let (content, heard) = look(&http, key).await?;
-        let (spec, kept) = LastGood::first(key, content)?;
+        let (spec, kept) = LastGood::first_with(key, content, kinds)?;
         let source = EtcdPolicy {
             http,
             kept,
@@ -92,7 +103,7 @@ async fn look(http: &AuthHttp, key: &str) -> Result<(Seen, JsonStream), StoreErr
     Ok((found.kvs.into_iter().next().map(|pair| pair.bytes), heard))
 }
 
-impl EtcdPolicy {
+impl<S: FileSpec> EtcdPolicy<S> {
     /// The key.
     pub fn key(&self) -> &str {
         self.kept.key()
@@ -131,10 +142,10 @@ struct Heard {
     events: Vec<Event>,
 }
 
-impl PolicySource for EtcdPolicy {
+impl<S: FileSpec> PolicySource<S> for EtcdPolicy<S> {
     /// # Cancel safety
     /// No version is lost: nothing is awaited between receiving and returning it.
-    async fn next(&mut self) -> Option<Result<PolicySpec, SourceError>> {
+    async fn next(&mut self) -> Option<Result<S, SourceError>> {
         loop {
             if let Some(at) = self.retry_at {
                 sleep_until(at).await;
@@ -176,7 +187,7 @@ impl PolicySource for EtcdPolicy {
     }
 }
 
-impl fmt::Debug for EtcdPolicy {
+impl<S: FileSpec> fmt::Debug for EtcdPolicy<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("EtcdPolicy")
             .field("key", &self.kept.key())

@@ -1,0 +1,833 @@
+//! The policies of a service: a file of several, a policy for each key by its tier, and versions of all.
+
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
+use tollgate::policy::reload::Applied;
+use tollgate::policy::source::{FileSource, LastGood, Look, PolicyEvent, Versions};
+use tollgate::policy::spec::{
+    KeyTier, KeyedSpec, LegRule, LegSpec, LoadMetric, PolicySetSpec, PolicySpec, Rule, SpecError, When,
+};
+use tollgate::policy::{PolicySet, ReloadableLegs};
+use tollgate::{Ask, Clock, Eviction, Limiter, LimiterExt, ManualClock, Order, Policy, Semaphore};
+
+fn bucket(name: &str, quota: &str) -> LegSpec {
+    LegSpec::new(name, LegRule::token_bucket(quota.parse().unwrap()))
+}
+
+fn semaphore(name: &str, limit: usize) -> LegSpec {
+    LegSpec::new(name, LegRule::semaphore(limit))
+}
+
+fn policy(legs: impl IntoIterator<Item = LegSpec>) -> PolicySpec {
+    PolicySpec::new(legs)
+}
+
+/// A policy `global`, and tenants: free ones with 2 requests, paid ones with 5.
+fn service() -> PolicySetSpec {
+    let mut tenants = KeyedSpec::new(100, "free", policy([bucket("requests", "zero burst 2")]));
+    let paid = policy([bucket("requests", "zero burst 5"), semaphore("in flight", 4)]);
+    tenants.tiers.insert("paid".into(), paid);
+    tenants.keys.insert("acme".into(), "paid".into());
+    PolicySetSpec {
+        policies: [("global".into(), policy([semaphore("in flight", 24)]))].into(),
+        keyed: [("tenant".into(), tenants)].into(),
+    }
+}
+
+fn tenants(spec: &mut PolicySetSpec) -> &mut KeyedSpec {
+    spec.keyed.get_mut("tenant").unwrap()
+}
+
+fn tenant(set: &PolicySet, key: &str) -> Arc<Policy<ReloadableLegs>> {
+    set.keyed("tenant").unwrap().get(key).unwrap()
+}
+
+fn available(policy: &Policy<ReloadableLegs>, leg: &str) -> u64 {
+    policy.limiter().leg(leg).unwrap().available.unwrap()
+}
+
+fn apply(set: &PolicySet, spec: &PolicySetSpec) -> String {
+    match set.apply(spec.clone()).unwrap() {
+        Applied::Now(changes) => changes.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+const FULL: &str = r#"
+[policy.global]
+max_wait = "5s"
+[[policy.global.leg]]
+name = "in flight"
+kind = "semaphore"
+limit = 24
+
+[policy."a.b"]
+leg = [{ name = "x", kind = "semaphore", limit = 1 }]
+
+[keyed.tenant]
+max_keys = 100000
+default = "free"
+[[keyed.tenant.tier.free.leg]]
+name = "requests"
+kind = "token-bucket"
+quota = "60/min"
+[keyed.tenant.tier.paid]
+max_queue = 9
+[[keyed.tenant.tier.paid.leg]]
+name = "requests"
+kind = "token-bucket"
+quota = "6000/min"
+
+[keyed.tenant.keys]
+acme = "paid"
+"initech.com" = { leg = [{ name = "requests", kind = "token-bucket", quota = "1/h" }] }
+"#;
+
+const FULL_JSON: &str = r#"{
+    "policy": {
+        "global": { "max_wait": "5s", "leg": [{ "name": "in flight", "kind": "semaphore", "limit": 24 }] },
+        "a.b": { "leg": [{ "name": "x", "kind": "semaphore", "limit": 1 }] }
+    },
+    "keyed": { "tenant": {
+        "max_keys": 100000, "default": "free",
+        "tier": {
+            "free": { "leg": [{ "name": "requests", "kind": "token-bucket", "quota": "60/min" }] },
+            "paid": { "max_queue": 9, "leg": [{ "name": "requests", "kind": "token-bucket", "quota": "6000/min" }] }
+        },
+        "keys": {
+            "acme": "paid",
+            "initech.com": { "leg": [{ "name": "requests", "kind": "token-bucket", "quota": "1/h" }] }
+        }
+    } }
+}"#;
+
+fn full() -> PolicySetSpec {
+    let mut global = policy([semaphore("in flight", 24)]);
+    global.max_wait = Some(Duration::from_secs(5));
+    let mut paid = policy([bucket("requests", "6000/min")]);
+    paid.max_queue = Some(9);
+    let mut tenants = KeyedSpec::new(100_000, "free", policy([bucket("requests", "60/min")]));
+    tenants.tiers.insert("paid".into(), paid);
+    let own = policy([bucket("requests", "1/h")]);
+    tenants.keys = [
+        ("acme".to_owned(), "paid".into()),
+        ("initech.com".to_owned(), own.into()),
+    ]
+    .into();
+    PolicySetSpec {
+        policies: [
+            ("global".to_owned(), global),
+            ("a.b".to_owned(), policy([semaphore("x", 1)])),
+        ]
+        .into(),
+        keyed: [("tenant".to_owned(), tenants)].into(),
+    }
+}
+
+#[test]
+fn toml_and_json_of_a_service_are_one_grammar() {
+    assert_eq!(PolicySetSpec::parse(FULL, Format::Toml), Ok(full()));
+    assert_eq!(PolicySetSpec::parse(FULL_JSON, Format::Json), Ok(full()));
+}
+
+/// The head of a map of tenants with the tier `free`, in eight lines.
+const TENANTS: &str = "[keyed.tenant]\nmax_keys = 9\ndefault = \"free\"\n[[keyed.tenant.tier.free.leg]]\nname = \"a\"\n\
+                       kind = \"semaphore\"\nlimit = 1\n[keyed.tenant.keys]\n";
+
+#[test]
+fn a_mistake_in_a_file_of_a_service_has_its_line_and_column() {
+    let leg = "name = \"a\"\nkind = \"semaphore\"\nlimit = 1\n";
+    let rows: [(String, usize, usize, &str); 22] = [
+        (
+            format!("[[policy.a.leg]]\n{leg}[policy.b]\n"),
+            5,
+            1,
+            "key `leg`: none was given",
+        ),
+        (String::new(), 1, 1, "key `policy`: none was given"),
+        (
+            format!("[[leg]]\n{leg}"),
+            1,
+            3,
+            "`leg` is unknown here; allowed: policy, keyed",
+        ),
+        ("policy = 3\n".into(), 1, 10, "a number was given, and a table"),
+        (
+            "[policy]\nglobal = 3\n".into(),
+            2,
+            10,
+            "a number was given, and a table",
+        ),
+        (
+            "[policy.global]\n".into(),
+            1,
+            1,
+            "key `leg`: none was given, and at least one",
+        ),
+        (
+            "[policy.global]\nmax_wiat = 1\n".into(),
+            2,
+            1,
+            "`max_wiat` is unknown here",
+        ),
+        (
+            format!("[[policy.\"a.b\".leg]]\n{leg}[[policy.\"a.b\".leg]]\n{leg}"),
+            6,
+            8,
+            "`a` is the name of leg 1 already",
+        ),
+        (
+            format!("[[policy.global.leg]]\n{leg}limt = 1\n"),
+            5,
+            1,
+            "`limt` is unknown",
+        ),
+        (format!("[policy.a]\n[policy.a]\n{leg}"), 2, 9, "duplicate"),
+        (
+            "[keyed.tenant]\ndefault = \"free\"\n".into(),
+            1,
+            1,
+            "`max_keys` is missing",
+        ),
+        (
+            TENANTS.replace("= 9", "= 0"),
+            2,
+            12,
+            "0 was given, and a whole number of 1",
+        ),
+        (
+            TENANTS.replace("default = \"free\"", ""),
+            1,
+            1,
+            "`default` is missing: the tier of a key",
+        ),
+        (
+            TENANTS.replace("\"free\"", "\"fre\""),
+            3,
+            11,
+            "`fre` is no tier, and there are: free",
+        ),
+        (
+            TENANTS.replace("default", "defualt"),
+            3,
+            1,
+            "`defualt` is unknown here; allowed: max_keys",
+        ),
+        (TENANTS.replace("limit = 1", "limit = -1"), 7, 9, "-1 was given"),
+        (
+            TENANTS.replace(
+                "limit = 1",
+                "limit = 1\nwhen = { leg = \"b\", metric = \"use\", above = 1 }",
+            ),
+            8,
+            16,
+            "`b` is no leg",
+        ),
+        (
+            format!("{TENANTS}acme = 3\n"),
+            9,
+            8,
+            "3 was given, and the name of a tier or a table",
+        ),
+        (
+            format!("{TENANTS}\"acme.com\" = \"gold\"\n"),
+            9,
+            14,
+            "`gold` is no tier, and there are: free",
+        ),
+        (
+            format!("{TENANTS}acme = {{ leg = [] }}\n"),
+            9,
+            16,
+            "at least one is needed",
+        ),
+        (
+            format!(
+                "{TENANTS}\"acme.com\" = {{ order = {{ kind = \"lifo\" }}, leg = [{}] }}\n",
+                "{ name = \"a\", kind = \"semaphore\", limit = 1 }"
+            ),
+            9,
+            24,
+            "it differs from that of tier `free`",
+        ),
+        (
+            format!("{TENANTS}acme = \"free\"\nacme = \"free\"\n"),
+            10,
+            1,
+            "duplicate",
+        ),
+    ];
+    for (text, line, column, words) in rows {
+        let error = PolicySetSpec::parse(&text, Format::Toml).expect_err(&text);
+        let said = error.to_string();
+        assert_eq!(
+            (error.line(), error.column()),
+            (Some(line), Some(column)),
+            "{text}\n{said}"
+        );
+        assert!(said.contains(words), "{text}\n{said}");
+    }
+    let double = FULL_JSON.replace("initech.com", "acme");
+    let error = PolicySetSpec::parse(&double, Format::Json).unwrap_err();
+    assert_eq!((error.line(), error.column()), (Some(14), Some(13)), "{error}");
+}
+
+/// Given a rule of the program's own, in a named policy and in a tier, then a file of a service may name it, and the last good version
+/// under a key of a store too.
+#[test]
+fn registered_kinds_stand_in_a_file_of_a_service() {
+    #[derive(Clone, Debug, PartialEq)]
+    struct Exclusive;
+    impl Rule for Exclusive {
+        type Limiter = Semaphore;
+        const KIND: &'static str = "exclusive";
+        fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+            Ok(Semaphore::new(1))
+        }
+    }
+    impl FromTable for Exclusive {
+        const KEYS: &'static [&'static str] = &[];
+        fn from_table(_: Table<'_>) -> Result<Self, PolicyFileError> {
+            Ok(Self)
+        }
+    }
+    let kinds = Kinds::standard().with::<Exclusive>();
+    let text = FULL.replace("kind = \"semaphore\"\nlimit = 24", "kind = \"exclusive\"");
+    assert!(PolicySetSpec::parse(&text, Format::Toml).is_err());
+    let content = Some(text.clone().into_bytes());
+    let (spec, mut last_good) = LastGood::<PolicySetSpec>::first_with("service.toml", content, &kinds).unwrap();
+    let set = spec.build(&ManualClock::new()).unwrap();
+    let global = set.policy("global").unwrap();
+    let held = global.try_admit(1).unwrap();
+    assert!(global.try_admit(1).is_err());
+    let next = last_good
+        .see(Some(text.replace("60/min", "61/min").into()))
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        apply(&set, &next),
+        "version 2: `keyed.tenant.tier.free` `requests` rule 60/min -> 61/min"
+    );
+    drop(held);
+}
+
+#[test]
+fn a_set_hands_out_what_it_names() {
+    let set = service().build(&ManualClock::new()).unwrap();
+    assert_eq!((set.version(), set.spec()), (1, service()));
+    let held = set.policy("global").unwrap().try_admit(24).is_ok();
+    assert!(held);
+    for (key, requests) in [("acme", 5), ("any", 2)] {
+        assert_eq!(available(&tenant(&set, key), "requests"), requests, "{key}");
+    }
+    assert!(Arc::ptr_eq(&tenant(&set, "acme"), &tenant(&set.clone(), "acme")));
+    let unknown = [
+        (
+            set.policy("tenant").unwrap_err(),
+            "`tenant` is no policy, and there are: global",
+        ),
+        (
+            set.keyed("global").unwrap_err(),
+            "`global` is no map of keyed policies, and there are: tenant",
+        ),
+    ];
+    for (error, words) in unknown {
+        assert_eq!(error.to_string(), words);
+    }
+}
+
+/// Given tenants of two tiers who have spent something, when versions change a tier, move a tenant, give it a policy of its own, and
+/// move all back, then each live key has the legs of its tier, and no leg that stays gives back what was spent.
+#[test]
+fn live_keys_follow_their_tiers_and_keep_what_they_have_spent() {
+    let clock = ManualClock::new();
+    let mut spec = service();
+    let set = spec.build(&clock).unwrap();
+    let (acme, free) = (tenant(&set, "acme"), tenant(&set, "free one"));
+    let held = acme.try_admit(4).unwrap();
+    drop(free.try_admit(1).unwrap());
+    let state = || [&acme, &free].map(|policy| available(policy, "requests"));
+    assert_eq!(state(), [1, 1]);
+
+    tenants(&mut spec).tiers.insert(
+        "free".into(),
+        policy([bucket("requests", "zero burst 8").inherit(tollgate::Inherit::Additive)]),
+    );
+    assert_eq!(
+        apply(&set, &spec),
+        "version 2: `keyed.tenant.tier.free` `requests` rule zero burst 2 -> zero burst 8; \
+         `keyed.tenant.tier.free` `requests` inherit AsIs -> Additive; 1 live key of `tenant` changed"
+    );
+    assert_eq!(state(), [1, 7]);
+
+    tenants(&mut spec).keys = [("free one".to_owned(), "paid".into())].into();
+    assert_eq!(
+        apply(&set, &spec),
+        "version 3: `keyed.tenant` `acme` tier paid -> free; `keyed.tenant` `free one` tier free -> paid; \
+         2 live keys of `tenant` changed"
+    );
+    assert_eq!(state(), [4, 5]);
+    assert!(acme.limiter().leg("in flight").is_none());
+    assert_eq!(available(&free, "in flight"), 4);
+
+    tenants(&mut spec)
+        .keys
+        .insert("acme".into(), policy([semaphore("in flight", 4)]).into());
+    assert_eq!(
+        apply(&set, &spec),
+        "version 4: `keyed.tenant.keys.acme` added; `keyed.tenant` `acme` tier free -> of its own; \
+         1 live key of `tenant` changed"
+    );
+    assert_eq!(available(&acme, "in flight"), 0, "what was held before is held");
+    drop(held);
+    assert_eq!(available(&acme, "in flight"), 4);
+
+    let back = service();
+    apply(&set, &back);
+    assert_eq!(state(), [4, 2], "as the burst sinks, no more than there was");
+    assert_eq!(apply(&set, &back), "version 6: nothing has changed");
+    // A key that is first asked for afterwards is of the version in force.
+    assert_eq!(available(&tenant(&set, "new"), "requests"), 2);
+}
+
+/// Given a version with one mistake, in whichever of its policies, then it is refused whole: nothing has changed, and new keys are made
+/// by the version before.
+#[test]
+fn a_version_that_is_refused_changes_nothing() {
+    /// Can be built as long as the number is even.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Even(usize);
+    impl Rule for Even {
+        type Limiter = Semaphore;
+        const KIND: &'static str = "even";
+        fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+            match self.0 % 2 {
+                0 => Ok(Semaphore::new(self.0)),
+                _ => Err(SpecError::new("number", "it is odd")),
+            }
+        }
+        fn check(&self) -> Result<(), SpecError> {
+            Ok(())
+        }
+        fn fixed(&self) -> String {
+            self.0.to_string()
+        }
+    }
+    let even = |n| policy([LegSpec::new("even", Even(n))]);
+    let mut first = service();
+    first.policies.insert("even".into(), even(2));
+    tenants(&mut first).tiers.insert("even".into(), even(2));
+    let clock = ManualClock::new();
+    let set = first.build(&clock).unwrap();
+    let (global, acme) = (set.policy("global").unwrap(), tenant(&set, "acme"));
+    drop(acme.try_admit(3).unwrap());
+    type Change = fn(&mut PolicySetSpec, fn(usize) -> PolicySpec);
+    let rows: [(Change, &str); 10] = [
+        (
+            |spec, _| *spec = PolicySetSpec::default(),
+            "key `policy`: none was given",
+        ),
+        (
+            |spec, _| spec.policies.get_mut("global").unwrap().legs.clear(),
+            "policy.global: key `leg`: none was given",
+        ),
+        (
+            |spec, _| spec.policies.get_mut("global").unwrap().order = Order::Lifo,
+            "policy.global: key `order`: it was changed",
+        ),
+        (
+            |spec, _| tenants(spec).max_keys = 50,
+            "keyed.tenant: key `max_keys`: it was changed",
+        ),
+        (
+            |spec, _| tenants(spec).default = "gold".into(),
+            "keyed.tenant: key `default`: `gold` is no tier",
+        ),
+        (
+            |spec, _| drop(tenants(spec).keys.insert("x".into(), "gold".into())),
+            "keyed.tenant.keys: key `x`: `gold` is no tier",
+        ),
+        (
+            |spec, _| {
+                for policy in tenants(spec).tiers.values_mut() {
+                    policy.eviction = Eviction::Oldest;
+                }
+            },
+            "key `eviction`: it was changed",
+        ),
+        (
+            |spec, even| drop(spec.policies.insert("even".into(), even(3))),
+            "policy.even: leg `even`, key `number`: it is odd",
+        ),
+        (
+            |spec, even| drop(spec.policies.insert("new".into(), even(3))),
+            "policy.new: leg `even`, key `number`: it is odd",
+        ),
+        (
+            |spec, even| drop(tenants(spec).tiers.insert("even".into(), even(3))),
+            "keyed.tenant.tier.even: leg `even`, key `number`: it is odd",
+        ),
+    ];
+    for (change, words) in rows {
+        let mut next = first.clone();
+        next.policies
+            .insert("global".into(), policy([semaphore("in flight", 1)]));
+        tenants(&mut next)
+            .tiers
+            .insert("paid".into(), policy([bucket("requests", "zero burst 9")]));
+        change(&mut next, |n| policy([LegSpec::new("even", Even(n))]));
+        let error = set.apply(next).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+        assert_eq!((set.version(), &set.spec()), (1, &first), "{words}");
+        assert_eq!(
+            (available(&global, "in flight"), available(&acme, "requests")),
+            (24, 2),
+            "{words}"
+        );
+        assert_eq!(available(&tenant(&set, "new"), "requests"), 2, "{words}");
+    }
+}
+
+/// Given handles of a policy and a map whose names a version takes away, then they go on, the names are unknown, and a version that has
+/// them again finds what was spent.
+#[test]
+fn a_name_that_is_gone_keeps_its_state_for_its_holders_and_its_return() {
+    let clock = ManualClock::new();
+    let mut spec = service();
+    let set = spec.build(&clock).unwrap();
+    let (global, map) = (set.policy("global").unwrap(), set.keyed("tenant").unwrap());
+    let held = global.try_admit(20).unwrap();
+    drop(map.get("any").unwrap().try_admit(1).unwrap());
+    let other = PolicySetSpec {
+        policies: [("other".to_owned(), policy([semaphore("x", 1)]))].into(),
+        keyed: BTreeMap::new(),
+    };
+    assert_eq!(
+        apply(&set, &other),
+        "version 2: `policy.other` added; `keyed.tenant.tier.free` removed; `keyed.tenant.tier.paid` removed; \
+         `policy.global` removed"
+    );
+    assert!(set.policy("global").is_err());
+    assert_eq!(
+        set.keyed("tenant").unwrap_err().to_string(),
+        "`tenant` is no map of keyed policies, and there are: none"
+    );
+    assert_eq!(available(&global, "in flight"), 4);
+    assert_eq!(available(&map.get("acme").unwrap(), "requests"), 5);
+    // While it is gone the rest of it stays as it was built.
+    tenants(&mut spec).max_keys = 3;
+    assert!(set.apply(spec).is_err());
+
+    let mut spec = service();
+    tenants(&mut spec).keys.clear();
+    apply(&set, &spec);
+    assert_eq!(available(&set.policy("global").unwrap(), "in flight"), 4);
+    assert_eq!(available(&tenant(&set, "any"), "requests"), 1);
+    assert_eq!(
+        available(&tenant(&set, "acme"), "requests"),
+        2,
+        "made while the map was gone, of another tier"
+    );
+    drop(held);
+}
+
+/// Given a map with room for one key whose numbers a version has changed, then the key gives way to a new one as soon as it is idle. It
+/// stays while a leg counts something, also one that is gone, or remembers a load, or was given a version of its own.
+#[test]
+fn an_idle_key_gives_way_also_after_versions() {
+    let every = |n: usize| {
+        let mut legs = vec![
+            bucket("bucket", &format!("{n}/s")),
+            LegSpec::new("leaky", LegRule::leaky_bucket(format!("{n}/s").parse().unwrap())),
+            LegSpec::new("fixed", LegRule::fixed_window(n as u64, Duration::from_secs(1))),
+            LegSpec::new("sliding", LegRule::sliding_window(n as u64, Duration::from_secs(1))),
+            LegSpec::new("log", LegRule::sliding_log(n as u64, Duration::from_secs(1))),
+            semaphore("permits", n),
+        ];
+        let warmup = tollgate::policy::spec::WarmupRule {
+            quota: format!("{n}/s").parse().unwrap(),
+            period: Duration::from_secs(1),
+            cold_factor: 2,
+        };
+        legs.push(LegSpec::new("warmup", warmup));
+        policy(legs)
+    };
+    let slow = policy([bucket("slow", "1/h")]);
+    let mut linked = policy([bucket("bucket", "2/s"), semaphore("permits", 2)]);
+    let load = When::above("permits", LoadMetric::Rate, 0.5);
+    linked.legs[0].when = Some(When {
+        over: Duration::from_secs(3_600),
+        ..load
+    });
+    let asks: fn(&Policy<ReloadableLegs>) = |policy| drop(policy.try_admit(1).unwrap());
+    let own: fn(&Policy<ReloadableLegs>) = |policy| drop(policy.apply(policy.limiter().spec()).unwrap());
+    let none: fn(&Policy<ReloadableLegs>) = |_| ();
+    let hour = Duration::from_secs(3_600);
+    // The first version, the second, what is done after it, and how long the key stays.
+    let rows = [
+        (every(2), every(2), none, Duration::from_secs(10)),
+        (every(2), every(3), none, Duration::from_secs(10)),
+        (every(3), every(2), none, Duration::from_secs(10)),
+        (every(2), linked, asks, hour),
+        (slow.clone(), every(2), none, hour),
+        (every(2), slow, none, Duration::from_secs(10)),
+        (every(2), every(3), own, Duration::MAX),
+    ];
+    for (row, (first, second, then, idle)) in rows.into_iter().enumerate() {
+        let clock = ManualClock::new();
+        let mut spec = PolicySetSpec::default();
+        spec.keyed.insert("tenant".into(), KeyedSpec::new(1, "all", first));
+        let set = spec.build(&clock).unwrap();
+        let map = set.keyed("tenant").unwrap();
+        drop(map.get("old").unwrap().try_admit(1).unwrap());
+        tenants(&mut spec).tiers.insert("all".into(), second);
+        apply(&set, &spec);
+        let old = map.get("old").unwrap();
+        then(&old);
+        drop(old);
+        if row > 0 {
+            assert!(map.get("new").is_err(), "row {row}: it has spent something");
+        }
+        clock.advance(idle.min(hour) / 2);
+        assert_eq!(
+            map.get("new").is_err(),
+            idle >= hour,
+            "row {row}: {:?}",
+            map.peek("old").map(|old| old.limiter().status())
+        );
+        if idle == hour {
+            clock.advance(hour);
+            assert!(map.get("new").is_ok(), "row {row}");
+        }
+    }
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Given waiters of a named policy and of a key, when a version makes room for both, then both are woken; and a version that a waker
+/// hands in is put in force after it.
+#[test]
+fn the_waiters_of_all_policies_are_judged_by_a_version() {
+    struct Reload(PolicySet, PolicySetSpec);
+    impl Wake for Reload {
+        fn wake(self: Arc<Self>) {
+            assert!(matches!(self.0.apply(self.1.clone()), Ok(Applied::Now(_))));
+        }
+    }
+    let clock = ManualClock::new();
+    let limits = |global, tenant| {
+        let mut spec = PolicySetSpec::default();
+        spec.policies.insert("global".into(), policy([semaphore("x", global)]));
+        let one = KeyedSpec::new(9, "one", policy([semaphore("x", tenant)]));
+        spec.keyed.insert("tenant".into(), one);
+        spec
+    };
+    let set = limits(0, 0).build(&clock).unwrap();
+    let (global, acme) = (set.policy("global").unwrap(), tenant(&set, "acme"));
+    let woken = Arc::new(Woken::default());
+    let wakers = [
+        Waker::from(Arc::new(Reload(set.clone(), limits(7, 8)))),
+        Waker::from(Arc::clone(&woken)),
+    ];
+    let mut waiting = [Box::pin(global.admit_owned(1)), Box::pin(acme.admit_owned(1))];
+    for (future, waker) in waiting.iter_mut().zip(&wakers) {
+        assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    apply(&set, &limits(1, 1));
+    assert!(woken.0.load(Ordering::SeqCst));
+    assert_eq!(set.version(), 3);
+    assert_eq!((available(&global, "x"), available(&acme, "x")), (6, 7));
+
+    // One in a queue of a leg by a way of its own is woken in the midst of the change: a version that it hands in comes after.
+    struct HandIn(PolicySet, PolicySetSpec);
+    impl Wake for HandIn {
+        fn wake(self: Arc<Self>) {
+            assert_eq!(self.0.apply(self.1.clone()), Ok(Applied::Next));
+            let mut wrong = self.1.clone();
+            tenants(&mut wrong).max_keys = 3;
+            assert!(self.0.apply(wrong).is_err(), "it is checked all the same");
+            panic!("as it is meant to");
+        }
+    }
+    drop(waiting);
+    apply(&set, &limits(0, 0));
+    let mut queues = Vec::new();
+    global.limiter().queues(&mut |queue| queues.push(queue));
+    let claim = queues[0].join(1, 0, &Waker::from(Arc::new(HandIn(set.clone(), limits(5, 5)))));
+    let changed = catch_unwind(AssertUnwindSafe(|| set.apply(limits(2, 2))));
+    assert!(changed.is_err(), "the panic goes on");
+    assert_eq!((set.version(), set.spec()), (6, limits(5, 5)));
+    assert_eq!(available(&acme, "x"), 5);
+    queues[0].leave(claim);
+}
+
+#[test]
+fn a_file_of_a_service_is_followed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("service.toml");
+    std::fs::write(&path, FULL).unwrap();
+    let (spec, mut source) = FileSource::<PolicySetSpec>::open(&path).unwrap();
+    assert_eq!(spec, full());
+    let mut look = |text: String| {
+        std::fs::write(&path, text).unwrap();
+        assert!(matches!(source.look(), Look::Unsettled));
+        match source.look() {
+            Look::Version(version) => version.map_err(|error| error.to_string()),
+            other => panic!("{other:?}"),
+        }
+    };
+    let wrong = look(FULL.replace("\"paid\"", "\"padi\"")).unwrap_err();
+    assert!(
+        wrong.contains("service.toml:27:8: key `acme`: `padi` is no tier"),
+        "{wrong}"
+    );
+    let next = look(FULL.replace("limit = 24", "limit = 12")).unwrap();
+
+    let clock = ManualClock::new();
+    let set = spec.build(&clock).unwrap();
+    let (sender, versions) = Versions::new();
+    sender.push(next);
+    drop(sender);
+    let mut said = Vec::new();
+    clock.run(set.follow(versions, |event| {
+        assert!(matches!(event, PolicyEvent::Applied(_)));
+        said.push(event.to_string());
+    }));
+    assert_eq!(said, ["version 2: `policy.global` `in flight` rule 24 -> 12"]);
+}
+
+const NAMES: [&str; 5] = ["a", "b", "a.b", "", "with \"quotes\""];
+
+/// A policy of one or two buckets without refill: the bursts of the legs `a` and `b`.
+fn bursts() -> impl Strategy<Value = PolicySpec> {
+    let burst = || prop::option::of(1u64..20);
+    (burst(), burst()).prop_filter_map("a leg at least", |(a, b)| {
+        let leg = |name, burst: Option<u64>| burst.map(|burst| bucket(name, &format!("zero burst {burst}")));
+        let legs: Vec<_> = leg("a", a).into_iter().chain(leg("b", b)).collect();
+        (!legs.is_empty()).then(|| policy(legs))
+    })
+}
+
+fn names<T: std::fmt::Debug>(
+    value: impl Strategy<Value = T>,
+    most: usize,
+) -> impl Strategy<Value = BTreeMap<String, T>> {
+    prop::collection::btree_map(prop::sample::select(&NAMES[..]).prop_map(String::from), value, 1..most)
+}
+
+fn sets() -> impl Strategy<Value = PolicySetSpec> {
+    let tier = prop_oneof![any::<prop::sample::Index>().prop_map(Ok), bursts().prop_map(Err),];
+    let keyed =
+        (names(bursts(), 4), any::<prop::sample::Index>(), names(tier, 4)).prop_map(|(tiers, default, keys)| {
+            let tier = |index: prop::sample::Index| tiers.keys().nth(index.index(tiers.len())).unwrap().clone();
+            KeyedSpec {
+                max_keys: 50,
+                default: tier(default),
+                keys: (keys.into_iter())
+                    .map(|(key, of)| (key, of.map_or_else(KeyTier::Own, |index| KeyTier::Named(tier(index)))))
+                    .collect(),
+                tiers,
+            }
+        });
+    (names(bursts(), 4), names(keyed, 3)).prop_map(|(policies, keyed)| PolicySetSpec { policies, keyed })
+}
+
+/// In TOML, with inline tables, and in JSON: the separators differ.
+fn written(spec: &PolicySetSpec, is: &str) -> String {
+    let policy = |policy: &PolicySpec| {
+        let leg = |leg: &LegSpec| {
+            format!(
+                "{{ \"name\"{is}{:?}, \"kind\"{is}\"token-bucket\", \"quota\"{is}\"{}\" }}",
+                leg.name, leg.rule
+            )
+        };
+        let legs: Vec<_> = policy.legs.iter().map(leg).collect();
+        format!("{{ \"leg\"{is}[{}] }}", legs.join(", "))
+    };
+    fn table<T>(is: &str, rows: &BTreeMap<String, T>, value: impl Fn(&T) -> String) -> String {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(key, row)| format!("{key:?}{is}{}", value(row)))
+            .collect();
+        format!("{{ {} }}", rows.join(", "))
+    }
+    let keyed = |keyed: &KeyedSpec| {
+        let keys = table(is, &keyed.keys, |tier| match tier {
+            KeyTier::Named(tier) => format!("{tier:?}"),
+            KeyTier::Own(own) => policy(own),
+        });
+        let (max, default) = (keyed.max_keys, &keyed.default);
+        let tiers = table(is, &keyed.tiers, policy);
+        format!("{{ \"max_keys\"{is}{max}, \"default\"{is}{default:?}, \"tier\"{is}{tiers}, \"keys\"{is}{keys} }}")
+    };
+    let (policies, keyed) = (table(is, &spec.policies, policy), table(is, &spec.keyed, keyed));
+    match is {
+        " = " => format!("policy = {policies}\nkeyed = {keyed}\n"),
+        _ => format!("{{ \"policy\": {policies}, \"keyed\": {keyed} }}"),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_set_reads_as_it_is_written(spec in sets()) {
+        for (format, is) in [(Format::Toml, " = "), (Format::Json, ": ")] {
+            let text = written(&spec, is);
+            prop_assert_eq!(PolicySetSpec::parse(&text, format), Ok(spec.clone()), "{}", text);
+        }
+    }
+
+    /// Given random versions, and asks between them, then no leg of a key or a named policy admits more than the largest burst that a
+    /// version gave it, and each live key has the policy of its tier.
+    #[test]
+    fn versions_give_back_nothing_that_was_spent(
+        versions in prop::collection::vec((sets(), prop::collection::vec((0..5usize, 1u64..6), 0..12)), 1..8),
+    ) {
+        let clock = ManualClock::new();
+        let set = versions[0].0.build(&clock).unwrap();
+        let mut spent = BTreeMap::<(String, String), u64>::new();
+        let mut most = BTreeMap::<(String, String), u64>::new();
+        for (spec, asks) in &versions {
+            apply(&set, spec);
+            let mut ask = |place: String, policy: &Policy<ReloadableLegs>, wanted: &PolicySpec, n: u64| {
+                prop_assert_eq!(&policy.limiter().spec(), wanted, "{}", place);
+                let admitted = policy.try_admit(Ask::many(n)).is_ok();
+                for leg in &wanted.legs {
+                    let id = (place.clone(), leg.name.clone());
+                    let (spent, most) = (spent.entry(id.clone()).or_default(), most.entry(id).or_default());
+                    *most = leg.rule.most().unwrap().max(*most);
+                    *spent += if admitted { n } else { 0 };
+                    prop_assert!(*spent <= *most, "{}: {} of {}", place, spent, most);
+                }
+                Ok(())
+            };
+            for (at, n) in asks {
+                let name = NAMES[*at];
+                if let Some(wanted) = spec.policies.get(name) {
+                    ask(format!("policy {name}"), &set.policy(name).unwrap(), wanted, *n)?;
+                }
+                for (map, keyed) in &spec.keyed {
+                    let policy = set.keyed(map).unwrap().get(name).unwrap();
+                    ask(format!("{map} {name}"), &policy, keyed.policy_of(name).unwrap(), *n)?;
+                }
+            }
+            for (map, keyed) in &spec.keyed {
+                set.keyed(map).unwrap().for_each(|key, policy| {
+                    assert_eq!(Some(&policy.limiter().spec()), keyed.policy_of(key), "{map} {key}");
+                });
+            }
+        }
+    }
+}
