@@ -1,4 +1,4 @@
-//! A policy in a file that an operator edits while the service runs: a better version, a wrong one, a leg on trial.
+//! The policies of a service in a file that an operator edits while it runs: a wrong version, a leg on trial, a tenant that pays.
 //!
 //! `cargo run --features policy-watch --example policy_file`
 //!
@@ -9,21 +9,28 @@ use std::error::Error;
 use std::path::Path;
 use std::sync::mpsc;
 use std::time::Duration;
+use tollgate::policy::SetChanges;
 use tollgate::policy::explain::LegOrder;
 use tollgate::policy::source::{FileSource, PolicyEvent};
-use tollgate::policy::spec::PolicySpec;
+use tollgate::policy::spec::PolicySetSpec;
 use tollgate::{Ask, Clock, LimiterExt};
 
 const FIRST: &str = r#"
-[[leg]]
+[[policy.global.leg]]
 name = "requests"
 kind = "token-bucket"
 quota = "1000/s burst 1000"
 
-[[leg]]
+[[policy.global.leg]]
 name = "in flight"
 kind = "semaphore"
 limit = 2
+
+[keyed.tenant]
+max_keys = 100000
+default = "free"
+tier.free = { leg = [{ name = "requests", kind = "token-bucket", quota = "1/h burst 3" }] }
+tier.paid = { leg = [{ name = "requests", kind = "token-bucket", quota = "100/h burst 100", inherit = "additive" }] }
 "#;
 
 fn save(path: &Path, text: &str) -> std::io::Result<()> {
@@ -37,15 +44,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let path = folder.path().join("policy.toml");
     save(&path, FIRST)?;
 
-    let (spec, mut source) = FileSource::<PolicySpec>::open(&path)?;
+    let (spec, mut source) = FileSource::<PolicySetSpec>::open(&path)?;
     source.watch().map_err(|error| error as Box<dyn Error>)?;
-    let policy = spec.build(&Clock::real())?;
+    let set = spec.build(&Clock::real())?;
+    let (policy, tenants) = (set.policy("global")?, set.keyed("tenant")?);
     let (sender, events) = mpsc::channel();
-    let followed = policy.clone();
     std::thread::spawn(move || {
-        Clock::real().run(followed.follow(source, |event| drop(sender.send(event))));
+        Clock::real().run(set.follow(source, |event| drop(sender.send(event))));
     });
-    let next = || -> Result<PolicyEvent, Box<dyn Error>> {
+    let next = || -> Result<PolicyEvent<SetChanges>, Box<dyn Error>> {
         let event = events.recv_timeout(Duration::from_secs(30))?;
         println!("{event}");
         Ok(event)
@@ -64,8 +71,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     save(&path, &wrong)?;
     assert!(matches!(next()?, PolicyEvent::Refused(_)));
 
-    let trial = "[[leg]]\nname = \"trial\"\nkind = \"token-bucket\"\nquota = \"1/h burst 1\"\nshadow = true\n";
-    save(&path, &format!("{}{trial}", FIRST.replace("limit = 2", "limit = 5")))?;
+    let trial =
+        "[[policy.global.leg]]\nname = \"trial\"\nkind = \"token-bucket\"\nquota = \"1/h burst 1\"\nshadow = true\n";
+    let better = format!("{}{trial}", FIRST.replace("limit = 2", "limit = 5"));
+    save(&path, &better)?;
     assert!(matches!(next()?, PolicyEvent::Applied(_)));
     let more: Vec<_> = (0..3).filter_map(|_| policy.try_admit(Ask::one()).ok()).collect();
     assert_eq!((more.len(), policy.limiter().in_use("in flight")), (3, Some(5)));
@@ -80,5 +89,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     drop((held, more));
+
+    // A tenant has used up the free tier, and pays.
+    let acme = tenants.get("acme")?;
+    let used = acme.try_admit(3).map(drop);
+    assert!(used.is_ok() && acme.try_admit(1).is_err());
+    save(&path, &format!("{better}[keyed.tenant.keys]\nacme = \"paid\"\n"))?;
+    assert!(matches!(next()?, PolicyEvent::Applied(_)));
+    let left = acme.limiter().leg("requests").and_then(|leg| leg.available);
+    assert_eq!(left, Some(97), "what it has used counts");
     Ok(())
 }

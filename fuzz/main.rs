@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tollgate::policy::file::Format;
-use tollgate::policy::spec::PolicySpec;
+use tollgate::policy::spec::{PolicySetSpec, PolicySpec};
 use tollgate::{Ask, LimiterExt, ManualClock, Quota, TokenBucket};
 
 /// What is read is written as it was meant; what is not is said to be wrong at a place within the text.
@@ -30,6 +30,10 @@ fn quota(input: &[u8]) {
 fn policy(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     for format in [Format::Toml, Format::Json] {
+        if let Ok(spec) = PolicySetSpec::parse(text, format) {
+            let set = spec.build(&ManualClock::new()).unwrap();
+            set.apply(spec).unwrap();
+        }
         match PolicySpec::parse(text, format) {
             Ok(spec) => {
                 let clock = ManualClock::new();

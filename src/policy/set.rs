@@ -201,7 +201,8 @@ impl PolicySet {
     }
 
     /// Puts another version in force: see [Versions](Self#versions). Versions come in turn, each as a whole. The waiters of all policies
-    /// are judged by the new rules once all are in force. Takes a few microseconds for each live key.
+    /// are judged by the new rules once all are in force. A version costs some microseconds for each live key. Until it is in force no key gives
+    /// way to another, so a full map refuses new ones.
     ///
     /// # Errors
     /// [`SpecError`], with the policy, the leg and the key: nothing has been changed then.
@@ -247,43 +248,25 @@ impl SetCore {
             next.prepare(spec, &self.clock)?;
             // From here on nothing is refused.
             let mut changes = SetChanges::between(next.version, &before.spec, &next.spec);
-            let reload = |policy: &Policy<ReloadableLegs>, to: &Arc<PolicySpec>, panics: &mut PanicCollector| {
-                let mut applied = Ok(false);
-                if *policy.limiter().shared_spec() != **to {
-                    applied = Ok(true);
-                    panics.run(|| applied = policy.limiter().apply(Arc::clone(to), false).map(|_| true));
-                }
-                applied
-            };
             for (name, policy) in &next.spec.policies {
-                if let Err(error) = reload(&next.policies[name], &Arc::new(policy.clone()), &mut panics) {
-                    changes.refused.push((format!("policy.{name}"), error));
-                }
+                let place = || format!("policy.{name}");
+                changes.reload(&next.policies[name], &Arc::new(policy.clone()), place, &mut panics);
             }
-            for (name, keyed) in next
-                .spec
-                .keyed
-                .iter()
-                .filter(|(name, _)| before.keyed.contains_key(*name))
-            {
-                let entry = &next.keyed[name];
-                let tiers = Arc::new(Tiers::of(keyed));
+            for (name, keyed) in &next.spec.keyed {
+                if !before.keyed.contains_key(name) {
+                    continue;
+                }
+                let KeyedEntry { map, tiers, .. } = &next.keyed[name];
+                let to = Arc::new(Tiers::of(keyed));
                 // First for new keys, then for those that are there. A key that is made meanwhile by the tiers before is visited, or
                 // made again: see `Keyed::for_each`.
-                scrap.push(Box::new(std::mem::replace(
-                    &mut *entry.tiers.lock(),
-                    Arc::clone(&tiers),
-                )));
+                scrap.push(Box::new(std::mem::replace(&mut *tiers.lock(), Arc::clone(&to))));
                 let mut live = Vec::new();
-                entry
-                    .map
-                    .for_each(|key, policy| live.push((key.clone(), Arc::clone(policy))));
+                map.for_each(|key, policy| live.push((key.clone(), Arc::clone(policy))));
                 let mut changed = 0;
                 for (key, policy) in &live {
-                    match reload(policy, tiers.policy_of(key), &mut panics) {
-                        Ok(applied) => changed += usize::from(applied),
-                        Err(error) => changes.refused.push((format!("keyed.{name}.keys.{key}"), error)),
-                    }
+                    let place = || format!("keyed.{name}.keys.{key}");
+                    changed += usize::from(changes.reload(policy, to.policy_of(key), place, &mut panics));
                 }
                 if changed > 0 {
                     changes.live.push((name.clone(), changed));
@@ -491,6 +474,28 @@ impl SetChanges {
             }
         }
         changes
+    }
+
+    /// Puts `to` in force at a policy, unless it is already. True when it was not.
+    fn reload(
+        &mut self,
+        policy: &Policy<ReloadableLegs>,
+        to: &Arc<PolicySpec>,
+        place: impl Fn() -> String,
+        panics: &mut PanicCollector,
+    ) -> bool {
+        if *policy.limiter().shared_spec() == **to {
+            return false;
+        }
+        let mut applied = Ok(());
+        panics.run(|| applied = policy.limiter().apply(Arc::clone(to), false).map(drop));
+        match applied {
+            Ok(()) => true,
+            Err(error) => {
+                self.refused.push((place(), error));
+                false
+            }
+        }
     }
 
     fn note(&mut self, name: String, changes: Changes) {

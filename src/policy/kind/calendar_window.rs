@@ -38,6 +38,7 @@ impl Rule for CalendarWindowRule {
         if self.limit != to.limit {
             window.set_limit(to.limit, inherit);
         }
+        window.adopt_settings();
     }
 
     fn tighter(&self, other: &Self) -> Self {

@@ -51,7 +51,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use summary::Tried;
-use tollgate::policy::spec::PolicySpec;
+use tollgate::policy::file::PolicyFileError;
+use tollgate::policy::spec::{KeyedSpec, PolicySetSpec, PolicySpec};
 use trace::Trace;
 
 /// Tries a policy file on real traffic, in virtual time.
@@ -77,6 +78,9 @@ struct RunArgs {
     /// `azure-code`, `azure-conv`, `nasa`, or a CSV file: see the top of crates/examples/examples/lab/main.rs.
     #[arg(long, default_value = "azure-code")]
     trace: String,
+    /// The policy of a service's file: its name, or `MAP.TIER`, which is replayed as the policy of one key.
+    #[arg(long = "policy", value_name = "NAME")]
+    named: Option<String>,
     /// Another policy, to stand beside it.
     #[arg(long, value_name = "POLICY", conflicts_with = "propose")]
     against: Option<PathBuf>,
@@ -113,8 +117,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn read(path: &Path) -> Result<PolicySpec, LabError> {
-    PolicySpec::read(path).map_err(|error| LabError::new(error.to_string()))
+/// Reads the file of one policy, or the policy of a service's file that is named.
+fn read(path: &Path, named: Option<&str>) -> Result<PolicySpec, LabError> {
+    let wrong = |error: PolicyFileError| LabError::new(error.to_string());
+    let Some(named) = named else {
+        return PolicySpec::read(path).map_err(wrong);
+    };
+    let set = PolicySetSpec::read(path).map_err(wrong)?;
+    let tier = |(map, tier): (&str, &str)| set.keyed.get(map)?.tiers.get(tier);
+    let policy = set.policies.get(named).or_else(|| named.split_once('.').and_then(tier));
+    policy.cloned().ok_or_else(|| {
+        let tiers =
+            |(map, keyed): (&String, &KeyedSpec)| keyed.tiers.keys().map(|tier| format!("{map}.{tier}")).collect();
+        let tiers: Vec<Vec<String>> = set.keyed.iter().map(tiers).collect();
+        let names = set.policies.keys().chain(tiers.iter().flatten()).map(String::as_str);
+        let names = names.collect::<Vec<_>>().join(", ");
+        LabError::new(format!(
+            "{}: `{named}` is no policy, and there are: {names}",
+            path.display()
+        ))
+    })
 }
 
 fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), LabError> {
@@ -140,8 +162,9 @@ fn counted<'a>(specs: impl IntoIterator<Item = &'a PolicySpec>) -> Vec<String> {
 }
 
 fn run(args: &RunArgs) -> Result<bool, LabError> {
-    let spec = read(&args.policy)?;
-    let against = args.against.as_deref().map(read).transpose()?;
+    let named = args.named.as_deref();
+    let spec = read(&args.policy, named)?;
+    let against = args.against.as_deref().map(|path| read(path, named)).transpose()?;
     let aim = match args.propose.as_slice() {
         [] => None,
         texts => Some(search::Aim::parse(texts)?),

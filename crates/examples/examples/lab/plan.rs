@@ -15,6 +15,9 @@ pub struct PlanArgs {
     old: PathBuf,
     /// The policy that is to follow it.
     new: PathBuf,
+    /// The policy of a service's file: its name, or `MAP.TIER`, which is replayed as the policy of one key.
+    #[arg(long = "policy", value_name = "NAME")]
+    named: Option<String>,
     /// An admission log, or whatever `--trace` can name.
     #[arg(long)]
     log: String,
@@ -86,7 +89,8 @@ fn flips<'a>(old: &'a Replay, new: &'a Replay) -> impl Iterator<Item = Flip<'a>>
 
 /// Makes the plan. False when it exceeds a bound that was given.
 pub fn run(args: &PlanArgs) -> Result<bool, LabError> {
-    let (old, new) = (read(&args.old)?, read(&args.new)?);
+    let named = args.named.as_deref();
+    let (old, new) = (read(&args.old, named)?, read(&args.new, named)?);
     let trace = Trace::read(&args.log, &counted([&old, &new]), args.hold)?;
     let replayed = |spec| Bench::new(spec, &trace)?.run(spec);
     let (before, after) = (replayed(&old)?, replayed(&new)?);

@@ -384,6 +384,26 @@ fn an_aim_that_no_limits_meet_exits_with_1() {
     assert!(!Path::new(&run.folder.path().join("proposed.toml")).exists());
 }
 
+/// Given the gateway's policy as one of a service, under a name and as a tier, then it is replayed as the file of it alone is.
+#[test]
+fn a_policy_of_a_services_file_is_replayed_by_its_name() {
+    let alone = std::fs::read_to_string(crate::root().join(GATEWAY)).unwrap();
+    let under = |table: &str| format!("[{table}]\n{}", alone.replace("[[leg]]", &format!("[[{table}.leg]]")));
+    let (named, tier) = (under("policy.gateway"), under("keyed.tenant.tier.free"));
+    let service = format!("{named}\n[keyed.tenant]\nmax_keys = 9\ndefault = \"free\"\n{tier}");
+    let (_folder, paths) = files(&[("service.toml", &service)]);
+    for name in ["gateway", "tenant.free"] {
+        assert_eq!(lab(&[&paths[0], "--policy", name]).ok().row("admitted"), ["8,501"]);
+    }
+    let run = lab(&["plan", &paths[0], &paths[0], "--policy", "gate", "--log", "azure-code"]);
+    assert_eq!(run.output.status.code(), Some(2));
+    let said = run.error();
+    assert!(
+        said.contains("`gate` is no policy, and there are: gateway, tenant.free"),
+        "{said}"
+    );
+}
+
 #[test]
 fn a_plan_lists_the_requests_that_flip() {
     let run = lab(&["plan", GATEWAY, TIGHT, "--log", "azure-code"]).ok();
