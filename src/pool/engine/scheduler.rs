@@ -76,7 +76,7 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
         false
     }
     /// Corrects the statistics by the tasks that only workers know.
-    fn correct(_: &State<Self>, _: &mut PoolStats) {}
+    fn correct(&self, _: &State<Self>, _: &mut PoolStats) {}
 }
 
 /// A kind of pools: [`Threads`](crate::pool::Threads), or `Tasks` (feature `tokio`).
@@ -487,7 +487,7 @@ impl<K: Kind> Engine<K> {
         let limit = self.limit();
         self.transition(|state, _| {
             let mut stats = state.stats(limit);
-            K::correct(state, &mut stats);
+            self.kind.correct(state, &mut stats);
             stats
         })
     }

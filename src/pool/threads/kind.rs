@@ -67,6 +67,8 @@ pub struct Threads<'j> {
     pub(in crate::pool) injector: CachePadded<Injector<'j>>,
     /// A copy of the priority queue's length, for readers without the lock.
     pending: CachePadded<AtomicUsize>,
+    /// The number of tasks that their waiters run inline. Each has left a dead entry that the queue does not count yet.
+    inlined: AtomicUsize,
     pub(in crate::pool) settings: Settings<'j>,
     /// The timer after which the pool may grow, and the waker that it wakes.
     regrow: Mutex<Option<Pin<Box<Sleep>>>>,
@@ -88,6 +90,7 @@ impl<'j> Threads<'j> {
         Self {
             injector: CachePadded::new(Injector::new()),
             pending: CachePadded::new(AtomicUsize::new(0)),
+            inlined: AtomicUsize::new(0),
             settings,
             regrow: Mutex::new(None),
             regrow_waker: OnceLock::new(),
@@ -231,6 +234,8 @@ impl<'j> Kind for Threads<'j> {
         if !task.claim() {
             return false;
         }
+        // Relaxed, here and below: a statistic.
+        core.kind.inlined.fetch_add(1, Ordering::Relaxed);
         core.give_back(rare.map_or(1, |rare| rare.weight));
         let (mut counts, mut expired) = (Counts::default(), false);
         let deadline = rare.and_then(|rare| rare.deadline);
@@ -248,6 +253,7 @@ impl<'j> Kind for Threads<'j> {
         // Its entry has become dead.
         counts.dead = 1;
         core.transition(|state, acts| {
+            core.kind.inlined.fetch_sub(1, Ordering::Relaxed);
             state.stats.expired += u64::from(expired);
             state.count(counts, acts);
             state.purge_majority(acts);
@@ -255,13 +261,14 @@ impl<'j> Kind for Threads<'j> {
         true
     }
 
-    fn correct(state: &Guarded<'j>, stats: &mut PoolStats) {
+    fn correct(&self, state: &Guarded<'j>, stats: &mut PoolStats) {
         let workers = state.workers();
         let untold: usize = workers.iter().map(|seat| seat.own.untold()).sum();
         stats.queued += workers
             .iter()
             .map(|seat| seat.own.local_queue.lock().len())
             .sum::<usize>();
+        stats.queued = stats.queued.saturating_sub(self.inlined.load(Ordering::Relaxed));
         stats.unfinished -= untold;
     }
 }

@@ -28,6 +28,8 @@ mod scope;
 mod shared_slots;
 mod sizes;
 mod slots_queue;
+#[cfg(all(feature = "tokio", feature = "policy-file"))]
+mod soak;
 #[cfg(all(feature = "fan-out", feature = "tracing"))]
 mod spans;
 mod stateful;

@@ -497,6 +497,7 @@ async fn an_awaited_task_takes_no_room_from_its_start_on(kind: Kind) {
     started.await.unwrap();
     let next = waits.await.unwrap();
     assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
+    assert_eq!(pool.stats().queued, 1);
     drop(release);
     outer.join().await.unwrap();
     assert_eq!(next.join().await.unwrap(), 2);
