@@ -85,6 +85,14 @@ pub struct CalendarWindow {
 }
 
 /// The period of a [`CalendarWindow`].
+///
+/// ```
+/// # use tollgate::CalendarPeriod;
+/// # use std::time::Duration;
+/// let names = CalendarPeriod::ALL.map(CalendarPeriod::name);
+/// assert_eq!(names, ["hour", "day", "week", "month"]);
+/// assert_eq!(CalendarPeriod::Month.mean() * 12, Duration::from_secs(86_400) * 146_097 / 400);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CalendarPeriod {
     /// From full hour to full hour.
@@ -499,6 +507,9 @@ mod tests {
             if number > latest {
                 latest = number;
                 starts.push(second);
+            }
+            if second % 660 == 0 {
+                assert_eq!(calendar.period_at(second), latest, "{:?} at {second}", calendar.zone);
             }
         }
         starts
