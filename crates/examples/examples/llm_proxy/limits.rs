@@ -58,7 +58,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Reads the files of a folder.
     pub(crate) fn open(folder: &Path, clock: &Clock) -> Result<Arc<Self>, Failure> {
-        let open = |name| FileSource::open(folder.join(name));
+        let open = |name| FileSource::<PolicySpec>::open(folder.join(name));
         let (free, paid, served) = (open("free.toml")?, open("paid.toml")?, open("models.toml")?);
         let server = Arc::new(Semaphore::builder(1_000).name("server").build()?);
         let breaker = CircuitBreaker::builder()
