@@ -17,7 +17,8 @@ pub(crate) trait AllOrNothing {
     fn legs(&self) -> &[Self::Leg];
 
     /// Asks one leg. One that takes nothing remembers that in `words`.
-    fn reserve_leg<'a>(&'a self, leg: &'a Self::Leg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>>;
+    fn reserve_leg<'a>(&'a self, leg: &'a Self::Leg, demand: &Demand<'_>, words: &mut [u64])
+    -> Result<(), Refusal<'a>>;
     fn cancel_leg(&self, leg: &Self::Leg, words: &[u64], now: &ClockReading);
     fn commit_leg(&self, leg: &Self::Leg, words: &mut [u64], now: &ClockReading);
     fn settle_leg(&self, leg: &Self::Leg, words: &mut [u64], actual: Settlement<'_>) -> u32;
@@ -26,7 +27,7 @@ pub(crate) trait AllOrNothing {
 
     /// Takes from each leg, or from none.
     #[inline(always)]
-    fn reserve_all(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
+    fn reserve_all<'a>(&'a self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
         let mut held = Held {
             whole: self,
             taken: 0,

@@ -13,7 +13,8 @@ use std::fmt;
 
 /// The object-safe form of a limiter: tickets go through a slice of words.
 pub(crate) trait Erased: Send + Sync {
-    fn try_reserve(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>>;
+    /// The demand goes by reference: a copy, in wide parts of what was written in narrow ones, would wait for the writes.
+    fn try_reserve<'a>(&'a self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>>;
     fn cancel(&self, words: &[u64], now: &ClockReading);
     fn commit(&self, words: &mut [u64], now: &ClockReading);
     fn settle(&self, words: &mut [u64], actual: Settlement<'_>) -> u32;
@@ -31,8 +32,13 @@ pub(crate) trait Erased: Send + Sync {
 }
 
 impl<L: Limiter> Erased for L {
-    fn try_reserve(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
-        Limiter::try_reserve(self, demand).map(|ticket| ticket.write(words))
+    fn try_reserve<'a>(&'a self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+        let mut place = None;
+        self.reserve_in(*demand, &mut place)?;
+        if let Some(ticket) = place {
+            ticket.write(words);
+        }
+        Ok(())
     }
     fn cancel(&self, words: &[u64], now: &ClockReading) {
         Limiter::cancel(self, L::Ticket::read(words), now);
@@ -136,8 +142,8 @@ impl BoxLimiter {
     #[inline(always)]
     fn reserve_words(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
         match &self.long {
-            None => self.limiter.try_reserve(demand, ticket.words_mut()),
-            Some(long) => long.fill(ticket.words_mut(), |words| self.limiter.try_reserve(demand, words)),
+            None => self.limiter.try_reserve(&demand, ticket.words_mut()),
+            Some(long) => long.fill(ticket.words_mut(), |words| self.limiter.try_reserve(&demand, words)),
         }
     }
 }

@@ -80,15 +80,15 @@ impl Legs {
     #[inline(always)]
     fn reserve_words(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
         let reserved = match &self.long {
-            None if self.nested => self.reserve_nested(demand, ticket.words_mut()),
-            None => self.reserve_all(demand, ticket.words_mut()),
-            Some(long) => long.fill(ticket.words_mut(), |words| self.reserve_nested(demand, words)),
+            None if self.nested => self.reserve_nested(&demand, ticket.words_mut()),
+            None => self.reserve_all(&demand, ticket.words_mut()),
+            Some(long) => long.fill(ticket.words_mut(), |words| self.reserve_nested(&demand, words)),
         };
         reserved.map_err(|refusal| refusal.among(self, demand))
     }
 
     #[inline(never)]
-    fn reserve_nested(&self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'_>> {
+    fn reserve_nested<'a>(&'a self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
         together_quietly(|| self.reserve_all(demand, words))
     }
 }
@@ -101,7 +101,7 @@ impl AllOrNothing for Legs {
         &self.legs
     }
     #[inline(always)]
-    fn reserve_leg<'a>(&'a self, leg: &'a Leg, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+    fn reserve_leg<'a>(&'a self, leg: &'a Leg, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
         leg.limiter.try_reserve(demand, &mut words[leg.words.clone()])
     }
     #[inline]

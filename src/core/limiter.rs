@@ -45,7 +45,7 @@ use crate::core::permit::{Permit, Reservation};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::shadow::Shadow;
 use crate::core::status::Status;
-use crate::core::ticket::Ticket;
+use crate::core::ticket::{BoxTicket, Ticket};
 use crate::sync::wait_queue::{QueueId, WaitQueue};
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
@@ -486,11 +486,17 @@ pub trait LimiterExt: Limiter {
     /// ```
     #[inline(always)]
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        let (ask, reading, mut ticket) = (ask.into(), ClockReading::new(), None);
-        // One that panics leaves no ticket.
-        self.reserve_in(Demand::new(&ask, &reading), &mut ticket)?;
-        // The permit owns its ticket before the legs commit it, which may panic. Not before: it would be in memory all the time.
-        let mut permit = Permit::with(self, ticket);
+        let (ask, reading) = (ask.into(), ClockReading::new());
+        // The permit owns its ticket before the legs commit it, which may panic. A short ticket joins it once it is taken, so that
+        // it stays in registers. A long one is in memory anyway: it is written where it stays.
+        let mut permit = Permit::before(self);
+        if Self::Ticket::WORDS >= BoxTicket::WORDS_INLINE {
+            self.reserve_in(Demand::new(&ask, &reading), permit.ticket_mut())?;
+        } else {
+            let mut ticket = None;
+            self.reserve_in(Demand::new(&ask, &reading), &mut ticket)?;
+            permit = Permit::with(self, ticket);
+        }
         if self.callbacks().commit
             && let Some(ticket) = permit.ticket_mut()
         {

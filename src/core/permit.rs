@@ -86,9 +86,12 @@ impl<L: Limiter> fmt::Debug for Reservation<L> {
 /// assert_eq!((breaker.metrics().calls, in_flight.in_use()), (1, 0));
 /// ```
 #[must_use = "dropping a permit ends its work: capacity that it holds comes back, tokens of a rate do not"]
+// A long ticket comes first: the wide parts in which a permit is moved are then those in which its ticket was emptied. A part
+// that was written in two would make the move wait for both writes.
+#[repr(C)]
 pub struct Permit<L: Limiter<Ticket = T>, T: Ticket = <L as Limiter>::Ticket> {
-    limiter: L,
     ticket: Option<T>,
+    limiter: L,
 }
 
 impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {

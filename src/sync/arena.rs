@@ -11,6 +11,7 @@ pub(crate) struct Arena<T> {
 }
 
 /// Which chunk, and where in it.
+#[inline]
 fn place(index: u32) -> (usize, usize) {
     let n = u64::from(index) + 1;
     let chunk = n.ilog2();

@@ -32,10 +32,19 @@ const INLINE: usize = BoxTicket::WORDS_INLINE - 1;
 /// The most legs of a policy.
 pub(in crate::policy) const MAX_LEGS: usize = u64::BITS as usize;
 
+/// In the first word of a ticket, beside the number of its set: its legs have nothing to commit.
+const NO_COMMIT: u64 = 1 << 32;
+
 /// The number of the set that a ticket was made by.
 #[inline]
 pub(super) fn index_of(ticket: &BoxTicket) -> u32 {
     ticket.words()[0] as u32
+}
+
+/// True where the legs of a ticket have something to commit.
+#[inline]
+pub(super) fn has_commit(ticket: &BoxTicket) -> bool {
+    ticket.words()[0] & NO_COMMIT == 0
 }
 
 /// A leg in a set.
@@ -56,7 +65,7 @@ pub(super) struct VersionLeg {
 impl VersionLeg {
     /// This leg's view of a demand.
     #[inline(always)]
-    fn demand<'a>(&self, demand: Demand<'a>) -> Option<Demand<'a>> {
+    fn demand<'a>(&self, demand: &Demand<'a>) -> Option<Demand<'a>> {
         match self.state.per {
             Some(cost) => demand.per(cost),
             None => Some(demand.per_call()),
@@ -69,6 +78,8 @@ pub(super) struct LegSet {
     legs: Vec<VersionLeg>,
     /// Its number, as it stands in its tickets.
     index: u32,
+    /// [`NO_COMMIT`] if no leg, and no meter, has something to commit.
+    no_commit: u64,
     clock: Clock,
     /// A leg depends on the load of another, which may fall at any end of a permit.
     pub(super) linked: bool,
@@ -103,16 +114,19 @@ impl LegSet {
             let having = legs.iter().filter(|leg| has(leg)).map(|leg| leg.bit);
             having.fold(0, |all, bit| all | bit)
         };
+        let commits = bits(&|leg| leg.state.body.erased().callbacks().commit);
+        let timed = legs.iter().any(|leg| !leg.meters.is_empty());
         Self {
             index,
+            no_commit: if commits == 0 && !timed { NO_COMMIT } else { 0 },
             linked: legs.iter().any(|leg| leg.condition.is_some() || leg.peak.is_some()),
             peaks: legs.iter().any(|leg| leg.peak.is_some()),
             holds: bits(&|leg| leg.state.holds),
             notes: bits(&VersionLeg::has_units_behind),
-            commits: bits(&|leg| leg.state.body.erased().callbacks().commit),
+            commits,
             finishes: bits(&|leg| leg.state.body.erased().callbacks().finish),
             long: LongTickets::unless_fits(at, INLINE),
-            timed: legs.iter().any(|leg| !leg.meters.is_empty()),
+            timed,
             legs,
             clock: clock.clone(),
         }
@@ -129,9 +143,9 @@ impl LegSet {
 
     /// Takes from every leg that applies, or from none.
     #[inline]
-    pub(super) fn reserve<'a>(&'a self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'a>> {
+    pub(super) fn reserve<'a>(&'a self, demand: &Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'a>> {
         let words = ticket.words_mut();
-        words[0] = self.index.into();
+        words[0] = u64::from(self.index) | self.no_commit;
         match &self.long {
             None => self.reserve_words(demand, &mut words[1..]),
             Some(long) => long.fill(&mut words[1..], |words| self.reserve_words(demand, words)),
@@ -139,7 +153,7 @@ impl LegSet {
     }
 
     #[inline]
-    fn reserve_words<'a>(&'a self, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+    fn reserve_words<'a>(&'a self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
         words[TAKEN] = 0;
         self.reserve_all(demand, words)?;
         if self.notes != 0 {
@@ -152,63 +166,39 @@ impl LegSet {
         Ok(())
     }
 
-    /// Asks one leg. True when it gave, false when it does not apply, or is in shadow mode and would have refused.
-    #[inline]
-    fn ask_leg<'a>(&'a self, leg: &'a VersionLeg, demand: Demand<'_>, words: &mut [u64]) -> Result<bool, Refusal<'a>> {
-        let state = &*leg.state;
-        if let Some(condition) = &leg.condition
-            && !condition.gate.is_exceeded(demand.now(&self.clock))
-        {
-            return Ok(false);
-        }
-        let result = match leg.demand(demand) {
-            Some(demand) => self.ask_state(state, demand, words),
-            None => Err(Refusal::new(Reason::Unpriced, &state.name, 0, Wait::Never)),
-        };
-        match result {
-            Ok(()) => {
-                if leg.shadow {
-                    state.trial.admitted();
-                }
-                Ok(true)
-            }
-            Err(refusal) if leg.shadow => {
-                state.trial.refused(refusal.reason());
-                Ok(false)
-            }
-            Err(refusal) => {
-                let now = demand.now(&self.clock);
-                for meter in &leg.meters {
-                    meter.refused(now);
-                }
-                let refusal = refusal.named(&state.name);
-                Err(match leg.may_change_for(refusal.units()) {
-                    true => sooner(refusal, leg.ends(now), &self.clock, now),
-                    false => refusal,
-                })
-            }
-        }
+    /// Whether a leg with a condition applies.
+    #[cold]
+    fn applies(&self, leg: &VersionLeg, demand: &Demand<'_>) -> bool {
+        let condition = leg.condition.as_ref();
+        condition.is_none_or(|condition| condition.gate.is_exceeded(demand.now(&self.clock)))
     }
 
-    #[inline]
-    fn ask_state<'a>(&'a self, state: &'a LegState, demand: Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
-        let Body::Semaphore(semaphore) = &state.body else {
-            return state.body.erased().try_reserve(demand, words);
-        };
-        let claimed = demand.queue_key(QueueId::of(semaphore)).is_some();
-        state.body.erased().try_reserve(demand, words)?;
-        // A turn that was granted before the limit was lowered would be an admission that the new rule does not allow.
-        if claimed && semaphore.debt() > 0 {
-            state.body.erased().cancel(words, demand.reading());
-            let wait = Wait::Turn(semaphore);
-            return Err(Refusal::new(Reason::Saturated, &state.name, demand.units(), wait));
+    /// What becomes of a leg that refuses: in shadow mode it is passed.
+    #[cold]
+    fn refused<'a>(
+        &'a self,
+        leg: &'a VersionLeg,
+        demand: &Demand<'_>,
+        refusal: Refusal<'a>,
+    ) -> Result<(), Refusal<'a>> {
+        if leg.shadow {
+            leg.state.trial.refused(refusal.reason());
+            return Ok(());
         }
-        Ok(())
+        let now = demand.now(&self.clock);
+        for meter in &leg.meters {
+            meter.refused(now);
+        }
+        let refusal = refusal.named(&leg.state.name);
+        Err(match leg.may_change_for(refusal.units()) {
+            true => sooner(refusal, leg.ends(now), &self.clock, now),
+            false => refusal,
+        })
     }
 
     /// Notes the units of those legs whose own words do not show them.
     #[cold]
-    fn note(&self, demand: Demand<'_>, words: &mut [u64]) {
+    fn note(&self, demand: &Demand<'_>, words: &mut [u64]) {
         for leg in self.legs.iter().filter(|leg| self.notes & leg.bit != 0) {
             words[leg.units] = leg.state.units(demand.ask()).unwrap_or(0);
         }
@@ -216,7 +206,7 @@ impl LegSet {
 
     /// Counts the admission at the meters, and notes its instant in the ticket.
     #[cold]
-    fn measure(&self, demand: Demand<'_>, words: &mut [u64]) {
+    fn measure(&self, demand: &Demand<'_>, words: &mut [u64]) {
         let now = demand.now(&self.clock);
         words[SINCE] = now.ticks();
         for leg in self.taken(words) {
@@ -286,9 +276,6 @@ impl LegSet {
 
     #[inline]
     pub(super) fn commit(&self, ticket: &mut BoxTicket, pass: &ClockReading) {
-        if self.commits == 0 && !self.timed {
-            return;
-        }
         self.change(ticket, |words| {
             if self.timed {
                 words[SINCE] = pass.now(&self.clock).ticks();
@@ -360,7 +347,7 @@ impl LegSet {
             return None;
         }
         let state = &*leg.state;
-        let Some(demand) = leg.demand(demand) else {
+        let Some(demand) = leg.demand(&demand) else {
             return Some(ReadyAt::never_for(Reason::Unpriced, &state.name, 0));
         };
         let ready = state.body.erased().ready_at(demand).named(&state.name);
@@ -372,6 +359,28 @@ impl LegSet {
 }
 
 impl VersionLeg {
+    /// True where the demand has been granted a turn at this semaphore.
+    #[cold]
+    fn is_claimed(&self, demand: &Demand<'_>) -> bool {
+        match &self.state.body {
+            Body::Semaphore(semaphore) => demand.queue_key(QueueId::of(semaphore)).is_some(),
+            Body::Other(_) => false,
+        }
+    }
+
+    /// Gives back what was taken from a semaphore that holds more than its limit.
+    #[cold]
+    fn recheck(&self, demand: &Demand<'_>, words: &[u64]) -> Result<(), Refusal<'_>> {
+        match &self.state.body {
+            Body::Semaphore(semaphore) if semaphore.debt() > 0 => {
+                self.state.body.erased().cancel(words, demand.reading());
+                let wait = Wait::Turn(semaphore);
+                Err(Refusal::new(Reason::Saturated, &self.state.name, demand.units(), wait))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// True where the units are looked up, and its own words do not show them.
     fn has_units_behind(&self) -> bool {
         let looked_up = self.state.holds || !self.meters.is_empty();
@@ -404,12 +413,29 @@ impl AllOrNothing for LegSet {
     fn reserve_leg<'a>(
         &'a self,
         leg: &'a VersionLeg,
-        demand: Demand<'_>,
+        demand: &Demand<'_>,
         words: &mut [u64],
     ) -> Result<(), Refusal<'a>> {
-        if self.ask_leg(leg, demand, &mut words[leg.words.clone()])? {
-            words[TAKEN] |= leg.bit;
+        if leg.condition.is_some() && !self.applies(leg, demand) {
+            return Ok(());
         }
+        let Some(own) = leg.demand(demand) else {
+            let unpriced = Refusal::new(Reason::Unpriced, &leg.state.name, 0, Wait::Never);
+            return self.refused(leg, demand, unpriced);
+        };
+        let places = &mut words[leg.words.clone()];
+        let claimed = demand.is_queued() && leg.is_claimed(&own);
+        let mut result = leg.state.body.erased().try_reserve(&own, places);
+        // A turn that was granted before the limit was lowered would be an admission that the new rule does not allow.
+        if claimed && result.is_ok() {
+            result = leg.recheck(&own, places);
+        }
+        match result {
+            Err(refusal) => return self.refused(leg, demand, refusal),
+            Ok(()) if leg.shadow => leg.state.trial.admitted(),
+            Ok(()) => {}
+        }
+        words[TAKEN] |= leg.bit;
         Ok(())
     }
 

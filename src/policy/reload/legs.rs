@@ -1,7 +1,7 @@
 //! The legs that are in force, and how another version comes in force: tighten, publish, loosen.
 
 use super::changes::{Applied, Changes};
-use super::leg_set::{LegSet, VersionLeg, index_of};
+use super::leg_set::{LegSet, VersionLeg, has_commit, index_of};
 use super::leg_state::LegState;
 use super::registry::{DraftLeg, Registry};
 use crate::core::ask::Demand;
@@ -360,7 +360,7 @@ impl ReloadableLegs {
 
     /// Takes from all legs in force, or from none. A version that comes in between makes it ask again.
     #[inline]
-    fn reserve_all(&self, demand: Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'_>> {
+    fn reserve_all<'a>(&'a self, demand: &Demand<'_>, ticket: &mut BoxTicket) -> Result<(), Refusal<'a>> {
         loop {
             let (word, set) = self.in_force();
             if set.peaks {
@@ -368,7 +368,7 @@ impl ReloadableLegs {
             }
             let result = set.reserve(demand, ticket);
             if self.is_in_force(word) {
-                return result.map_err(|refusal| refusal.among(self, demand));
+                return result.map_err(|refusal| refusal.among(self, *demand));
             }
             if result.is_ok() {
                 let taken = std::mem::replace(ticket, BoxTicket::EMPTY);
@@ -397,14 +397,14 @@ impl Limiter for ReloadableLegs {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<BoxTicket, Refusal<'_>> {
         let mut ticket = BoxTicket::EMPTY;
-        self.reserve_all(demand, &mut ticket)?;
+        self.reserve_all(&demand, &mut ticket)?;
         Ok(ticket)
     }
 
     #[inline]
     fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<BoxTicket>) -> Result<(), Refusal<'_>> {
         let mut place = BoxTicket::begin(place);
-        self.reserve_all(demand, place.ticket())?;
+        self.reserve_all(&demand, place.ticket())?;
         place.keep();
         Ok(())
     }
@@ -416,7 +416,9 @@ impl Limiter for ReloadableLegs {
 
     #[inline]
     fn commit(&self, ticket: &mut BoxTicket, now: &ClockReading) {
-        self.set_of(ticket).commit(ticket, now);
+        if has_commit(ticket) {
+            self.set_of(ticket).commit(ticket, now);
+        }
     }
 
     fn settle(&self, ticket: &mut BoxTicket, actual: Settlement<'_>) -> u32 {
