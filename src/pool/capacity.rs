@@ -151,14 +151,6 @@ impl Capacity {
         }
     }
 
-    /// Frees this weight; the worker gives the place back later.
-    #[inline]
-    pub(super) fn give_back_weight(&self, weight: u32) {
-        if self.weight.is_some() {
-            self.give_back(0, u64::from(weight));
-        }
-    }
-
     #[must_use]
     pub(super) fn press(&self) -> Pressing<'_> {
         // Relaxed: the submission looks at all shelves next. A worker that takes a task off its shelf after that look

@@ -8,6 +8,7 @@ use std::fmt;
 use std::io;
 
 /// Why a task has no result.
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum TaskError {
     /// The task panicked with this payload.
@@ -85,22 +86,6 @@ pub(super) fn message(payload: &(dyn Any + Send)) -> &str {
         .copied()
         .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
         .unwrap_or("with a payload that is no text")
-}
-
-impl fmt::Debug for TaskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Panicked(payload) => f.debug_tuple("Panicked").field(payload).finish(),
-            Self::Cancelled => f.write_str("Cancelled"),
-            Self::Discarded => f.write_str("Discarded"),
-            Self::Aborted => f.write_str("Aborted"),
-            Self::Expired => f.write_str("Expired"),
-            Self::Refused(rejection) => f.debug_tuple("Refused").field(rejection).finish(),
-            Self::Abandoned => f.write_str("Abandoned"),
-            Self::WouldDeadlock => f.write_str("WouldDeadlock"),
-            Self::TooManyParked => f.write_str("TooManyParked"),
-        }
-    }
 }
 
 impl fmt::Display for TaskError {

@@ -179,7 +179,7 @@ impl<T> TaskHandle<T> {
     /// The handle itself on a timeout: the task continues.
     pub async fn join_timeout(mut self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
         let core = Arc::clone(&self.core);
-        let joined = core.within(patience, |waker| self.poll_join(waker)).await;
+        let joined = core.within(Some(patience), |waker| self.poll_join(waker)).await;
         self.leave();
         joined.ok_or(self)
     }

@@ -3,7 +3,6 @@
 use super::common::Pool;
 use super::engine::entry::Entry;
 use super::engine::scheduler::{Engine, PoolKind};
-use super::engine::waits::is_inside;
 use super::error::TaskError;
 use super::park::block_on;
 use super::task_options::Priority;
@@ -12,8 +11,6 @@ use super::tasks::Tasks;
 use super::termination::TerminationWait;
 use super::threads::kind::Threads;
 use std::fmt;
-#[cfg(feature = "tokio")]
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,8 +124,8 @@ impl ShutdownReport<Threads<'_>> {
     }
 
     fn wait_within(&self, patience: Option<Duration>) -> bool {
-        let mut wait = TerminationWait::of(&self.core);
-        !is_inside(&*self.core) && block_on(patience, |waker| wait.poll(waker)).is_some()
+        let wait = TerminationWait::of(&self.core);
+        wait.is_some_and(|mut wait| block_on(patience, |waker| wait.poll(waker)).is_some())
     }
 }
 
@@ -157,12 +154,7 @@ impl ShutdownReport<Tasks> {
     /// # }
     /// ```
     pub async fn wait(&self) -> bool {
-        if is_inside(&*self.core) {
-            return false;
-        }
-        let mut wait = TerminationWait::of(&self.core);
-        poll_fn(|cx| wait.poll(cx.waker())).await;
-        true
+        self.wait_within(None).await
     }
 
     /// Waits like [`wait`](Self::wait), for at most `patience` on the pool's clock. Returns false on a timeout.
@@ -170,10 +162,13 @@ impl ShutdownReport<Tasks> {
     /// # Cancel safety
     /// Dropping the future has no effect on the pool.
     pub async fn wait_timeout(&self, patience: Duration) -> bool {
-        if is_inside(&*self.core) {
+        self.wait_within(Some(patience)).await
+    }
+
+    async fn wait_within(&self, patience: Option<Duration>) -> bool {
+        let Some(mut wait) = TerminationWait::of(&self.core) else {
             return false;
-        }
-        let mut wait = TerminationWait::of(&self.core);
+        };
         self.core.within(patience, |waker| wait.poll(waker)).await.is_some()
     }
 }

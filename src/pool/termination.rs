@@ -2,6 +2,7 @@
 //! end.
 
 use super::engine::scheduler::{Engine, Kind};
+use super::engine::waits::is_inside;
 use super::idle::Wait;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -12,9 +13,10 @@ pub(super) struct TerminationWait<'a, K: Kind> {
 }
 
 impl<'a, K: Kind> TerminationWait<'a, K> {
-    pub(super) fn of(core: &'a Arc<Engine<K>>) -> Self {
+    /// Returns `None` in a task of the pool, which would wait for itself.
+    pub(super) fn of(core: &'a Arc<Engine<K>>) -> Option<Self> {
         let wait = Wait::default();
-        Self { core, wait }
+        (!is_inside(&**core)).then_some(Self { core, wait })
     }
 
     /// Ready once all accepted tasks have ended. Until then, registers `waker`.

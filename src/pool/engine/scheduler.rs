@@ -2,7 +2,6 @@
 //! drops run outside the lock.
 
 use super::entry::Entry;
-use super::group_limit::Membership;
 use super::queue::Key;
 use super::seat::Seat;
 use super::state::{Acts, Counts, Next, State};
@@ -254,8 +253,7 @@ impl<K: Kind> Engine<K> {
 
     // ---- workers ----
 
-    /// Returns the next step of the worker at `seat`. First counts the tasks that the worker has ended, and frees its
-    /// slot, lent or not.
+    /// Returns the next step of the worker at `seat`. First counts the tasks that the worker has ended.
     ///
     /// All of this is one transition. So the worker takes the task that its own finished task made startable, and the
     /// pool calls no other worker for it.
@@ -264,16 +262,12 @@ impl<K: Kind> Engine<K> {
         self: &Arc<Self>,
         seat: &Arc<Seat<K::Worker>>,
         ended: Counts,
-        slot: Option<bool>,
         patient: bool,
         before: impl FnOnce(&mut State<K>),
         after: impl FnOnce(&mut State<K>, &Next<Entry<K>>),
     ) -> Next<Entry<K>> {
         self.transition(|state, acts| {
             state.count(ended, acts);
-            if let Some(borrowed) = slot {
-                state.free_slot(borrowed);
-            }
             before(state);
             let next = state.next(seat, patient, |entry| self.is_late(entry), acts);
             if let Next::Run(entry, _) = &next {
@@ -361,21 +355,8 @@ impl<K: Kind> Engine<K> {
     }
 
     /// Removes a worker that has exited in order, was dropped, or never started.
-    pub(in crate::pool) fn left(
-        self: &Arc<Self>,
-        seat: &Arc<Seat<K::Worker>>,
-        ended: Counts,
-        slot: Option<bool>,
-        member: Option<Arc<Membership>>,
-        in_order: bool,
-    ) {
+    pub(in crate::pool) fn left(self: &Arc<Self>, seat: &Arc<Seat<K::Worker>>, ended: Counts, in_order: bool) {
         let is_forlorn = self.transition(|state, acts| {
-            if let Some(member) = member {
-                state.member_ended(&member);
-            }
-            if let Some(borrowed) = slot {
-                state.free_slot(borrowed);
-            }
             state.count(ended, acts);
             state.left(seat, in_order, acts)
         });
@@ -391,17 +372,6 @@ impl<K: Kind> Engine<K> {
         for entry in entries {
             entry.refuse(TaskError::Abandoned);
         }
-    }
-
-    /// Lends the slot of a runner whose task waits. `resume` ends the loan.
-    #[cfg(feature = "tokio")]
-    pub(in crate::pool) fn park(self: &Arc<Self>) -> bool {
-        self.transition(State::park)
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(in crate::pool) fn resume(self: &Arc<Self>) {
-        self.transition(|state, _| state.resume());
     }
 
     // ---- the pool ----

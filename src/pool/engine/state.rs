@@ -122,6 +122,10 @@ pub(in crate::pool) struct Counts {
     pub(in crate::pool) panicked: u64,
     /// The entries that have become dead, less those that have left the queue.
     pub(in crate::pool) dead: isize,
+    /// The slot on which the thread has run them, if any; true if it is a lent one.
+    pub(in crate::pool) slot: Option<bool>,
+    /// The membership of the task, if its group has a limit.
+    pub(in crate::pool) member: Option<Arc<Membership>>,
 }
 
 impl Counts {
@@ -130,13 +134,6 @@ impl Counts {
         self.tasks += 1;
         self.finished += u64::from(ran != Ran::Gone);
         self.panicked += u64::from(ran == Ran::Panicked);
-    }
-
-    #[cfg(feature = "tokio")]
-    pub(in crate::pool) fn of(ran: Ran) -> Self {
-        let mut counts = Self::default();
-        counts.count(ran);
-        counts
     }
 }
 
@@ -197,14 +194,6 @@ impl<K: Kind> State<K> {
         {
             let member = Arc::clone(member);
             self.queue.set_aside(key).inspect(|&key| member.is_set_aside(key));
-        }
-    }
-
-    /// Ends a task of a group with a limit.
-    #[cold]
-    pub(in crate::pool) fn member_ended(&mut self, member: &Membership) {
-        if member.ends() {
-            self.pass_place_on(member);
         }
     }
 
@@ -512,19 +501,23 @@ impl<K: Kind> State<K> {
         self.stats.submitted += tasks as u64;
     }
 
-    /// Counts tasks that have ended: they ran, or were taken out.
+    /// Counts tasks that have ended, and frees their slot, lent or not.
+    #[inline]
     pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<K>) {
+        if let Some(member) = &counts.member
+            && member.ends()
+        {
+            self.pass_place_on(member);
+        }
+        if let Some(borrowed) = counts.slot {
+            self.slots.end(borrowed);
+        }
         self.stats.finished += counts.finished;
         self.stats.panicked += counts.panicked;
         if self.phase != Phase::Stopped {
             self.queue.died(counts.dead);
         }
         self.finished(counts.tasks, acts);
-    }
-
-    /// Frees the slot, lent or not, of a task that has ended.
-    pub(in crate::pool) fn free_slot(&mut self, borrowed: bool) {
-        self.slots.end(borrowed);
     }
 
     pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<K>) {

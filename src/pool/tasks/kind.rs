@@ -121,17 +121,19 @@ impl Core {
         }
     }
 
-    /// Polls for at most `patience` on the pool's clock. Returns `None` on a timeout.
+    /// Polls until ready, for at most `patience` on the pool's clock. Returns `None` on a timeout.
     pub(in crate::pool) async fn within<T>(
         &self,
-        patience: Duration,
+        patience: Option<Duration>,
         mut poll: impl FnMut(&Waker) -> Poll<T>,
     ) -> Option<T> {
         let clock = &self.settings.clock;
-        let mut sleep = pin!(Sleep::until(clock, clock.after(clock.now(), patience)));
-        poll_fn(|cx| match poll(cx.waker()) {
-            Poll::Ready(value) => Poll::Ready(Some(value)),
-            Poll::Pending => sleep.as_mut().poll(cx).map(|()| None),
+        let sleep = patience.map(|patience| Sleep::until(clock, clock.after(clock.now(), patience)));
+        let mut sleep = pin!(sleep);
+        poll_fn(|cx| match (poll(cx.waker()), sleep.as_mut().as_pin_mut()) {
+            (Poll::Ready(value), _) => Poll::Ready(Some(value)),
+            (Poll::Pending, Some(sleep)) => sleep.poll(cx).map(|()| None),
+            (Poll::Pending, None) => Poll::Pending,
         })
         .await
     }

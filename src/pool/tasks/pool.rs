@@ -3,12 +3,10 @@
 use super::builder::TaskPoolBuilder;
 use super::kind::Tasks;
 use crate::pool::common::Pool;
-use crate::pool::engine::waits::is_inside;
 use crate::pool::error::{PoolError, TaskError};
 use crate::pool::report::ShutdownReport;
 use crate::pool::termination::TerminationWait;
 use crate::pool::workers::Workers;
-use std::future::poll_fn;
 use std::time::Duration;
 
 /// Runs at most `limit` async tasks concurrently, with a bounded queue. Cheap to clone; clones are the same pool.
@@ -82,12 +80,7 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future has no effect on the pool.
     pub async fn wait_idle(&self) -> bool {
-        if is_inside(&**self.core()) {
-            return false;
-        }
-        let mut wait = TerminationWait::of(self.core());
-        poll_fn(|cx| wait.poll_idle(cx.waker())).await;
-        true
+        self.wait_idle_for(None).await
     }
 
     /// Waits like [`wait_idle`](Self::wait_idle), for at most `patience` on the pool's clock. Returns false on a timeout.
@@ -95,14 +88,15 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future has no effect on the pool.
     pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
-        if is_inside(&**self.core()) {
+        self.wait_idle_for(Some(patience)).await
+    }
+
+    async fn wait_idle_for(&self, patience: Option<Duration>) -> bool {
+        let Some(mut wait) = TerminationWait::of(self.core()) else {
             return false;
-        }
-        let mut wait = TerminationWait::of(self.core());
-        self.core()
-            .within(patience, |waker| wait.poll_idle(waker))
-            .await
-            .is_some()
+        };
+        let idle = self.core().within(patience, |waker| wait.poll_idle(waker));
+        idle.await.is_some()
     }
 
     /// Closes the pool, and waits until all tasks have ended, for at most `deadline` on the pool's clock. Then returns exactly
@@ -112,9 +106,8 @@ impl TaskPool {
     /// Dropping the future while it waits leaves the pool closed, and has no other effect.
     pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport<Tasks> {
         self.core().close();
-        if !is_inside(&**self.core()) {
-            let mut wait = TerminationWait::of(self.core());
-            self.core().within(deadline, |waker| wait.poll(waker)).await;
+        if let Some(mut wait) = TerminationWait::of(self.core()) {
+            self.core().within(Some(deadline), |waker| wait.poll(waker)).await;
         }
         self.report()
     }

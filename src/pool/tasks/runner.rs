@@ -5,7 +5,6 @@ use super::kind::{Core, Running, Tasks};
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::entry::Entry;
-use crate::pool::engine::group_limit::Membership;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Counts, Next, State};
 use crate::pool::engine::waits::{Inside, PoolId, current};
@@ -28,12 +27,9 @@ struct Runner {
 #[derive(Default)]
 struct Runs {
     ticket: Option<Ticket>,
-    /// True if it started on a lent slot.
-    borrows: bool,
     is_parked: bool,
-    ended: Option<Ran>,
-    /// Its membership, if its group has a limit.
-    member: Option<Arc<Membership>>,
+    /// Its slot, its membership and its end.
+    counts: Counts,
 }
 
 impl Drop for Runner {
@@ -43,20 +39,21 @@ impl Drop for Runner {
             task.record().end();
             drop_quietly(task);
         }
-        let (mut ended, mut slot, mut member) = (Counts::default(), None, None);
+        let mut ended = Counts::default();
         if let Some(runs) = self.runs.take() {
-            let ran = runs.ended.unwrap_or(Ran::Gone);
+            // The runtime has dropped the task.
             if let Some(ticket) = runs.ticket {
-                ticket.finish(ran);
+                ticket.finish(Ran::Gone);
             }
             if runs.is_parked {
-                self.core.resume();
+                self.core.transition(|state, _| state.resume());
             }
-            ended.count(ran);
-            slot = Some(runs.borrows);
-            member = runs.member;
+            ended = runs.counts;
+            if ended.tasks == 0 {
+                ended.count(Ran::Gone);
+            }
         }
-        self.core.left(&self.seat, ended, slot, member, self.in_order);
+        self.core.left(&self.seat, ended, self.in_order);
     }
 }
 
@@ -74,14 +71,8 @@ async fn work(mut runner: Runner) {
     let runner = &mut runner;
     let (core, seat) = (Arc::clone(&runner.core), Arc::clone(&runner.seat));
     loop {
-        let (mut ended, mut slot, mut member) = (Counts::default(), None, None);
-        if let Some(runs) = runner.runs.take()
-            && let Some(ran) = runs.ended
-        {
-            (ended, slot, member) = (Counts::of(ran), Some(runs.borrows), runs.member);
-        }
-        let before = |state: &mut State<_>| member.iter().for_each(|member| state.member_ended(member));
-        let started = match core.next(&seat, ended, slot, false, before, |_, _| ()) {
+        let ended = runner.runs.take().map_or(Counts::default(), |runs| runs.counts);
+        let started = match core.next(&seat, ended, false, |_| (), |_, _| ()) {
             Next::Run(entry, borrows) => Some((entry, borrows, None)),
             Next::Ask => {
                 let mut asking = None;
@@ -111,10 +102,10 @@ impl Runner {
     async fn run(&mut self, entry: Entry<Tasks>, borrows: bool, ticket: Option<Ticket>) {
         let runs = self.runs.insert(Runs {
             ticket,
-            borrows,
-            member: entry.member().map(Arc::clone),
             ..Runs::default()
         });
+        runs.counts.slot = Some(borrows);
+        runs.counts.member = entry.member().map(Arc::clone);
         let core = &self.core;
         core.give_back(entry.weight());
         let mut ran = Ran::Gone;
@@ -125,7 +116,7 @@ impl Runner {
         if let Some(ticket) = runs.ticket.take() {
             ticket.finish(ran);
         }
-        runs.ended = Some(ran);
+        runs.counts.count(ran);
         // If the handle is gone, this drops the result.
         drop_quietly((self.seat.own.take(), entry));
     }
@@ -135,13 +126,13 @@ impl Runner {
 /// handle: a set of futures polls only those that were woken.
 fn poll(core: &Arc<Core>, task: &Arc<dyn Run>, is_parked: &mut bool, cx: &mut Context<'_>) -> Poll<Ran> {
     if std::mem::take(is_parked) {
-        core.resume();
+        core.transition(|state, _| state.resume());
     }
     let inside = Inside::enter(Arc::clone(task) as _, PoolId::of(&**core));
     let polled = task.poll_run(&|payload| core.orphan(payload), cx);
     drop(inside);
     if polled.is_pending() && task.record().awaits() {
-        *is_parked = core.park();
+        *is_parked = core.transition(State::park);
     }
     polled
 }

@@ -67,7 +67,7 @@ impl Pool<Tasks> {
     {
         let mut admit = pin!(self.admit());
         let poll = |waker: &Waker| admit.as_mut().poll(&mut Context::from_waker(waker));
-        let verdict = self.core().within(patience, poll).await;
+        let verdict = self.core().within(Some(patience), poll).await;
         let verdict = verdict.unwrap_or(Err(RejectReason::TimedOut));
         let taken = self.carry_out(task, verdict, false)?;
         Ok(self.handle(taken))

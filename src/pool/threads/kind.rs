@@ -24,7 +24,6 @@ use super::inline_task::InlineTask;
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::cell::{Job, Ran, Run};
-use crate::pool::engine::group_limit::Membership;
 use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Acts, Counts, Next, Phase, State};
@@ -327,30 +326,21 @@ impl<'j> Core<'j> {
 
     // ---- workers ----
 
-    /// Reports the ended tasks, frees the worker's `slot`, lent or not, and returns the worker's next step.
+    /// Reports the ended tasks, and returns the worker's next step.
     pub(in crate::pool) fn take(
         self: &Arc<Self>,
         seat: &Arc<Seat<WorkerState<'j>>>,
         local_stats: &mut LocalStats<'j>,
-        slot: Option<bool>,
         patient: bool,
     ) -> Next<Entry<'j>> {
         self.pay(&seat.own);
-        let LocalStats {
-            counts,
-            deferred,
-            member,
-        } = local_stats;
+        let LocalStats { counts, deferred } = local_stats;
         let is_gated = self.settings.admission.is_gated();
         self.next(
             seat,
             std::mem::take(counts),
-            slot,
             patient,
             |state| {
-                if let Some(member) = member.take() {
-                    state.member_ended(&member);
-                }
                 seat.own.note_untold(0);
                 state.own.deferred.take_over(deferred);
                 if state.queue.taken >= state.own.local_queues_due {
@@ -374,17 +364,16 @@ impl<'j> Core<'j> {
         self: &Arc<Self>,
         seat: &Arc<Seat<WorkerState<'j>>>,
         local_stats: &mut LocalStats<'j>,
-        slot: Option<bool>,
         in_order: bool,
     ) {
         self.pay(&seat.own);
-        let LocalStats { counts, deferred, .. } = local_stats;
+        let LocalStats { counts, deferred } = local_stats;
         self.transition(|state, _| {
             seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
             state.own.deferred.take_over(deferred);
             seat.own.note_untold(0);
         });
-        self.left(seat, std::mem::take(counts), slot, None, in_order);
+        self.left(seat, std::mem::take(counts), in_order);
     }
 
     fn spawn(self: &Arc<Self>, seat: Arc<Seat<WorkerState<'j>>>) -> io::Result<()> {
@@ -399,7 +388,7 @@ impl<'j> Core<'j> {
 
     /// Removes a worker whose thread did not start. The next submission tries again. So does a timer, when queued tasks need the thread.
     pub(in crate::pool) fn never_started(self: &Arc<Self>, seat: &Arc<Seat<WorkerState<'j>>>) {
-        self.left_by(seat, &mut LocalStats::default(), None, false);
+        self.left_by(seat, &mut LocalStats::default(), false);
         let wants = self.transition(|state, _| {
             state.stats.failed_starts += 1;
             state.wants_thread()
@@ -534,6 +523,4 @@ pub(in crate::pool) struct LocalStats<'j> {
     pub(in crate::pool) counts: Counts,
     /// The memory of the tasks that it has run.
     pub(in crate::pool) deferred: GatheredFrees<'j>,
-    /// The task that it has run, if its group has a limit.
-    pub(in crate::pool) member: Option<Arc<Membership>>,
 }

@@ -3,7 +3,6 @@
 use super::builder::PoolBuilder;
 use super::kind::Threads;
 use crate::pool::common::Pool;
-use crate::pool::engine::waits::is_inside;
 use crate::pool::error::{PoolError, TaskError};
 use crate::pool::park::block_on;
 use crate::pool::report::ShutdownReport;
@@ -93,11 +92,8 @@ impl<'j> Pool<Threads<'j>> {
     }
 
     fn wait_idle_for(&self, patience: Option<Duration>) -> bool {
-        if is_inside(&**self.core()) {
-            return false;
-        }
-        let mut wait = TerminationWait::of(self.core());
-        block_on(patience, |waker| wait.poll_idle(waker)).is_some()
+        let wait = TerminationWait::of(self.core());
+        wait.is_some_and(|mut wait| block_on(patience, |waker| wait.poll_idle(waker)).is_some())
     }
 
     /// Closes the pool, and waits until all tasks and threads have ended, for at most `deadline`. Then returns exactly the
@@ -106,8 +102,7 @@ impl<'j> Pool<Threads<'j>> {
     /// Does not wait on a worker of this pool, whose own task would never end.
     pub fn shutdown(&self, deadline: Duration) -> ShutdownReport<Threads<'j>> {
         self.core().close();
-        if !is_inside(&**self.core()) {
-            let mut wait = TerminationWait::of(self.core());
+        if let Some(mut wait) = TerminationWait::of(self.core()) {
             let _ = block_on(Some(deadline), |waker| wait.poll(waker));
         }
         self.abort()

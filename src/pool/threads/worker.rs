@@ -113,8 +113,6 @@ struct Work<'a, 'j> {
     seat: &'a Arc<Seat<WorkerState<'j>>>,
     /// The slot that its task lends while it waits.
     slot: Arc<Slot>,
-    /// Some if it has started tasks on a slot since it last looked; true if the slot is a lent one.
-    started: Option<bool>,
     local_stats: LocalStats<'j>,
 }
 
@@ -124,7 +122,6 @@ impl<'a, 'j> Work<'a, 'j> {
             core,
             seat,
             slot: Slot::of(core.kind.lends()),
-            started: None,
             local_stats: LocalStats::default(),
         }
     }
@@ -139,12 +136,8 @@ impl<'a, 'j> Work<'a, 'j> {
                 self.run_local(entry);
                 continue;
             }
-            let started = self.started.take();
-            match self.core.take(self.seat, &mut self.local_stats, started, patient) {
-                Next::Run(entry, borrows) => {
-                    self.started = Some(borrows);
-                    self.run(entry, None);
-                }
+            match self.core.take(self.seat, &mut self.local_stats, patient) {
+                Next::Run(entry, borrows) => self.run(entry, borrows, None),
                 Next::Ask => self.ask(),
                 Next::Again => {
                     // Another worker may take the task first: then this one looks again.
@@ -157,7 +150,7 @@ impl<'a, 'j> Work<'a, 'j> {
             patient = LOOKS > 0;
         }
         drop(inside);
-        self.core.left_by(self.seat, &mut self.local_stats, None, true);
+        self.core.left_by(self.seat, &mut self.local_stats, true);
     }
 
     /// Spins on the hint. Returns true when there seems to be work.
@@ -224,7 +217,8 @@ impl<'a, 'j> Work<'a, 'j> {
 
     #[inline]
     fn run_local(&mut self, entry: Entry<'j>) {
-        self.core.capacity.give_back_weight(1);
+        // It gives the place back later.
+        self.core.capacity.give_back(0, 1);
         let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
         self.seat.own.note_untold(self.local_stats.counts.tasks);
@@ -262,18 +256,16 @@ impl<'a, 'j> Work<'a, 'j> {
                 .poll_admission(self.seat, &mut asking, &mut Context::from_waker(waker))
         });
         if let Some((entry, borrows, ticket, held)) = admitted.flatten() {
-            self.started = Some(borrows);
-            self.run(entry, Some((ticket, held)));
+            self.run(entry, borrows, Some((ticket, held)));
         }
     }
 
-    /// Runs a task that has left the queue.
+    /// Runs a task that has left the queue, on a slot that is lent or not.
     #[inline]
-    fn run(&mut self, entry: Entry<'j>, admitted: Option<(Ticket, Held)>) {
+    fn run(&mut self, entry: Entry<'j>, borrows: bool, admitted: Option<(Ticket, Held)>) {
         self.core.give_back(entry.weight());
-        if let Some(member) = entry.member() {
-            self.local_stats.member = Some(Arc::clone(member));
-        }
+        self.local_stats.counts.slot = Some(borrows);
+        self.local_stats.counts.member = entry.member().map(Arc::clone);
         let ran = if let Some((_, held)) = &admitted
             && !held.is_empty()
         {
