@@ -114,19 +114,16 @@ impl<K: PoolKind> Pool<K> {
     #[cold]
     pub(super) fn let_in_now(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
         let _pressing = self.core().capacity.press();
-        match self.core().judge(self.options.weight, turned)? {
-            Verdict::Wait => Err(RejectReason::Full),
-            verdict => Ok(verdict),
-        }
+        let verdict = self.core().judge(self.options.weight, turned)?;
+        verdict.ok_or(RejectReason::Full)
     }
 
     /// Decides what happens to a task that found the queue full, and waits if need be.
     pub(super) async fn let_in(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
         let core = self.core();
         let _pressing = core.capacity.press();
-        match core.judge(self.options.weight, turned)? {
-            Verdict::Wait => {}
-            verdict => return Ok(verdict),
+        if let Some(verdict) = core.judge(self.options.weight, turned)? {
+            return Ok(verdict);
         }
         let mut capacity = pin!(core.capacity.take(self.options.weight));
         poll_fn(|cx| match capacity.as_mut().poll(cx) {

@@ -38,15 +38,13 @@ pub(super) enum Verdict {
     In,
     /// The task is discarded.
     Out,
-    /// The submitter waits for room.
-    Wait,
 }
 
 /// The treatment of submitters that have found no room.
 impl<K: Kind> Engine<K> {
-    /// Decides on a task of this weight that found no room. `turned` is the reason.
+    /// Decides on a task of this weight that found no room. `turned` is the reason. `None`: the submitter waits for room.
     #[cold]
-    pub(super) fn judge(self: &Arc<Self>, weight: u32, turned: RejectReason) -> Result<Verdict, RejectReason> {
+    pub(super) fn judge(self: &Arc<Self>, weight: u32, turned: RejectReason) -> Result<Option<Verdict>, RejectReason> {
         self.capacity.fits(weight)?;
         if turned == RejectReason::Closed {
             return Err(turned);
@@ -54,13 +52,13 @@ impl<K: Kind> Engine<K> {
         self.collect();
         match self.capacity.try_take(weight) {
             Err(RejectReason::Full) => {}
-            taken => return taken.map(|()| Verdict::In),
+            taken => return taken.map(|()| Some(Verdict::In)),
         }
         match self.settings.overflow {
-            Overflow::Block => Ok(Verdict::Wait),
+            Overflow::Block => Ok(None),
             Overflow::Reject => Err(RejectReason::Full),
-            Overflow::DropOldest => self.make_room(weight).map(|()| Verdict::In),
-            Overflow::DropNewest => Ok(Verdict::Out),
+            Overflow::DropOldest => self.make_room(weight).map(|()| Some(Verdict::In)),
+            Overflow::DropNewest => Ok(Some(Verdict::Out)),
         }
     }
 

@@ -209,11 +209,12 @@ impl Pool<Tasks> {
     /// Queues or discards the task, as decided. After an error the task is still in its cell.
     fn settle<Fut: Work>(&self, (cell, member): &Taken<Fut>, verdict: Verdict) -> Result<(), RejectReason> {
         match verdict {
-            Verdict::In => return self.push([self.entry(cell, member)].into_iter()),
-            Verdict::Out => self.core().discard_new(self.entry(cell, &None)),
-            Verdict::Wait => unreachable!("the submitter has waited"),
+            Verdict::In => self.push([self.entry(cell, member)].into_iter()),
+            Verdict::Out => {
+                self.core().discard_new(self.entry(cell, &None));
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     fn push(&self, entries: impl Iterator<Item = Entry<Tasks>>) -> Result<(), RejectReason> {

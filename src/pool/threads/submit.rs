@@ -139,20 +139,15 @@ impl<'j> Pool<Threads<'j>> {
         task: F,
         verdict: Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
-            Err(reason) => return Err(SubmitError { task, reason }),
-        };
-        let cell = match verdict {
-            Verdict::In => return self.submit_in(task),
-            Verdict::Out => {
+        match verdict {
+            Ok(Verdict::In) => self.submit_in(task),
+            Ok(Verdict::Out) => {
                 let cell = Arc::new(Cell::new(task, Caller::waits()));
                 self.core().discard_new(self.entry_of(Arc::clone(&cell), None));
-                cell
+                Ok(self.handle(cell, None))
             }
-            Verdict::Wait => unreachable!("the submitter has waited"),
-        };
-        Ok(self.handle(cell, None))
+            Err(reason) => Err(SubmitError { task, reason }),
+        }
     }
 
     #[inline]
@@ -200,17 +195,15 @@ impl<'j> Pool<Threads<'j>> {
 
     #[cold]
     fn execute_slow<F: Closure<'j, ()>>(&self, task: F, turned: RejectReason) -> Result<(), SubmitError<F>> {
-        let verdict = match self.let_in_blocking(turned, None) {
-            Ok(verdict) => verdict,
-            Err(reason) => return Err(SubmitError { task, reason }),
-        };
-        let entry = |task| Entry::own(Caller::current(), task, &self.options);
-        match verdict {
-            Verdict::In => return self.execute_in(task),
-            Verdict::Out => self.core().discard_new(entry(task)),
-            Verdict::Wait => unreachable!("the submitter has waited"),
+        match self.let_in_blocking(turned, None) {
+            Ok(Verdict::In) => self.execute_in(task),
+            Ok(Verdict::Out) => {
+                let entry = Entry::own(Caller::current(), task, &self.options);
+                self.core().discard_new(entry);
+                Ok(())
+            }
+            Err(reason) => Err(SubmitError { task, reason }),
         }
-        Ok(())
     }
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the

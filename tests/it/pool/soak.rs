@@ -6,7 +6,7 @@ use crate::pool::kinds::{Handle, Kind, LONG, Pool, block_on, pool};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -132,7 +132,7 @@ async fn submits(pool: Pool, tally: Arc<Tally>, mut seed: u64) {
     }
 }
 
-async fn round(kind: Kind, mut seed: u64) {
+async fn round(kind: Kind, mut seed: u64, seen: Arc<Mutex<Option<Pool>>>) {
     let overflows = [
         Overflow::Block,
         Overflow::Reject,
@@ -163,6 +163,7 @@ async fn round(kind: Kind, mut seed: u64) {
         1 => of!(slots(Arc::clone(&slots))),
         _ => of!(),
     };
+    *seen.lock().unwrap() = Some(pool.clone());
     let tally = Arc::new(Tally::default());
     let submitters = (0..SUBMITTERS as u64).map(|n| {
         let (pool, tally) = (pool.clone(), Arc::clone(&tally));
@@ -178,15 +179,18 @@ async fn round(kind: Kind, mut seed: u64) {
         let _ = pool.wait_idle_timeout(Duration::from_micros(20)).await;
         tokio::task::yield_now().await;
     }
-    let report = match below(&mut seed, 3) {
+    let mut report = match below(&mut seed, 3) {
         0 => pool.abort(),
         _ => {
             pool.shutdown(Duration::from_micros(below(&mut seed, 20_000) as u64))
                 .await
         }
     };
+    // A task may wait for one that the report lists.
+    while report.left().0 > 0 {
+        drop(report.first());
+    }
     let waits = report.wait().await;
-    drop(report);
     for submitter in submitters {
         match submitter {
             Ok(task) => task.await.unwrap(),
@@ -226,16 +230,23 @@ fn everything_at_once_leaves_nothing() {
     while Instant::now() < end {
         for kind in [Kind::Threads, Kind::Tasks] {
             let (tell, told) = mpsc::channel();
+            let seen = Arc::new(Mutex::new(None));
+            let pool = Arc::clone(&seen);
             let runs = thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_multi_thread()
                     .worker_threads(2)
                     .enable_time()
                     .build();
-                runtime.unwrap().block_on(round(kind, seed));
+                runtime.unwrap().block_on(round(kind, seed, pool));
                 let _ = tell.send(());
             });
             match told.recv_timeout(4 * LONG) {
-                Err(mpsc::RecvTimeoutError::Timeout) => panic!("{kind:?} {seed} stands still"),
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    panic!(
+                        "{kind:?} {seed} stands still: {:?}",
+                        seen.lock().unwrap().as_ref().map(Pool::stats)
+                    );
+                }
                 _ => runs
                     .join()
                     .unwrap_or_else(|payload| panic!("{kind:?} {seed}: {:?}", payload.downcast_ref::<&str>())),
