@@ -1,6 +1,6 @@
 //! The proxy: its routes, its metrics, and its end.
 
-use super::limits::{Caller, Limits, TOKENS, Tier};
+use super::limits::{Caller, Limits, TOKENS};
 use super::upstream::Upstream;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tollgate::status::State as Leg;
-use tollgate::{Clock, Limiter};
+use tollgate::{Ask, Clock, Limiter};
 use tollgate_http::axum::HttpRefusals;
 use tollgate_http::{Charge, LimitLayer, Refused, RequestParts, Respond};
 
@@ -48,11 +48,7 @@ impl App {
 
     pub(crate) fn router(&self) -> Router {
         let caller = |parts: &RequestParts<'_>| parts.extensions().get::<Caller>().cloned();
-        let ask = |parts: &RequestParts<'_>| {
-            let (caller, prompt) = (parts.extensions().get::<Caller>(), parts.extensions().get::<Prompt>());
-            let estimate = prompt.map_or(0, |prompt| prompt.prompt.len() as u64 / 4 + prompt.max_tokens);
-            caller.map_or(tollgate::Ask::one(), |caller| caller.ask(estimate))
-        };
+        let ask = |parts: &RequestParts<'_>| parts.extensions().get::<Ask>().copied().unwrap_or_default();
         let limited = LimitLayer::keyed_waiting(Arc::clone(&self.limits.callers), caller)
             .cost(ask)
             .settling()
@@ -98,14 +94,10 @@ async fn read(State(app): State<App>, request: Request, next: Next) -> Response 
     if !app.limits.models.contains_key(&prompt.model) {
         return StatusCode::NOT_FOUND.into_response();
     }
-    // In place of a table of accounts.
-    let tier = if key.starts_with("paid-") {
-        Tier::Paid
-    } else {
-        Tier::Free
-    };
+    let estimate = prompt.prompt.len() as u64 / 4 + prompt.max_tokens;
+    parts.extensions.insert(app.limits.ask(&key, estimate));
     let model = prompt.model.clone();
-    parts.extensions.insert(Caller { key, tier, model });
+    parts.extensions.insert(Caller { key, model });
     parts.extensions.insert(prompt);
     next.run(Request::from_parts(parts, Body::empty())).await
 }

@@ -2,64 +2,52 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tollgate::policy::reload::ReloadableLegs;
+use tollgate::policy::reload::Applied;
 use tollgate::policy::source::{FileSource, Look};
-use tollgate::policy::spec::{PolicySpec, SemaphoreRule};
+use tollgate::policy::spec::{KeyTier, PolicySetSpec, SemaphoreRule};
+use tollgate::policy::{KeyedPolicies, PolicySet};
 use tollgate::{Ask, BoxLimiter, CircuitBreaker, Clock, Cost, Keyed, LimiterExt, OpenTime, Order, Policy, Semaphore};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// What the providers bill.
 pub(crate) const TOKENS: Cost = Cost::new("tokens");
-/// Keys that are known at once.
-const KEYS: usize = 100_000;
+/// Pairs of a key and a model that are known at once.
+const CALLERS: usize = 100_000;
 /// How long a request waits for a model, and how many of one key and model do.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 const MAX_QUEUE: usize = 50;
 
-/// The tiers, in the order in which they are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Tier {
-    Paid,
-    Free,
-}
-
-/// Whose limits apply to a request, and a model that is known.
+/// Whose limits apply to a request: of a model that is known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Caller {
     pub(crate) key: String,
-    pub(crate) tier: Tier,
     pub(crate) model: String,
 }
-
-impl Caller {
-    pub(crate) fn ask(&self, tokens: u64) -> Ask {
-        Ask::one().cost(TOKENS, tokens).class(self.tier as u8)
-    }
-}
-
-type OfKey = Keyed<(Tier, String), Policy<ReloadableLegs>>;
 
 pub(crate) struct Limits {
     /// What the whole proxy has in flight. A drain lowers it to nothing.
     pub(crate) server: Arc<Semaphore>,
     pub(crate) breaker: Arc<CircuitBreaker>,
+    /// By the named policies of the file. They serve paid keys before free ones.
     pub(crate) models: BTreeMap<String, Arc<Semaphore>>,
-    /// Requests and tokens per minute, and tokens per day: as the file of the tier says.
-    pub(crate) keys: Arc<OfKey>,
-    tiers: Arc<Mutex<BTreeMap<Tier, PolicySpec>>>,
+    /// Requests and tokens per minute, and tokens per day, of each key: by its tier in the file.
+    pub(crate) keys: Arc<KeyedPolicies>,
     /// All of them, for each key and model.
     pub(crate) callers: Arc<Keyed<Caller, Policy<BoxLimiter>>>,
-    files: Mutex<[(Option<Tier>, FileSource); 3]>,
+    set: PolicySet,
+    /// In force, and where the next one comes from.
+    spec: Mutex<Arc<PolicySetSpec>>,
+    source: Mutex<FileSource<PolicySetSpec>>,
 }
 
 impl Limits {
-    /// Reads the files of a folder.
-    pub(crate) fn open(folder: &Path, clock: &Clock) -> Result<Arc<Self>, Failure> {
-        let open = |name| FileSource::<PolicySpec>::open(folder.join(name));
-        let (free, paid, served) = (open("free.toml")?, open("paid.toml")?, open("models.toml")?);
+    pub(crate) fn open(file: &Path, clock: &Clock) -> Result<Arc<Self>, Failure> {
+        let (spec, source) = FileSource::<PolicySetSpec>::open(file)?;
+        let set = spec.build(clock)?;
+        let keys = set.keyed("key")?;
         let server = Arc::new(Semaphore::builder(1_000).name("server").build()?);
         let breaker = CircuitBreaker::builder()
             .count_window(20)
@@ -70,80 +58,74 @@ impl Limits {
             .clock(clock)
             .build()?;
         let breaker = Arc::new(breaker);
-        let tiers = Arc::new(Mutex::new(BTreeMap::from([(Tier::Free, free.0), (Tier::Paid, paid.0)])));
-        let keys = {
-            let (tiers, clock) = (Arc::clone(&tiers), clock.clone());
-            Arc::new(Keyed::new(KEYS, move |(tier, _): &(Tier, String)| {
-                let spec = tiers.lock().unwrap_or_else(PoisonError::into_inner)[tier].clone();
-                spec.build(&clock).expect("it was checked when it was read")
-            }))
-        };
-        let order = Order::Priority {
-            classes: 2,
-            patience: 8,
-        };
-        let semaphore = |(name, limit): (String, usize)| -> Result<_, Failure> {
-            let built = Semaphore::builder(limit)
-                .name(name.as_str())
-                .order(order.clone())
-                .build()?;
-            Ok((name, Arc::new(built)))
-        };
-        let models: BTreeMap<_, _> = permits(&served.0).map(semaphore).collect::<Result<_, _>>()?;
+        let mut models = BTreeMap::new();
+        for (name, permits) in permits(&spec) {
+            let by_class = Order::Priority {
+                classes: 2,
+                patience: 8,
+            };
+            let model = Semaphore::builder(permits).name(name.as_str()).order(by_class);
+            models.insert(name.clone(), Arc::new(model.build()?));
+        }
         let callers = {
             let (server, breaker) = (Arc::clone(&server), Arc::clone(&breaker));
             let (keys, models, clock) = (Arc::clone(&keys), models.clone(), clock.clone());
-            Keyed::try_new(KEYS, move |caller: &Caller| {
-                let key = keys.get(&(caller.tier, caller.key.clone()))?;
+            Keyed::try_new(CALLERS, move |caller: &Caller| {
                 let all = Policy::builder()
                     .limit(Arc::clone(&server))
                     .limit(Arc::clone(&breaker).named("upstream"))
-                    .limit(key)
+                    .limit(keys.get(&caller.key)?)
                     .limit(Arc::clone(&models[&caller.model]));
                 let all = all.boxed().max_wait(MAX_WAIT).max_queue(MAX_QUEUE).clock(&clock);
                 Ok(all.build().expect("each leg stands once, on one clock"))
             })
         };
-        let sources = [(Some(Tier::Free), free.1), (Some(Tier::Paid), paid.1), (None, served.1)];
         Ok(Arc::new(Self {
             server,
             breaker,
             models,
             keys,
-            tiers,
             callers: Arc::new(callers),
-            files: Mutex::new(sources),
+            set,
+            spec: Mutex::new(Arc::new(spec)),
+            source: Mutex::new(source),
         }))
     }
 
-    /// Looks at the files. A version is put in force at its second look, for live keys as well; one that is wrong leaves
-    /// the last in force, and is reported.
-    pub(crate) fn reload(&self) -> Result<(), Failure> {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        for (tier, file) in files.iter_mut() {
-            let Look::Version(spec) = file.look() else { continue };
-            let spec = spec?;
-            let Some(tier) = tier else {
-                for (model, limit) in permits(&spec) {
-                    self.models.get(&model).inspect(|model| model.set_limit(limit));
-                }
-                continue;
-            };
-            let mut tiers = self.tiers.lock().unwrap_or_else(PoisonError::into_inner);
-            tiers.insert(*tier, spec.clone());
-            drop(tiers);
-            self.keys.for_each(|(of, _), policy| {
-                if of == tier {
-                    let _ = policy.apply(spec.clone());
-                }
-            });
+    /// One request of `tokens`, in the class of the key.
+    pub(crate) fn ask(&self, key: &str, tokens: u64) -> Ask {
+        let spec = Arc::clone(&lock(&self.spec));
+        let tier = spec.keyed.get("key").and_then(|keyed| keyed.keys.get(key));
+        let is_paid = matches!(tier, Some(KeyTier::Named(tier)) if tier == "paid");
+        Ask::one().cost(TOKENS, tokens).class(u8::from(!is_paid))
+    }
+
+    /// Looks at the file. A version is put in force as a whole at its second look, for live keys as well; one that is wrong leaves the
+    /// last in force. Returns a line of what has changed.
+    pub(crate) fn reload(&self) -> Result<Option<String>, Failure> {
+        let look = lock(&self.source).look();
+        let Look::Version(spec) = look else { return Ok(None) };
+        let spec = spec?;
+        let applied = self.set.apply(spec.clone())?;
+        for (name, permits) in permits(&spec) {
+            self.models.get(name).inspect(|model| model.set_limit(permits));
         }
-        Ok(())
+        *lock(&self.spec) = Arc::new(spec);
+        Ok(match applied {
+            Applied::Now(changes) => Some(changes.to_string()),
+            _ => None,
+        })
     }
 }
 
-/// The semaphores of a file.
-fn permits(spec: &PolicySpec) -> impl Iterator<Item = (String, usize)> {
-    let legs = spec.legs.iter();
-    legs.filter_map(|leg| Some((leg.name.clone(), leg.rule.get::<SemaphoreRule>()?.limit)))
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The models of a file, and how many requests each serves at once.
+fn permits(spec: &PolicySetSpec) -> impl Iterator<Item = (&String, usize)> {
+    spec.policies.iter().filter_map(|(name, policy)| {
+        let leg = policy.legs.first()?;
+        Some((name, leg.rule.get::<SemaphoreRule>()?.limit))
+    })
 }

@@ -1,6 +1,6 @@
 //! A proxy in front of language models, with the limits that such a service has, in one admission: requests and tokens per minute
 //! and a daily budget of tokens for each key, a concurrency for each model where paid keys go before free ones, and a circuit
-//! breaker around the upstream. The limits come from files, which may change while it runs. A signal drains it.
+//! breaker around the upstream. The limits come from a file, which may change while it runs. A signal drains it.
 //!
 //! The limits are in `limits.rs`. `by_hand.rs` has the same limits by governor, tokio's semaphore, tower and recloser;
 //! `tests/it/llm_proxy.rs` of this package shows what they cannot do.
@@ -29,17 +29,19 @@ use upstream::Upstream;
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let clock = Clock::real();
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/llm_proxy/limits"));
-    let limits = Limits::open(folder, &clock)?;
+    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/llm_proxy/limits.toml"));
+    let limits = Limits::open(file, &clock)?;
     let upstream = Arc::new(Upstream::new(&clock, Duration::from_millis(300), 60));
     let app = App::new(Arc::clone(&limits), upstream);
 
     let reload = tokio::spawn(async move {
         loop {
             tokio::time::sleep(Duration::from_millis(500)).await;
-            // The files are small; a service that waits for slow disks follows them on a thread of their own.
-            if let Err(error) = limits.reload() {
-                eprintln!("the limits stay as they were: {error}");
+            // The file is small; one on a slow disk is followed by `PolicySet::follow`.
+            match limits.reload() {
+                Ok(None) => {}
+                Ok(Some(changes)) => println!("{changes}"),
+                Err(error) => eprintln!("the limits stay as they were: {error}"),
             }
         }
     });

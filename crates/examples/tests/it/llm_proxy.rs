@@ -27,7 +27,7 @@ use upstream::Upstream;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The proxy by copies of its files, in which texts are replaced, before an upstream that takes ten seconds and bills sixty tokens.
+/// The proxy by a copy of its file, in which texts are replaced, before an upstream that takes ten seconds and bills sixty tokens.
 struct World {
     clock: ManualClock,
     app: App,
@@ -42,15 +42,14 @@ struct Answer(u16, Option<u64>, Duration);
 impl World {
     fn new(replaced: &[(&str, &str)]) -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-        let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/llm_proxy/limits");
-        for name in ["free.toml", "paid.toml", "models.toml"] {
-            let mut text = std::fs::read_to_string(files.join(name)).unwrap();
-            for (from, to) in replaced {
-                text = text.replace(from, to);
-            }
-            std::fs::write(folder.path().join(name), text).unwrap();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/llm_proxy/limits.toml");
+        let mut text = std::fs::read_to_string(file).unwrap();
+        for (from, to) in replaced {
+            text = text.replace(from, to);
         }
-        let limits = Limits::open(folder.path(), &clock).unwrap();
+        let file = folder.path().join("limits.toml");
+        std::fs::write(&file, text).unwrap();
+        let limits = Limits::open(&file, &clock).unwrap();
         let upstream = Arc::new(Upstream::new(&clock, 10 * SECOND, 60));
         let app = App::new(limits, upstream);
         let router = app.router();
@@ -268,28 +267,30 @@ async fn by_hand_the_first_to_come_is_the_first_served() {
 #[test]
 fn a_reload_keeps_what_was_used() {
     let world = World::new(&[FIVE_REQUESTS]);
-    let file = world.folder.path().join("free.toml");
+    let file = world.folder.path().join("limits.toml");
     let change = |from: &str, to: &str| {
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, text.replace(from, to)).unwrap();
         // The first look sees that it is being changed.
-        world.app.limits.reload().and_then(|()| world.app.limits.reload())
+        assert!(world.app.limits.reload().is_ok_and(|changes| changes.is_none()));
+        world.app.limits.reload()
     };
     world.clock.run(async {
         assert_eq!(world.statuses(&[("free-1", "small"); 5]).await, [200; 5]);
-        let wrong = change("1/h burst 5", "1/hour burst ten").unwrap_err();
-        assert!(wrong.to_string().contains("free.toml:5:"), "{wrong}");
+        let wrong = change("1/h burst 5", "1/h burst ten").unwrap_err();
+        assert!(wrong.to_string().contains("limits.toml:20:"), "{wrong}");
         assert_eq!(world.ask("free-1", "small", 100).await.0, 429);
-        change("1/hour burst ten", "1/h burst 10").unwrap();
+        change("1/h burst ten", "1/h burst 10").unwrap();
         assert_eq!(
             world.statuses(&[("free-1", "small"); 6]).await,
             [200, 200, 200, 200, 200, 429]
         );
+        // Another tier: what was spent is spent, and the rest of it is there.
+        let changes = change("paid-2 =", "free-1 =").unwrap().unwrap();
+        assert!(changes.contains("`keyed.key` `free-1` tier free -> paid"), "{changes}");
+        assert_eq!(world.statuses(&[("free-1", "small"); 16]).await, [200; 16]);
     });
-    let models = world.folder.path().join("models.toml");
-    std::fs::write(&models, std::fs::read_to_string(&models).unwrap().replace("16", "7")).unwrap();
-    world.app.limits.reload().unwrap();
-    world.app.limits.reload().unwrap();
+    change("limit = 16", "limit = 7").unwrap();
     assert_eq!(world.app.limits.models["small"].limit(), 7);
 }
 
