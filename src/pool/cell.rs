@@ -13,7 +13,7 @@
 //! Tasks and results run and drop outside the lock. A started closure is with its worker. A started future returns to
 //! the cell while it waits: `R` holds it.
 
-use super::caller::Caller;
+use super::caller::{Caller, Submitter};
 use super::engine::waits::{Record, Task};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly, wake};
@@ -84,7 +84,7 @@ pub(super) struct Inner<Q, R, T> {
     claimed: bool,
 }
 
-/// The context that a task keeps of its submitter: a [`Caller`], or one with the task's record in the graph of waits.
+/// The task's place in the graph of waits: a [`Submitter`], or the task's record.
 pub(super) trait Context: Send + Sync {
     fn record(&self) -> Option<&Record> {
         None
@@ -93,13 +93,10 @@ pub(super) trait Context: Send + Sync {
     fn cut(&self);
 }
 
-impl Context for Caller {
-    fn cut(&self) {
-        self.cut();
-    }
-}
+/// The cell of a closure, which runs in the span of its submitter.
+pub(super) type ClosureCell<F, T> = Cell<(F, Caller), (), T, Submitter>;
 
-pub(super) struct Cell<Q, R, T, C = Caller> {
+pub(super) struct Cell<Q, R, T, C> {
     inner: Mutex<Inner<Q, R, T>>,
     pub(super) context: C,
 }
@@ -185,14 +182,19 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
     }
 }
 
-impl<F, T> Cell<F, (), T>
+impl<F, T> ClosureCell<F, T>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     #[inline]
-    fn run_taken(&self, task: F, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        match catch_unwind(AssertUnwindSafe(|| self.context.within(task))) {
+    pub(super) fn of(task: F) -> Arc<Self> {
+        Arc::new(Self::new((task, Caller::current()), Submitter::current()))
+    }
+
+    #[inline]
+    fn run_taken(&self, (task, caller): (F, Caller), orphan: &mut dyn FnMut(Payload)) -> Ran {
+        match catch_unwind(AssertUnwindSafe(|| caller.within(task))) {
             Ok(value) => {
                 self.complete(Ok(value));
                 Ran::Done
@@ -207,7 +209,7 @@ where
     }
 }
 
-impl<F, T> Run for Cell<F, (), T>
+impl<F, T> Run for ClosureCell<F, T>
 where
     F: FnOnce() -> T + Send,
     T: Send,

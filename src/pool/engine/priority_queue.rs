@@ -385,12 +385,15 @@ mod tests {
     #[test]
     #[cfg(feature = "tokio")]
     fn an_empty_queue_of_async_tasks_gives_its_memory_back() {
-        use crate::pool::tasks::cell::{Origin, TaskCell};
+        use crate::pool::tasks::cell::TaskCell;
         use crate::pool::{Tasks, engine::entry::Entry};
         let mut by_priority = PriorityQueue::<Tasks>::new();
         for _ in 0..10_000 {
-            let task = TaskCell::new(Box::new(async {}), Origin::current());
-            by_priority.push(Entry::held(Arc::new(task) as _, &TaskOptions::DEFAULT, None));
+            by_priority.push(Entry::held(
+                Arc::new(TaskCell::of(async {})) as _,
+                &TaskOptions::DEFAULT,
+                None,
+            ));
         }
         assert_eq!(std::iter::from_fn(|| by_priority.pop()).count(), 10_000);
         assert_eq!(by_priority.by_priority[Priority::Normal as usize].capacity(), 0);

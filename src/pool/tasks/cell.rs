@@ -46,6 +46,7 @@ impl<Fut> Default for Progress<Fut> {
 
 pub(in crate::pool) struct Rest<Fut> {
     future: Pin<Box<Fut>>,
+    caller: Caller,
     /// Some before the first poll. True: the runner is to end it after that poll.
     starting: Option<bool>,
     /// The runner's waker, for an abort.
@@ -53,38 +54,29 @@ pub(in crate::pool) struct Rest<Fut> {
 }
 
 /// The future is boxed from the beginning: a move of it moves a pointer.
-pub(in crate::pool) type TaskCell<Fut, T> = Cell<Box<Fut>, Progress<Fut>, T, Origin>;
+pub(in crate::pool) type TaskCell<Fut, T> = Cell<(Box<Fut>, Caller), Progress<Fut>, T, Record>;
 
-/// The context of a future.
-pub(in crate::pool) struct Origin {
-    caller: Caller,
-    record: Record,
-}
-
-impl Origin {
-    pub(in crate::pool) fn current() -> Self {
-        let (caller, record) = (Caller::current(), Record::new());
-        Self { caller, record }
-    }
-}
-
-impl Context for Origin {
+impl Context for Record {
     fn record(&self) -> Option<&Record> {
-        Some(&self.record)
+        Some(self)
     }
 
     fn cut(&self) {
-        self.record.cut();
+        self.cut();
     }
 }
 
 impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
     fn record(&self) -> &Record {
-        &self.context.record
+        &self.context
     }
 }
 
 impl<Fut, T> TaskCell<Fut, T> {
+    pub(in crate::pool) fn of(task: Fut) -> Self {
+        Self::new((Box::new(task), Caller::current()), Record::new())
+    }
+
     /// Takes the future out to poll it. Returns `None` if it was aborted.
     fn take_up(&self) -> Option<Rest<Fut>> {
         let mut inner = self.lock();
@@ -123,9 +115,10 @@ where
     fn start(&self) -> bool {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Queued(future) => {
+            Stage::Queued((future, caller)) => {
                 inner.stage = Stage::Started(Progress::Resting(Rest {
                     future: Box::into_pin(future),
+                    caller,
                     starting: (!seeded!("tasks_are_aborted_before_they_begin")).then_some(false),
                     poller: None,
                 }));
@@ -142,8 +135,8 @@ where
         let Some(mut rest) = self.take_up() else {
             return Poll::Ready(Ran::Gone);
         };
-        let future = rest.future.as_mut();
-        let (result, ran) = match catch_unwind(AssertUnwindSafe(|| self.context.caller.within(|| future.poll(cx)))) {
+        let (future, caller) = (rest.future.as_mut(), &rest.caller);
+        let (result, ran) = match catch_unwind(AssertUnwindSafe(|| caller.within(|| future.poll(cx)))) {
             Ok(Poll::Pending) => {
                 let known = rest.poller.as_ref().is_some_and(|known| known.will_wake(cx.waker()));
                 let old = (!known).then(|| rest.poller.replace(cx.waker().clone()));

@@ -1,6 +1,6 @@
 //! Submission of futures.
 
-use super::cell::{Origin, Run, TaskCell};
+use super::cell::{Run, TaskCell};
 use super::kind::Tasks;
 use crate::pool::cell::Await;
 use crate::pool::common::Pool;
@@ -222,7 +222,7 @@ impl Pool<Tasks> {
     }
 
     fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Taken<Fut> {
-        let cell = Arc::new(TaskCell::new(Box::new(task), Origin::current()));
+        let cell = Arc::new(TaskCell::of(task));
         if detached {
             cell.detach();
         }
@@ -240,6 +240,6 @@ impl Pool<Tasks> {
 
 /// Takes a task back from its cell, after the pool has refused it.
 fn take_back<Fut: Work>((cell, _): &Taken<Fut>, reason: RejectReason) -> SubmitError<Fut> {
-    let task = *cell.take().expect("no other thread has this task");
-    SubmitError { task, reason }
+    let (task, _) = cell.take().expect("no other thread has this task");
+    SubmitError { task: *task, reason }
 }

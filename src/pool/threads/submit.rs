@@ -3,7 +3,7 @@
 use super::entry::Entry;
 use super::kind::Threads;
 use crate::pool::caller::Caller;
-use crate::pool::cell::Cell;
+use crate::pool::cell::ClosureCell;
 use crate::pool::common::Pool;
 use crate::pool::engine::group_limit::Membership;
 use crate::pool::error::{RejectReason, SubmitError};
@@ -123,7 +123,7 @@ impl<'j> Pool<Threads<'j>> {
     /// Submits a task whose capacity has been taken.
     #[inline]
     fn submit_in<T: Send + 'j, F: Closure<'j, T>>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
-        let (cell, member) = (Arc::new(Cell::new(task, Caller::waits())), self.options.member());
+        let (cell, member) = (ClosureCell::of(task), self.options.member());
         match self
             .core()
             .push(Arc::clone(&cell), |cell| self.entry_of(cell, member.as_ref()))
@@ -142,7 +142,7 @@ impl<'j> Pool<Threads<'j>> {
         match verdict {
             Ok(Verdict::In) => self.submit_in(task),
             Ok(Verdict::Out) => {
-                let cell = Arc::new(Cell::new(task, Caller::waits()));
+                let cell = ClosureCell::of(task);
                 self.core().discard_new(self.entry_of(Arc::clone(&cell), None));
                 Ok(self.handle(cell, None))
             }
@@ -153,7 +153,7 @@ impl<'j> Pool<Threads<'j>> {
     #[inline]
     fn handle<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        cell: Arc<Cell<F, (), T>>,
+        cell: Arc<ClosureCell<F, T>>,
         member: Option<&Arc<Membership>>,
     ) -> ScopedJoinHandle<'j, T> {
         ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare(member))
@@ -161,7 +161,7 @@ impl<'j> Pool<Threads<'j>> {
 
     fn entry_of<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        cell: Arc<Cell<F, (), T>>,
+        cell: Arc<ClosureCell<F, T>>,
         member: Option<&Arc<Membership>>,
     ) -> Entry<'j> {
         Entry::held(cell, &self.options, member)
@@ -218,8 +218,7 @@ impl<'j> Pool<Threads<'j>> {
     {
         let (mut handles, mut rejected) = (Vec::new(), Vec::new());
         let mut deferred = Vec::new();
-        let made = |task| Arc::new(Cell::new(task, Caller::waits()));
-        in_chunks(tasks.into_iter().map(made), |cells| {
+        in_chunks(tasks.into_iter().map(ClosureCell::of), |cells| {
             let capacity = self.try_take_some(cells.len());
             if capacity == 0 {
                 match self.submit(take_back(&cells.remove(0)).task) {
@@ -292,13 +291,13 @@ pub(in crate::pool) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Opt
 }
 
 /// Takes a task back from its cell, after the pool has closed without taking it.
-fn take_back<T, F>(cell: &Cell<F, (), T>) -> SubmitError<F>
+fn take_back<T, F>(cell: &ClosureCell<F, T>) -> SubmitError<F>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
     SubmitError {
-        task: cell.take().expect("no other thread has this task"),
+        task: cell.take().expect("no other thread has this task").0,
         reason: RejectReason::Closed,
     }
 }

@@ -79,3 +79,34 @@ fn a_task_runs_in_the_span_of_its_submitter() {
         assert_eq!(notes.taken(), [Some("request"); 4]);
     });
 }
+
+/// Notes the spans that are closed.
+struct Closed(Arc<Mutex<Vec<&'static str>>>);
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Closed {
+    fn on_close(&self, id: tracing::Id, cx: Context<'_, S>) {
+        let name = cx.span(&id).map(|span| span.name());
+        self.0.lock().unwrap().extend(name);
+    }
+}
+
+/// Given a queued task that is cancelled, then its span is closed at once, although its entry stays in the queue.
+#[test]
+fn a_cancelled_task_keeps_no_span() {
+    let closed = Arc::default();
+    let subscriber = tracing_subscriber::registry().with(Closed(Arc::clone(&closed)));
+    let _default = tracing::subscriber::set_default(subscriber);
+    let worker = Mutex::new(None);
+    let pool = WorkerPool::builder().workers(1).spawn_with(move |never| {
+        *worker.lock().unwrap() = Some(never);
+        Ok(())
+    });
+    let pool = pool.build().unwrap();
+    let handle = info_span!("on a thread").in_scope(|| pool.submit(|| ()).unwrap());
+    assert!(handle.cancel());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tasks = runtime.block_on(async { TaskPool::builder(1).build().unwrap() });
+    let awaited = info_span!("async").in_scope(|| tasks.try_submit(async {}).unwrap());
+    assert!(awaited.cancel());
+    assert_eq!(*closed.lock().unwrap(), ["on a thread", "async"]);
+}
