@@ -15,7 +15,7 @@
 //! | [`PolicySet`] | the policies of a service: named ones, and [a policy for each key](KeyedPolicies), by its tier; of a [`PolicySetSpec`](spec::PolicySetSpec) |
 //! | [`explain`] | decisions explained leg by leg, and the best order of the legs |
 //! | [`source`] | sources of versions of a policy: a file, this program, your own store |
-//! | `file` | policies in files, TOML or JSON, with legs of kinds of your own; feature `policy-file` |
+//! | `file` | policies in files, one or those of a service, TOML or JSON, with legs of kinds of your own; feature `policy-file` |
 //! | [`ReloadableLegs`] | legs that change while they run: `Policy<ReloadableLegs>` can be reloaded |
 
 mod builder;

@@ -15,16 +15,18 @@ use std::time::Duration;
 /// The parts of all versions so far. A version that comes back finds the parts that it had.
 #[derive(Default)]
 pub(super) struct Registry {
-    nodes: BTreeMap<Identity, KnownLeg>,
+    /// By their numbers. A list, as those below: most policies have a handful, and a service may have one policy for each of its users.
+    nodes: Vec<KnownLeg>,
     conditions: BTreeMap<String, Arc<Condition>>,
     tables: BTreeMap<String, Arc<PeakTable>>,
     /// By the number of the leg that is measured.
     meters: BTreeMap<(usize, Duration), Arc<Meter>>,
-    /// The numbers of the lists, by their parts.
-    lists: BTreeMap<String, u32>,
+    /// The parts of the lists, by their numbers.
+    lists: Vec<String>,
 }
 
 struct KnownLeg {
+    identity: Identity,
     state: Arc<LegState>,
     /// The numbers that the latest version with this leg gave it.
     applied: (LegRule, Option<Peak>),
@@ -88,6 +90,9 @@ impl Registry {
 
     /// The legs of `spec`, known or new, of which nothing is in force yet.
     pub(super) fn states(&mut self, spec: &PolicySpec, clock: &Clock) -> Result<Vec<Arc<LegState>>, SpecError> {
+        if self.nodes.is_empty() {
+            self.nodes.reserve_exact(spec.legs.len());
+        }
         let mut nodes = Vec::new();
         for (position, leg) in spec.legs.iter().enumerate() {
             match self.state(leg, clock) {
@@ -101,7 +106,7 @@ impl Registry {
 
     /// All legs that there ever were, and all meters.
     pub(super) fn parts(&self) -> (Vec<Arc<LegState>>, Vec<Arc<Meter>>) {
-        let legs = self.nodes.values().map(|known| Arc::clone(&known.state));
+        let legs = self.nodes.iter().map(|known| Arc::clone(&known.state));
         (legs.collect(), self.meters.values().map(Arc::clone).collect())
     }
 
@@ -146,22 +151,23 @@ impl Registry {
 
     fn state(&mut self, leg: &LegSpec, clock: &Clock) -> Result<Arc<LegState>, SpecError> {
         let identity = Identity::of(leg);
-        if let Some(known) = self.nodes.get(&identity) {
+        if let Some(known) = self.nodes.iter().find(|known| known.identity == identity) {
             return Ok(Arc::clone(&known.state));
         }
         let state = Arc::new(LegState::new(self.nodes.len(), leg, clock)?);
         let known = KnownLeg {
+            identity,
             state: Arc::clone(&state),
             applied: (leg.rule.clone(), leg.peak.clone()),
         };
-        self.nodes.insert(identity, known);
+        self.nodes.push(known);
         Ok(state)
     }
 
     fn leg(&mut self, state: Arc<LegState>, leg: &LegSpec) -> DraftLeg {
         let applied = (leg.rule.clone(), leg.peak.clone());
-        let known = self.nodes.get_mut(&Identity::of(leg));
-        let changed = known.is_some_and(|known| std::mem::replace(&mut known.applied, applied.clone()) != applied);
+        let known = &mut self.nodes[state.number];
+        let changed = std::mem::replace(&mut known.applied, applied.clone()) != applied;
         DraftLeg {
             state,
             changed,
@@ -217,9 +223,13 @@ impl Registry {
             }
             key.push(';');
         }
-        let new = self.lists.len() as u32;
-        let number = *self.lists.entry(key).or_insert(new);
-        (number, number == new)
+        match self.lists.iter().position(|known| *known == key) {
+            Some(number) => (number as u32, false),
+            None => {
+                self.lists.push(key);
+                (self.lists.len() as u32 - 1, true)
+            }
+        }
     }
 }
 
