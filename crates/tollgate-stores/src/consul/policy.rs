@@ -149,4 +149,64 @@ mod tests {
         let silent = consul.policy::<PolicySpec>("policy.toml").await.unwrap_err();
         assert!(begun.elapsed() < 2 * timeout, "{silent} after {:?}", begun.elapsed());
     }
+
+    /// Given a service's file under a key, with a leg of a kind of the program's own, then it is read by these kinds alone, and so are its
+    /// later versions.
+    #[tokio::test]
+    async fn a_service_with_a_kind_of_its_own_is_read_and_followed() {
+        use base64::Engine as _;
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        use tollgate::policy::spec::{PolicySetSpec, SemaphoreRule};
+
+        #[derive(Clone, Debug, PartialEq)]
+        struct Doubled(SemaphoreRule);
+        impl tollgate::policy::spec::Rule for Doubled {
+            type Limiter = tollgate::Semaphore;
+            const KIND: &'static str = "doubled";
+            fn build(&self, _: &tollgate::Clock) -> Result<Self::Limiter, tollgate::policy::spec::SpecError> {
+                Ok(tollgate::Semaphore::new(2 * self.0.limit))
+            }
+        }
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let consul = Consul::options(format!("http://{}", listener.local_addr().unwrap()));
+        let consul = consul.connect().unwrap();
+        tokio::spawn(async move {
+            for index in 1.. {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    request.push(stream.read_u8().await.unwrap());
+                }
+                let text = format!("[[policy.global.leg]]\nname = \"a\"\nkind = \"doubled\"\nlimit = {index}\n");
+                let value = base64::engine::general_purpose::STANDARD.encode(text);
+                let body = format!(r#"[{{"Key":"service.toml","Value":"{value}","ModifyIndex":{index}}}]"#);
+                let head = format!("HTTP/1.1 200 OK\r\nX-Consul-Index: {index}\r\nConnection: close\r\n");
+                let answer = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+                stream.write_all(answer.as_bytes()).await.unwrap();
+            }
+        });
+        let error = consul
+            .policy::<PolicySetSpec>("service.toml")
+            .await
+            .map(drop)
+            .unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("service.toml:3:8: key `kind`: `doubled` was given"),
+            "{error}"
+        );
+        let kinds = Kinds::standard().with_reader(&["limit"], |table| {
+            let limit = table.whole("limit", 1, 100)?.unwrap_or(1) as usize;
+            Ok(Doubled(SemaphoreRule { limit }))
+        });
+        let (spec, mut source) = consul
+            .policy_with::<PolicySetSpec>("service.toml", &kinds)
+            .await
+            .unwrap();
+        let next = source.next().await.unwrap().unwrap();
+        let limit = |spec: &PolicySetSpec| spec.policies["global"].legs[0].rule.get::<Doubled>().unwrap().0.limit;
+        assert_eq!((limit(&spec), limit(&next)), (2, 3));
+    }
 }
