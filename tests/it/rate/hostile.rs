@@ -113,6 +113,12 @@ fn windows_bear_every_number() {
                 every_verb!(fixed, clock);
                 every_verb!(sliding, clock);
                 every_verb!(log, clock);
+                #[cfg(feature = "calendar")]
+                for period in tollgate::CalendarPeriod::ALL {
+                    let window = tollgate::CalendarWindow::new(limit, period, "Pacific/Apia").unwrap();
+                    let window = window.on(&clock);
+                    every_verb!(window, clock);
+                }
                 for other in [0, 3, u64::MAX - 1, u64::MAX, 5] {
                     for rule in RULES {
                         fixed.set_limit(other, rule);
@@ -168,6 +174,15 @@ fn four_a_second(clock: &ManualClock) -> Vec<(&'static str, BoxLimiter)> {
         (
             "fixed",
             FixedWindow::new(4, second).unwrap().on(clock).per(TOKENS).boxed(),
+        ),
+        #[cfg(feature = "calendar")]
+        (
+            "calendar",
+            tollgate::CalendarWindow::new(4, tollgate::CalendarPeriod::Hour, "UTC")
+                .unwrap()
+                .on(clock)
+                .per(TOKENS)
+                .boxed(),
         ),
         (
             "sliding",
