@@ -17,6 +17,22 @@ use std::sync::Arc;
 
 /// Builds a pool of [threads](super::PoolBuilder) or of [async tasks](super::TaskPoolBuilder). The first methods below
 /// apply to both.
+///
+/// ```
+/// # use std::sync::{Arc, Mutex};
+/// # use tollgate::{WorkerPool, pool::Overflow};
+/// let panics = Arc::new(Mutex::new(Vec::new()));
+/// let log = panics.clone();
+/// let pool = WorkerPool::builder()
+///     .queue(100)
+///     .overflow(Overflow::Reject)
+///     .on_panic(move |payload| log.lock().unwrap().push(*payload.downcast::<&str>().unwrap()))
+///     .build()?;
+/// pool.execute(|| panic!("bad input")).unwrap();
+/// pool.wait_idle();
+/// assert_eq!(*panics.lock().unwrap(), ["bad input"]);
+/// # Ok::<(), tollgate::pool::PoolError>(())
+/// ```
 #[must_use = "a builder builds nothing by itself"]
 pub struct Builder<K> {
     pub(super) common: Common,

@@ -8,6 +8,15 @@ use std::fmt;
 use std::io;
 
 /// Why a task has no result.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::TaskError};
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// let error = pool.submit(|| panic!("out of paper"))?.join().unwrap_err();
+/// assert!(matches!(error, TaskError::Panicked(_)) && error.has_started());
+/// assert_eq!(error.to_string(), "the task panicked: out of paper");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum TaskError {
@@ -35,6 +44,15 @@ pub enum TaskError {
 }
 
 /// The payload of a panic. It is `Sync`, so that a [`TaskError`] converts into every kind of boxed error.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::TaskError};
+/// # let pool = WorkerPool::builder().workers(1).build()?;
+/// let result = pool.run(|| std::panic::panic_any(404_u16));
+/// let Err(TaskError::Panicked(payload)) = result else { unreachable!() };
+/// assert_eq!(payload.into_inner().downcast_ref(), Some(&404_u16));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct PanicPayload(Mutex<Box<dyn Any + Send>>);
 
 impl PanicPayload {
@@ -114,6 +132,20 @@ impl Error for TaskError {
 }
 
 /// Why a fallible task has no value.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::GroupError};
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// let mut group = pool.group().keep_going();
+/// group.submit(|| "12".parse::<u8>())?;
+/// group.submit(|| "dozen".parse::<u8>())?;
+/// group.submit(|| panic!("no more"))?;
+/// let results = group.join_all();
+/// assert_eq!(*results[0].as_ref().unwrap(), 12);
+/// assert!(matches!(&results[1], Err(GroupError::Error(error)) if error.to_string().contains("invalid digit")));
+/// assert!(matches!(&results[2], Err(GroupError::Task(why)) if why.has_started()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum GroupError<E> {
@@ -156,6 +188,15 @@ impl<E: Error + 'static> Error for GroupError<E> {
 }
 
 /// Why a pool did not accept a task.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::RejectReason};
+/// let pool = WorkerPool::builder().workers(1).queue_weight(8).build()?;
+/// let rejected = pool.weight(9).try_submit(|| "a large file").unwrap_err();
+/// assert_eq!(rejected.reason, RejectReason::Oversized { weight: 9, allowed: 8 });
+/// assert_eq!((rejected.task)(), "a large file");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RejectReason {
@@ -248,6 +289,12 @@ macro_rules! into_boxed_error {
 into_boxed_error!(dyn Error, dyn Error + Send + Sync);
 
 /// Why a pool could not be built or resized.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::PoolError};
+/// let error = WorkerPool::builder().workers(8..=4).build().unwrap_err();
+/// assert!(matches!(error, PoolError::Workers { least: 8, most: 4 }));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PoolError {

@@ -43,6 +43,19 @@ use std::time::Duration;
 ///
 /// # Panics
 /// Polling again after the result was returned panics.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// // A task waits for another one: its slot is lent, so one worker is enough.
+/// let inner = pool.clone();
+/// let sum = pool.submit(move || {
+///     let parts = [1..=50, 51..=100].map(|part| inner.submit(move || part.sum::<u32>()).unwrap());
+///     parts.into_iter().map(|part| part.join().unwrap()).sum::<u32>()
+/// })?;
+/// assert_eq!(sum.join()?, 5050);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a handle that is dropped lets its task run unobserved"]
 pub struct Handle<K: PoolKind, T> {
     pub(super) task: Arc<K::Job<T>>,
@@ -54,12 +67,48 @@ pub struct Handle<K: PoolKind, T> {
 }
 
 /// The handle to a task on threads that may borrow.
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::ScopedJoinHandle};
+/// let mut halves = [3, 1, 4, 2];
+/// WorkerPool::builder().workers(2).scope(|pool| {
+///     let (left, right) = halves.split_at_mut(2);
+///     let sorting: ScopedJoinHandle<'_, ()> = pool.submit(|| left.sort()).unwrap();
+///     right.sort();
+///     sorting.join().unwrap();
+/// })?;
+/// assert_eq!(halves, [1, 3, 2, 4]);
+/// # Ok::<(), tollgate::pool::PoolError>(())
+/// ```
 pub type ScopedJoinHandle<'j, T> = Handle<Threads<'j>, T>;
 
 /// The handle to a task of a [`WorkerPool`](super::WorkerPool).
+///
+/// ```
+/// # use tollgate::{WorkerPool, pool::JoinHandle};
+/// struct Report { text: JoinHandle<String> }
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// let report = Report { text: pool.submit(|| "all is well".to_string())? };
+/// assert_eq!(report.text.join()?, "all is well");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type JoinHandle<T> = ScopedJoinHandle<'static, T>;
 
 /// The handle to a task of a [`TaskPool`](super::TaskPool).
+///
+/// ```
+/// # use tollgate::pool::{TaskError, TaskHandle, TaskPool};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = TaskPool::builder(1).build()?;
+/// let request: TaskHandle<()> = pool.submit(std::future::pending()).await.unwrap();
+/// tokio::task::yield_now().await;
+/// // Unlike a closure on a thread, a running future can be cancelled.
+/// assert!(request.cancel());
+/// assert!(matches!(request.await, Err(TaskError::Aborted)));
+/// # Ok(())
+/// # }
+/// ```
 #[cfg(feature = "tokio")]
 pub type TaskHandle<T> = Handle<Tasks, T>;
 

@@ -11,6 +11,21 @@ use std::sync::Arc;
 /// The treatment of a task that is submitted while the queue is full.
 ///
 /// A submission that never waits, `try_submit`, refuses the task instead of waiting.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate::{Semaphore, WorkerPool, pool::{Overflow, TaskError}};
+/// # let slots = Arc::new(Semaphore::new(1));
+/// # let slot = slots.clone().try_acquire_owned().unwrap();
+/// // A pool for readings of which only the latest matters. No slot is free yet.
+/// let builder = WorkerPool::builder().workers(1).slots(slots.clone());
+/// let pool = builder.queue(1).overflow(Overflow::DropOldest).build()?;
+/// let (old, new) = (pool.submit(|| 20)?, pool.submit(|| 21)?);
+/// drop(slot);
+/// assert!(matches!(old.join(), Err(TaskError::Discarded)));
+/// assert_eq!((new.join()?, pool.stats().discarded), (21, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Overflow {

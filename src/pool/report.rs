@@ -16,6 +16,24 @@ use std::time::Duration;
 
 /// A task that the pool returned without starting it. Run it, or drop it: then its handle gets [`TaskError::Abandoned`],
 /// or [`TaskError::Discarded`] if a full queue discarded it.
+///
+/// ```
+/// # use tollgate::Semaphore;
+/// # use std::{sync::Arc, time::Duration};
+/// # use tollgate::{WorkerPool, pool::Priority};
+/// # let slots = Arc::new(Semaphore::new(1));
+/// # let _slot = slots.try_acquire().unwrap();
+/// // All slots are taken, so the task does not start.
+/// let pool = WorkerPool::builder().workers(1).slots(slots.clone()).build()?;
+/// let backup = pool.priority(Priority::Low).weight(5).submit(|| "backed up")?;
+/// let report = pool.shutdown(Duration::ZERO);
+/// for task in report.unstarted {
+///     assert_eq!((task.priority(), task.weight()), (Priority::Low, 5));
+///     task.run();
+/// }
+/// assert_eq!(backup.join()?, "backed up");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a task that is dropped here will never run"]
 pub struct Unstarted<K: PoolKind> {
     entry: Option<Entry<K>>,
@@ -66,6 +84,23 @@ impl<K: PoolKind> fmt::Debug for Unstarted<K> {
 }
 
 /// The tasks that were unstarted or running when a pool ended.
+///
+/// ```
+/// # use std::{sync::mpsc, time::Duration};
+/// # use tollgate::{WorkerPool, pool::TaskError};
+/// let pool = WorkerPool::builder().workers(1).build()?;
+/// let (start, has_started) = mpsc::channel();
+/// let (end, ends) = mpsc::channel();
+/// pool.execute(move || { start.send(()).unwrap(); ends.recv().unwrap() }).unwrap();
+/// has_started.recv()?;
+/// let waiting = pool.submit(|| "never started")?;
+/// let report = pool.shutdown(Duration::ZERO);
+/// assert_eq!((report.running, report.unstarted.len(), report.is_clean()), (1, 1, false));
+/// drop(report);
+/// assert!(matches!(waiting.join(), Err(TaskError::Abandoned)));
+/// end.send(())?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
 pub struct ShutdownReport<K: PoolKind> {

@@ -2,6 +2,17 @@
 
 /// A snapshot of a pool. A worker reports its ended tasks when it next looks for work. So `finished` and the counts
 /// below it lag by at most 16 tasks per worker, and are exact once the pool is idle.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// let pool = WorkerPool::builder().workers(2).build()?;
+/// pool.execute_all((0..5).map(|n| move || assert!(n != 3)));
+/// pool.wait_idle();
+/// let stats = pool.stats();
+/// assert_eq!((stats.limit, stats.queued, stats.unfinished), (2, 0, 0));
+/// assert_eq!((stats.submitted, stats.finished, stats.panicked), (5, 5, 1));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolStats {

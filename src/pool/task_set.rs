@@ -11,6 +11,25 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// Tells a running task whether its group has been stopped. A task may check it from time to time.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// let pool = WorkerPool::builder().workers(2).build()?;
+/// let mut group = pool.group();
+/// let stop = group.stop_flag();
+/// let search = stop.clone();
+/// group.submit(move || {
+///     while !search.is_stopped() {
+///         // Searches a little further.
+/// #       std::thread::yield_now();
+///     }
+///     Ok(())
+/// })?;
+/// group.submit(|| Err("the disk is gone"))?;
+/// assert_eq!(group.join().unwrap_err().into_error(), Some("the disk is gone"));
+/// assert!(stop.is_stopped());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct StopFlag(Arc<Shared>);
 

@@ -7,6 +7,15 @@ use std::ops::{RangeInclusive, RangeToInclusive};
 pub const MAX_WORKERS: usize = 1 << 16;
 
 /// The number of workers: a number, or a range whose minimum is always running.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// let fixed = WorkerPool::builder().workers(2).build()?;
+/// assert_eq!((fixed.stats().threads, fixed.stats().limit), (2, 2));
+/// let elastic = WorkerPool::builder().workers(1..=4).build()?;
+/// assert_eq!((elastic.stats().threads, elastic.stats().limit), (1, 4));
+/// # Ok::<(), tollgate::pool::PoolError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Workers(RangeInclusive<usize>);
 

@@ -13,9 +13,26 @@ use std::fmt;
 use tokio::runtime::Handle;
 
 /// Builds a [`TaskPool`].
+///
+/// ```
+/// # use tollgate::pool::TaskPool;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let runtime = tokio::runtime::Runtime::new()?;
+/// // Outside the runtime, the builder needs its handle.
+/// let pool = TaskPool::builder(8).queue(1_000).runtime(runtime.handle()).build()?;
+/// let answer = pool.submit_blocking(async { 6 * 7 })?;
+/// assert_eq!((answer.join_blocking()?, pool.stats().limit), (42, 8));
+/// # Ok(())
+/// # }
+/// ```
 pub type TaskPoolBuilder = Builder<Runners>;
 
 /// The settings of a pool of async tasks, beyond those of every [`Builder`].
+///
+/// ```
+/// # use tollgate::pool::{PoolError, TaskPool};
+/// assert!(matches!(TaskPool::builder(8).build(), Err(PoolError::NoRuntime)));
+/// ```
 pub struct Runners {
     limit: usize,
     on_discard: Option<Box<DiscardHook<Tasks>>>,

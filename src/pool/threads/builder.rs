@@ -18,9 +18,27 @@ use std::time::Duration;
 type ThreadHook = dyn Fn(Unstarted<Threads<'_>>) + Send + Sync;
 
 /// Builds a [`WorkerPool`], or a pool for a scope.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate::WorkerPool;
+/// let builder = WorkerPool::builder().workers(1..=8).keep_alive(Duration::from_secs(60));
+/// let pool = builder.name("resize").build()?;
+/// let name = pool.run(|| std::thread::current().name().map(str::to_owned))?;
+/// assert_eq!(name.as_deref(), Some("resize-0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub type PoolBuilder = Builder<ThreadOptions>;
 
 /// The settings of a pool of threads, beyond those of every [`Builder`].
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// thread_local!(static LOCALE: std::cell::Cell<&'static str> = const { std::cell::Cell::new("C") });
+/// let pool = WorkerPool::builder().on_start(|| LOCALE.set("de")).build()?;
+/// assert_eq!(pool.run(|| LOCALE.get())?, "de");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct ThreadOptions {
     workers: Workers,
     keep_alive: Duration,

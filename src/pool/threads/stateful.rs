@@ -14,6 +14,15 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 /// Builds a [`StatefulPool`]: see [`PoolBuilder::workers_with`](crate::pool::PoolBuilder::workers_with).
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// let pool = WorkerPool::builder().workers(1).workers_with(Vec::new).build()?;
+/// // The tasks share one buffer, one after the other, and allocate it once.
+/// let used = pool.run(|buffer| { buffer.resize(1 << 16, 0_u8); buffer.len() })?;
+/// assert_eq!(pool.run(|buffer| buffer.len())?, used);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a builder builds nothing by itself"]
 pub struct StatefulBuilder<S> {
     builder: Builder<ThreadOptions>,

@@ -64,6 +64,17 @@ impl WorkerState<'_> {
 
 /// A worker for the hook of [`PoolBuilder::spawn_with`](crate::pool::PoolBuilder::spawn_with) to run on a thread of its own.
 /// Dropping it unrun counts as a failure to start the thread.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// let pool = WorkerPool::builder().workers(1).spawn_with(|worker| {
+///     let thread = std::thread::Builder::new().name(format!("core {}", worker.index()));
+///     thread.spawn(|| worker.run()).map(drop)
+/// }).build()?;
+/// let name = pool.run(|| std::thread::current().name().map(str::to_owned))?;
+/// assert_eq!(name.as_deref(), Some("core 0"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "a worker works while it is run"]
 pub struct WorkerThread<'j> {
     core: Arc<Core<'j>>,
