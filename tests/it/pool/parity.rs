@@ -870,7 +870,9 @@ async fn a_group_runs_no_more_tasks_than_its_limit_and_others_pass_them(kind: Ki
     // A task behind them starts and ends on a free slot.
     pool.submit(async {}).await.unwrap().join().await.unwrap();
     assert!(!second.has_started());
-    assert_eq!((pool.stats().queued, pool.stats().unfinished), (2, 3));
+    let stats = pool.stats();
+    // The result of a task is there before its worker has counted its end.
+    assert!(stats.queued == 2 && [3, 4].contains(&stats.unfinished), "{stats:?}");
     drop(first.1);
     second.started().await;
     drop(second.1);
