@@ -293,7 +293,8 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
 
     /// Calls `visit` with each key and its limiter, in no order. Keys that come or go meanwhile may be missed. While a
     /// limiter is visited, all entries of its shard stay, so a long visit may leave no room for new keys; no lock is
-    /// held. Keys are cloned under a lock, so their `Clone` must not use the map.
+    /// held. Keys are cloned under a lock, so their `Clone` must not use the map. Each visit has a making that is under way
+    /// begin anew: the closure that makes limiters must not visit, or it never ends.
     ///
     /// A limiter that is missed was made after the visit began: one whose making began before is made again. So when the
     /// settings that the map's closure reads have changed, a visit that changes each limiter leaves none with the old ones.

@@ -485,13 +485,14 @@ impl SetChanges {
         place: impl Fn() -> String,
         panics: &mut PanicCollector,
     ) -> bool {
-        if *policy.limiter().shared_spec() == **to {
-            return false;
-        }
-        let mut applied = Ok(());
-        panics.run(|| applied = policy.limiter().apply(Arc::clone(to), false).map(drop));
+        let mut applied = Ok(false);
+        panics.run(|| {
+            if *policy.limiter().shared_spec() != **to {
+                applied = policy.limiter().apply(Arc::clone(to), false).map(|_| true);
+            }
+        });
         match applied {
-            Ok(()) => true,
+            Ok(changed) => changed,
             Err(error) => {
                 self.refused.push((place(), error));
                 false

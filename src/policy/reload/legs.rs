@@ -481,7 +481,8 @@ impl Limiter for ReloadableLegs {
     /// True when no leg that was ever in force can be told from a new one, and no load is remembered. The numbers of its tier do not
     /// count, those of a version for this policy alone do.
     fn is_pristine(&self, now: &ClockReading) -> bool {
-        if self.applied.lock().own {
+        // A fresh leg would have the numbers of another row of its peak table.
+        if self.applied.lock().own || self.sets.iter().any(|set| set.peaks) {
             return false;
         }
         // A leg that is being changed is in use.

@@ -11,7 +11,7 @@ use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
 use tollgate::policy::reload::Applied;
 use tollgate::policy::source::{FileSource, LastGood, Look, PolicyEvent, Versions};
 use tollgate::policy::spec::{
-    KeyTier, KeyedSpec, LegRule, LegSpec, LoadMetric, PolicySetSpec, PolicySpec, Rule, SpecError, When,
+    KeyTier, KeyedSpec, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySetSpec, PolicySpec, Rule, SpecError, When,
 };
 use tollgate::policy::{PolicySet, ReloadableLegs};
 use tollgate::{Ask, Clock, Eviction, Limiter, LimiterExt, ManualClock, Order, Policy, Semaphore};
@@ -494,6 +494,68 @@ fn a_version_that_is_refused_changes_nothing() {
     }
 }
 
+/// Given a rule whose comparison panics, at whichever time a version compares it, then that version is in force whole at all other
+/// policies and named as it is, or nowhere.
+#[test]
+fn a_comparison_that_panics_leaves_no_half_of_a_version() {
+    thread_local!(static LEFT: std::cell::Cell<usize> = const { std::cell::Cell::new(usize::MAX) });
+    #[derive(Clone, Debug)]
+    struct Touchy;
+    impl PartialEq for Touchy {
+        fn eq(&self, _: &Self) -> bool {
+            let left = LEFT.get();
+            LEFT.set(left.wrapping_sub(1));
+            assert_ne!(left, 0, "a comparison");
+            true
+        }
+    }
+    impl Rule for Touchy {
+        type Limiter = Semaphore;
+        const KIND: &'static str = "touchy";
+        fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+            Ok(Semaphore::new(1))
+        }
+        fn check(&self) -> Result<(), SpecError> {
+            Ok(())
+        }
+        fn fixed(&self) -> String {
+            String::new()
+        }
+    }
+    let mut panicked = 0;
+    for comparison in 0.. {
+        let mut first = service();
+        let touchy = policy([LegSpec::new("touchy", Touchy)]);
+        first.policies.insert("a touchy".into(), touchy.clone());
+        tenants(&mut first).tiers.insert("touchy".into(), touchy);
+        tenants(&mut first).keys.insert("a".into(), "touchy".into());
+        let set = first.build(&ManualClock::new()).unwrap();
+        let (global, acme) = (set.policy("global").unwrap(), tenant(&set, "acme"));
+        tenant(&set, "a");
+        let mut second = first;
+        second
+            .policies
+            .insert("global".into(), policy([semaphore("in flight", 1)]));
+        tenants(&mut second)
+            .tiers
+            .insert("paid".into(), policy([bucket("requests", "zero burst 9")]));
+        LEFT.set(comparison);
+        let result = catch_unwind(AssertUnwindSafe(|| set.apply(second)));
+        LEFT.set(usize::MAX);
+        let versions = (set.version(), global.limiter().version(), acme.limiter().version());
+        if result.is_ok() {
+            assert_eq!(versions, (2, 2, 2));
+            break;
+        }
+        panicked += 1;
+        assert!(
+            versions == (1, 1, 1) || versions == (2, 2, 2),
+            "comparison {comparison}: {versions:?}"
+        );
+    }
+    assert!(panicked > 1);
+}
+
 /// Given handles of a policy and a map whose names a version takes away, then they go on, the names are unknown, and a version that has
 /// them again finds what was spent.
 #[test]
@@ -538,7 +600,8 @@ fn a_name_that_is_gone_keeps_its_state_for_its_holders_and_its_return() {
 }
 
 /// Given a map with room for one key whose numbers a version has changed, then the key gives way to a new one as soon as it is idle. It
-/// stays while a leg counts something, also one that is gone, or remembers a load, or was given a version of its own.
+/// stays while a leg counts something, also one that is gone, or remembers a load, or was given a version of its own, or ever had a
+/// peak table: a fresh leg would have the numbers of another row.
 #[test]
 fn an_idle_key_gives_way_also_after_versions() {
     let every = |n: usize| {
@@ -565,6 +628,18 @@ fn an_idle_key_gives_way_also_after_versions() {
         over: Duration::from_secs(3_600),
         ..load
     });
+    let mut at_peak = policy([bucket("bucket", "2/s"), semaphore("permits", 2)]);
+    at_peak.legs[0].peak = Some(Peak {
+        leg: "permits".into(),
+        metric: LoadMetric::Use,
+        over: Duration::from_secs(1),
+        steps: vec![PeakStep {
+            above: 0.5,
+            below: 0.5,
+            quota: Some("1/s".parse().unwrap()),
+            limit: None,
+        }],
+    });
     let asks: fn(&Policy<ReloadableLegs>) = |policy| drop(policy.try_admit(1).unwrap());
     let own: fn(&Policy<ReloadableLegs>) = |policy| drop(policy.apply(policy.limiter().spec()).unwrap());
     let none: fn(&Policy<ReloadableLegs>) = |_| ();
@@ -578,6 +653,8 @@ fn an_idle_key_gives_way_also_after_versions() {
         (slow.clone(), every(2), none, hour),
         (every(2), slow, none, Duration::from_secs(10)),
         (every(2), every(3), own, Duration::MAX),
+        (every(2), at_peak.clone(), none, Duration::MAX),
+        (at_peak, every(2), none, Duration::MAX),
     ];
     for (row, (first, second, then, idle)) in rows.into_iter().enumerate() {
         let clock = ManualClock::new();
