@@ -7,7 +7,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | the constructors |
-//! | [`Backend`] | a store: [`Memory`], the reference, or `Redis`, `Consul`, `ConsulSlots`, `Zookeeper` or `Etcd` of the crate `tollgate-stores` |
+//! | [`Backend`] | a store: [`Memory`], the reference, or `Redis`, `Postgres`, `Consul`, `ConsulSlots`, `Zookeeper` or `Etcd` of the crate `tollgate-stores` |
 //! | [`model`] | the counting, for authors of stores |
 //! | [`Prefetch`] | several units fetched at a time, and spent at the speed of a local limiter |
 //! | [`OnUnavailable`] | the behaviour while the store cannot be reached |

@@ -1,9 +1,10 @@
-//! Stores for the limits that several machines share: Redis, Consul, etcd and ZooKeeper, as a
+//! Stores for the limits that several machines share: Redis, PostgreSQL, Consul, etcd and ZooKeeper, as a
 //! [`Backend`](tollgate::remote::Backend) of [`tollgate::remote::Remote`].
 //!
 //! | store | what it needs | feature |
 //! |---|---|---|
 //! | `Redis` | Redis 6.2 or Valkey, one server or a cluster | `redis`, `redis-cluster` |
+//! | `Postgres` | PostgreSQL 13 or later, and a schema | `postgres` |
 //! | `Etcd` | etcd 3.4 or later, by its JSON gateway | `etcd` |
 //! | `Zookeeper` | ZooKeeper 3.6 or later | `zookeeper` |
 //! | `Consul` | Consul: all permits of a limiter in one document | `consul` |
@@ -19,6 +20,7 @@
 //! |---|---|
 //! | `redis` | `Redis`, and with it redis 1 |
 //! | `redis-cluster` | `Redis::cluster` |
+//! | `postgres` | `Postgres`, and with it tokio-postgres 0.7 |
 //! | `consul` | `Consul` and `ConsulSlots`, with a client of HTTP of its own on hyper 1 |
 //! | `etcd` | `Etcd`, with the same client |
 //! | `zookeeper` | `Zookeeper`, and with it zookeeper-client 0.11 |
@@ -33,6 +35,8 @@
 #[macro_use]
 mod seeded;
 
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod answer;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
@@ -44,12 +48,22 @@ mod etcd;
 mod http;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
 mod kv;
+#[cfg(feature = "postgres")]
+mod postgres;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]
 mod queue;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
 mod settings;
+#[cfg(any(feature = "postgres", feature = "redis"))]
+mod subscriptions;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "zookeeper")]
@@ -67,6 +81,9 @@ pub use etcd::EtcdPolicy;
 #[cfg(feature = "etcd")]
 #[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
 pub use etcd::{Etcd, EtcdOptions};
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use postgres::{Postgres, PostgresOptions};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use redis::{Redis, RedisOptions};

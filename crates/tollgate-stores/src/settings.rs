@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 use tollgate::remote::RemoteError;
 
 /// Checks how long a store may take to answer a call: 1 ms to a minute.
-#[cfg(any(feature = "consul", feature = "etcd", feature = "redis"))]
+#[cfg(any(feature = "consul", feature = "etcd", feature = "postgres", feature = "redis"))]
 pub(crate) fn check_time_out(given: std::time::Duration) -> Result<(), RemoteError> {
     use std::time::Duration;
     let allowed = (Duration::from_millis(1), Duration::from_secs(60));

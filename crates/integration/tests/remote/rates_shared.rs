@@ -121,7 +121,7 @@ macro_rules! shared {
         }
     };
 }
-use shared;
+pub(crate) use shared;
 
 /// The shortest wait for an event at the store.
 async fn pause() {

@@ -1,5 +1,6 @@
 //! A server of the rig's own, on a free port of loopback, in a temporary folder, which ends with it.
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -37,6 +38,12 @@ pub(crate) trait Store: Clone {
     /// The round trips of a sync.
     fn trips(&self) -> u32 {
         1
+    }
+
+    /// The processes of a server besides `pid`.
+    fn children(&self, pid: u32) -> Vec<u32> {
+        let _ = pid;
+        Vec::new()
     }
 
     /// Makes it forget its scripts, if it has any.
@@ -97,18 +104,34 @@ impl<S: Store> Server<S> {
 
     /// Stops it where it is: connections stay open, and are not answered.
     pub(crate) fn pause(&self) -> io::Result<()> {
-        stop(&self.child)
+        stop(&self.child)?;
+        self.signal_children(Signal::STOP)
     }
 
     /// Goes on from where it was.
     pub(crate) fn resume(&self) -> io::Result<()> {
+        self.signal_children(Signal::CONT)?;
         go_on(&self.child)
     }
 
     /// Ends it at once, with its data.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
+        // It starts no others meanwhile.
+        stop(&self.child)?;
+        self.signal_children(Signal::KILL)?;
         self.child.kill()?;
         self.child.wait().map(drop)
+    }
+
+    fn signal_children(&self, signal: Signal) -> io::Result<()> {
+        for pid in self.store.children(self.child.id()) {
+            match kill_process(Pid::from_raw(pid as i32).expect("a process"), signal) {
+                // It has ended by itself.
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Starts it again after a kill, at the same address: without data, unless it keeps them.

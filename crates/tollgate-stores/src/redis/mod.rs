@@ -7,16 +7,15 @@
 //! | `window.lua` | a sliding window in segments |
 //! | `rights.lua` | nothing: it checks the rights |
 
-mod answer;
 mod channels;
 mod link;
 mod options;
 mod replication_ids;
 mod script;
-mod subscriptions;
 
-use ::redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind};
-use answer::Answer;
+use crate::answer::{Answer, numbers};
+use crate::subscriptions::{Subscription, Subscriptions};
+use ::redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use channels::{Channel, Channels};
 use link::Link;
 pub use options::RedisOptions;
@@ -25,11 +24,10 @@ use script::{Call, Script};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use subscriptions::{Subscription, Subscriptions};
 use tollgate::remote::Key;
 use tollgate::remote::RemoteError;
-use tollgate::remote::model::{Fill, micros, segment};
-use tollgate::remote::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
+use tollgate::remote::model::micros;
+use tollgate::remote::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest};
 
 /// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
 ///
@@ -150,11 +148,22 @@ impl Redis {
     ) -> Result<Self, RemoteError> {
         let (subscriptions, channels) = (Arc::<Subscriptions>::default(), Arc::new(Channels::new(&prefix)));
         let (hearing, tried) = (Arc::clone(&subscriptions), Arc::clone(&channels));
-        let hear = move |push: &PushInfo| {
-            if push.kind == PushKind::Disconnection {
-                tried.begin_anew();
+        let hear = move |push: &PushInfo| match push.kind {
+            PushKind::Message => {
+                if let Some(Value::BulkString(said)) = push.data.get(1) {
+                    hearing.hear(&String::from_utf8_lossy(said));
+                }
             }
-            hearing.hear(push);
+            PushKind::Subscribe => {
+                if let Some(Value::BulkString(channel)) = push.data.first() {
+                    hearing.missed_at(channel);
+                }
+            }
+            PushKind::Disconnection => {
+                tried.begin_anew();
+                hearing.missed_all();
+            }
+            _ => {}
         };
         Ok(Self(Arc::new(Inner {
             link: link(Box::new(hear))?,
@@ -255,7 +264,7 @@ impl Redis {
             call.arg(*id);
         }
         let answer = self.call(&call).await?;
-        if let Some(replication_id) = answer.replication_id() {
+        if let Some(replication_id) = answer.word(8).ok().filter(|id| *id != "-") {
             inner.replication_ids.note(replication_id);
         }
         answer.of_permits()
@@ -319,27 +328,7 @@ impl Redis {
         for id in &sync.withdrawn {
             call.arg(*id);
         }
-        let answer = self.call(&call).await?;
-        Ok(SyncReply {
-            alive: answer.number(0)? == 1,
-            others_wait: false,
-            again: answer.micros(1)?,
-            usage: Usage {
-                limit: answer.number(2)?,
-                in_use: answer.number(3)?,
-                waiting: answer.number(8)?,
-                sessions: 0,
-            },
-            floor: 0,
-            rule: match answer.word(4)? {
-                "" => None,
-                _ => Some((answer.number(4)?, answer.rule(rule)?)),
-            },
-            differs: answer.number(9)? == 1,
-            grants: answer.grants(10)?,
-            bound: false,
-            age: Duration::ZERO,
-        })
+        self.call(&call).await?.of_rates(rule)
     }
 }
 
@@ -381,16 +370,4 @@ fn is_replica(error: &RedisError) -> bool {
         return false;
     };
     matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) || says_so()
-}
-
-/// The arguments of the scripts for rates and windows.
-fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
-    match rule {
-        Rule::Window { limit, length } => Ok([*limit, segment(*length), Rule::SEGMENTS]),
-        Rule::Rate { quota } if let Some(fill) = Fill::of(quota) => Ok([fill.price, fill.gain, fill.brim]),
-        rule => {
-            let why = format!("no store counts by {rule:?}").into();
-            Err(StoreError::Refused { why })
-        }
-    }
 }

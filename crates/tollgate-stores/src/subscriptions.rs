@@ -1,7 +1,6 @@
-//! The sessions of this process that get messages of a connection.
+//! The sessions of this process that get messages of a connection, at stores that carry out each sync by a script.
 
-use super::answer::Answer;
-use ::redis::{PushInfo, PushKind, Value};
+use crate::answer::Answer;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,10 +9,11 @@ use tollgate::remote::{Notification, SyncReply};
 
 /// The subscriptions, by the names in messages.
 #[derive(Default)]
-pub(super) struct Subscriptions(Mutex<HashMap<String, Arc<Subscription>>>);
+pub(crate) struct Subscriptions(Mutex<HashMap<String, Arc<Subscription>>>);
 
 /// The notifications of one session.
-pub(super) struct Subscription {
+pub(crate) struct Subscription {
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "one channel at other stores"))]
     channel: Arc<str>,
     notified: Notify,
     notification: Mutex<Notification>,
@@ -21,7 +21,7 @@ pub(super) struct Subscription {
 
 impl Subscriptions {
     /// The subscription of that name, from now on, at a channel.
-    pub(super) fn open(&self, name: String, channel: &Arc<str>) -> Arc<Subscription> {
+    pub(crate) fn open(&self, name: String, channel: &Arc<str>) -> Arc<Subscription> {
         let subscription = || {
             Arc::new(Subscription {
                 channel: Arc::clone(channel),
@@ -32,37 +32,29 @@ impl Subscriptions {
         Arc::clone(self.0.lock().entry(name).or_insert_with(subscription))
     }
 
-    pub(super) fn close(&self, name: &str) {
+    pub(crate) fn close(&self, name: &str) {
         let subscription = self.0.lock().remove(name);
         drop(subscription);
     }
 
-    pub(super) fn hear(&self, push: &PushInfo) {
-        match push.kind {
-            PushKind::Message => {
-                let Some(Value::BulkString(said)) = push.data.get(1) else {
-                    return;
-                };
-                let said = String::from_utf8_lossy(said);
-                let (name, message) = said.rsplit_once('\n').unwrap_or((&said, ""));
-                let subscription = self.0.lock().get(name).cloned();
-                if let Some(subscription) = subscription {
-                    subscription.notify(granted(message).map_or(Notification::Sync, Notification::Reply));
-                }
-            }
-            PushKind::Subscribe => {
-                if let Some(Value::BulkString(channel)) = push.data.first() {
-                    self.missed(|subscription| subscription.channel.as_bytes() == channel);
-                }
-            }
-            PushKind::Disconnection => self.missed_all(),
-            _ => {}
+    /// Passes a message on: the name of a session, and its reply, if it has a second line.
+    pub(crate) fn hear(&self, said: &str) {
+        let (name, message) = said.rsplit_once('\n').unwrap_or((said, ""));
+        let subscription = self.0.lock().get(name).cloned();
+        if let Some(subscription) = subscription {
+            subscription.notify(granted(message).map_or(Notification::Sync, Notification::Reply));
         }
     }
 
     /// Messages were lost: all sessions sync.
-    pub(super) fn missed_all(&self) {
+    pub(crate) fn missed_all(&self) {
         self.missed(|_| true);
+    }
+
+    /// The sessions of this channel sync.
+    #[cfg(feature = "redis")]
+    pub(crate) fn missed_at(&self, channel: &[u8]) {
+        self.missed(|subscription| subscription.channel.as_bytes() == channel);
     }
 
     fn missed(&self, who: impl Fn(&Subscription) -> bool) {
@@ -92,12 +84,12 @@ impl Subscription {
     }
 
     /// Ends when there was a message since it last ended.
-    pub(super) async fn notified(&self) {
+    pub(crate) async fn notified(&self) {
         self.notified.notified().await;
     }
 
     /// Takes the last notification.
-    pub(super) fn take(&self) -> Notification {
+    pub(crate) fn take(&self) -> Notification {
         std::mem::take(&mut *self.notification.lock())
     }
 }

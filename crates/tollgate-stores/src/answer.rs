@@ -1,29 +1,29 @@
-//! The answers and messages of scripts.
+//! The arguments, answers and messages of scripts.
 
 use std::time::Duration;
-use tollgate::remote::model::Fill;
+use tollgate::remote::model::{Fill, segment};
 use tollgate::remote::{Grant, Rule, StoreError, SyncReply, Usage};
 
 /// The answer of a script.
-pub(super) struct Answer(pub(super) Vec<String>);
+pub(crate) struct Answer(pub(crate) Vec<String>);
 
 impl Answer {
-    pub(super) fn word(&self, at: usize) -> Result<&str, StoreError> {
+    pub(crate) fn word(&self, at: usize) -> Result<&str, StoreError> {
         self.0.get(at).map(String::as_str).ok_or_else(|| self.nonsense())
     }
 
-    pub(super) fn number(&self, at: usize) -> Result<u64, StoreError> {
+    pub(crate) fn number(&self, at: usize) -> Result<u64, StoreError> {
         self.word(at)?.parse().map_err(|_| self.nonsense())
     }
 
-    pub(super) fn micros(&self, at: usize) -> Result<Option<Duration>, StoreError> {
+    fn micros(&self, at: usize) -> Result<Option<Duration>, StoreError> {
         if self.word(at)?.is_empty() {
             return Ok(None);
         }
         self.number(at).map(|micros| Some(Duration::from_micros(micros)))
     }
 
-    pub(super) fn grants(&self, from: usize) -> Result<Vec<Grant>, StoreError> {
+    fn grants(&self, from: usize) -> Result<Vec<Grant>, StoreError> {
         let grants = (from..self.0.len()).step_by(3).map(|at| {
             Ok(Grant {
                 request: self.number(at)?,
@@ -35,7 +35,7 @@ impl Answer {
     }
 
     /// The reply of the script for permits.
-    pub(super) fn of_permits(&self) -> Result<SyncReply, StoreError> {
+    pub(crate) fn of_permits(&self) -> Result<SyncReply, StoreError> {
         Ok(SyncReply {
             alive: self.number(0)? == 1,
             others_wait: self.number(1)? == 1,
@@ -55,13 +55,32 @@ impl Answer {
         })
     }
 
-    /// The replication id of the server, where the script for permits has read it.
-    pub(super) fn replication_id(&self) -> Option<&str> {
-        self.word(8).ok().filter(|replication_id| *replication_id != "-")
+    /// The reply of the script for rates or windows, of the kind of `known`.
+    pub(crate) fn of_rates(&self, known: &Rule) -> Result<SyncReply, StoreError> {
+        Ok(SyncReply {
+            alive: self.number(0)? == 1,
+            others_wait: false,
+            again: self.micros(1)?,
+            usage: Usage {
+                limit: self.number(2)?,
+                in_use: self.number(3)?,
+                waiting: self.number(8)?,
+                sessions: 0,
+            },
+            floor: 0,
+            rule: match self.word(4)? {
+                "" => None,
+                _ => Some((self.number(4)?, self.rule(known)?)),
+            },
+            differs: self.number(9)? == 1,
+            grants: self.grants(10)?,
+            bound: false,
+            age: Duration::ZERO,
+        })
     }
 
     /// The rule in an answer, of the kind of `known`.
-    pub(super) fn rule(&self, known: &Rule) -> Result<Rule, StoreError> {
+    fn rule(&self, known: &Rule) -> Result<Rule, StoreError> {
         let [one, two, three] = [self.number(5)?, self.number(6)?, self.number(7)?];
         let rule = match *known {
             Rule::Window { length, .. } => Some(Rule::Window { limit: one, length }),
@@ -76,9 +95,21 @@ impl Answer {
         rule.ok_or_else(|| self.nonsense())
     }
 
-    fn nonsense(&self) -> StoreError {
+    pub(crate) fn nonsense(&self) -> StoreError {
         StoreError::Answer {
             given: format!("{:?}", self.0).into(),
+        }
+    }
+}
+
+/// The arguments of the scripts for rates and windows.
+pub(crate) fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
+    match rule {
+        Rule::Window { limit, length } => Ok([*limit, segment(*length), Rule::SEGMENTS]),
+        Rule::Rate { quota } if let Some(fill) = Fill::of(quota) => Ok([fill.price, fill.gain, fill.brim]),
+        rule => {
+            let why = format!("no store counts by {rule:?}").into();
+            Err(StoreError::Refused { why })
         }
     }
 }

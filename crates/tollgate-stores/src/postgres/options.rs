@@ -1,0 +1,170 @@
+//! The address and settings of a PostgreSQL.
+
+use super::Postgres;
+use super::link::{Link, SOURCES};
+use crate::settings::{check_time_out, runtime};
+use std::fmt;
+use std::time::Duration;
+use tokio_postgres::Config;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tollgate::remote::RemoteError;
+
+/// The settings of a connection to [`Postgres`]. Its debug output has no secrets.
+#[derive(Clone)]
+#[must_use = "nothing is connected before `connect`"]
+pub struct PostgresOptions {
+    address: Box<str>,
+    user: Option<Box<str>>,
+    password: Option<Box<str>>,
+    pub(super) schema: Box<str>,
+    pub(super) timeout: Duration,
+    pub(super) longest_ttl: Duration,
+    pub(super) durable: bool,
+    pub(super) polling: Option<Duration>,
+}
+
+impl PostgresOptions {
+    pub(super) fn new(address: Box<str>) -> Self {
+        Self {
+            address,
+            user: None,
+            password: None,
+            schema: "tollgate".into(),
+            timeout: Duration::from_millis(500),
+            longest_ttl: Duration::ZERO,
+            durable: true,
+            polling: None,
+        }
+    }
+
+    /// The user to log in as; that of the address, or that of the process, unless set.
+    pub fn user(mut self, user: impl Into<Box<str>>) -> Self {
+        self.user = Some(user.into());
+        self
+    }
+
+    /// The password to log in with; that of the address unless set.
+    pub fn password(mut self, password: impl Into<Box<str>>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// The schema of the tables and functions; `tollgate` unless set. Limiters of different schemas share nothing. 1 to 48 lower-case
+    /// letters, digits and underscores, and no digit first.
+    pub fn schema(mut self, schema: impl Into<Box<str>>) -> Self {
+        self.schema = schema.into();
+        self
+    }
+
+    /// How long the server may take to log us in, and to answer a call: 1 ms to a minute, 500 ms unless set. The limiter has a
+    /// time-out of its own; the shorter one counts.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// The longest [time to live](tollgate::remote::RemoteBuilder::ttl) of any process at this store, where they differ: a server
+    /// that may have forgotten something grants no permits for this long. Unless it is set, the longest that the server knows and
+    /// that of the asking limiter count.
+    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
+        self.longest_ttl = ttl;
+        self
+    }
+
+    /// Does not wait until a commit is on disk. Syncs then take a fraction of the time.
+    ///
+    /// A server that crashes may forget the last ones: those of the last 600 ms, unless its `wal_writer_delay` is set. Afterwards it
+    /// grants no permits until a time to live after the first sync, as a standby that took over does: see [`Postgres`]. So no
+    /// permit is granted twice. Tokens of rates that were granted last are there again. All processes at a limiter have to agree on this
+    /// setting; otherwise a limiter is as safe as the last sync at it.
+    pub fn asynchronous_commit(mut self) -> Self {
+        self.durable = false;
+        self
+    }
+
+    /// Does not listen for notifications, which a pooler in transaction mode does not pass on. A waiter for permits asks again at
+    /// this interval; a waiter for a window learns of a raised limit when room comes back in it. Prepared statements are not used in
+    /// either case.
+    ///
+    /// Units that are [kept without a use](tollgate::remote::Prefetch) come back to waiting processes with the next renewal.
+    pub fn polling(mut self, interval: Duration) -> Self {
+        self.polling = Some(interval);
+        self
+    }
+
+    /// Creates the handle. It connects when it is first needed.
+    ///
+    /// # Errors
+    /// [`RemoteError::Address`] when the address is none, asks for encryption without the feature `tls`, or when the name of
+    /// the schema is not allowed; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
+    pub fn connect(self) -> Result<Postgres, RemoteError> {
+        runtime()?;
+        check_time_out(self.timeout)?;
+        if let Some(interval) = self.polling {
+            check_time_out(interval)?;
+        }
+        let schema = &*self.schema;
+        let odd = |c: char| !matches!(c, 'a'..='z' | '0'..='9' | '_');
+        if schema.is_empty()
+            || schema.len() > 48
+            || schema.contains(odd)
+            || schema.starts_with(|c: char| c.is_ascii_digit())
+        {
+            return Err(address(format!(
+                "the schema {schema:?} was given, and 1 to 48 lower-case letters, digits and underscores, no digit first, are allowed"
+            )));
+        }
+        let config = self.config()?;
+        Ok(Postgres::new(&self, |version, channel, subscriptions| {
+            let fill = |source: &str| source.replace("{schema}", schema).replace("{v}", version);
+            Link {
+                config,
+                schema: schema.into(),
+                look: format!(
+                    "SELECT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = to_regnamespace('{schema}') \
+                     AND p.proname = 'rates_{version}'), current_setting('transaction_isolation')"
+                )
+                .into(),
+                install: SOURCES.map(fill).concat().into(),
+                listen: channel.map(|channel| format!("LISTEN {channel}").into()),
+                subscriptions,
+                current: tokio::sync::Mutex::default(),
+            }
+        }))
+    }
+
+    fn config(&self) -> Result<Config, RemoteError> {
+        // The library's messages name the fault, and no password.
+        let config: Result<Config, _> = self.address.parse();
+        let mut config = config.map_err(|error| address(super::link::text(&error)))?;
+        if let Some(user) = &self.user {
+            config.user(&**user);
+        }
+        if let Some(password) = &self.password {
+            config.password(&**password);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("tollgate");
+        }
+        if config.get_target_session_attrs() == TargetSessionAttrs::Any {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        if matches!(config.get_ssl_mode(), SslMode::Require) {
+            return Err(address("sslmode=require needs the feature `tls`"));
+        }
+        Ok(config)
+    }
+}
+
+fn address(why: impl Into<Box<str>>) -> RemoteError {
+    RemoteError::Address { why: why.into() }
+}
+
+impl fmt::Debug for PostgresOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresOptions")
+            .field("schema", &self.schema)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
