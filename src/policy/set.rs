@@ -1,6 +1,7 @@
 //! The policies of a service that run: named ones, and a policy for each key; and how another version of all comes in force.
 
 use super::Policy;
+use super::kind::LivePartitions;
 use super::reload::{Applied, Changes, ReloadableLegs};
 use super::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, SpecError};
 use crate::keyed::{Keyed, KeysFull};
@@ -26,9 +27,10 @@ use std::sync::Arc;
 /// | a named policy has other legs or numbers | it changes in place, behind all handles |
 /// | a tier has other legs or numbers | so do the policies of the live keys of that tier |
 /// | a key gets another tier | its policy becomes that of the tier: legs of the same name, kind and cost keep what was spent |
+/// | [partitions](super::spec::PartitionsSpec) have another limit, or other parts | they change in one step, before the policies; permits that are held stay held |
 /// | a name is gone | it is not found any more; existing handles go on with the version before |
 /// | a name comes back | it goes on from the state that it had, and that time has passed over |
-/// | the order of a queue, its eviction, its bound in units, or `max_keys` changes | the version is refused |
+/// | the order of a queue, its eviction, its bound in units, `max_keys`, or the classes of partitions change | the version is refused |
 ///
 /// A version that is refused changes nothing. It is tried before: each policy and each tier is built once. Only a
 /// [`Rule`](super::spec::Rule) of your own whose `build` gives a fault one time and none the next is found later:
@@ -87,6 +89,7 @@ struct InForce {
     version: u64,
     policies: BTreeMap<String, Policy<ReloadableLegs>>,
     keyed: BTreeMap<String, KeyedEntry>,
+    partitions: LivePartitions,
 }
 
 #[derive(Clone)]
@@ -154,8 +157,9 @@ impl PolicySetSpec {
             turn: Mutex::new(()),
             in_force: Mutex::default(),
         };
-        self.check()?;
-        core.put_in_force(self.clone())?;
+        let mut spec = self.clone();
+        let partitions = core.try_out(&mut spec)?;
+        core.put_in_force(spec, partitions)?;
         Ok(PolicySet(Arc::new(core)))
     }
 }
@@ -207,14 +211,14 @@ impl PolicySet {
     ///
     /// # Errors
     /// [`SpecError`], with the policy, the leg and the key: nothing has been changed then.
-    pub fn apply(&self, spec: PolicySetSpec) -> Result<Applied<SetChanges>, SpecError> {
-        spec.check()?;
+    pub fn apply(&self, mut spec: PolicySetSpec) -> Result<Applied<SetChanges>, SpecError> {
+        let partitions = self.0.try_out(&mut spec)?;
         if notify::is_deferred() {
             self.in_force().check_next(&spec)?;
             notify::call(Arc::new(Later(self.clone(), spec)));
             return Ok(Applied::Next);
         }
-        self.0.put_in_force(spec).map(Applied::Now)
+        self.0.put_in_force(spec, partitions).map(Applied::Now)
     }
 }
 
@@ -229,14 +233,27 @@ impl Notified for Later {
 }
 
 impl SetCore {
-    /// Puts a version in force that has been checked.
-    fn put_in_force(&self, spec: PolicySetSpec) -> Result<SetChanges, SpecError> {
-        // One of each tier, to try: those of keys are built later.
+    /// Checks a version, and builds its partitions, and one policy of each tier, to try: those of keys are built later.
+    fn try_out(&self, spec: &mut PolicySetSpec) -> Result<LivePartitions, SpecError> {
+        spec.check()?;
+        let mut fresh = LivePartitions::new();
+        for (name, partitions) in &spec.partitions {
+            let built = partitions
+                .build()
+                .map_err(|error| error.within(&["partitions", name]))?;
+            fresh.insert(name.clone(), (partitions.clone(), Arc::new(built)));
+        }
+        spec.bind(&fresh);
         for (name, keyed) in &spec.keyed {
             for (tables, policy) in keyed.policies(name) {
                 policy.build(&self.clock).map_err(|error| error.within(&tables))?;
             }
         }
+        Ok(fresh)
+    }
+
+    /// Puts a version in force that has been tried out, with its partitions as far as they are new.
+    fn put_in_force(&self, spec: PolicySetSpec, fresh: LivePartitions) -> Result<SetChanges, SpecError> {
         // What may run foreign code when it is dropped outlives the turn.
         let mut scrap: Vec<Box<dyn Any>> = Vec::new();
         let mut next = InForce::default();
@@ -246,9 +263,12 @@ impl SetCore {
             let before = Arc::clone(&*self.in_force.lock());
             next = InForce::clone(&before);
             scrap.push(Box::new(Arc::clone(&before)));
-            next.prepare(spec, &self.clock)?;
+            next.prepare(spec, fresh, &self.clock)?;
             // From here on nothing is refused.
             let mut changes = SetChanges::between(next.version, &before.spec, &next.spec);
+            for (name, partitions) in &next.spec.partitions {
+                panics.run(|| partitions.put_in_force(&next.partitions[name].1));
+            }
             for (name, policy) in &next.spec.policies {
                 let place = || format!("policy.{name}");
                 changes.reload(&next.policies[name], &Arc::new(policy.clone()), place, &mut panics);
@@ -285,6 +305,12 @@ impl SetCore {
 impl InForce {
     /// Refuses what stays as it was built.
     fn check_next(&self, spec: &PolicySetSpec) -> Result<(), SpecError> {
+        for (name, partitions) in &spec.partitions {
+            if let Some((known, _)) = self.partitions.get(name) {
+                let next = partitions.check_next(known);
+                next.map_err(|error| error.within(&["partitions", name]))?;
+            }
+        }
         for (name, policy) in &spec.policies {
             if let Some(known) = self.policies.get(name) {
                 let next = policy.check_next(&known.limiter().shared_spec());
@@ -301,8 +327,12 @@ impl InForce {
     }
 
     /// Becomes the next version, of which nothing is in force yet.
-    fn prepare(&mut self, spec: PolicySetSpec, clock: &Clock) -> Result<(), SpecError> {
+    fn prepare(&mut self, mut spec: PolicySetSpec, fresh: LivePartitions, clock: &Clock) -> Result<(), SpecError> {
         self.check_next(&spec)?;
+        for (name, (partitions, live)) in fresh {
+            self.partitions.entry(name).or_insert((partitions, live));
+        }
+        spec.bind(&self.partitions);
         for (name, policy) in &spec.policies {
             let prepared = match self.policies.get(name) {
                 Some(known) => known.limiter().prepare(policy),
@@ -329,6 +359,7 @@ impl fmt::Debug for PolicySet {
             .field("version", &now.version)
             .field("policies", &now.spec.policies.keys())
             .field("keyed", &now.spec.keyed.keys())
+            .field("partitions", &now.spec.partitions.keys())
             .finish_non_exhaustive()
     }
 }
@@ -410,11 +441,12 @@ impl std::error::Error for UnknownPolicy {}
 pub struct SetChanges {
     /// The number of the version: the set starts with 1.
     pub version: u64,
-    /// Policies, tiers, and keys with a policy of their own, that were added.
+    /// Policies, tiers, keys with a policy of their own, and partitions, that were added.
     pub added: Vec<String>,
     /// Those that were removed.
     pub removed: Vec<String>,
-    /// Those that changed, with their changes. Those of a map are its default tier, and the tiers of keys in place of legs.
+    /// Those that changed, with their changes. Those of a map are its default tier, and the tiers of keys in place of legs. Those of
+    /// partitions are their limit and their parts.
     pub changed: Vec<(String, Changes)>,
     /// How many live keys of each map were changed, where there are any.
     pub live: Vec<(String, usize)>,
@@ -434,6 +466,12 @@ fn places(spec: &PolicySetSpec) -> BTreeMap<String, &PolicySpec> {
         .collect()
 }
 
+/// Those places, and those of the partitions.
+fn names(spec: &PolicySetSpec, places: &BTreeMap<String, &PolicySpec>) -> BTreeSet<String> {
+    let partitions = spec.partitions.keys().map(|name| format!("partitions.{name}"));
+    places.keys().cloned().chain(partitions).collect()
+}
+
 impl SetChanges {
     /// True when nothing has changed.
     pub fn is_empty(&self) -> bool {
@@ -443,21 +481,24 @@ impl SetChanges {
 
     fn between(version: u64, old: &PolicySetSpec, new: &PolicySetSpec) -> Self {
         let (before, after) = (places(old), places(new));
-        let without = |some: &BTreeMap<String, &PolicySpec>, others: &BTreeMap<String, &PolicySpec>| {
-            some.keys()
-                .filter(|&name| !others.contains_key(name))
-                .cloned()
-                .collect()
-        };
+        let (names_before, names) = (names(old, &before), names(new, &after));
         let mut changes = Self {
             version,
-            added: without(&after, &before),
-            removed: without(&before, &after),
+            added: names.difference(&names_before).cloned().collect(),
+            removed: names_before.difference(&names).cloned().collect(),
             ..Self::default()
         };
         for (name, to) in after {
             if let Some(from) = before.get(&name) {
                 changes.note(name, Changes::between(version, from, to));
+            }
+        }
+        for (name, to) in &new.partitions {
+            if let Some(from) = old.partitions.get(name) {
+                let mut numbers = Changes::default();
+                numbers.note("", "limit", from.limit.to_string(), to.limit.to_string());
+                numbers.note("", to.sharing.key(), from.sharing.text(), to.sharing.text());
+                changes.note(format!("partitions.{name}"), numbers);
             }
         }
         for (name, to) in &new.keyed {

@@ -20,6 +20,13 @@ pub enum ShedError {
         /// The given number.
         given: usize,
     },
+    /// Classes stay: there must be a part for each.
+    OtherClasses {
+        /// The given number of parts.
+        given: usize,
+        /// The number of classes.
+        classes: usize,
+    },
     /// A part must be 0 to 1.
     Part {
         /// The class.
@@ -61,6 +68,9 @@ impl fmt::Display for ShedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Classes { given } => write!(f, "{given} classes were given, and 1 to 256 are allowed"),
+            Self::OtherClasses { given, classes } => {
+                write!(f, "{given} parts were given, and there are {classes} classes")
+            }
             Self::Part { class, given } => {
                 write!(f, "class {class}: a part of {given} was given, and 0 to 1 is allowed")
             }

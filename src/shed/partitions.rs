@@ -148,11 +148,6 @@ impl Partitions {
     /// # Errors
     /// [`ShedError`] when there are no classes or more than 256, a part is not 0 to 1, or all are more than 1.
     pub fn guaranteed(limit: usize, parts: &[f64]) -> Result<Self, ShedError> {
-        let sum: f64 = parts.iter().sum();
-        // Addition may lose as many millionths as there are classes.
-        if sum > 1.0 + 1e-9 {
-            return Err(ShedError::Parts { sum });
-        }
         Self::build(limit, parts, ShareRule::Kept)
     }
 
@@ -174,15 +169,7 @@ impl Partitions {
     }
 
     fn build(limit: usize, parts: &[f64], rule: ShareRule) -> Result<Self, ShedError> {
-        if parts.is_empty() || parts.len() > 256 {
-            return Err(ShedError::Classes { given: parts.len() });
-        }
-        for (class, &given) in parts.iter().enumerate() {
-            if !(0.0..=1.0).contains(&given) {
-                return Err(ShedError::Part { class, given });
-            }
-        }
-        let millionths = parts.iter().map(|part| (part * 1e6 + 1e-6) as u64).collect();
+        let millionths = rule.millionths(parts)?;
         let shared = Arc::new(Shared {
             state: Mutex::new(PartitionState {
                 shares: Shares::new(limit as u64, millionths, rule),
@@ -217,7 +204,42 @@ impl Partitions {
 
     /// Changes the limit at once, and with it every part. Held permits stay held: nothing is admitted before it fits.
     pub fn set_limit(&self, limit: usize) {
-        self.shared.change(|state| state.shares.set_limit(limit as u64));
+        self.reconfigure(|shares| shares.limit = limit as u64);
+    }
+
+    /// Changes the parts at once: one for each class, as they were given at first. Held permits stay held: nothing is admitted
+    /// before it fits.
+    ///
+    /// # Errors
+    /// [`ShedError`], and nothing is changed: there are more or fewer parts than classes, a part is not 0 to 1, or guaranteed parts are
+    /// more than 1 in all.
+    ///
+    /// ```
+    /// # use tollgate::shed::Partitions;
+    /// # use tollgate::LimiterExt;
+    /// let shared = Partitions::levels(10, &[1.0, 0.7])?;
+    /// shared.set_parts(&[1.0, 0.2])?;
+    /// assert!(shared.class(1).try_admit(3).is_err());
+    /// assert!(shared.set_parts(&[1.0]).is_err());
+    /// # Ok::<(), tollgate::shed::ShedError>(())
+    /// ```
+    pub fn set_parts(&self, parts: &[f64]) -> Result<(), ShedError> {
+        self.set(self.limit(), parts)
+    }
+
+    /// Changes the limit and the parts in one step.
+    pub(crate) fn set(&self, limit: usize, parts: &[f64]) -> Result<(), ShedError> {
+        let (given, classes) = (parts.len(), self.classes.len());
+        if given != classes {
+            return Err(ShedError::OtherClasses { given, classes });
+        }
+        let parts = self.shared.read(|shares| shares.rule).millionths(parts)?;
+        self.reconfigure(|shares| (shares.limit, shares.parts) = (limit as u64, parts));
+        Ok(())
+    }
+
+    fn reconfigure(&self, change: impl FnOnce(&mut Shares)) {
+        self.shared.change(|state| change(&mut state.shares));
         self.shared.notify.notify_reconfigured();
     }
 
@@ -236,6 +258,16 @@ impl Class {
     /// Its part of the limit, in whole units.
     pub fn part(&self) -> usize {
         self.shared.read(|shares| shares.part(self.class)) as usize
+    }
+
+    /// How many more of this class fit now. A snapshot.
+    pub(crate) fn room(&self) -> u64 {
+        self.shared.read(|shares| shares.room(self.class).unwrap_or(0))
+    }
+
+    /// How many of this class fit while the others hold nothing.
+    pub(crate) fn most(&self) -> u64 {
+        self.shared.read(|shares| shares.most(self.class))
     }
 
     fn give_back(&self, units: u64) {
@@ -395,6 +427,26 @@ enum ShareRule {
     Level,
 }
 
+impl ShareRule {
+    /// These parts, if they may be.
+    fn millionths(self, parts: &[f64]) -> Result<Box<[u64]>, ShedError> {
+        if parts.is_empty() || parts.len() > 256 {
+            return Err(ShedError::Classes { given: parts.len() });
+        }
+        let sum: f64 = parts.iter().sum();
+        // Addition may lose as many millionths as there are classes.
+        if self == Self::Kept && sum > 1.0 + 1e-9 {
+            return Err(ShedError::Parts { sum });
+        }
+        for (class, &given) in parts.iter().enumerate() {
+            if !(0.0..=1.0).contains(&given) {
+                return Err(ShedError::Part { class, given });
+            }
+        }
+        Ok(parts.iter().map(|part| (part * 1e6 + 1e-6) as u64).collect())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shares {
     limit: u64,
@@ -441,23 +493,30 @@ impl Shares {
 
     /// True if `n` more fit for `class`.
     fn fits(&self, class: usize, n: u64) -> bool {
-        let Some(total) = self.total.checked_add(n).filter(|&total| total <= self.limit) else {
-            return false;
-        };
+        self.room(class).is_some_and(|room| n <= room)
+    }
+
+    /// How many more fit for `class`; `None` while more are held than may be.
+    fn room(&self, class: usize) -> Option<u64> {
         match self.rule {
-            ShareRule::Lent => true,
-            ShareRule::Level => total <= self.part(class),
+            ShareRule::Lent => self.limit.checked_sub(self.total),
+            ShareRule::Level => self.part(class).checked_sub(self.total),
             ShareRule::Kept => {
                 let others = (0..self.classes()).filter(|&other| other != class);
                 let unused = others.map(|other| self.part(other).saturating_sub(self.held[other]));
-                total.saturating_add(unused.sum()) <= self.limit
+                self.limit.checked_sub(self.total.saturating_add(unused.sum()))
             }
         }
     }
 
     /// True if `n` of `class` would fit with nothing held.
     fn could_fit(&self, class: usize, n: u64) -> bool {
-        let most = match self.rule {
+        n <= self.most(class)
+    }
+
+    /// How many of `class` fit with nothing held.
+    fn most(&self, class: usize) -> u64 {
+        match self.rule {
             ShareRule::Lent => self.limit,
             ShareRule::Level => self.part(class),
             ShareRule::Kept => {
@@ -465,8 +524,7 @@ impl Shares {
                 let parts: u64 = others.map(|other| self.part(other)).sum();
                 self.limit.saturating_sub(parts)
             }
-        };
-        n <= most
+        }
     }
 
     /// True if `n` for `class` may be taken before a waiter of class `waits`: it takes nothing that the waiter could
@@ -492,10 +550,5 @@ impl Shares {
         let n = n.min(self.held[class]);
         self.held[class] -= n;
         self.total -= n;
-    }
-
-    /// Changes the limit. Held permits stay held.
-    fn set_limit(&mut self, limit: u64) {
-        self.limit = limit;
     }
 }

@@ -3,6 +3,7 @@
 mod error;
 mod kinds;
 mod legs;
+mod partitions;
 mod queue;
 mod table;
 mod tree;
@@ -103,7 +104,7 @@ impl sealed::FileSpec for PolicySpec {
 
 impl sealed::FileSpec for PolicySetSpec {
     fn of_file(kinds: &Kinds, file: Table<'_>) -> Result<Self, PolicyFileError> {
-        file.only(&["policy", "keyed"])?;
+        file.only(&["policy", "keyed", "partitions"])?;
         let policy = |entry: &Entry| PolicySpec::of_file(kinds, Table::of(file.text, &entry.node, &entry.key)?);
         let tier = |entry: &Entry| match &entry.node.value {
             Value::Text(tier) => Ok(KeyTier::Named(tier.clone())),
@@ -128,6 +129,9 @@ impl sealed::FileSpec for PolicySetSpec {
         Ok(Self {
             policies: file.map("policy", policy)?,
             keyed: file.map("keyed", keyed)?,
+            partitions: file.map("partitions", |entry| {
+                partitions::partitions(Table::of(file.text, &entry.node, &entry.key)?)
+            })?,
         })
     }
 

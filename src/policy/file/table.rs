@@ -267,6 +267,18 @@ impl<'a> Table<'a> {
         entries.map(|entry| Ok((entry.key.clone(), read(entry)?))).collect()
     }
 
+    /// A table of any keys, each with a number of `least` to `most`.
+    pub(super) fn reals_within(&self, key: &str, least: f64, most: f64) -> Result<Option<BTreeMap<String, f64>>> {
+        let Some(table) = self.table(key)? else { return Ok(None) };
+        let mut numbers = BTreeMap::new();
+        for Entry { key, .. } in table.entries {
+            if let Some(number) = table.real_within(key, least, most)? {
+                numbers.insert(key.clone(), number);
+            }
+        }
+        Ok(Some(numbers))
+    }
+
     pub(super) fn list(&self, key: &str) -> Result<Option<&'a [Node]>> {
         match self.get(key) {
             None => Ok(None),

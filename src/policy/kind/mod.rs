@@ -30,6 +30,7 @@ kinds![
     sliding_window::SlidingWindowRule,
     sliding_log::SlidingLogRule,
     semaphore::SemaphoreRule,
+    partition::PartitionRule,
     breaker::BreakerRule,
     adaptive::AdaptiveRule,
 ];
@@ -43,6 +44,7 @@ pub(super) fn feature_of(kind: &str) -> Option<&'static str> {
 
 pub(super) use leg_rule::LegLimiter;
 pub use leg_rule::LegRule;
+pub(super) use partition::LivePartitions;
 
 #[cfg(feature = "policy-file")]
 use super::file::{FromTable, PolicyFileError, Table};

@@ -1,21 +1,25 @@
 //! Checks a policy given as data, so that it can be built.
 
-use super::{LegSpec, LoadMetric, Peak, PeakKey, PolicySpec, SpecError, When};
+use super::{LegSpec, LoadMetric, PartitionRule, PartitionsSpec, Peak, PeakKey, PolicySpec, SpecError, When};
 use crate::policy::reload::MAX_LEGS;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
 /// The longest span that a metric is measured over.
 const LONGEST: Duration = Duration::from_secs(24 * 3_600);
 
-pub(super) fn check(spec: &PolicySpec) -> Result<(), SpecError> {
+/// The partitions of a set, by name.
+type InSet<'a> = Option<&'a BTreeMap<String, PartitionsSpec>>;
+
+pub(super) fn check(spec: &PolicySpec, partitions: InSet<'_>) -> Result<(), SpecError> {
     if spec.legs.is_empty() {
         return Err(SpecError::new("leg", "none was given, and at least one is needed"));
     }
     let order = spec.order.check();
     order.map_err(|error| SpecError::new("order", error.to_string()))?;
     for (position, leg) in spec.legs.iter().enumerate() {
-        check_leg(spec, position, leg).map_err(|error| error.of_leg(position, &leg.name))?;
+        check_leg(spec, position, leg, partitions).map_err(|error| error.of_leg(position, &leg.name))?;
         if position == MAX_LEGS {
             let fault = format!(
                 "too many legs: {} were given, and {MAX_LEGS} are allowed",
@@ -27,7 +31,7 @@ pub(super) fn check(spec: &PolicySpec) -> Result<(), SpecError> {
     Ok(())
 }
 
-fn check_leg(spec: &PolicySpec, position: usize, leg: &LegSpec) -> Result<(), SpecError> {
+fn check_leg(spec: &PolicySpec, position: usize, leg: &LegSpec, partitions: InSet<'_>) -> Result<(), SpecError> {
     if leg.name.is_empty() {
         return Err(SpecError::new("name", "it is empty, and every leg needs one"));
     }
@@ -45,7 +49,10 @@ fn check_leg(spec: &PolicySpec, position: usize, leg: &LegSpec) -> Result<(), Sp
             "it is empty, and `call` or the name of a cost is allowed",
         ));
     }
-    leg.rule.0.check()?;
+    match (leg.rule.get::<PartitionRule>(), partitions) {
+        (Some(rule), Some(partitions)) => rule.check_in(partitions)?,
+        _ => leg.rule.0.check()?,
+    }
     if let Some(when) = &leg.when {
         check_when(spec, leg, when)?;
     }

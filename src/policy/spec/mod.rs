@@ -10,6 +10,7 @@
 //! | [`Peak`] | numbers that depend on the load of another leg |
 //! | [`TokenBucketRule`] and its like | the kinds of this crate, and their numbers |
 //! | [`PolicySetSpec`] | the policies of a service: named ones, and [a policy for each key](KeyedSpec) by its [tier](KeyTier) |
+//! | [`PartitionsSpec`] | a limit that policies of a service [share](Sharing) by classes |
 //! | [`SpecError`] | a mistake: the leg, the key, and the fault |
 //!
 //! [`PolicySpec::check`] finds every mistake that [`PolicySpec::build`] would.
@@ -17,6 +18,7 @@
 mod check;
 mod error;
 mod leg;
+mod partitions;
 mod set;
 
 #[doc(inline)]
@@ -24,9 +26,12 @@ pub use super::kind::*;
 pub use crate::core::decision::LoadMetric;
 pub use error::SpecError;
 pub use leg::{LegSpec, Peak, PeakStep, When};
+pub use partitions::{PartitionsSpec, Sharing};
 pub use set::{KeyTier, KeyedSpec, PolicySetSpec};
 
+use super::kind::LivePartitions;
 use crate::semaphore::{Eviction, Order};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The fault of a setting that no version can change.
@@ -91,7 +96,21 @@ impl PolicySpec {
     /// # Errors
     /// [`SpecError`], with the leg and the key.
     pub fn check(&self) -> Result<(), SpecError> {
-        check::check(self)
+        check::check(self, None)
+    }
+
+    /// The same in a set with these partitions.
+    fn check_in(&self, partitions: &BTreeMap<String, PartitionsSpec>) -> Result<(), SpecError> {
+        check::check(self, Some(partitions))
+    }
+
+    /// Finds the classes of these partitions.
+    pub(super) fn bind(&mut self, live: &LivePartitions) {
+        for leg in &mut self.legs {
+            if let Some(rule) = leg.rule.get::<PartitionRule>() {
+                leg.rule = rule.bind(live).into();
+            }
+        }
     }
 
     /// The same for the next version of `before`.

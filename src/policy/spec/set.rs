@@ -1,6 +1,7 @@
 //! The policies of a service as data: named ones, and maps with a policy for each key.
 
-use super::{PolicySpec, SpecError};
+use super::{PartitionsSpec, PolicySpec, SpecError};
+use crate::policy::kind::LivePartitions;
 use std::collections::BTreeMap;
 
 /// The policies of a service as plain data: named policies, and maps with a policy for each key.
@@ -34,6 +35,8 @@ pub struct PolicySetSpec {
     pub policies: BTreeMap<String, PolicySpec>,
     /// The maps with a policy for each key, by name.
     pub keyed: BTreeMap<String, KeyedSpec>,
+    /// The limits that these policies [share](super::PartitionRule), by name.
+    pub partitions: BTreeMap<String, PartitionsSpec>,
 }
 
 /// A policy for each key, such as a tenant: that of the key's tier.
@@ -97,10 +100,29 @@ impl PolicySetSpec {
             let fault = "none was given, and at least one `policy` or `keyed` is needed";
             return Err(SpecError::new("policy", fault));
         }
-        for (name, policy) in &self.policies {
-            policy.check().map_err(|error| error.within(&["policy", name]))?;
+        let partitions = &self.partitions;
+        for (name, partitions) in partitions {
+            let built = partitions.build().map(drop);
+            built.map_err(|error| error.within(&["partitions", name]))?;
         }
-        self.keyed.iter().try_for_each(|(name, keyed)| keyed.check(name))
+        for (name, policy) in &self.policies {
+            let checked = policy.check_in(partitions);
+            checked.map_err(|error| error.within(&["policy", name]))?;
+        }
+        (self.keyed.iter()).try_for_each(|(name, keyed)| keyed.check(name, partitions))
+    }
+
+    /// Finds the classes of these partitions.
+    pub(in crate::policy) fn bind(&mut self, live: &LivePartitions) {
+        self.policies.values_mut().for_each(|policy| policy.bind(live));
+        for keyed in self.keyed.values_mut() {
+            keyed.tiers.values_mut().for_each(|policy| policy.bind(live));
+            for tier in keyed.keys.values_mut() {
+                if let KeyTier::Own(policy) = tier {
+                    policy.bind(live);
+                }
+            }
+        }
     }
 }
 
@@ -140,7 +162,7 @@ impl KeyedSpec {
             .map(move |(table, of, policy)| (["keyed", name, table, of], policy))
     }
 
-    fn check(&self, name: &str) -> Result<(), SpecError> {
+    fn check(&self, name: &str, partitions: &BTreeMap<String, PartitionsSpec>) -> Result<(), SpecError> {
         let table = ["keyed", name];
         if self.max_keys == 0 {
             let fault = "0 was given, and at least 1 is allowed";
@@ -154,7 +176,7 @@ impl KeyedSpec {
             return Err(no_tier("default", &self.default).within(&table));
         };
         for (place, policy) in self.policies(name) {
-            let checked = policy.check().and_then(|()| {
+            let checked = policy.check_in(partitions).and_then(|()| {
                 let fault = format!(
                     "it differs from that of tier `{}`, and a key keeps its queue",
                     self.default

@@ -202,8 +202,10 @@ fn every_kind_can_be_written_and_built() {
         "kind = 'adaptive'\nlaw = { kind = 'vegas', smoothing = 0.5 }\nlimit = 5\nfloor = 2\nceiling = 40\nwindow = '500ms'",
     ];
     let kinds = Kinds::standard();
-    assert_eq!(legs.len(), kinds.names().count());
-    for (leg, kind) in legs.into_iter().zip(kinds.names()) {
+    // A partition stands in a file of several policies.
+    let kinds: Vec<_> = kinds.names().filter(|kind| *kind != "partition").collect();
+    assert_eq!(legs.len(), kinds.len());
+    for (leg, kind) in legs.into_iter().zip(kinds) {
         let spec = PolicySpec::parse(&format!("[[leg]]\nname = 'x'\n{leg}"), Format::Toml).unwrap();
         assert_eq!(spec.legs[0].rule.kind(), kind);
         let policy = spec.build(&ManualClock::new()).unwrap();

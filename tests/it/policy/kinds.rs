@@ -188,7 +188,7 @@ fn a_mistake_in_a_registered_kind_has_its_line_and_column() {
             budget("units = 2").replace("\"budget\"", "\"budge\""),
             3,
             8,
-            "semaphore, breaker, adaptive, budget",
+            "semaphore, partition, breaker, adaptive, budget",
         ),
         (
             budget(

@@ -11,7 +11,8 @@ use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
 use tollgate::policy::reload::Applied;
 use tollgate::policy::source::{FileSource, LastGood, Look, PolicyEvent, Versions};
 use tollgate::policy::spec::{
-    KeyTier, KeyedSpec, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySetSpec, PolicySpec, Rule, SpecError, When,
+    KeyTier, KeyedSpec, LegRule, LegSpec, LoadMetric, PartitionsSpec, Peak, PeakStep, PolicySetSpec, PolicySpec, Rule,
+    Sharing, SpecError, When,
 };
 use tollgate::policy::{PolicySet, ReloadableLegs};
 use tollgate::{Ask, Clock, Eviction, Limiter, LimiterExt, ManualClock, Order, Policy, Semaphore};
@@ -37,6 +38,7 @@ fn service() -> PolicySetSpec {
     PolicySetSpec {
         policies: [("global".into(), policy([semaphore("in flight", 24)]))].into(),
         keyed: [("tenant".into(), tenants)].into(),
+        ..PolicySetSpec::default()
     }
 }
 
@@ -127,6 +129,7 @@ fn full() -> PolicySetSpec {
         ]
         .into(),
         keyed: [("tenant".to_owned(), tenants)].into(),
+        ..PolicySetSpec::default()
     }
 }
 
@@ -276,6 +279,310 @@ fn a_mistake_in_a_file_of_a_service_has_its_line_and_column() {
     let double = FULL_JSON.replace("initech.com", "acme");
     let error = PolicySetSpec::parse(&double, Format::Json).unwrap_err();
     assert_eq!((error.line(), error.column()), (Some(14), Some(13)), "{error}");
+}
+
+/// Partitions `gpus` of two levels, shared by a named policy and the keys of two tiers.
+const SHARED: &str = r#"
+[partitions.gpus]
+limit = 10
+levels = { live = 1.0, batch = 0.5 }
+
+[[policy.nightly.leg]]
+name = "gpu slots"
+kind = "partition"
+of = "gpus"
+class = "batch"
+
+[keyed.tenant]
+max_keys = 100
+default = "free"
+[[keyed.tenant.tier.free.leg]]
+name = "gpu slots"
+kind = "partition"
+of = "gpus"
+class = "batch"
+[[keyed.tenant.tier.paid.leg]]
+name = "gpu slots"
+kind = "partition"
+of = "gpus"
+class = "live"
+[keyed.tenant.keys]
+acme = "paid"
+"#;
+
+fn parsed(text: &str) -> PolicySetSpec {
+    PolicySetSpec::parse(text, Format::Toml).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+#[test]
+fn partitions_read_as_they_are_written() {
+    let parts = |parts: &[(&str, f64)]| parts.iter().map(|&(class, part)| (class.to_owned(), part)).collect();
+    let rows = [
+        (
+            "guaranteed = { a = 0.3, b = 0.7 }",
+            Sharing::Guaranteed(parts(&[("a", 0.3), ("b", 0.7)])),
+        ),
+        (
+            "lent = ['b', 'a']",
+            Sharing::Lent(["a".to_owned(), "b".to_owned()].into()),
+        ),
+        (
+            "levels = { b = 0.25, a = 1 }",
+            Sharing::Levels(parts(&[("a", 1.0), ("b", 0.25)])),
+        ),
+    ];
+    for (text, sharing) in rows {
+        let text = format!("[partitions.gpus]\nlimit = 10\n{text}");
+        let leg = "leg = [{ name = 'x', kind = 'partition', of = 'gpus', class = 'a' }]";
+        let mut spec = PolicySetSpec::default();
+        spec.partitions.insert("gpus".into(), PartitionsSpec::new(10, sharing));
+        let leg_of = LegSpec::new("x", LegRule::partition("gpus", "a"));
+        spec.policies.insert("one".into(), policy([leg_of]));
+        assert_eq!(parsed(&format!("{text}\n[policy.one]\n{leg}")), spec);
+    }
+}
+
+#[test]
+fn a_mistake_in_partitions_has_its_line_and_column() {
+    let sharing = "levels = { live = 1.0, batch = 0.5 }";
+    let rows = [
+        ("limit = 10\n", "", 2, 1, "`limit` is missing"),
+        (
+            "limit = 10",
+            "limit = -1",
+            3,
+            9,
+            "-1 was given, and a whole number of 0",
+        ),
+        (
+            sharing,
+            "",
+            2,
+            1,
+            "`guaranteed` is missing: the part of each class; or `lent`, or `levels`",
+        ),
+        (
+            sharing,
+            "level = {}",
+            4,
+            1,
+            "`level` is unknown here; allowed: limit, guaranteed, lent, levels",
+        ),
+        (
+            sharing,
+            "levels = {}",
+            4,
+            10,
+            "0 classes were given, and 1 to 256 are allowed",
+        ),
+        (
+            sharing,
+            "levels = 3",
+            4,
+            10,
+            "a number was given, and a table is allowed",
+        ),
+        (
+            sharing,
+            "levels = { live = 1.5, batch = 0.5 }",
+            4,
+            19,
+            "1.5 was given, and 0 to 1 is allowed",
+        ),
+        (
+            sharing,
+            "levels = { live = 1.0, batch = 'x' }",
+            4,
+            32,
+            "`x` was given, and a number is allowed",
+        ),
+        (
+            sharing,
+            "levels = { live = nan, batch = 0.5 }",
+            4,
+            19,
+            "a number is allowed",
+        ),
+        (
+            sharing,
+            "guaranteed = { live = 0.7, batch = 0.5 }",
+            4,
+            14,
+            "parts of 1.2 in all were given, and up to 1",
+        ),
+        (
+            sharing,
+            "lent = ['live', 3]",
+            4,
+            17,
+            "3 was given, and the name of a class is allowed",
+        ),
+        (
+            sharing,
+            "lent = ['live', 'batch', 'live']",
+            4,
+            26,
+            "`live` was given, and each class once is allowed",
+        ),
+        (
+            sharing,
+            "levels = { live = 1.0, batch = 0.5 }\nlent = ['live', 'batch']",
+            4,
+            10,
+            "`lent` was given as well, and one of guaranteed, lent, levels",
+        ),
+        (
+            "of = \"gpus\"\nclass = \"batch\"\n\n",
+            "of = \"gpu\"\nclass = \"batch\"\n\n",
+            9,
+            6,
+            "`gpu` is no partitions, and there are: gpus",
+        ),
+        (
+            "class = \"live\"",
+            "class = \"livid\"",
+            24,
+            9,
+            "`livid` is no class of `gpus`, and there are: batch, live",
+        ),
+        ("class = \"live\"", "", 20, 1, "`class` is missing"),
+        (
+            "class = \"live\"",
+            "class = \"live\"\nlimit = 3",
+            25,
+            1,
+            "`limit` is unknown here; allowed: name",
+        ),
+        (
+            "[partitions.gpus]\nlimit = 10\nlevels = { live = 1.0, batch = 0.5 }",
+            "",
+            7,
+            6,
+            "`gpus` is no partitions, and there are: none",
+        ),
+    ];
+    for (from, to, line, column, words) in rows {
+        assert!(SHARED.contains(from), "{from}");
+        let text = SHARED.replacen(from, to, 1);
+        let error = PolicySetSpec::parse(&text, Format::Toml).expect_err(&text);
+        let said = error.to_string();
+        assert_eq!(
+            (error.line(), error.column()),
+            (Some(line), Some(column)),
+            "{to}\n{said}"
+        );
+        assert!(said.contains(words), "{to}\n{said}");
+    }
+    let alone = "[[leg]]\nname = 'x'\nkind = 'partition'\nof = 'gpus'\nclass = 'live'\n";
+    let error = PolicySpec::parse(alone, Format::Toml).unwrap_err();
+    assert_eq!((error.line(), error.column()), (Some(4), Some(6)), "{error}");
+    assert!(error.to_string().contains("was given to a policy alone"), "{error}");
+}
+
+/// Given policies and keys with legs of one partitions, then they hold permits of one limit, each by its class, under the name of the
+/// leg; and a version changes limit and parts while permits are held.
+#[test]
+fn policies_and_keys_share_the_partitions_of_their_file() {
+    let set = parsed(SHARED).build(&ManualClock::new()).unwrap();
+    let nightly = set.policy("nightly").unwrap();
+    let (acme, free) = (tenant(&set, "acme"), tenant(&set, "free rider"));
+    let batch = nightly.try_admit(3).unwrap();
+    let more = free.try_admit(2).unwrap();
+    let refused = tenant(&set, "another").try_admit(1).unwrap_err().to_rejection();
+    assert_eq!((&*refused.leg, refused.reason.is_permanent()), ("gpu slots", false));
+    let live = acme.try_admit(5).unwrap();
+    assert!(acme.try_admit(1).is_err());
+    let state = |policy: &Policy<ReloadableLegs>| {
+        let leg = policy.limiter().leg("gpu slots").unwrap();
+        (leg.kind(), leg.available, leg.capacity)
+    };
+    assert_eq!(
+        (state(&acme), state(&free)),
+        (("partition", Some(0), Some(10)), ("partition", Some(0), Some(5)))
+    );
+    let explained = acme.explain(Ask::one());
+    assert_eq!((explained.legs.len(), &*explained.legs[0].leg), (1, "gpu slots"));
+
+    let raised = SHARED
+        .replace("limit = 10", "limit = 20")
+        .replace("batch = 0.5", "batch = 0.8");
+    assert_eq!(
+        apply(&set, &parsed(&raised)),
+        "version 2: `partitions.gpus` limit 10 -> 20; `partitions.gpus` levels batch 0.5, live 1 -> batch 0.8, live 1"
+    );
+    assert_eq!((state(&acme).1, state(&free).1), (Some(10), Some(6)));
+    drop(tenant(&set, "a new one").try_admit(6).unwrap());
+
+    let lowered = SHARED.replace("limit = 10", "limit = 4");
+    apply(&set, &parsed(&lowered));
+    drop(live);
+    assert!(acme.try_admit(1).is_err(), "five are still held");
+    drop(batch);
+    assert!(acme.try_admit(2).is_ok());
+    drop(more);
+    assert!(nightly.try_admit(3).is_err());
+    assert!(nightly.try_admit(2).is_ok());
+}
+
+#[test]
+fn the_classes_of_partitions_stay_and_a_refused_version_changes_nothing() {
+    let set = parsed(SHARED).build(&ManualClock::new()).unwrap();
+    let rows = [
+        ("levels = { live", "guaranteed = { live", "guaranteed"),
+        ("batch = 0.5 }", "batch = 0.5, third = 0.1 }", "levels"),
+    ];
+    for (from, to, key) in rows {
+        let text = SHARED
+            .replace(from, to)
+            .replace("limit = 10", "limit = 50")
+            .replace("1.0", "0.5");
+        let refused = set.apply(parsed(&text)).unwrap_err();
+        assert_eq!(
+            (refused.tables().collect::<Vec<_>>(), refused.key()),
+            (vec!["partitions", "gpus"], key)
+        );
+        assert!(
+            refused.fault().ends_with("stay: levels = batch 0.5, live 1"),
+            "{refused}"
+        );
+    }
+    assert_eq!(set.version(), 1);
+    let acme = tenant(&set, "acme");
+    let held = acme.try_admit(10).unwrap();
+    assert!(acme.try_admit(1).is_err());
+
+    // Gone, and back while permits are held.
+    let without = "[policy.x]\nleg = [{ name = 'x', kind = 'semaphore', limit = 1 }]";
+    let said = apply(&set, &parsed(without));
+    assert!(said.contains("`partitions.gpus` removed"), "{said}");
+    assert!(
+        set.apply(parsed(&SHARED.replace("batch = 0.5 }", "batch = 0.5, third = 0.1 }")))
+            .is_err()
+    );
+    let said = apply(&set, &parsed(SHARED));
+    assert!(said.contains("`partitions.gpus` added"), "{said}");
+    assert!(tenant(&set, "acme").try_admit(1).is_err(), "ten are held");
+    drop(held);
+    assert!(tenant(&set, "acme").try_admit(10).is_ok());
+}
+
+/// Given waiters of two classes at a full limit, when a version raises it, then each is admitted by its class.
+#[test]
+fn waiters_at_partitions_are_judged_by_a_version() {
+    let clock = ManualClock::new();
+    let set = parsed(SHARED).build(&clock).unwrap();
+    clock.run(async {
+        let nightly = set.policy("nightly").unwrap();
+        let acme = tenant(&set, "acme");
+        let held = acme.admit(10).await.unwrap();
+        let raise = async {
+            assert_eq!((nightly.waiting(), acme.waiting()), (1, 1));
+            apply(&set, &parsed(&SHARED.replace("limit = 10", "limit = 24")));
+        };
+        let (batch, live, ()) = futures::join!(nightly.admit(1), acme.admit(1), raise);
+        assert!(batch.is_ok() && live.is_ok());
+        drop(held);
+    });
 }
 
 /// Given a rule of the program's own, in a named policy and in a tier, then a file of a service may name it, and the last good version
@@ -568,7 +875,7 @@ fn a_name_that_is_gone_keeps_its_state_for_its_holders_and_its_return() {
     drop(map.get("any").unwrap().try_admit(1).unwrap());
     let other = PolicySetSpec {
         policies: [("other".to_owned(), policy([semaphore("x", 1)]))].into(),
-        keyed: BTreeMap::new(),
+        ..PolicySetSpec::default()
     };
     assert_eq!(
         apply(&set, &other),
@@ -819,7 +1126,11 @@ fn sets() -> impl Strategy<Value = PolicySetSpec> {
                 tiers,
             }
         });
-    (names(bursts(), 4), names(keyed, 3)).prop_map(|(policies, keyed)| PolicySetSpec { policies, keyed })
+    (names(bursts(), 4), names(keyed, 3)).prop_map(|(policies, keyed)| PolicySetSpec {
+        policies,
+        keyed,
+        ..PolicySetSpec::default()
+    })
 }
 
 /// In TOML, with inline tables, and in JSON: the separators differ.

@@ -75,6 +75,25 @@ fn levels_refuse_the_least_important_first() {
     assert_eq!(admitted, [6, 3, 1]);
 }
 
+/// Given held permits, when the parts change, then those stay held, the next are admitted by the new parts, and parts that cannot be
+/// change nothing.
+#[test]
+fn parts_change_while_permits_are_held() {
+    let shared = Partitions::guaranteed(10, &[0.3, 0.5]).unwrap();
+    let held = shared.class(0).try_admit(5).unwrap();
+    assert_eq!(room(&shared, 0), 0);
+    shared.set_parts(&[0.6, 0.3]).unwrap();
+    assert_eq!((shared.class(0).part(), room(&shared, 0), room(&shared, 1)), (6, 2, 4));
+    for parts in [&[0.9, 0.2][..], &[0.1], &[-0.1, 0.0]] {
+        assert!(shared.set_parts(parts).is_err());
+    }
+    assert_eq!((shared.class(0).part(), shared.class(1).part()), (6, 3));
+    shared.set_parts(&[0.0, 1.0]).unwrap();
+    assert_eq!((room(&shared, 0), room(&shared, 1)), (0, 5));
+    drop(held);
+    assert_eq!((room(&shared, 0), room(&shared, 1)), (0, 10));
+}
+
 #[test]
 fn a_throttler_refuses_requests_that_the_service_would_refuse() {
     let clock = ManualClock::new();
@@ -142,7 +161,11 @@ fn retries_are_a_part_of_the_requests() {
 
 #[test]
 fn settings_that_cannot_be_are_refused() {
-    let errors: [(ShedError, &str); 6] = [
+    let errors: [(ShedError, &str); 7] = [
+        (
+            Partitions::lent(1, 2).unwrap().set_parts(&[0.5]).unwrap_err(),
+            "1 parts were given, and there are 2 classes",
+        ),
         (
             Partitions::guaranteed(1, &[]).unwrap_err(),
             "0 classes were given, and 1 to 256 are allowed",
@@ -208,7 +231,10 @@ proptest! {
                 },
                 5 | 6 if !held.is_empty() => drop(held.swap_remove(n as usize % held.len())),
                 7 => {
-                    shared.set_limit(5 * n as usize);
+                    match class {
+                        0 => shared.set_parts(&[0.3, 0.1 * n as f64, 0.2]).unwrap(),
+                        _ => shared.set_limit(5 * n as usize),
+                    }
                     resized = true;
                 }
                 _ => {}
