@@ -22,7 +22,9 @@ use std::sync::Arc;
 /// At most `max_entries` keys are kept. When a new one finds no room, an entry is evicted that is
 /// [pristine](Limiter::is_pristine) and has no handle outside the map. Its bucket is full, no permit of it is held,
 /// nothing waits for it, and no setting has been changed. If its key comes back, it gets an equal limiter, so no
-/// limited key ever regains a token by eviction. When no entry can be evicted, the new key is refused with
+/// limited key ever regains a token by eviction, as long as the map makes the same limiters. Where later ones have other numbers, as
+/// those of a [`PolicySet`](crate::policy::PolicySet) after a version, a key that was evicted begins anew by them: a full bucket of 2
+/// comes back as a full one of 5, and would have kept its 2 in place. When no entry can be evicted, the new key is refused with
 /// [`KeysFull`], or shares one limiter with other such keys: [`overflow`](Self::overflow).
 ///
 /// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a pristine entry is

@@ -2,14 +2,13 @@
 
 use super::Policy;
 use super::kind::LivePartitions;
-use super::reload::{Applied, Changes, ReloadableLegs};
+use super::reload::{Applied, Changes, ReloadableLegs, Scrap};
 use super::spec::{KeyTier, KeyedSpec, PolicySetSpec, PolicySpec, SpecError};
 use crate::keyed::{Keyed, KeysFull};
 use crate::sync::notify::{self, Notified};
 use crate::sync::shim::Mutex;
 use crate::sync::wake::PanicCollector;
 use crate::time::Clock;
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ use std::sync::Arc;
 /// | a key gets another tier | its policy becomes that of the tier: legs of the same name, kind and cost keep what was spent |
 /// | [partitions](super::spec::PartitionsSpec) have another limit, or other parts | they change in one step, before the policies; permits that are held stay held |
 /// | a name is gone | it is not found any more; existing handles go on with the version before |
-/// | a name comes back | it goes on from the state that it had, and that time has passed over |
+/// | a name comes back | it goes on from the state that it had, and that time has passed over; with another order, eviction, bound in units or `max_keys` it is a fresh policy or map |
 /// | the order of a queue, its eviction, its bound in units, `max_keys`, or the classes of partitions change | the version is refused |
 ///
 /// A version that is refused changes nothing. It is tried before: each policy and each tier is built once. Only a
@@ -146,6 +145,14 @@ impl KeyedEntry {
     }
 }
 
+impl KeyedEntry {
+    /// Refuses what stays as the map was built.
+    fn check_next(&self, name: &str, next: &KeyedSpec) -> Result<(), SpecError> {
+        let tiers = Arc::clone(&*self.tiers.lock());
+        next.check_next(name, self.max_keys, &tiers.default)
+    }
+}
+
 impl PolicySetSpec {
     /// Builds the policies, fresh, on `clock`. Those of keys are built when a key is first asked for.
     ///
@@ -215,6 +222,10 @@ impl PolicySet {
         let partitions = self.0.try_out(&mut spec)?;
         if notify::is_deferred() {
             self.in_force().check_next(&spec)?;
+            for (name, policy) in &spec.policies {
+                let built = policy.build(&self.0.clock).map(drop);
+                built.map_err(|error| error.within(&["policy", name]))?;
+            }
             notify::call(Arc::new(Later(self.clone(), spec)));
             return Ok(Applied::Next);
         }
@@ -227,7 +238,7 @@ struct Later(PolicySet, PolicySetSpec);
 
 impl Notified for Later {
     fn notified(self: Arc<Self>) {
-        // It was checked when it was handed in.
+        // It was checked and built when it was handed in. A rule of a user that is refused now leaves the version before.
         let _ = self.0.apply(self.1.clone());
     }
 }
@@ -255,7 +266,7 @@ impl SetCore {
     /// Puts a version in force that has been tried out, with its partitions as far as they are new.
     fn put_in_force(&self, spec: PolicySetSpec, fresh: LivePartitions) -> Result<SetChanges, SpecError> {
         // What may run foreign code when it is dropped outlives the turn.
-        let mut scrap: Vec<Box<dyn Any>> = Vec::new();
+        let mut scrap = Scrap::new();
         let mut next = InForce::default();
         let mut panics = PanicCollector::default();
         let changes = notify::defer(|| {
@@ -263,7 +274,7 @@ impl SetCore {
             let before = Arc::clone(&*self.in_force.lock());
             next = InForce::clone(&before);
             scrap.push(Box::new(Arc::clone(&before)));
-            next.prepare(spec, fresh, &self.clock)?;
+            next.prepare(spec, fresh, &self.clock, &mut scrap)?;
             // From here on nothing is refused.
             let mut changes = SetChanges::between(next.version, &before.spec, &next.spec);
             for (name, partitions) in &next.spec.partitions {
@@ -312,30 +323,42 @@ impl InForce {
             }
         }
         for (name, policy) in &spec.policies {
-            if let Some(known) = self.policies.get(name) {
+            if let Some(known) = self
+                .policies
+                .get(name)
+                .filter(|_| self.spec.policies.contains_key(name))
+            {
                 let next = policy.check_next(&known.limiter().shared_spec());
                 next.map_err(|error| error.within(&["policy", name]))?;
             }
         }
         for (name, keyed) in &spec.keyed {
-            if let Some(known) = self.keyed.get(name) {
-                let tiers = Arc::clone(&*known.tiers.lock());
-                keyed.check_next(name, known.max_keys, &tiers.default)?;
+            if let Some(known) = self.keyed.get(name).filter(|_| self.spec.keyed.contains_key(name)) {
+                known.check_next(name, keyed)?;
             }
         }
         Ok(())
     }
 
     /// Becomes the next version, of which nothing is in force yet.
-    fn prepare(&mut self, mut spec: PolicySetSpec, fresh: LivePartitions, clock: &Clock) -> Result<(), SpecError> {
+    fn prepare(
+        &mut self,
+        mut spec: PolicySetSpec,
+        fresh: LivePartitions,
+        clock: &Clock,
+        scrap: &mut Scrap,
+    ) -> Result<(), SpecError> {
         self.check_next(&spec)?;
         for (name, (partitions, live)) in fresh {
             self.partitions.entry(name).or_insert((partitions, live));
         }
         spec.bind(&self.partitions);
         for (name, policy) in &spec.policies {
-            let prepared = match self.policies.get(name) {
-                Some(known) => known.limiter().prepare(policy),
+            // What is left after the check is gone: it is another policy when it comes back with another queue.
+            let known = self.policies.get(name);
+            let known = known.filter(|known| policy.check_next(&known.limiter().shared_spec()).is_ok());
+            let prepared = match known {
+                Some(known) => known.limiter().prepare(policy, scrap),
                 None => policy
                     .build(clock)
                     .map(|built| drop(self.policies.insert(name.clone(), built))),
@@ -343,8 +366,10 @@ impl InForce {
             prepared.map_err(|error| error.within(&["policy", name]))?;
         }
         for (name, keyed) in &spec.keyed {
-            let entry = self.keyed.entry(name.clone());
-            entry.or_insert_with(|| KeyedEntry::new(keyed, clock));
+            let known = self.keyed.get(name);
+            if known.is_none_or(|known| known.check_next(name, keyed).is_err()) {
+                self.keyed.insert(name.clone(), KeyedEntry::new(keyed, clock));
+            }
         }
         self.spec = Arc::new(spec);
         self.version += 1;
@@ -528,7 +553,7 @@ impl SetChanges {
     ) -> bool {
         let mut applied = Ok(false);
         panics.run(|| {
-            if *policy.limiter().shared_spec() != **to {
+            if !policy.limiter().belongs_to(to) {
                 applied = policy.limiter().apply(Arc::clone(to), false).map(|_| true);
             }
         });

@@ -1,14 +1,21 @@
 //! A list that only grows, and whose items stay where they are: the owner of an index may look without a lock, and keep the
 //! reference as long as the list lives.
 //!
-//! The n-th chunk holds `2^n` items, so that no item is ever moved and none is allocated one by one.
+//! The n-th chunk holds `2^n` items, so that no item is ever moved and none is allocated one by one. The handles of the later chunks
+//! are allocated when the first of them is needed: most lists hold an item or two, and a service may have a list for each client.
 
 use std::sync::OnceLock;
 
 /// The list.
 pub(crate) struct Arena<T> {
-    chunks: [OnceLock<Box<[OnceLock<T>]>>; 32],
+    first: [Chunk<T>; FIRST],
+    later: OnceLock<Box<[Chunk<T>; 32 - FIRST]>>,
 }
+
+type Chunk<T> = OnceLock<Box<[OnceLock<T>]>>;
+
+/// The chunks whose handles are in place: those of 7 items.
+const FIRST: usize = 3;
 
 /// Which chunk, and where in it.
 #[inline]
@@ -21,7 +28,8 @@ fn place(index: u32) -> (usize, usize) {
 impl<T> Arena<T> {
     pub(crate) fn new() -> Self {
         Self {
-            chunks: [const { OnceLock::new() }; 32],
+            first: [const { OnceLock::new() }; FIRST],
+            later: OnceLock::new(),
         }
     }
 
@@ -29,13 +37,23 @@ impl<T> Arena<T> {
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
         let (chunk, at) = place(index);
-        self.chunks.get(chunk)?.get()?[at].get()
+        let chunk = match self.first.get(chunk) {
+            Some(chunk) => chunk,
+            None => self.later.get()?.get(chunk - FIRST)?,
+        };
+        chunk.get()?[at].get()
     }
 
     /// Puts `item` at `index`; hands it back when `index` is occupied or too large.
     pub(crate) fn put(&self, index: u32, item: T) -> Result<(), T> {
         let (chunk, at) = place(index);
-        match self.chunks.get(chunk) {
+        let later = || {
+            let later = self
+                .later
+                .get_or_init(|| Box::new([const { OnceLock::new() }; 32 - FIRST]));
+            later.get(chunk - FIRST)
+        };
+        match self.first.get(chunk).or_else(later) {
             Some(cell) => cell.get_or_init(|| (0..1_usize << chunk).map(|_| OnceLock::new()).collect())[at].set(item),
             None => Err(item),
         }

@@ -311,7 +311,13 @@ where
             Err(rejection) => return Admission::Refused(Refused::early(rejection)),
         };
         let rates = Arc::clone(&self.rates);
-        try_now(&RateOfKey { rates, key }, &self.cost.cost(parts))
+        match try_now(&RateOfKey { rates, key }, &self.cost.cost(parts)) {
+            // There is no room for the key, so it has no rate of which a status could be told.
+            Admission::Refused(refused) if refused.rejection.reason == Reason::Saturated => {
+                Admission::Refused(Refused::early(refused.rejection))
+            }
+            admission => admission,
+        }
     }
     fn is_keyed(&self) -> bool {
         true
@@ -320,6 +326,9 @@ where
 
 /// The rate of one key of a [`KeyedRate`], as the limiter of a [`KeyedRateGate`]. It gives nothing back: neither a cancelled
 /// request nor a settlement returns a token.
+///
+/// It is the handle of a permit, and no leg for a policy of your own: [`ready_at`](Limiter::ready_at) is always now, so a policy that waits
+/// for it would ask again at once. The status of a key that is unknown, also for want of room, is that of a full bucket.
 #[derive(Clone)]
 pub struct RateOfKey<K> {
     rates: Arc<KeyedRate<K>>,

@@ -3,8 +3,9 @@
 use super::changes::{Applied, Changes};
 use super::leg_set::{LegSet, VersionLeg, has_commit, index_of};
 use super::leg_state::LegState;
-use super::registry::{DraftLeg, Registry};
+use super::registry::{DraftLeg, Registry, Scrap};
 use crate::core::ask::Demand;
+use crate::core::conditional::Meter;
 use crate::core::decision::LegDecision;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -150,6 +151,7 @@ impl Policy<ReloadableLegs> {
     pub fn apply(&self, spec: PolicySpec) -> Result<Applied, SpecError> {
         if notify::is_deferred() {
             spec.check_next(&self.limiter().shared_spec())?;
+            spec.build(self.clock()).map(drop)?;
             notify::call(Arc::new(Later(self.clone(), spec)));
             return Ok(Applied::Next);
         }
@@ -162,7 +164,7 @@ struct Later(Policy<ReloadableLegs>, PolicySpec);
 
 impl Notified for Later {
     fn notified(self: Arc<Self>) {
-        // It was checked when it was handed in.
+        // It was checked and built when it was handed in. A rule of a user that is refused now leaves the version before.
         let _ = self.0.apply(self.1.clone());
     }
 }
@@ -180,7 +182,8 @@ impl ReloadableLegs {
             notify: Notify::new(),
             listener: OnceLock::new(),
         };
-        legs.plan(&mut legs.registry.lock(), spec)?;
+        let mut scrap = Scrap::new();
+        legs.plan(&mut legs.registry.lock(), spec, &mut scrap)?;
         *legs.applied.lock() = AppliedSpec {
             spec: Arc::clone(spec),
             version: 1,
@@ -195,23 +198,42 @@ impl ReloadableLegs {
     }
 
     /// Refuses what [`apply`](Self::apply) would refuse, and changes nothing. The legs of `spec` are known from then on, so that their
-    /// limiters are made once.
-    pub(in crate::policy) fn prepare(&self, spec: &PolicySpec) -> Result<(), SpecError> {
+    /// limiters are made once. `scrap` is dropped once the caller has released its locks.
+    pub(in crate::policy) fn prepare(&self, spec: &PolicySpec, scrap: &mut Scrap) -> Result<(), SpecError> {
         spec.check_next(&self.shared_spec())?;
-        self.registry.lock().states(spec, &self.clock).map(drop)
+        let prepared = self.registry.lock().states(spec, &self.clock, scrap).map(drop);
+        if self.in_force().1.peaks && !seeded!("reload_prepares_quietly") {
+            // A waiter may have found the registry locked, and have been judged by numbers that the load has left.
+            self.notify.notify_all();
+        }
+        prepared
+    }
+
+    /// True when `spec` is in force: from now on as that of a set or a tier, and not as one for this policy alone.
+    pub(in crate::policy) fn belongs_to(&self, spec: &PolicySpec) -> bool {
+        let known = self.shared_spec();
+        let is_in_force = *known == *spec;
+        let mut applied = self.applied.lock();
+        if is_in_force && Arc::ptr_eq(&applied.spec, &known) {
+            applied.own = false;
+        }
+        is_in_force
     }
 
     /// Puts `spec` in force, after the change of legs that is under way, if one is. Waiters are notified once the registry is
     /// free. Not to be called while this thread changes these legs: see [`notify::is_deferred`].
     pub(in crate::policy) fn apply(&self, spec: Arc<PolicySpec>, own: bool) -> Result<Applied, SpecError> {
         spec.check_next(&self.shared_spec())?;
-        let mut panics = PanicCollector::default();
+        let (mut panics, mut scrap) = (PanicCollector::default(), Scrap::new());
         let changes = notify::defer(|| {
-            let changes = self.put_in_force(&mut self.registry.lock(), spec, own, &mut panics);
             // All waiters are judged anew, also one that found the registry locked, and could not follow a peak.
-            if !seeded!("reload_notifies_nothing") {
-                self.notify.notify_reconfigured();
-            }
+            let notify = Rest::new(|| {
+                if !seeded!("reload_notifies_nothing") {
+                    self.notify.notify_reconfigured();
+                }
+            });
+            let changes = self.put_in_force(&mut self.registry.lock(), spec, own, &mut panics, &mut scrap);
+            notify.make();
             changes
         });
         panics.end();
@@ -225,8 +247,11 @@ impl ReloadableLegs {
         spec: Arc<PolicySpec>,
         own: bool,
         panics: &mut PanicCollector,
+        scrap: &mut Scrap,
     ) -> Result<Changes, SpecError> {
-        let (number, legs) = self.plan(known, &spec)?;
+        // By the texts of rules, which may be a user's and panic: before anything has changed.
+        let changes = Changes::between(self.version() + 1, &self.shared_spec(), &spec);
+        let (number, legs) = self.plan(known, &spec, scrap)?;
         let now = self.clock.now();
         let mut retunes = Vec::new();
         for (leg, spec) in legs.into_iter().zip(&spec.legs) {
@@ -246,18 +271,20 @@ impl ReloadableLegs {
             listener(&spec);
         }
         let mut applied = self.applied.lock();
-        (applied.version, applied.own) = (applied.version + 1, own);
-        let changes = Changes::between(applied.version, &applied.spec, &spec);
-        let before = std::mem::replace(&mut applied.spec, spec);
-        drop(applied);
-        drop(before);
+        (applied.version, applied.own) = (changes.version, own);
+        scrap.push(Box::new(std::mem::replace(&mut applied.spec, spec)));
         Ok(changes)
     }
 
     /// Makes the list of a version, of known legs and new ones. Nothing is in force yet.
-    fn plan(&self, known: &mut Registry, spec: &PolicySpec) -> Result<(u32, Vec<DraftLeg>), SpecError> {
+    fn plan(
+        &self,
+        known: &mut Registry,
+        spec: &PolicySpec,
+        scrap: &mut Scrap,
+    ) -> Result<(u32, Vec<DraftLeg>), SpecError> {
         let now = self.sets.get(self.current.load(Ordering::Relaxed) as u32);
-        let legs = known.draft(spec, now, &self.clock)?;
+        let legs = known.draft(spec, now, &self.clock, scrap)?;
         let (number, new) = known.number(&legs, spec);
         if new {
             let mut places = Vec::new();
@@ -485,11 +512,10 @@ impl Limiter for ReloadableLegs {
         if self.applied.lock().own || self.sets.iter().any(|set| set.peaks) {
             return false;
         }
-        // A leg that is being changed is in use.
-        let parts = self.registry.try_lock().map(|known| known.parts());
-        parts.is_some_and(|(legs, meters)| {
-            let mut legs = legs.iter().map(|leg| leg.body.erased());
-            legs.all(|leg| leg.is_pristine(now)) && meters.iter().all(|meter| meter.is_idle(now.now(&self.clock)))
+        let mut legs = self.sets.iter().flat_map(LegSet::legs);
+        legs.all(|leg| {
+            let idle = |meter: &Arc<Meter>| meter.is_idle(now.now(&self.clock));
+            leg.state.body.erased().is_pristine(now) && leg.meters.iter().all(idle)
         })
     }
 
@@ -506,8 +532,8 @@ impl Limiter for ReloadableLegs {
 }
 
 impl ReloadableLegs {
-    /// Puts the numbers of peak tables in force that the load has moved to, unless legs are being changed: that change notifies
-    /// at its end, and waiters look again.
+    /// Puts the numbers of peak tables in force that the load has moved to, unless the registry is locked: all that lock it notify
+    /// at their end, and waiters look again.
     #[inline]
     pub(super) fn follow_peaks(&self, set: &LegSet, now: Instant) {
         if set.peaks && set.legs().iter().any(|leg| is_stale(leg, now)) {

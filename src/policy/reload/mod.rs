@@ -54,4 +54,5 @@ mod status;
 pub use changes::{Applied, Change, Changes};
 pub(super) use leg_set::MAX_LEGS;
 pub use legs::ReloadableLegs;
+pub(super) use registry::Scrap;
 pub use status::LegStatus;

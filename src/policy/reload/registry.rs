@@ -7,6 +7,7 @@ use crate::core::conditional::Meter;
 use crate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PolicySpec, SpecError, When};
 use crate::sync::wait_queue::QueueId;
 use crate::time::Clock;
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -30,7 +31,12 @@ struct KnownLeg {
     state: Arc<LegState>,
     /// The numbers that the latest version with this leg gave it.
     applied: (LegRule, Option<Peak>),
+    /// A version with this leg was drafted. Without one, only versions that were refused know it.
+    drafted: bool,
 }
+
+/// What was replaced under a lock, and may run foreign code when it is dropped: after that.
+pub(in crate::policy) type Scrap = Vec<Box<dyn Any>>;
 
 /// Refuses a queue that stands in two legs: a policy that waits for it could not tell its two places there apart.
 fn check_queues(legs: &[Arc<LegState>]) -> Result<(), SpecError> {
@@ -70,8 +76,9 @@ impl Registry {
         spec: &PolicySpec,
         now: Option<&LegSet>,
         clock: &Clock,
+        scrap: &mut Scrap,
     ) -> Result<Vec<DraftLeg>, SpecError> {
-        let nodes = self.states(spec, clock)?;
+        let nodes = self.states(spec, clock, scrap)?;
         let mut legs = Vec::new();
         for (state, leg) in nodes.into_iter().zip(&spec.legs) {
             legs.push(self.leg(state, leg));
@@ -89,25 +96,24 @@ impl Registry {
     }
 
     /// The legs of `spec`, known or new, of which nothing is in force yet.
-    pub(super) fn states(&mut self, spec: &PolicySpec, clock: &Clock) -> Result<Vec<Arc<LegState>>, SpecError> {
+    pub(super) fn states(
+        &mut self,
+        spec: &PolicySpec,
+        clock: &Clock,
+        scrap: &mut Scrap,
+    ) -> Result<Vec<Arc<LegState>>, SpecError> {
         if self.nodes.is_empty() {
             self.nodes.reserve_exact(spec.legs.len());
         }
         let mut nodes = Vec::new();
         for (position, leg) in spec.legs.iter().enumerate() {
-            match self.state(leg, clock) {
+            match self.state(leg, clock, scrap) {
                 Ok(state) => nodes.push(state),
                 Err(error) => return Err(error.of_leg(position, &leg.name)),
             }
         }
         check_queues(&nodes)?;
         Ok(nodes)
-    }
-
-    /// All legs that there ever were, and all meters.
-    pub(super) fn parts(&self) -> (Vec<Arc<LegState>>, Vec<Arc<Meter>>) {
-        let legs = self.nodes.iter().map(|known| Arc::clone(&known.state));
-        (legs.collect(), self.meters.values().map(Arc::clone).collect())
     }
 
     fn condition(
@@ -149,9 +155,15 @@ impl Registry {
         legs[position].table = Some(table);
     }
 
-    fn state(&mut self, leg: &LegSpec, clock: &Clock) -> Result<Arc<LegState>, SpecError> {
+    fn state(&mut self, leg: &LegSpec, clock: &Clock, scrap: &mut Scrap) -> Result<Arc<LegState>, SpecError> {
         let identity = Identity::of(leg);
-        if let Some(known) = self.nodes.iter().find(|known| known.identity == identity) {
+        if let Some(known) = self.nodes.iter_mut().find(|known| known.identity == identity) {
+            if !known.drafted && known.applied.0 != leg.rule {
+                // The numbers of a version that was refused are no numbers to go on from.
+                let fresh = Arc::new(LegState::new(known.state.number, leg, clock)?);
+                scrap.push(Box::new(std::mem::replace(&mut known.state, fresh)));
+                known.applied.0 = leg.rule.clone();
+            }
             return Ok(Arc::clone(&known.state));
         }
         let state = Arc::new(LegState::new(self.nodes.len(), leg, clock)?);
@@ -159,6 +171,7 @@ impl Registry {
             identity,
             state: Arc::clone(&state),
             applied: (leg.rule.clone(), leg.peak.clone()),
+            drafted: false,
         };
         self.nodes.push(known);
         Ok(state)
@@ -167,6 +180,7 @@ impl Registry {
     fn leg(&mut self, state: Arc<LegState>, leg: &LegSpec) -> DraftLeg {
         let applied = (leg.rule.clone(), leg.peak.clone());
         let known = &mut self.nodes[state.number];
+        known.drafted = true;
         let changed = std::mem::replace(&mut known.applied, applied.clone()) != applied;
         DraftLeg {
             state,

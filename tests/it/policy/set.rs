@@ -15,7 +15,7 @@ use tollgate::policy::spec::{
     Sharing, SpecError, When,
 };
 use tollgate::policy::{PolicySet, ReloadableLegs};
-use tollgate::{Ask, Clock, Eviction, Limiter, LimiterExt, ManualClock, Order, Policy, Semaphore};
+use tollgate::{Ask, Clock, Cost, Eviction, Limiter, LimiterExt, ManualClock, Order, Policy, Semaphore};
 
 fn bucket(name: &str, quota: &str) -> LegSpec {
     LegSpec::new(name, LegRule::token_bucket(quota.parse().unwrap()))
@@ -703,30 +703,161 @@ fn live_keys_follow_their_tiers_and_keep_what_they_have_spent() {
     assert_eq!(available(&tenant(&set, "new"), "requests"), 2);
 }
 
+/// Can be built as long as the number is even.
+#[derive(Clone, Debug, PartialEq)]
+struct Even(usize);
+impl Rule for Even {
+    type Limiter = Semaphore;
+    const KIND: &'static str = "even";
+    fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+        match self.0 % 2 {
+            0 => Ok(Semaphore::new(self.0)),
+            _ => Err(SpecError::new("number", "it is odd")),
+        }
+    }
+    fn check(&self) -> Result<(), SpecError> {
+        Ok(())
+    }
+    fn fixed(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+fn even(n: usize) -> PolicySpec {
+    policy([LegSpec::new("even", Even(n))])
+}
+
+/// Given versions of a policy and of a set that are refused late, for a leg that cannot be built, then the other legs of these versions
+/// leave nothing behind: a later version makes them anew.
+#[test]
+fn a_leg_that_only_a_refused_version_had_begins_anew() {
+    let clock = ManualClock::new();
+    let requests = |burst: usize| bucket("requests", &format!("zero burst {burst}"));
+    let alone = policy([semaphore("x", 9)]).build(&clock).unwrap();
+    let odd = LegSpec::new("even", Even(3));
+    assert!(alone.apply(policy([requests(2), odd])).is_err());
+    alone.apply(policy([requests(5)])).unwrap();
+    assert_eq!(available(&alone, "requests"), 5);
+
+    let mut spec = service();
+    let set = spec.build(&clock).unwrap();
+    let global = set.policy("global").unwrap();
+    spec.policies.insert("global".into(), policy([requests(2)]));
+    spec.policies.insert("last".into(), even(3));
+    assert!(set.apply(spec.clone()).is_err());
+    spec.policies.remove("last");
+    for (burst, left) in [(5, 5), (7, 5)] {
+        spec.policies.insert("global".into(), policy([requests(burst)]));
+        apply(&set, &spec);
+        assert_eq!(available(&global, "requests"), left, "a burst of {burst}");
+    }
+}
+
+/// Given a rule whose text panics, when a version is to bring it, then the version before is in force as a whole.
+#[test]
+fn a_rule_whose_text_panics_leaves_the_version_before_in_force() {
+    #[derive(Clone, Debug, PartialEq)]
+    struct Speechless(usize, bool);
+    impl Rule for Speechless {
+        type Limiter = Semaphore;
+        const KIND: &'static str = "speechless";
+        fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+            Ok(Semaphore::new(self.0))
+        }
+        fn text(&self) -> String {
+            assert!(!self.1, "as it is meant to");
+            self.0.to_string()
+        }
+        fn fixed(&self) -> String {
+            String::new()
+        }
+        fn change(&self, semaphore: &Semaphore, to: &Self, _: tollgate::Inherit) {
+            semaphore.set_limit(to.0);
+        }
+    }
+    let version = |limit, panics| policy([LegSpec::new("x", Speechless(limit, panics))]);
+    let policy = version(1, false).build(&ManualClock::new()).unwrap();
+    let applied = catch_unwind(AssertUnwindSafe(|| policy.apply(version(5, true))));
+    assert!(applied.is_err(), "the panic goes on");
+    assert_eq!(
+        (policy.limiter().version(), policy.limiter().spec()),
+        (1, version(1, false))
+    );
+    assert!(policy.try_admit(2).is_err());
+    policy.apply(version(3, false)).unwrap();
+    assert_eq!(policy.limiter().version(), 2);
+    assert!(policy.try_admit(3).is_ok());
+}
+
+type Step = Box<dyn FnOnce() + Send>;
+
+/// Given a load that ends while a version is tried, and a waiter for the numbers below the peak, then the wait ends, although the version
+/// is refused.
+#[test]
+fn a_peak_that_ends_beside_a_refused_version_is_followed() {
+    /// Makes a step on another thread when it is built.
+    #[derive(Clone)]
+    struct Meddler(Arc<std::sync::Mutex<Option<Step>>>);
+    impl std::fmt::Debug for Meddler {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Meddler")
+        }
+    }
+    impl PartialEq for Meddler {
+        fn eq(&self, other: &Self) -> bool {
+            Arc::ptr_eq(&self.0, &other.0)
+        }
+    }
+    impl Rule for Meddler {
+        type Limiter = Semaphore;
+        const KIND: &'static str = "meddler";
+        fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+            if let Some(step) = self.0.lock().unwrap().take() {
+                std::thread::spawn(step).join().unwrap();
+            }
+            Ok(Semaphore::new(1))
+        }
+    }
+    let at_peak = PeakStep {
+        above: 0.5,
+        below: 0.5,
+        quota: None,
+        limit: Some(0),
+    };
+    let gate = semaphore("gate", 1).per("gate").peak(Peak {
+        leg: "permits".into(),
+        metric: LoadMetric::Use,
+        over: When::OVER,
+        steps: vec![at_peak],
+    });
+    let legs = [semaphore("permits", 1).per("permits"), gate];
+    let mut spec = PolicySetSpec::default();
+    spec.policies.insert("first".into(), policy(legs.clone()));
+    let set = spec.build(&ManualClock::new()).unwrap();
+    let first = set.policy("first").unwrap();
+    let ask = |permits, gate| {
+        let ask = Ask::one().cost(Cost::new("permits"), permits);
+        ask.cost(Cost::new("gate"), gate)
+    };
+    let held = first.try_admit(ask(1, 0)).unwrap().into_owned();
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut waiting = Box::pin(first.admit_owned(ask(0, 1)));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+
+    let meddler = Meddler(Arc::new(std::sync::Mutex::new(Some(Box::new(move || drop(held))))));
+    let meddled = legs.into_iter().chain([LegSpec::new("meddler", meddler)]);
+    spec.policies.insert("first".into(), policy(meddled));
+    spec.policies.insert("last".into(), even(3));
+    assert!(set.apply(spec).is_err());
+    assert!(woken.0.load(Ordering::SeqCst));
+    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_ready());
+}
+
 /// Given a version with one mistake, in whichever of its policies, then it is refused whole: nothing has changed, and new keys are made
 /// by the version before.
 #[test]
 fn a_version_that_is_refused_changes_nothing() {
-    /// Can be built as long as the number is even.
-    #[derive(Clone, Debug, PartialEq)]
-    struct Even(usize);
-    impl Rule for Even {
-        type Limiter = Semaphore;
-        const KIND: &'static str = "even";
-        fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
-            match self.0 % 2 {
-                0 => Ok(Semaphore::new(self.0)),
-                _ => Err(SpecError::new("number", "it is odd")),
-            }
-        }
-        fn check(&self) -> Result<(), SpecError> {
-            Ok(())
-        }
-        fn fixed(&self) -> String {
-            self.0.to_string()
-        }
-    }
-    let even = |n| policy([LegSpec::new("even", Even(n))]);
     let mut first = service();
     first.policies.insert("even".into(), even(2));
     tenants(&mut first).tiers.insert("even".into(), even(2));
@@ -734,34 +865,31 @@ fn a_version_that_is_refused_changes_nothing() {
     let set = first.build(&clock).unwrap();
     let (global, acme) = (set.policy("global").unwrap(), tenant(&set, "acme"));
     drop(acme.try_admit(3).unwrap());
-    type Change = fn(&mut PolicySetSpec, fn(usize) -> PolicySpec);
+    type Change = fn(&mut PolicySetSpec);
     let rows: [(Change, &str); 10] = [
+        (|spec| *spec = PolicySetSpec::default(), "key `policy`: none was given"),
         (
-            |spec, _| *spec = PolicySetSpec::default(),
-            "key `policy`: none was given",
-        ),
-        (
-            |spec, _| spec.policies.get_mut("global").unwrap().legs.clear(),
+            |spec| spec.policies.get_mut("global").unwrap().legs.clear(),
             "policy.global: key `leg`: none was given",
         ),
         (
-            |spec, _| spec.policies.get_mut("global").unwrap().order = Order::Lifo,
+            |spec| spec.policies.get_mut("global").unwrap().order = Order::Lifo,
             "policy.global: key `order`: it was changed",
         ),
         (
-            |spec, _| tenants(spec).max_keys = 50,
+            |spec| tenants(spec).max_keys = 50,
             "keyed.tenant: key `max_keys`: it was changed",
         ),
         (
-            |spec, _| tenants(spec).default = "gold".into(),
+            |spec| tenants(spec).default = "gold".into(),
             "keyed.tenant: key `default`: `gold` is no tier",
         ),
         (
-            |spec, _| drop(tenants(spec).keys.insert("x".into(), "gold".into())),
+            |spec| drop(tenants(spec).keys.insert("x".into(), "gold".into())),
             "keyed.tenant.keys: key `x`: `gold` is no tier",
         ),
         (
-            |spec, _| {
+            |spec| {
                 for policy in tenants(spec).tiers.values_mut() {
                     policy.eviction = Eviction::Oldest;
                 }
@@ -769,15 +897,15 @@ fn a_version_that_is_refused_changes_nothing() {
             "key `eviction`: it was changed",
         ),
         (
-            |spec, even| drop(spec.policies.insert("even".into(), even(3))),
+            |spec| drop(spec.policies.insert("even".into(), even(3))),
             "policy.even: leg `even`, key `number`: it is odd",
         ),
         (
-            |spec, even| drop(spec.policies.insert("new".into(), even(3))),
+            |spec| drop(spec.policies.insert("new".into(), even(3))),
             "policy.new: leg `even`, key `number`: it is odd",
         ),
         (
-            |spec, even| drop(tenants(spec).tiers.insert("even".into(), even(3))),
+            |spec| drop(tenants(spec).tiers.insert("even".into(), even(3))),
             "keyed.tenant.tier.even: leg `even`, key `number`: it is odd",
         ),
     ];
@@ -788,7 +916,7 @@ fn a_version_that_is_refused_changes_nothing() {
         tenants(&mut next)
             .tiers
             .insert("paid".into(), policy([bucket("requests", "zero burst 9")]));
-        change(&mut next, |n| policy([LegSpec::new("even", Even(n))]));
+        change(&mut next);
         let error = set.apply(next).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
         assert_eq!((set.version(), &set.spec()), (1, &first), "{words}");
@@ -889,11 +1017,7 @@ fn a_name_that_is_gone_keeps_its_state_for_its_holders_and_its_return() {
     );
     assert_eq!(available(&global, "in flight"), 4);
     assert_eq!(available(&map.get("acme").unwrap(), "requests"), 5);
-    // While it is gone the rest of it stays as it was built.
-    tenants(&mut spec).max_keys = 3;
-    assert!(set.apply(spec).is_err());
 
-    let mut spec = service();
     tenants(&mut spec).keys.clear();
     apply(&set, &spec);
     assert_eq!(available(&set.policy("global").unwrap(), "in flight"), 4);
@@ -992,6 +1116,52 @@ fn an_idle_key_gives_way_also_after_versions() {
     }
 }
 
+/// Given a key with a version of its own, when a later version of the set is the same, then that is in force for it, and the key gives
+/// way again.
+#[test]
+fn a_key_gives_way_again_when_its_own_version_is_that_of_its_tier() {
+    let clock = ManualClock::new();
+    let mut spec = PolicySetSpec::default();
+    let tier = |limit| policy([semaphore("x", limit)]);
+    spec.keyed.insert("tenant".into(), KeyedSpec::new(1, "all", tier(1)));
+    let set = spec.build(&clock).unwrap();
+    let map = set.keyed("tenant").unwrap();
+    map.get("old").unwrap().apply(tier(2)).unwrap();
+    assert!(map.get("new").is_err(), "its own version would be lost");
+    tenants(&mut spec).tiers.insert("all".into(), tier(2));
+    apply(&set, &spec);
+    assert!(map.get("new").is_ok());
+}
+
+/// Given a policy and a map that are gone, when their names come back with another queue, then they are fresh, and who has the old ones
+/// goes on with those.
+#[test]
+fn a_name_that_comes_back_with_another_queue_begins_anew() {
+    let clock = ManualClock::new();
+    let full = service();
+    let set = full.build(&clock).unwrap();
+    let (global, acme) = (set.policy("global").unwrap(), tenant(&set, "acme"));
+    let held = (global.try_admit(20).unwrap(), acme.try_admit(3).unwrap());
+    let mut other = PolicySetSpec::default();
+    other.policies.insert("other".into(), even(2));
+    apply(&set, &other);
+
+    let mut back = full.clone();
+    back.policies.get_mut("global").unwrap().order = Order::Lifo;
+    tenants(&mut back).max_keys = 7;
+    apply(&set, &back);
+    assert_eq!((available(&global, "in flight"), available(&acme, "in flight")), (4, 1));
+    let (global, acme) = (set.policy("global").unwrap(), tenant(&set, "acme"));
+    assert_eq!(
+        (available(&global, "in flight"), available(&acme, "in flight")),
+        (24, 4)
+    );
+    assert_eq!(set.keyed("tenant").unwrap().max_entries(), 7);
+    back.policies.get_mut("global").unwrap().order = Order::Fifo;
+    assert!(set.apply(back).is_err(), "it has not gone again");
+    drop(held);
+}
+
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -1043,6 +1213,11 @@ fn the_waiters_of_all_policies_are_judged_by_a_version() {
             let mut wrong = self.1.clone();
             tenants(&mut wrong).max_keys = 3;
             assert!(self.0.apply(wrong).is_err(), "it is checked all the same");
+            let mut wrong = self.1.clone();
+            wrong.policies.insert("global".into(), even(3));
+            assert!(self.0.apply(wrong).is_err(), "and built");
+            let global = self.0.policy("global").unwrap();
+            assert!(global.apply(even(3)).is_err(), "so is that of one policy");
             panic!("as it is meant to");
         }
     }
