@@ -188,13 +188,16 @@ where
     T: Send,
 {
     #[inline]
-    pub(super) fn of(task: F) -> Arc<Self> {
-        Arc::new(Self::new((task, Caller::current()), Submitter::current()))
+    pub(super) fn of(task: F, caller: Caller) -> Arc<Self> {
+        Arc::new(Self::new((task, caller), Submitter::current()))
     }
 
     #[inline]
     fn run_taken(&self, (task, caller): (F, Caller), orphan: &mut dyn FnMut(Payload)) -> Ran {
-        match catch_unwind(AssertUnwindSafe(|| caller.within(task))) {
+        let ran = catch_unwind(AssertUnwindSafe(|| caller.within(task)));
+        // Closes the span before a joiner learns of the end. The subscriber may panic.
+        drop_quietly(caller);
+        match ran {
             Ok(value) => {
                 self.complete(Ok(value));
                 Ran::Done

@@ -211,6 +211,10 @@ impl<K: Kind> PriorityQueue<K> {
         }
     }
 
+    pub(in crate::pool) fn iter(&self) -> impl Iterator<Item = &Entry<K>> {
+        self.by_priority.iter().flatten()
+    }
+
     /// Returns the head of the lowest lane that is not empty.
     pub(in crate::pool) fn lowest(&self) -> Option<&Entry<K>> {
         self.by_priority.iter().find_map(|lane| lane.front())

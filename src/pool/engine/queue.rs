@@ -79,6 +79,12 @@ impl<K: Kind> Entries<K> {
         self.all().saturating_add_signed(-self.dead.max(0))
     }
 
+    /// Returns true if a task waits here. Walks over dead entries.
+    pub(super) fn has_live(&self) -> bool {
+        let aside = self.aside.iter().flat_map(BTreeMap::values);
+        self.by_priority.iter().chain(aside).any(Entry::is_live)
+    }
+
     /// Counts entries that have become dead, or, if negative, dead ones that have left.
     pub(super) fn died(&mut self, entries: isize) {
         self.dead += entries;

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::queue::Key;
 use super::seat::Seat;
 use super::state::{Acts, Counts, Next, State};
-use super::waits::{Held, Inside, Lends, Slot};
+use super::waits::{Dropping, Held, Inside, Lends, Slot};
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::Capacity;
@@ -161,8 +161,13 @@ impl<K: Kind> Engine<K> {
         }
         acts.dead.into_iter().for_each(drop_quietly);
         if !acts.late.is_empty() {
-            self.refuse(acts.late, |stats| &mut stats.expired, || TaskError::Expired);
+            self.expire(acts.late);
         }
+    }
+
+    /// Ends claimed tasks that are late.
+    fn expire(self: &Arc<Self>, entries: Vec<Entry<K>>) {
+        self.refuse(entries, |stats| &mut stats.expired, || TaskError::Expired);
     }
 
     pub(in crate::pool) fn orphan(&self, payload: Payload) {
@@ -184,13 +189,12 @@ impl<K: Kind> Engine<K> {
         count: fn(&mut PoolStats) -> &mut u64,
         mut why: impl FnMut() -> TaskError,
     ) {
-        let (n, aside) = (entries.len(), Inside::aside());
-        let ended = entries.into_iter().map(|entry| {
-            self.give_back(entry.weight());
-            u64::from(entry.refuse(why()))
-        });
+        // **Deadlock**: the drop of a task may wait for the capacity of another, so all is given back first.
+        entries.iter().for_each(|entry| self.give_back(entry.weight()));
+        let (n, inside) = (entries.len(), (Dropping::enter(&**self), Inside::aside()));
+        let ended = entries.into_iter().map(|entry| u64::from(entry.refuse(why())));
         let ended: u64 = ended.sum();
-        drop(aside);
+        drop(inside);
         self.transition(|state, acts| {
             *count(&mut state.stats) += ended;
             state.dropped(n, acts);
@@ -214,9 +218,12 @@ impl<K: Kind> Engine<K> {
             return handle.task.refuse(TaskError::Cancelled) || K::end_running(&handle.task);
         }
         core.give_back(rare.map_or(1, |rare| rare.weight));
-        handle.task.refuse(TaskError::Cancelled);
+        let dropping = Dropping::enter(&**core);
+        // False if a waker of the capacity has cancelled the task as well.
+        let ended = handle.task.refuse(TaskError::Cancelled);
+        drop(dropping);
         core.transition(|state, acts| state.dropped(1, acts));
-        true
+        ended
     }
 
     /// Returns the second entry of a queued task, by which it starts while it is awaited.
@@ -288,19 +295,23 @@ impl<K: Kind> Engine<K> {
         loop {
             // Register the waker before reading which task is first: every later change of that task calls this worker.
             seat.listen(cx);
+            let mut late = None;
             let first = self.transition(|state, acts| {
                 let key = state.asks(seat, acts)?;
                 let entry = state.queue.get(key)?;
                 if !entry.is_live() || self.is_late(entry) {
-                    let late = state.refused(seat, key, acts);
-                    acts.late.extend(late);
+                    late = state.refused(seat, key, acts);
                     return None;
                 }
                 Some((key, entry.ask()))
             });
             let Some((key, ask)) = first else {
-                // Gives up the place in the queue of the policy.
+                // Gives up the place in the queue of the policy, or its permit. **Deadlock**: the drop of a late task may wait for
+                // that permit, so the task is refused afterwards.
                 drop_quietly(asking.take());
+                if let Some(late) = late {
+                    self.expire(vec![late]);
+                }
                 return Poll::Ready(None);
             };
             let admission = &self.settings.admission;

@@ -715,7 +715,7 @@ impl<K: Kind> State<K> {
         if in_order || (K::THREADS && !self.idle.is_empty()) {
             self.call(acts);
         }
-        !in_order && self.seats.is_empty() && (!K::THREADS || self.queue.len() > 0)
+        !in_order && self.seats.is_empty() && (!K::THREADS || self.queue.has_live())
     }
 
     pub(in crate::pool) fn has_workers(&self) -> bool {

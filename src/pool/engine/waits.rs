@@ -299,6 +299,30 @@ impl Drop for Inside {
     }
 }
 
+/// Marks this thread as dropping a refused task of a pool, until dropped. The task counts as unfinished meanwhile, so a wait
+/// for the pool's idleness or end would wait for itself. Other waits stay those of the thread's own task.
+pub(in crate::pool) struct Dropping(());
+
+impl Dropping {
+    pub(in crate::pool) fn enter<H: Lends>(home: &H) -> Self {
+        let frame = Frame {
+            pool: PoolId::of(home),
+            task: None,
+            slot: None,
+            inlined: None,
+        };
+        let _ = CURRENT.try_with(|stack| stack.borrow_mut().insert(0, frame));
+        Self(())
+    }
+}
+
+impl Drop for Dropping {
+    fn drop(&mut self) {
+        let frame = CURRENT.try_with(|stack| stack.borrow_mut().remove(0));
+        drop(frame);
+    }
+}
+
 /// Gives the worker this slot.
 pub(in crate::pool) fn work_on(slot: Arc<Slot>) {
     let old = with_last(|frame| frame.slot.replace(slot));

@@ -45,9 +45,9 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
+        let made = self.made(task, false);
         let verdict = self.admit().await;
-        let taken = self.carry_out(task, verdict, false)?;
-        Ok(self.handle(taken))
+        Ok(self.handle(self.carry_out(made, verdict)?))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience` on the pool's clock.
@@ -65,12 +65,12 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
+        let made = self.made(task, false);
         let mut admit = pin!(self.admit());
         let poll = |waker: &Waker| admit.as_mut().poll(&mut Context::from_waker(waker));
         let verdict = self.core().within(Some(patience), poll).await;
         let verdict = verdict.unwrap_or(Err(RejectReason::TimedOut));
-        let taken = self.carry_out(task, verdict, false)?;
-        Ok(self.handle(taken))
+        Ok(self.handle(self.carry_out(made, verdict)?))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -81,12 +81,12 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
+        let made = self.made(task, false);
         let verdict = match self.try_take() {
             Ok(()) => Ok(Verdict::In),
             Err(turned) => self.let_in_now(turned),
         };
-        let taken = self.carry_out(task, verdict, false)?;
-        Ok(self.handle(taken))
+        Ok(self.handle(self.carry_out(made, verdict)?))
     }
 
     /// Submits like [`submit`](Self::submit), and blocks the thread while it waits. For threads outside of a runtime.
@@ -111,8 +111,9 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
+        let made = self.made(task, true);
         let verdict = self.admit().await;
-        self.carry_out(task, verdict, true).map(drop)
+        self.carry_out(made, verdict).map(drop)
     }
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the accepted
@@ -157,7 +158,7 @@ impl Pool<Tasks> {
         self.all(tasks, true, drop).await
     }
 
-    /// Submits the tasks, and returns the rejected ones. Makes tasks before it takes capacity for them: making them runs the user's code.
+    /// Submits the tasks, and returns the rejected ones.
     async fn all<Fut: Work>(
         &self,
         tasks: impl IntoIterator<Item = Fut>,
@@ -191,16 +192,10 @@ impl Pool<Tasks> {
 
     fn carry_out<Fut: Work>(
         &self,
-        task: Fut,
+        made: Taken<Fut>,
         verdict: Result<Verdict, RejectReason>,
-        detached: bool,
     ) -> Result<Taken<Fut>, SubmitError<Fut>> {
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
-            Err(reason) => return Err(SubmitError { task, reason }),
-        };
-        let made = self.made(task, detached);
-        match self.settle(&made, verdict) {
+        match verdict.and_then(|verdict| self.settle(&made, verdict)) {
             Ok(()) => Ok(made),
             Err(reason) => Err(take_back(&made, reason)),
         }
@@ -221,6 +216,7 @@ impl Pool<Tasks> {
         self.core().push_all(entries).then_some(()).ok_or(RejectReason::Closed)
     }
 
+    /// Makes a task, before capacity is taken for it: the tracing subscriber is called, and may panic.
     fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Taken<Fut> {
         let cell = Arc::new(TaskCell::of(task));
         if detached {

@@ -101,11 +101,12 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
+        let caller = Caller::current();
         let verdict = match self.try_take() {
             Ok(()) => Ok(Verdict::In),
             Err(turned) => self.let_in(turned).await,
         };
-        self.carry_out(task, verdict)
+        self.carry_out(task, caller, verdict)
     }
 
     #[inline]
@@ -114,16 +115,22 @@ impl<'j> Pool<Threads<'j>> {
         task: F,
         let_in: impl FnOnce(RejectReason) -> Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
+        // Before capacity is taken: the tracing subscriber is called, and may panic.
+        let caller = Caller::current();
         match self.try_take() {
-            Ok(()) => self.submit_in(task),
-            Err(turned) => self.carry_out(task, let_in(turned)),
+            Ok(()) => self.submit_in(task, caller),
+            Err(turned) => self.carry_out(task, caller, let_in(turned)),
         }
     }
 
     /// Submits a task whose capacity has been taken.
     #[inline]
-    fn submit_in<T: Send + 'j, F: Closure<'j, T>>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
-        let (cell, member) = (ClosureCell::of(task), self.options.member());
+    fn submit_in<T: Send + 'j, F: Closure<'j, T>>(
+        &self,
+        task: F,
+        caller: Caller,
+    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
+        let (cell, member) = (ClosureCell::of(task, caller), self.options.member());
         match self
             .core()
             .push(Arc::clone(&cell), |cell| self.entry_of(cell, member.as_ref()))
@@ -137,12 +144,13 @@ impl<'j> Pool<Threads<'j>> {
     fn carry_out<T: Send + 'j, F: Closure<'j, T>>(
         &self,
         task: F,
+        caller: Caller,
         verdict: Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
         match verdict {
-            Ok(Verdict::In) => self.submit_in(task),
+            Ok(Verdict::In) => self.submit_in(task, caller),
             Ok(Verdict::Out) => {
-                let cell = ClosureCell::of(task);
+                let cell = ClosureCell::of(task, caller);
                 self.core().discard_new(self.entry_of(Arc::clone(&cell), None));
                 Ok(self.handle(cell, None))
             }
@@ -176,16 +184,16 @@ impl<'j> Pool<Threads<'j>> {
     where
         F: FnOnce() + Send + 'j,
     {
+        let caller = Caller::current();
         match self.try_take() {
-            Ok(()) => self.execute_in(task),
-            Err(turned) => self.execute_slow(task, turned),
+            Ok(()) => self.execute_in(task, caller),
+            Err(turned) => self.execute_slow(task, caller, turned),
         }
     }
 
     /// Queues a task whose capacity has been taken.
     #[inline]
-    fn execute_in<F: Closure<'j, ()>>(&self, task: F) -> Result<(), SubmitError<F>> {
-        let caller = Caller::current();
+    fn execute_in<F: Closure<'j, ()>>(&self, task: F, caller: Caller) -> Result<(), SubmitError<F>> {
         let pushed = self.core().push(task, |task| Entry::own(caller, task, &self.options));
         pushed.map_err(|task| SubmitError {
             task,
@@ -194,11 +202,16 @@ impl<'j> Pool<Threads<'j>> {
     }
 
     #[cold]
-    fn execute_slow<F: Closure<'j, ()>>(&self, task: F, turned: RejectReason) -> Result<(), SubmitError<F>> {
+    fn execute_slow<F: Closure<'j, ()>>(
+        &self,
+        task: F,
+        caller: Caller,
+        turned: RejectReason,
+    ) -> Result<(), SubmitError<F>> {
         match self.let_in_blocking(turned, None) {
-            Ok(Verdict::In) => self.execute_in(task),
+            Ok(Verdict::In) => self.execute_in(task, caller),
             Ok(Verdict::Out) => {
-                let entry = Entry::own(Caller::current(), task, &self.options);
+                let entry = Entry::own(caller, task, &self.options);
                 self.core().discard_new(entry);
                 Ok(())
             }
@@ -218,7 +231,8 @@ impl<'j> Pool<Threads<'j>> {
     {
         let (mut handles, mut rejected) = (Vec::new(), Vec::new());
         let mut deferred = Vec::new();
-        in_chunks(tasks.into_iter().map(ClosureCell::of), |cells| {
+        let cells = tasks.into_iter().map(|task| ClosureCell::of(task, Caller::current()));
+        in_chunks(cells, |cells| {
             let capacity = self.try_take_some(cells.len());
             if capacity == 0 {
                 match self.submit(take_back(&cells.remove(0)).task) {

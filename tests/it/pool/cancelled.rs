@@ -1,5 +1,7 @@
 //! A task that was cancelled takes no room, also where a worker keeps it.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use tollgate::pool::PoolBuilder;
 use tollgate::{JoinHandle, WorkerPool};
@@ -18,8 +20,8 @@ fn one() -> PoolBuilder {
 fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next() {
     let pool = one().queue(32).build().unwrap();
     let first = Busy::on(&pool);
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let (start, started) = std::sync::mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let (start, started) = mpsc::channel();
     let second = pool.submit(move || {
         start.send(()).unwrap();
         let _ = released.recv();
@@ -40,4 +42,26 @@ fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next(
     assert!(pool.shutdown(LONG).is_clean());
     // The busy ones, those that were not cancelled, and what had room after that.
     assert_eq!(pool.stats().finished, 2 + 29 + 3);
+}
+
+/// Given a pool whose only thread fails to start after the only task was cancelled, then the next submission starts a thread.
+#[test]
+fn a_cancelled_task_does_not_end_a_pool_whose_thread_fails_to_start() {
+    let worker = Arc::new(Mutex::new(None));
+    let (kept, times) = (Arc::clone(&worker), AtomicUsize::new(0));
+    let spawns = move |worker: tollgate::pool::WorkerThread<'static>| {
+        if times.fetch_add(1, Ordering::SeqCst) == 0 {
+            *kept.lock().unwrap() = Some(worker);
+        } else {
+            std::thread::spawn(|| worker.run());
+        }
+        Ok(())
+    };
+    let pool = one().spawn_with(spawns).build().unwrap();
+    let task = pool.submit(|| ()).unwrap();
+    assert!(task.cancel());
+    let never = worker.lock().unwrap().take();
+    drop(never.expect("no thread was asked for"));
+    assert_eq!(pool.run(|| 7).unwrap(), 7);
+    assert_eq!(pool.stats().failed_starts, 1);
 }

@@ -7,6 +7,7 @@ use std::panic::resume_unwind;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
+use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 use tokio::sync::{Barrier, oneshot};
@@ -57,6 +58,10 @@ parity! {
     a_submitter_waits_for_room
     an_awaited_task_takes_no_room_from_its_start_on
     cancelled_tasks_leave_the_queue_at_once
+    a_late_task_at_the_gate_is_dropped_after_its_permit
+    the_drop_of_a_cancelled_task_does_not_wait_for_itself
+    late_tasks_give_their_room_back_before_they_are_dropped
+    of_two_cancels_of_a_task_one_ends_it
     a_task_that_is_dropped_beside_a_shutdown_does_not_count_as_running
     a_task_that_submits_to_its_own_full_pool_does_not_wait
     a_group_gives_its_results_in_the_order_of_submission
@@ -445,6 +450,100 @@ async fn cancelled_tasks_leave_the_queue_at_once(kind: Kind) {
     busy.end().await;
     pool.ends_clean().await;
     assert_eq!((pool.stats().submitted, pool.stats().finished), (5, 2));
+}
+
+/// Calls a closure when it is dropped.
+struct OnDrop<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+/// Given a task at the gate whose deadline passes before its permit comes, then the pool has given the permit back when it drops the task.
+async fn a_late_task_at_the_gate_is_dropped_after_its_permit(kind: Kind) {
+    let (clock, permits) = (ManualClock::new(), Arc::new(Semaphore::new(1)));
+    let policy = Policy::new(Arc::clone(&permits));
+    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
+    let held = permits.try_acquire().unwrap();
+    let (tell, told) = mpsc::channel();
+    let asks = policy.clone();
+    let looks = OnDrop(move || tell.send(asks.try_admit(Ask::one()).is_ok()).unwrap());
+    let task = pool.deadline(SECOND).submit(async move { drop(looks) }).await.unwrap();
+    until(|| policy.waiting() == 1).await;
+    clock.advance(SECOND + NANO);
+    drop(held);
+    assert!(matches!(task.join().await, Err(TaskError::Expired)));
+    assert!(told.recv().unwrap());
+    pool.ends_clean().await;
+    assert_eq!(pool.stats().expired, 1);
+}
+
+/// Given a task whose drop waits until its pool is idle, when it is cancelled outside the pool, then that wait ends at once, as in a task.
+async fn the_drop_of_a_cancelled_task_does_not_wait_for_itself(kind: Kind) {
+    let pool = pool!(kind, 1);
+    let busy = Busy::on(&pool).await;
+    let (tell, told) = mpsc::channel();
+    let inner = pool.clone();
+    let waits = OnDrop(move || tell.send(block_on(inner.wait_idle())).unwrap());
+    let task = pool.submit(async move { drop(waits) }).await.unwrap();
+    assert!(task.cancel());
+    assert!(!told.recv().unwrap());
+    busy.end().await;
+    drop(task);
+    pool.ends_clean().await;
+}
+
+/// Given two late tasks, of which the drop of the first waits until others have taken the room of both, then they find it.
+async fn late_tasks_give_their_room_back_before_they_are_dropped(kind: Kind) {
+    let clock = ManualClock::new();
+    let pool = pool!(kind, 1, clock(&clock), queue(2));
+    let busy = Busy::on(&pool).await;
+    let (tell, told) = mpsc::channel();
+    let waits = OnDrop(move || (0..2).for_each(|_| told.recv().unwrap()));
+    let late = pool.deadline(SECOND);
+    let first = late.submit(async move { drop(waits) }).await.unwrap();
+    let second = late.submit(async {}).await.unwrap();
+    let submitters = [(); 2].map(|()| {
+        let (pool, tell) = (pool.clone(), tell.clone());
+        thread::spawn(move || {
+            pool.submit_blocking(async {}).unwrap();
+            tell.send(()).unwrap();
+        })
+    });
+    clock.advance(SECOND + NANO);
+    drop(busy.release());
+    for late in [first, second] {
+        assert!(matches!(late.join().await, Err(TaskError::Expired)));
+    }
+    for submitter in submitters {
+        submitter.join().unwrap();
+    }
+    pool.ends_clean().await;
+}
+
+/// Given a submitter whose waker cancels the queued task that is cancelled for its place, then one of the two cancels returns true.
+async fn of_two_cancels_of_a_task_one_ends_it(kind: Kind) {
+    struct Cancels(Handle<()>, AtomicUsize);
+    impl Wake for Cancels {
+        fn wake(self: Arc<Self>) {
+            self.1.fetch_add(usize::from(self.0.cancel()), SeqCst);
+        }
+    }
+    let pool = pool!(kind, 1, queue(1));
+    let busy = Busy::on(&pool).await;
+    let task = pool.try_submit(async {}).unwrap();
+    let cancels = Arc::new(Cancels(task, AtomicUsize::new(0)));
+    let waker = Waker::from(Arc::clone(&cancels));
+    let mut waits = Box::pin(pool.submit_async(async {}));
+    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    let outer = cancels.0.cancel();
+    assert_eq!(usize::from(outer) + cancels.1.load(SeqCst), 1);
+    let next = waits.await.unwrap();
+    busy.end().await;
+    next.join().await.unwrap();
+    pool.ends_clean().await;
 }
 
 /// Given a task that is both first in the queue and awaited, and whose deadline passes, then it counts once.
