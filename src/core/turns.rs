@@ -6,7 +6,7 @@
 
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
-use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
+use crate::sync::wait_queue::{QueueDemand, QueueId, QueueKey, WaitQueue};
 use crate::time::{Clock, Instant};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -192,7 +192,7 @@ impl Turns {
 /// A head that was refused takes a position behind all others, and gives it up when it has been admitted, has left, or waits for
 /// another leg. Its waker is woken when it has become the first. A head that is the first from the beginning is not woken.
 impl WaitQueue for Turns {
-    fn join(&self, units: u64, _: u8, waker: &Waker) -> QueueKey {
+    fn join(&self, QueueDemand { units, .. }: QueueDemand<'_>, waker: &Waker) -> QueueKey {
         // Drawn from one counter for all, so that no key is taken for one of an earlier limiter.
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let waker = Arc::new(waker.clone());
@@ -256,7 +256,7 @@ mod tests {
     fn each_position_is_behind_those_that_were_taken_before() {
         let turns = Turns::new();
         let counts = [0, 1, 2].map(|_| Arc::<Count>::default());
-        let claims = [0, 1, 2].map(|at| turns.join(1 << at, 0, &Waker::from(Arc::clone(&counts[at]))));
+        let claims = [0, 1, 2].map(|at| turns.join(QueueDemand::of(1 << at), &Waker::from(Arc::clone(&counts[at]))));
         let woken = || counts.each_ref().map(|count| count.0.load(Ordering::SeqCst));
         let before = |at: usize| turns.before(Holder::Head(claims[at].key()), 1 << at);
         assert_eq!([0, 1, 2].map(|at| before(at).units), [0, 1, 3]);
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_head_that_is_due_and_not_admitted_in_time_loses_its_position() {
         let (clock, turns) = (ManualClock::new(), Turns::new());
-        let claims = [0, 1].map(|_| turns.join(1, 0, Waker::noop()));
+        let claims = [0, 1].map(|_| turns.join(QueueDemand::of(1), Waker::noop()));
         let late = || turns.late(turns.before(Holder::Newcomer, 1), clock.now(), &clock);
         let until = late().unwrap().until;
         assert_eq!(clock.between(clock.now(), until), LAPSE);
@@ -306,7 +306,7 @@ mod tests {
                     turns.before(Holder::Head(claim.key()), units);
                 }
                 Some(_) => turns.leave(model.remove(at).0),
-                None => model.push((turns.join(units, 0, Waker::noop()), units)),
+                None => model.push((turns.join(QueueDemand::of(units), Waker::noop()), units)),
             }
             let mut sum = 0;
             for &(claim, wants) in &model {

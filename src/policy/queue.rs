@@ -4,7 +4,7 @@
 // then the acts outside the lock, which call legs, wakers and the queues of legs.
 
 use super::settings::{Bounds, QueueOrder, Settings};
-use crate::core::ask::{Ask, Demand, Place};
+use crate::core::ask::{Ask, Demand, MAX_COSTS, Place};
 use crate::core::limiter::{Limiter, admit_in};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::nth_fraction;
@@ -13,7 +13,7 @@ use crate::shed::early_rejection_probability;
 use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
+use crate::sync::wait_queue::{QueueDemand, QueueId, QueueKey, WaitQueue};
 use crate::sync::wake::{PanicCollector, drop_quietly, quietly, wake_all, wake_all_quietly};
 use crate::time::{Clock, ClockReading, Instant, Sleep};
 use std::any::Any;
@@ -787,6 +787,23 @@ impl<'a> LegQueue<'a> {
         }
     }
 
+    /// Joins it for this part of `ask`.
+    fn join(&self, ask: &Ask, waker: &Waker) -> QueueKey {
+        let mut costs = [("", 0); MAX_COSTS];
+        let mut named = 0;
+        for (cost, units) in ask.costs() {
+            costs[named] = (cost.name(), units);
+            named += 1;
+        }
+        let demand = QueueDemand {
+            units: self.units,
+            class: ask.class_number(),
+            calls: ask.count(),
+            costs: &costs[..named],
+        };
+        self.wait_queue.join(demand, waker)
+    }
+
     /// The queue of an instant that is to come.
     fn until_due(ready: &ReadyAt<'a>) -> Option<Self> {
         ready.due_turn().map(|due| Self {
@@ -1293,9 +1310,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                 if let (Some(turn), None) = (turn, kept) {
                     // Granted at once or later, the waker makes this queue be dispatched.
                     let waker = Waker::from(Arc::clone(self));
-                    match catch_unwind(AssertUnwindSafe(|| {
-                        turn.wait_queue.join(turn.units, ask.class_number(), &waker)
-                    })) {
+                    match catch_unwind(AssertUnwindSafe(|| turn.join(&ask, &waker))) {
                         Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
                         Err(panic) => return self.panicked(key, panicked, panic, panics),
                     }

@@ -6,6 +6,7 @@
 
 use super::error::RemoteError;
 use super::key::Key;
+use super::step::{KeyLeg, Step, StepReply};
 use crate::rate::Quota;
 use std::fmt;
 use std::time::Duration;
@@ -266,6 +267,36 @@ pub trait Backend: Send + Sync + 'static {
     fn leave(&self, key: &Key, session: Session) {
         let _ = (key, session);
     }
+
+    /// Checks that this store carries out [steps](Self::step). It is called when a limiter of many keys is built.
+    ///
+    /// # Errors
+    /// [`RemoteError::Unsupported`], unless a store implements it.
+    fn supports_steps(&self) -> Result<(), RemoteError> {
+        Err(RemoteError::Unsupported {
+            what: "limits of many keys",
+            store: "this store",
+        })
+    }
+
+    /// Carries out `step` at `key`, whose legs are `legs`: atomically, by the store's own clock. A repeated step acts once. The
+    /// key goes by itself once all that was taken has come back. If the future is dropped, the step may or may not have been
+    /// carried out.
+    ///
+    /// [`KeyLegs`](super::model::KeyLegs) is the reference.
+    ///
+    /// # Errors
+    /// [`StoreError`] when it is not known to have been carried out.
+    fn step(
+        &self,
+        key: &Key,
+        legs: &[KeyLeg],
+        step: &Step,
+    ) -> impl Future<Output = Result<StepReply, StoreError>> + Send {
+        let _ = (key, legs, step);
+        let why = "it does not carry out steps".into();
+        std::future::ready(Err(StoreError::Refused { why }))
+    }
 }
 
 impl<B: Backend> Backend for std::sync::Arc<B> {
@@ -292,6 +323,19 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
 
     fn leave(&self, key: &Key, session: Session) {
         (**self).leave(key, session);
+    }
+
+    fn supports_steps(&self) -> Result<(), RemoteError> {
+        (**self).supports_steps()
+    }
+
+    fn step(
+        &self,
+        key: &Key,
+        legs: &[KeyLeg],
+        step: &Step,
+    ) -> impl Future<Output = Result<StepReply, StoreError>> + Send {
+        (**self).step(key, legs, step)
     }
 }
 

@@ -48,8 +48,8 @@ pub struct RemoteBuilder {
 }
 
 /// The range of durations.
-const SHORTEST: Duration = Duration::from_millis(50);
-const LONGEST: Duration = Duration::from_secs(86_400);
+pub(super) const SHORTEST: Duration = Duration::from_millis(50);
+pub(super) const LONGEST: Duration = Duration::from_secs(86_400);
 
 impl RemoteBuilder {
     pub(super) fn new(key: Key, rule: Rule) -> Self {

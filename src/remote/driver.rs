@@ -41,7 +41,11 @@ pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Driver {
     pub(super) fn of<B: Backend>(shared: Arc<Shared<B>>) -> Self {
-        Self(Box::pin(drive(shared)))
+        Self::new(drive(shared))
+    }
+
+    pub(super) fn new(driver: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Box::pin(driver))
     }
 
     /// Runs the driver on the thread that gives it work: at once, inside that call. For stores that answer at once, such as

@@ -1,6 +1,7 @@
 //! Errors in the settings of a remote limiter.
 
 use super::key::Key;
+use crate::policy::spec::SpecError;
 use std::fmt;
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub enum RemoteError {
         /// The store.
         store: &'static str,
     },
+    /// A policy of which a store cannot count all legs.
+    Spec(SpecError),
     /// There is no tokio runtime to run the driver in.
     NoRuntime,
     /// An address, a name or a file that the client of the store cannot use.
@@ -110,6 +113,7 @@ impl fmt::Display for RemoteError {
                 write!(f, "a prefetch of {given} was given, and 1 to {most} is allowed")
             }
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
+            Self::Spec(error) => error.fmt(f),
             Self::NoRuntime => f.write_str("there is no tokio runtime to run the driver in"),
             Self::Address { why } => write!(f, "the store's address cannot be used: {why}"),
             Self::Certificate { what, why } => write!(f, "the {what} cannot be used: {why}"),
@@ -118,3 +122,9 @@ impl fmt::Display for RemoteError {
 }
 
 impl std::error::Error for RemoteError {}
+
+impl From<SpecError> for RemoteError {
+    fn from(error: SpecError) -> Self {
+        Self::Spec(error)
+    }
+}

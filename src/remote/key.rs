@@ -2,6 +2,7 @@
 
 use super::error::RemoteError;
 use std::fmt;
+use std::sync::Arc;
 
 /// The name of a limiter at a store. Limiters of the same kind and name share their limit; permits, a rate and a window of one
 /// name are three limits.
@@ -16,7 +17,7 @@ use std::fmt;
 /// # Ok::<(), tollgate::remote::RemoteError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Box<str>);
+pub struct Key(Arc<str>);
 
 impl Key {
     /// The longest name, in bytes.
@@ -33,7 +34,7 @@ impl Key {
         if is_path || name.is_empty() || name.len() > Self::MAX_BYTES || name.contains(odd) {
             return Err(RemoteError::Key { given: name });
         }
-        Ok(Self(name))
+        Ok(Self(name.into()))
     }
 
     /// The name under which a store keeps the limiter of this [kind](super::Rule::kind). It differs from that of other kinds.

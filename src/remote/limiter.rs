@@ -16,7 +16,7 @@ use crate::core::permit::Permit;
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
 use crate::core::status::{self, Status};
 use crate::rate::Quota;
-use crate::sync::wait_queue::{Permits, QueueId, QueueKey, WaitQueue};
+use crate::sync::wait_queue::{Permits, QueueDemand, QueueId, QueueKey, WaitQueue};
 use crate::time::{Clock, ClockReading};
 use std::fmt;
 use std::future::poll_fn;
@@ -399,7 +399,7 @@ impl<B: Backend> Limiter for Remote<B> {
 }
 
 impl<B: Backend> WaitQueue for Remote<B> {
-    fn join(&self, units: u64, _: u8, waker: &Waker) -> QueueKey {
+    fn join(&self, QueueDemand { units, .. }: QueueDemand<'_>, waker: &Waker) -> QueueKey {
         let (waker, now) = (waker.clone(), self.shared.clock.now());
         let key = self
             .shared

@@ -1,8 +1,10 @@
 //! A store in the memory of this process: the reference, and the double for tests.
 
 use super::backend::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest};
+use super::error::RemoteError;
 use super::key::Key;
-use super::model::{Model, Outcome};
+use super::model::{KeyLegs, Model, Outcome};
+use super::step::{KeyLeg, Step, StepReply};
 use crate::sync::wake::wake_all;
 use crate::time::Clock;
 use parking_lot::Mutex;
@@ -44,6 +46,7 @@ pub struct Memory {
 #[derive(Default)]
 struct State {
     models: BTreeMap<Key, Model>,
+    legs: BTreeMap<Key, KeyLegs>,
     /// At least every token of a removed model.
     token: u64,
     /// The wakers of sessions that await a notification; and the sessions that have one.
@@ -76,7 +79,8 @@ impl Memory {
             *token = (*token).max(model.token());
             !model.is_empty(now)
         });
-        state.models.len()
+        state.legs.retain(|_, legs| !legs.is_empty(now));
+        state.models.len() + state.legs.len()
     }
 
     /// True when there is no key.
@@ -88,6 +92,7 @@ impl Memory {
     pub fn clear(&self) {
         let mut state = self.state.lock();
         state.models.clear();
+        state.legs.clear();
     }
 
     fn sync_now(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
@@ -157,13 +162,28 @@ impl Backend for Memory {
         drop(state);
         drop(waker);
     }
+
+    fn supports_steps(&self) -> Result<(), RemoteError> {
+        Ok(())
+    }
+
+    async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let known = state.legs.entry(key.clone()).or_default();
+        let reply = known.step(now, legs, step);
+        if known.is_empty(now) {
+            state.legs.remove(key);
+        }
+        Ok(reply)
+    }
 }
 
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.state.lock();
         f.debug_struct("Memory")
-            .field("keys", &state.models.len())
+            .field("keys", &(state.models.len() + state.legs.len()))
             .finish_non_exhaustive()
     }
 }

@@ -7,6 +7,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | the constructors |
+//! | [`Remote::keyed`] | a policy of rates and windows for each of many keys, such as tenants |
 //! | [`Backend`] | a store: [`Memory`], the reference, or `Redis`, `Postgres`, `Consul`, `ConsulSlots`, `Zookeeper` or `Etcd` of the crate `tollgate-stores` |
 //! | [`model`] | the counting, for authors of stores |
 //! | [`Prefetch`] | several units fetched at a time, and spent at the speed of a local limiter |
@@ -46,6 +47,7 @@ mod driver;
 mod error;
 mod fence;
 mod key;
+mod keyed;
 mod limiter;
 mod lost;
 mod memory;
@@ -55,6 +57,7 @@ mod random;
 mod settings;
 mod shared;
 mod stats;
+mod step;
 
 pub use acquire::Acquire;
 pub use backend::{Backend, Grant, Notification, Request, Rule, Session, StoreError, SyncReply, SyncRequest, Usage};
@@ -65,8 +68,10 @@ pub use driver::Driver;
 pub use error::RemoteError;
 pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
+pub use keyed::{RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyed, RemoteKeyedBuilder};
 pub use limiter::Remote;
 pub use lost::Lost;
 pub use memory::Memory;
 pub use permit::{OwnedRemotePermit, RemotePermit};
 pub use stats::RemoteStats;
+pub use step::{Correction, KeyLeg, LegUnits, Step, StepRefusal, StepReply};

@@ -7,7 +7,7 @@ use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::{self, Status};
 use crate::core::ticket::Ticket;
 use crate::semaphore::queue::State;
-use crate::sync::wait_queue::{QueueId, QueueKey, WaitQueue};
+use crate::sync::wait_queue::{QueueDemand, QueueId, QueueKey, WaitQueue};
 use crate::time::ClockReading;
 use std::task::Waker;
 
@@ -194,10 +194,13 @@ impl Limiter for Semaphore {
 }
 
 impl WaitQueue for Semaphore {
-    fn join(&self, units: u64, class: u8, waker: &Waker) -> QueueKey {
+    fn join(&self, demand: QueueDemand<'_>, waker: &Waker) -> QueueKey {
         // As for `acquire`: a number above MAX_PERMITS waits for ever.
-        let units = units.min(Self::MAX_PERMITS as u64 + 1);
-        QueueKey::new(QueueId::of(self), self.join_for_policy(units as i64, class, waker))
+        let units = demand.units.min(Self::MAX_PERMITS as u64 + 1);
+        QueueKey::new(
+            QueueId::of(self),
+            self.join_for_policy(units as i64, demand.class, waker),
+        )
     }
 
     fn leave(&self, key: QueueKey) {

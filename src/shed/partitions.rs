@@ -7,7 +7,7 @@ use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::{self, Status};
 use crate::sync::notify::Notify;
 use crate::sync::shim::Mutex;
-use crate::sync::wait_queue::{Permits, QueueId, QueueKey, WaitQueue};
+use crate::sync::wait_queue::{Permits, QueueDemand, QueueId, QueueKey, WaitQueue};
 use crate::time::ClockReading;
 use std::collections::VecDeque;
 use std::fmt;
@@ -291,7 +291,7 @@ impl Class {
 /// A waiter is handed nothing. Its waker is woken when its units are free and no waiter before it waits for them; also
 /// at the moment when it joins.
 impl WaitQueue for Class {
-    fn join(&self, units: u64, _: u8, waker: &Waker) -> QueueKey {
+    fn join(&self, QueueDemand { units, .. }: QueueDemand<'_>, waker: &Waker) -> QueueKey {
         let waker = Arc::new(waker.clone());
         let (key, waker) = {
             let mut state = self.shared.state.lock();

@@ -10,4 +10,4 @@ pub(crate) mod wake;
 pub use notify::Notify;
 #[doc(hidden)]
 pub use wait_queue::Permits;
-pub use wait_queue::{QueueId, QueueKey, WaitQueue};
+pub use wait_queue::{QueueDemand, QueueId, QueueKey, WaitQueue};

@@ -45,12 +45,37 @@ impl QueueKey {
     }
 }
 
+/// What a waiter joins a [`WaitQueue`] for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueDemand<'a> {
+    /// The units that the limiter of the queue counts.
+    pub units: u64,
+    /// The class of the request, for a queue that has classes.
+    pub class: u8,
+    /// The calls of the request.
+    pub calls: u64,
+    /// Its costs, by their names.
+    pub costs: &'a [(&'static str, u64)],
+}
+
+impl QueueDemand<'_> {
+    /// A demand for `units` calls, of class 0.
+    pub const fn of(units: u64) -> Self {
+        Self {
+            units,
+            class: 0,
+            calls: units,
+            costs: &[],
+        }
+    }
+}
+
 /// A queue that grants in turn. A position holds the units that it was granted until a demand that carries its key redeems
 /// them, or until it is left.
 pub trait WaitQueue: Send + Sync {
-    /// Joins the queue for `units`, in a class if the queue has classes; `waker` is woken when they are granted (also when they are
-    /// granted at once).
-    fn join(&self, units: u64, class: u8, waker: &Waker) -> QueueKey;
+    /// Joins the queue for the units of `demand`; `waker` is woken when they are granted (also when they are granted at once).
+    fn join(&self, demand: QueueDemand<'_>, waker: &Waker) -> QueueKey;
 
     /// Leaves the queue. Units that were granted meanwhile go to the next waiter.
     fn leave(&self, key: QueueKey);

@@ -1,12 +1,17 @@
 //! What blocks save: permits and tokens of one Redis, one call for each against blocks that are spent here, 64 callers, in one
 //! run. Fails below a hundred times.
 //!
+//! And what many keys cost: admissions by four legs each of 10,000 keys, 64 callers, beside the same scripts sent by a client that
+//! keeps no state, in turns of one run.
+//!
 //! `ci/with-redis cargo bench -p tollgate-compare --bench remote`
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tollgate::Quota;
+use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::{Key, Prefetch, Remote, RemoteBuilder};
+use tollgate::{Ask, Cost, Quota};
 use tollgate_stores::Redis;
 
 const CALLERS: usize = 64;
@@ -43,6 +48,92 @@ async fn measure(builder: RemoteBuilder, each: bool, redis: &Redis) -> f64 {
     rate
 }
 
+/// The script of a step at a key, as the store sends it.
+const LEGS: &str = include_str!("../../tollgate-stores/src/redis/legs.lua");
+
+const KEYS: u64 = 10_000;
+
+/// Four legs that bind nobody.
+fn tenant() -> KeyedSpec {
+    let big = || LegRule::token_bucket(Quota::per_second(1_000_000).burst(1_000_000));
+    let legs = [
+        LegSpec::new("requests", big()),
+        LegSpec::new(
+            "requests a day",
+            LegRule::sliding_window(1_000_000, Duration::from_secs(86_400)),
+        ),
+        LegSpec::new("tokens", big()).per("tokens"),
+        LegSpec::new("bytes", big()).per("bytes"),
+    ];
+    KeyedSpec::new(100_000, "all", PolicySpec::new(legs))
+}
+
+/// Calls a second of `callers` that call one after the other.
+async fn at_once<F: Future<Output = ()> + Send>(callers: usize, call: impl Fn(u64) -> F + Clone + Send + 'static) -> f64
+where
+    F: 'static,
+{
+    let start = Instant::now();
+    let mut tasks = tokio::task::JoinSet::new();
+    for caller in 0..callers as u64 {
+        let call = call.clone();
+        tasks.spawn(async move {
+            let mut calls = 0;
+            while start.elapsed() < SPAN {
+                call((caller * 7_919 + calls * 104_729) % KEYS).await;
+                calls += 1;
+            }
+            calls
+        });
+    }
+    let calls: u64 = tasks.join_all().await.into_iter().sum();
+    calls as f64 / start.elapsed().as_secs_f64()
+}
+
+/// Admissions of many keys, and the bare scripts.
+async fn keyed(address: &str, redis: &Redis) {
+    let tenants = Remote::keyed(Key::new("tenants").expect("a name"), tenant());
+    let tenants = tenants.spawn(redis.clone()).expect("settings that can be");
+    let ask = Ask::one().cost(Cost::new("tokens"), 70).cost(Cost::new("bytes"), 900);
+    let ours = move |number: u64| {
+        let key = tenants.get(&number.to_string()).expect("a key");
+        async move { drop(key.acquire_now(ask).await.expect("there is enough")) }
+    };
+    let client = redis::Client::open(address).expect("an address");
+    let link = client.get_multiplexed_async_connection().await.expect("a server");
+    let script = Arc::new(redis::Script::new(LEGS));
+    let sent = Arc::new(AtomicU64::new(0));
+    let bare = move |number: u64| {
+        let (mut link, script, sent) = (link.clone(), Arc::clone(&script), Arc::clone(&sent));
+        async move {
+            let key = format!("bare{{{number}}}");
+            let mut call = script.key(format!("{key}:state"));
+            call.key(format!("{key}:answer"));
+            // Relaxed: only that no number comes twice.
+            call.arg(sent.fetch_add(1, Ordering::Relaxed))
+                .arg(24_000)
+                .arg(&[4, 0, 1]);
+            for leg in ["requests", "tokens", "bytes"] {
+                call.arg(leg).arg(&[1, 1, 1_000_000]);
+            }
+            call.arg("requests a day").arg(&[1_000_000, 1_350_000_000_u64]).arg("w");
+            call.arg(&[1, 70, 900, 1]);
+            let _: Vec<String> = call.invoke_async(&mut link).await.expect("an answer");
+        }
+    };
+    for callers in [1, CALLERS] {
+        let (mut best, mut bare_best) = (0.0_f64, 0.0_f64);
+        for _ in 0..3 {
+            bare_best = bare_best.max(at_once(callers, bare.clone()).await);
+            best = best.max(at_once(callers, ours.clone()).await);
+        }
+        println!(
+            "keys, {callers} callers: {best:.0}/s, the bare scripts {bare_best:.0}/s, {:.2}",
+            best / bare_best
+        );
+    }
+}
+
 fn main() {
     let address = std::env::var("TOLLGATE_REDIS").expect("ci/with-redis starts a server and says where it is");
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -51,7 +142,8 @@ fn main() {
         .build();
     let mut enough = true;
     runtime.expect("threads").block_on(async {
-        let redis = Redis::options(address).connect().expect("an address");
+        let redis = Redis::options(address.as_str()).connect().expect("an address");
+        keyed(&address, &redis).await;
         let quota = Quota::per_second(1_000_000_000).burst(100_000_000);
         let name = |name: &str| Key::new(name).expect("a name");
         let permits = |key| Remote::permits(name(key), 1_000).ttl(Duration::from_secs(3));

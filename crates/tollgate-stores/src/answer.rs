@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tollgate::remote::model::{Fill, segment};
-use tollgate::remote::{Grant, Rule, StoreError, SyncReply, Usage};
+use tollgate::remote::{Grant, Rule, StepRefusal, StepReply, StoreError, SyncReply, Usage};
 
 /// The answer of a script.
 pub(crate) struct Answer(pub(crate) Vec<String>);
@@ -52,6 +52,23 @@ impl Answer {
             grants: self.grants(9)?,
             bound: false,
             age: Duration::ZERO,
+        })
+    }
+
+    /// The reply of the script for steps.
+    pub(crate) fn of_step(&self, takes: usize) -> Result<StepReply, StoreError> {
+        let takes = (0..takes).map(|take| {
+            Ok(match self.number(1 + 2 * take)?.checked_sub(1) {
+                None => Ok(()),
+                Some(leg) => Err(StepRefusal {
+                    leg: usize::try_from(leg).map_err(|_| self.nonsense())?,
+                    after: self.micros(2 + 2 * take)?,
+                }),
+            })
+        });
+        Ok(StepReply {
+            at: self.number(0)?,
+            takes: takes.collect::<Result<_, _>>()?,
         })
     }
 

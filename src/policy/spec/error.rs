@@ -22,12 +22,12 @@ impl SpecError {
         }
     }
 
-    pub(in crate::policy) fn of_leg(mut self, position: usize, name: &str) -> Self {
+    pub(crate) fn of_leg(mut self, position: usize, name: &str) -> Self {
         self.leg = Some((position, name.into()));
         self
     }
 
-    pub(in crate::policy) fn within(mut self, tables: &[&str]) -> Self {
+    pub(crate) fn within(mut self, tables: &[&str]) -> Self {
         self.within = tables.iter().map(|&table| table.into()).collect();
         self
     }

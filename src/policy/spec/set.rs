@@ -162,7 +162,7 @@ impl KeyedSpec {
             .map(move |(table, of, policy)| (["keyed", name, table, of], policy))
     }
 
-    fn check(&self, name: &str, partitions: &BTreeMap<String, PartitionsSpec>) -> Result<(), SpecError> {
+    pub(crate) fn check(&self, name: &str, partitions: &BTreeMap<String, PartitionsSpec>) -> Result<(), SpecError> {
         let table = ["keyed", name];
         if self.max_keys == 0 {
             let fault = "0 was given, and at least 1 is allowed";

@@ -53,7 +53,7 @@ fn gcd(a: u128, b: u128) -> u128 {
 }
 
 /// The state of a bucket.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Bucket {
     pub(super) level: u64,
     at: u64,

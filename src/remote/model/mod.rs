@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`Permits`], [`PermitsState`] | sessions with their units, and one queue |
 //! | [`Rates`], [`RatesState`] | a token bucket, or a window with its queue |
+//! | [`KeyLegs`] | rates and windows of one key, taken from together |
 //! | [`Fill`], [`segment`] | a bucket and a window in whole numbers, for stores that count by themselves |
 //! | [`random_number`] | for names that no other process may draw |
 //!
@@ -14,12 +15,14 @@
 //! Time is microseconds of the store's clock, and only has to grow.
 
 mod bucket;
+mod legs;
 mod permits;
 mod rates;
 
 use super::backend::{Notification, Rule, Session, SyncReply, SyncRequest};
 pub use super::random::number as random_number;
 pub use bucket::Fill;
+pub use legs::KeyLegs;
 pub use permits::{Held, Permits, PermitsState, Queued};
 pub use rates::{Meter, Place, Rates, RatesState, Taker, segment};
 

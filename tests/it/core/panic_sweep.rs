@@ -35,7 +35,7 @@ use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::shed::{Partitions, WaitingRoom};
 use tollgate::status::Status;
 use tollgate::sync::Notify;
-use tollgate::sync::{QueueId, QueueKey, WaitQueue};
+use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
 use tollgate::time::Sleep;
 use tollgate::{
     Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter,
@@ -1482,7 +1482,7 @@ impl OwnQueue {
 }
 
 impl WaitQueue for OwnQueue {
-    fn join(&self, units: u64, _: u8, waker: &Waker) -> QueueKey {
+    fn join(&self, QueueDemand { units, .. }: QueueDemand<'_>, waker: &Waker) -> QueueKey {
         self.foreign.call("join of a queue");
         let waker = waker.clone();
         let mut place = 0;

@@ -13,6 +13,7 @@ use tollgate::policy::spec::{
     BreakerRule, FixedWindowRule, LeakyBucketRule, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec,
     WarmupRule, When,
 };
+use tollgate::sync::QueueDemand;
 use tollgate::{Ask, Clock, Cost, Inherit, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -493,7 +494,7 @@ fn a_waker_that_panics_cannot_stop_a_change() {
     let queue = queues[0];
     let claims = [Foreign::Reloads(policy.clone()), Foreign::Panics].map(|foreign| {
         let waker = Waker::from(Arc::new(foreign));
-        queue.join(1, 0, &waker)
+        queue.join(QueueDemand::of(1), &waker)
     });
     let changed = catch_unwind(AssertUnwindSafe(|| policy.apply(spec(5, "zero burst 6"))));
     assert!(changed.is_err());

@@ -15,6 +15,7 @@ use tollgate::policy::spec::{
     Sharing, SpecError, When,
 };
 use tollgate::policy::{PolicySet, ReloadableLegs};
+use tollgate::sync::QueueDemand;
 use tollgate::{Ask, Clock, Cost, Eviction, Limiter, LimiterExt, ManualClock, Order, Policy, Semaphore};
 
 fn bucket(name: &str, quota: &str) -> LegSpec {
@@ -1225,7 +1226,10 @@ fn the_waiters_of_all_policies_are_judged_by_a_version() {
     apply(&set, &limits(0, 0));
     let mut queues = Vec::new();
     global.limiter().queues(&mut |queue| queues.push(queue));
-    let claim = queues[0].join(1, 0, &Waker::from(Arc::new(HandIn(set.clone(), limits(5, 5)))));
+    let claim = queues[0].join(
+        QueueDemand::of(1),
+        &Waker::from(Arc::new(HandIn(set.clone(), limits(5, 5)))),
+    );
     let changed = catch_unwind(AssertUnwindSafe(|| set.apply(limits(2, 2))));
     assert!(changed.is_err(), "the panic goes on");
     assert_eq!((set.version(), set.spec()), (6, limits(5, 5)));

@@ -5,6 +5,7 @@ mod change;
 mod charges;
 mod faults;
 mod fence;
+mod keyed;
 mod kinds;
 mod leave;
 mod outages;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::sync::{QueueKey, WaitQueue};
+use tollgate::sync::{QueueDemand, QueueKey, WaitQueue};
 use tollgate::{AcquireTimeoutError, Ask, LimiterExt, ManualClock, Reason, Semaphore, TryAcquireError};
 
 #[derive(Default)]
@@ -111,7 +111,7 @@ fn forgotten_permits_repay_the_debt() {
 fn a_claim_that_is_left_twice_or_made_up_changes_nothing() {
     let semaphore = Semaphore::new(1);
     let held = semaphore.try_acquire().unwrap();
-    let claim = semaphore.join(u64::MAX, 0, Waker::noop());
+    let claim = semaphore.join(QueueDemand::of(u64::MAX), Waker::noop());
     assert_eq!((semaphore.waiting(), semaphore.available_permits()), (1, 0));
     semaphore.leave(claim);
     semaphore.leave(claim);

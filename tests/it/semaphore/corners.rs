@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
-use tollgate::sync::WaitQueue;
+use tollgate::sync::{QueueDemand, WaitQueue};
 use tollgate::time::ClockReading;
 use tollgate::{
     AcquireTimeoutError, Ask, Cost, Demand, Eviction, Limiter, LimiterExt, Order, OwnedSemaphorePermit, Policy,
@@ -195,7 +195,7 @@ fn an_acquire_of_nothing_waits_for_nothing() {
     let empty = Semaphore::new(0);
     let mut head = Box::pin(empty.acquire());
     assert!(poll(head.as_mut()).is_pending());
-    let claim = empty.join(0, 0, &Waker::from(Arc::clone(&count)));
+    let claim = empty.join(QueueDemand::of(0), &Waker::from(Arc::clone(&count)));
     assert_eq!(count.get(), 1, "a claim for nothing is granted at once");
     empty.leave(claim);
 }
@@ -359,7 +359,7 @@ fn a_watched_semaphore_becomes_pristine_again() {
 #[test]
 fn a_claim_beyond_every_number_waits() {
     let semaphore = Semaphore::new(Semaphore::MAX_PERMITS);
-    let claim = semaphore.join(u64::MAX, 0, Waker::noop());
+    let claim = semaphore.join(QueueDemand::of(u64::MAX), Waker::noop());
     assert_eq!(semaphore.waiting(), 1);
     semaphore.leave(claim);
     assert_eq!(semaphore.available_permits(), Semaphore::MAX_PERMITS);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::sync::WaitQueue;
+use tollgate::sync::{QueueDemand, WaitQueue};
 use tollgate::{
     AcquireTimeoutError, Ask, Clock, Eviction, LimiterExt, ManualClock, Order, Policy, Quota, Semaphore,
     SemaphoreBuilder, SemaphorePermit, SemaphoreStats, TokenBucket,
@@ -181,7 +181,7 @@ fn a_policy_waits_for_one_that_counts() {
 #[test]
 fn an_unredeemed_queue_key_is_counted() {
     let semaphore = counted(1).build().unwrap();
-    let claim = semaphore.join(1, 0, Waker::noop());
+    let claim = semaphore.join(QueueDemand::of(1), Waker::noop());
     let stats = semaphore.stats().unwrap();
     assert_eq!(
         (stats.granted_unpolled, stats.in_use, stats.admitted_at_once),
@@ -191,7 +191,7 @@ fn an_unredeemed_queue_key_is_counted() {
     let stats = semaphore.stats().unwrap();
     assert_eq!((stats.granted_unpolled, stats.in_use), (0, 0));
     semaphore.close();
-    let claim = semaphore.join(1, 0, Waker::noop());
+    let claim = semaphore.join(QueueDemand::of(1), Waker::noop());
     assert_eq!(semaphore.stats().unwrap().granted_unpolled, 0);
     semaphore.leave(claim);
 }

@@ -31,6 +31,7 @@ mod forged_spending;
 mod forgetful;
 mod forked;
 mod gate;
+mod keyed;
 mod kinds;
 mod lawful;
 mod leaders;

@@ -27,7 +27,9 @@ use std::time::Duration;
 use tollgate::remote::Key;
 use tollgate::remote::RemoteError;
 use tollgate::remote::model::micros;
-use tollgate::remote::{Backend, Notification, Rule, Session, StoreError, SyncReply, SyncRequest};
+use tollgate::remote::{
+    Backend, KeyLeg, Notification, Rule, Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
+};
 
 /// Limiters in Redis. A handle: clones are the same connection, which all limiters of a process can share.
 ///
@@ -102,6 +104,7 @@ struct Inner {
     permits: Script,
     bucket: Script,
     window: Script,
+    legs: Script,
 }
 
 impl Inner {
@@ -178,13 +181,13 @@ impl Redis {
             permits: Script::new(include_str!("permits.lua")),
             bucket: Script::new(include_str!("bucket.lua")),
             window: Script::new(include_str!("window.lua")),
+            legs: Script::new(include_str!("legs.lua")),
         })))
     }
 
     /// The name of one of the keys of a limiter of this kind. The text in braces decides where a cluster keeps it.
-    fn key(&self, key: &Key, rule: &Rule, part: &str) -> String {
-        let (prefix, kind) = (&self.0.prefix, rule.kind());
-        format!("{prefix}{{{key}}}:{kind}:{part}")
+    fn key(&self, key: &Key, kind: &str, part: &str) -> String {
+        format!("{}{{{key}}}:{kind}:{part}", self.0.prefix)
     }
 
     fn subscription(&self, key: &Key, session: Session) -> Arc<Subscription> {
@@ -236,7 +239,7 @@ impl Redis {
             inner.subscriptions.open(self.name(key, sync.session), &channel.channel);
         }
         let parts = ["state", "dues", "sessions", "queue", "oldest"];
-        let mut call = inner.permits.on(parts.map(|part| self.key(key, rule, part)));
+        let mut call = inner.permits.on(parts.map(|part| self.key(key, rule.kind(), part)));
         call.arg(limit)
             .arg(&*channel.channel)
             .arg(sync.session.to_string())
@@ -299,7 +302,7 @@ impl Redis {
                 .open(self.name(key, sync.session), &channel.channel);
         }
         let taker = format!("taker:{}", sync.session);
-        let mut call = script.on([self.key(key, rule, "state"), self.key(key, rule, &taker)]);
+        let mut call = script.on([self.key(key, rule.kind(), "state"), self.key(key, rule.kind(), &taker)]);
         for number in numbers(rule)? {
             call.arg(number);
         }
@@ -351,6 +354,43 @@ impl Backend for Redis {
 
     fn leave(&self, key: &Key, session: Session) {
         self.0.subscriptions.close(&self.name(key, session));
+    }
+
+    fn supports_steps(&self) -> Result<(), RemoteError> {
+        Ok(())
+    }
+
+    /// In a cluster the rights are not checked before: a check for each of many slots would take a channel for each.
+    async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
+        if self.0.link.slot(key).is_none() {
+            self.ready(key).await?;
+        }
+        let answer = format!("answer:{:016x}", step.client);
+        let mut call = (self.0.legs).on([self.key(key, "legs", "state"), self.key(key, "legs", &answer)]);
+        call.arg(step.seq)
+            .arg(micros(step.remember).div_ceil(1_000))
+            .arg(legs.len())
+            .arg(step.corrections.len())
+            .arg(step.takes.len());
+        for leg in legs {
+            call.arg(&*leg.name);
+            let [one, two, three] = numbers(&leg.rule)?;
+            call.arg(one).arg(two);
+            match leg.rule {
+                Rule::Window { .. } => call.arg("w"),
+                _ => call.arg(three),
+            };
+        }
+        for correction in &step.corrections {
+            call.arg(correction.at);
+            for (charged, actual) in correction.charged.iter().zip(&correction.actual).take(legs.len()) {
+                call.arg(*charged).arg(*actual);
+            }
+        }
+        for units in &step.takes {
+            units.iter().take(legs.len()).for_each(|units| _ = call.arg(*units));
+        }
+        self.call(&call).await?.of_step(step.takes.len())
     }
 }
 

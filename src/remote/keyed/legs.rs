@@ -1,0 +1,113 @@
+//! The legs of a key, made from a policy as data.
+
+use crate::core::ask::Cost;
+use crate::policy::spec::{LegSpec, PolicySpec, SlidingWindowRule, SpecError, TokenBucketRule};
+use crate::remote::backend::Rule;
+use crate::remote::builder::check_rule;
+use crate::remote::step::{KeyLeg, LegUnits};
+
+/// The legs of the keys of a tier.
+#[derive(Debug)]
+pub(super) struct Legs {
+    /// As the store counts them.
+    pub(super) counted: Box<[KeyLeg]>,
+    /// What each counts; calls where there is nothing.
+    costs: Box<[Option<Cost>]>,
+    /// The most units that each can give at once.
+    most: Box<[u64]>,
+}
+
+impl Legs {
+    /// The legs of `policy`, if a store can count them.
+    pub(super) fn of(policy: &PolicySpec) -> Result<Self, SpecError> {
+        let queue = PolicySpec {
+            legs: Vec::new(),
+            ..policy.clone()
+        };
+        if queue != PolicySpec::default() {
+            let fault =
+                "the queue of a policy was set up, and a limit at a store has none: wait in a policy of this process";
+            return Err(SpecError::new("leg", fault));
+        }
+        if policy.legs.is_empty() || policy.legs.len() > KeyLeg::MOST {
+            let given = policy.legs.len();
+            let fault = format!("{given} were given, and 1 to {} are allowed", KeyLeg::MOST);
+            return Err(SpecError::new("leg", fault));
+        }
+        let (mut counted, mut most) = (Vec::new(), Vec::new());
+        for (position, leg) in policy.legs.iter().enumerate() {
+            let (rule, units) = rule_of(leg).map_err(|error| error.of_leg(position, &leg.name))?;
+            counted.push(KeyLeg {
+                name: leg.name.as_str().into(),
+                rule,
+            });
+            most.push(units);
+        }
+        let costs = policy.legs.iter().map(|leg| leg.per.as_deref().map(Cost::interned));
+        Ok(Self {
+            counted: counted.into(),
+            costs: costs.collect(),
+            most: most.into(),
+        })
+    }
+
+    pub(super) fn name(&self, leg: usize) -> &str {
+        &self.counted[leg].name
+    }
+
+    /// The units of each leg; otherwise the leg whose cost is not named.
+    pub(super) fn units(&self, calls: u64, cost: impl Fn(Cost) -> Option<u64>) -> Result<LegUnits, usize> {
+        let mut units = LegUnits::default();
+        for (leg, counted) in self.costs.iter().enumerate() {
+            units[leg] = match counted {
+                None => calls,
+                Some(counted) => cost(*counted).ok_or(leg)?,
+            };
+        }
+        Ok(units)
+    }
+
+    /// The first leg that can never give so much at once.
+    pub(super) fn oversized(&self, units: &LegUnits) -> Option<usize> {
+        self.most.iter().zip(units).position(|(most, units)| units > most)
+    }
+
+    /// The legs that count `cost`.
+    pub(super) fn counting(&self, cost: Cost) -> impl Iterator<Item = usize> {
+        let costs = self.costs.iter().enumerate();
+        costs.filter_map(move |(leg, counted)| (*counted == Some(cost)).then_some(leg))
+    }
+}
+
+/// The rule by which a store counts a leg, and the most units that it gives at once.
+fn rule_of(leg: &LegSpec) -> Result<(Rule, u64), SpecError> {
+    let plain = LegSpec {
+        per: leg.per.clone(),
+        ..LegSpec::new(leg.name.clone(), leg.rule.clone())
+    };
+    if *leg != plain {
+        let fault = "`inherit`, `shadow`, `when` or `peak` was given, and a store does none of them";
+        return Err(SpecError::new("kind", fault));
+    }
+    let rule = match (leg.rule.get::<TokenBucketRule>(), leg.rule.get::<SlidingWindowRule>()) {
+        (Some(bucket), _) => Rule::Rate { quota: bucket.quota },
+        (_, Some(window)) => Rule::Window {
+            limit: window.limit,
+            length: window.window,
+        },
+        (None, None) => {
+            let fault = format!(
+                "`{}` was given, and a store counts `token-bucket` and `sliding-window`",
+                leg.rule.kind()
+            );
+            return Err(SpecError::new("kind", fault));
+        }
+    };
+    let key = if matches!(rule, Rule::Rate { .. }) {
+        "quota"
+    } else {
+        "limit"
+    };
+    let most = check_rule(&rule).map_err(|error| SpecError::new(key, error.to_string()))?;
+    Ok((rule, most))
+}

@@ -1,0 +1,661 @@
+//! A policy of rates and windows for each of many keys, at a store that all processes share: one step of the store an admission.
+
+mod client;
+mod driver;
+mod legs;
+
+use self::client::{Client, Config, End};
+use self::legs::Legs;
+use super::backend::Backend;
+use super::builder::{LONGEST, SHORTEST};
+use super::config::{MAX_UNITS, OnUnavailable};
+use super::driver::Driver;
+use super::error::RemoteError;
+use super::key::Key;
+use super::limiter::Remote;
+use super::memory::Memory;
+use super::random;
+use super::settings::{check, runtime};
+use super::step::{Correction, KeyLeg, LegUnits};
+use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
+use crate::core::permit::Permit;
+use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
+use crate::core::ticket::Ticket;
+use crate::policy::spec::{KeyTier, KeyedSpec, SpecError};
+use crate::sync::wait_queue::{Permits, QueueDemand, QueueId, QueueKey, WaitQueue};
+use crate::sync::wake::wake_all;
+use crate::time::{Clock, ClockReading, Instant, Sleep};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+/// A policy for each of many keys, such as tenants, that is kept in a store and that all processes share.
+///
+/// The legs of a key are token buckets and sliding windows, of calls or of [costs](Cost). One step of the store takes from all of
+/// them, or from none, and names the leg that admits last and the instant at which it does. One connection and one
+/// [driver](Driver) serve any number of keys.
+///
+/// The policies are those of a [`KeyedSpec`], which may come from the file of a service: a tier for most keys, and others for some.
+///
+/// # Bounds
+/// In any span `t` all processes together take at most `burst + rate x t` of a bucket, and at most the limit of a window in any
+/// span of its length. A window counts in 64 segments, so that units come back up to one segment late. What is [given
+/// back](Limiter::cancel) or [settled](Permit::settle) to less comes back as far as it has not come back by itself.
+///
+/// # Cost
+/// An admission is one step of the store, a refusal too; a settlement or a cancellation is another. While the store has said that a leg
+/// admits nothing before an instant, this process does not ask for as much of it again. Asks for one key that come while a step at that
+/// key is under way travel together in the next one.
+///
+/// # Memory
+/// A key is known here while a step is under way or a refusal holds, and no key beyond [`KeyedSpec::max_keys`]: another one is
+/// refused as [`QueueFull`](Reason::QueueFull) then. The store forgets a key once all that was taken has come back.
+///
+/// # Fairness
+/// Asks that a process makes for one key reach the store in order. Those of several processes are decided as they arrive. No
+/// waiter has a place at the store: whoever asks first at the instant that it named is admitted. Requests that wait in a
+/// [`Policy`](crate::Policy) around a [`RemoteKey`] keep their order within this process.
+///
+/// ```
+/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::{Ask, Cost, ManualClock};
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// const TOKENS: Cost = Cost::new("tokens");
+/// # let clock = ManualClock::new();
+/// # let store = Arc::new(Memory::new(&clock));
+/// let tenant = PolicySpec::new([
+///     LegSpec::new("requests", LegRule::token_bucket("60/min burst 10".parse()?)),
+///     LegSpec::new("tokens", LegRule::token_bucket("6000/min burst 1000".parse()?)).per("tokens"),
+/// ]);
+/// let spec = KeyedSpec::new(100_000, "free", tenant);
+/// let tenants = Remote::keyed(Key::new("tenants")?, spec).clock(&clock).in_place(store)?;
+/// clock.run(async {
+///     let acme = tenants.get("acme").unwrap();
+///     let mut permit = acme.acquire_now(Ask::one().cost(TOKENS, 900)).await.unwrap();
+///     let refused = acme.acquire_now(Ask::one().cost(TOKENS, 400)).await.unwrap_err();
+///     assert_eq!((refused.leg(), refused.retry_after()), ("tokens", Some(Duration::from_secs(3))));
+///
+///     // It took less than was thought.
+///     permit.settle(TOKENS, 100).unwrap();
+///     assert!(acme.acquire_now(Ask::one().cost(TOKENS, 800)).await.is_ok());
+///     assert!(tenants.get("another").unwrap().acquire_now(Ask::one().cost(TOKENS, 1_000)).await.is_ok());
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RemoteKeyed<B: Backend> {
+    handles: Arc<Handles<B>>,
+}
+
+struct Shared<B> {
+    client: Mutex<Client>,
+    backend: B,
+    clock: Clock,
+    name: Key,
+    tiers: Mutex<Arc<Tiers>>,
+}
+
+/// All handles and permits: when the last is gone, the driver ends.
+struct Handles<B: Backend>(Arc<Shared<B>>);
+
+/// The legs by tier.
+struct Tiers {
+    default: Arc<Legs>,
+    keys: BTreeMap<String, Arc<Legs>>,
+}
+
+impl Tiers {
+    fn of(spec: &KeyedSpec) -> Result<Self, SpecError> {
+        spec.check("keys", &BTreeMap::new())?;
+        let mut named = BTreeMap::new();
+        for (tier, policy) in &spec.tiers {
+            let legs = Legs::of(policy).map_err(|error| error.within(&["tier", tier]))?;
+            named.insert(tier, Arc::new(legs));
+        }
+        let mut keys = BTreeMap::new();
+        for (key, tier) in &spec.keys {
+            let legs = match tier {
+                KeyTier::Named(tier) => Arc::clone(&named[tier]),
+                KeyTier::Own(policy) => {
+                    let legs = Legs::of(policy).map_err(|error| error.within(&["keys", key]))?;
+                    Arc::new(legs)
+                }
+            };
+            keys.insert(key.clone(), legs);
+        }
+        Ok(Self {
+            default: Arc::clone(&named[&spec.default]),
+            keys,
+        })
+    }
+
+    fn legs(&self, key: &str) -> &Arc<Legs> {
+        self.keys.get(key).unwrap_or(&self.default)
+    }
+}
+
+impl<B> Shared<B> {
+    /// Changes the client, and wakes its wakers once it is unlocked.
+    fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
+        let mut client = self.client.lock();
+        let result = change(&mut client);
+        let wakers = client.take_wakers();
+        drop(client);
+        if !wakers.is_empty() {
+            wake_all(wakers);
+        }
+        result
+    }
+}
+
+impl<B: Backend> Drop for Handles<B> {
+    fn drop(&mut self) {
+        self.0.with(Client::close);
+    }
+}
+
+impl Remote<Memory> {
+    /// A policy of rates and windows for each key, as `spec` says. `name` comes before the keys at the store. See
+    /// [`RemoteKeyed`].
+    pub fn keyed(name: Key, spec: KeyedSpec) -> RemoteKeyedBuilder {
+        RemoteKeyedBuilder {
+            name,
+            spec,
+            clock: Clock::real(),
+            timeout: Duration::from_secs(1),
+            retry: Duration::from_millis(200),
+            on_unavailable: OnUnavailable::default(),
+            unavailable_after: Duration::from_secs(3),
+        }
+    }
+}
+
+/// The settings of a [`RemoteKeyed`]. All have defaults; one out of range is found when it is built.
+///
+/// ```
+/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::ManualClock;
+/// # let clock = ManualClock::new();
+/// let policy = |rule: LegRule| PolicySpec::new([LegSpec::new("leg", rule)]);
+/// let keyed = |rule| Remote::keyed(Key::new("tenants").unwrap(), KeyedSpec::new(10, "all", policy(rule))).clock(&clock);
+/// assert!(keyed(LegRule::token_bucket("10/s".parse()?)).in_place(Memory::new(&clock)).is_ok());
+/// let error = keyed(LegRule::semaphore(3)).in_place(Memory::new(&clock)).unwrap_err();
+/// assert!(error.to_string().ends_with("`semaphore` was given, and a store counts `token-bucket` and `sliding-window`"));
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is limited before it is built"]
+pub struct RemoteKeyedBuilder {
+    name: Key,
+    spec: KeyedSpec,
+    clock: Clock,
+    timeout: Duration,
+    retry: Duration,
+    on_unavailable: OnUnavailable,
+    unavailable_after: Duration,
+}
+
+impl RemoteKeyedBuilder {
+    /// The clock by which waits and time-outs are measured here; the real one unless set. The store counts by its own.
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// How long the store may take to answer before a step is repeated: 50 ms to a day, a second unless set.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// How long after a failure a step is repeated: up to a day, 200 ms unless set.
+    pub fn retry(mut self, retry: Duration) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// What happens to requests while the store is unavailable; they are refused unless set. There are no
+    /// [shares](OnUnavailable::Share) of keys.
+    pub fn on_unavailable(mut self, on_unavailable: OnUnavailable) -> Self {
+        self.on_unavailable = on_unavailable;
+        self
+    }
+
+    /// How long the store may fail before it counts as unavailable: up to a day, three seconds unless set.
+    pub fn unavailable_after(mut self, patience: Duration) -> Self {
+        self.unavailable_after = patience;
+        self
+    }
+
+    /// Builds the limiter, and the [`Driver`] that has to be run for it.
+    ///
+    /// # Errors
+    /// [`RemoteError`] when a setting is out of range, a leg is of a kind that stores do not count, or this store cannot do it.
+    pub fn build<B: Backend>(self, backend: B) -> Result<(RemoteKeyed<B>, Driver), RemoteError> {
+        check("time-out", self.timeout, (SHORTEST, LONGEST))?;
+        check("retry", self.retry, (Duration::from_millis(1), LONGEST))?;
+        let name = "time until the store is unavailable";
+        check(name, self.unavailable_after, (Duration::ZERO, LONGEST))?;
+        if matches!(self.on_unavailable, OnUnavailable::Share { .. }) {
+            return Err(RemoteError::Unsupported {
+                what: "shares of many keys",
+                store: "a limiter of many keys",
+            });
+        }
+        let tiers = Tiers::of(&self.spec)?;
+        backend.supports_steps()?;
+        let config = Config {
+            client: random::number(),
+            max_keys: self.spec.max_keys,
+            timeout: self.timeout,
+            retry: self.retry,
+            on_unavailable: self.on_unavailable,
+            unavailable_after: self.unavailable_after,
+        };
+        let shared = Arc::new(Shared {
+            client: Mutex::new(Client::new(config, &self.clock)),
+            backend,
+            clock: self.clock,
+            name: self.name,
+            tiers: Mutex::new(Arc::new(tiers)),
+        });
+        let driver = Driver::new(driver::drive(Arc::clone(&shared)));
+        let handles = Arc::new(Handles(shared));
+        Ok((RemoteKeyed { handles }, driver))
+    }
+
+    /// Builds the limiter, and runs its driver as a task of the tokio runtime that is current.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and when there is no runtime.
+    pub fn spawn<B: Backend>(self, backend: B) -> Result<RemoteKeyed<B>, RemoteError> {
+        let runtime = runtime()?;
+        let (keyed, driver) = self.build(backend)?;
+        runtime.spawn(driver);
+        Ok(keyed)
+    }
+
+    /// Builds the limiter, and runs its driver [in place](Driver::in_place): for stores that answer at once.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build).
+    pub fn in_place<B: Backend>(self, backend: B) -> Result<RemoteKeyed<B>, RemoteError> {
+        let (keyed, driver) = self.build(backend)?;
+        driver.in_place();
+        Ok(keyed)
+    }
+}
+
+impl<B: Backend> RemoteKeyed<B> {
+    /// The limiter of `key`. No round trip, and nothing is kept for a key that is not asked for.
+    ///
+    /// It has the policy of the key's tier as of now: get it anew for each request where the tiers may [change](Self::apply).
+    ///
+    /// # Errors
+    /// [`RemoteError::Key`] when the name, a colon and the key are no [`Key`].
+    pub fn get(&self, key: &str) -> Result<RemoteKey<B>, RemoteError> {
+        let shared = &self.handles.0;
+        let tiers = Arc::clone(&shared.tiers.lock());
+        Ok(RemoteKey {
+            key: Key::new(format!("{}:{key}", shared.name))?,
+            legs: Arc::clone(tiers.legs(key)),
+            handles: Arc::clone(&self.handles),
+        })
+    }
+
+    /// Puts other tiers in force, for keys that are got from now on. What was taken stays taken at the legs of the same name
+    /// and kind. The bound of keys stays as it was built.
+    ///
+    /// # Errors
+    /// [`RemoteError::Spec`] when a leg is of a kind that stores do not count: nothing has changed then.
+    pub fn apply(&self, spec: &KeyedSpec) -> Result<(), RemoteError> {
+        let tiers = Arc::new(Tiers::of(spec)?);
+        let before = std::mem::replace(&mut *self.handles.0.tiers.lock(), tiers);
+        drop(before);
+        Ok(())
+    }
+
+    /// The keys that are known in this process.
+    pub fn keys_in_memory(&self) -> usize {
+        self.handles.0.with(|client| client.len())
+    }
+
+    /// The store.
+    pub fn backend(&self) -> &B {
+        &self.handles.0.backend
+    }
+}
+
+impl<B: Backend> Clone for RemoteKeyed<B> {
+    fn clone(&self) -> Self {
+        Self {
+            handles: Arc::clone(&self.handles),
+        }
+    }
+}
+
+impl<B: Backend> fmt::Debug for RemoteKeyed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteKeyed")
+            .field("name", &self.handles.0.name)
+            .field("keys_in_memory", &self.keys_in_memory())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One key of a [`RemoteKeyed`]: a [`Limiter`] over all its legs. A handle.
+///
+/// `try_admit` never asks the store, and so refuses; [`acquire_now`](Self::acquire_now) asks it. In a [`Policy`](crate::Policy),
+/// also beside other legs, `admit` does. The units are held while the policy waits for another leg, and go back when it gives up.
+pub struct RemoteKey<B: Backend> {
+    handles: Arc<Handles<B>>,
+    key: Key,
+    legs: Arc<Legs>,
+}
+
+/// A permit of a [`RemoteKey`]. Nothing comes back when it is dropped; [`settle`](Permit::settle) corrects a cost.
+pub type RemoteKeyPermit<B> = Permit<RemoteKey<B>>;
+
+/// The ticket of a [`RemoteKey`].
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteKeyTicket {
+    /// When the units were taken, by the store's clock; zero for an admission that is not counted.
+    at: u64,
+    units: LegUnits,
+}
+
+impl Ticket for RemoteKeyTicket {
+    const WORDS: usize = 1 + KeyLeg::MOST;
+
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.at;
+        words[1..Self::WORDS].copy_from_slice(&self.units);
+    }
+
+    fn read(words: &[u64]) -> Self {
+        let mut units = LegUnits::default();
+        units.copy_from_slice(&words[1..Self::WORDS]);
+        Self { at: words[0], units }
+    }
+}
+
+/// A wait for the store's answer, which ends when this is dropped.
+struct Asking<'a, B: Backend> {
+    shared: &'a Shared<B>,
+    number: u64,
+}
+
+impl<B: Backend> Drop for Asking<'_, B> {
+    fn drop(&mut self) {
+        let waker = self.shared.with(|client| client.leave(self.number));
+        drop(waker);
+    }
+}
+
+impl<B: Backend> RemoteKey<B> {
+    /// Asks the store for all units of `ask`, and waits only for the reply.
+    ///
+    /// # Errors
+    /// `RateExceeded` with the leg and the instant at which it admits; `Oversized`, `Unpriced`, `Unavailable` while the store is
+    /// unavailable, `QueueFull` when this process knows as many keys as it may, `Closed`.
+    ///
+    /// # Cancel safety
+    /// It may be dropped at any point. What it was granted goes back.
+    pub async fn acquire_now(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
+        let ask = ask.into();
+        let units = self.units_of(&ask)?;
+        let (shared, now) = (&*self.handles.0, self.now());
+        if let Some(refusal) = self.refused(&units, now) {
+            return Err(refusal);
+        }
+        let mut asking: Option<Asking<'_, B>> = None;
+        let end = poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let (end, old) = match &asking {
+                None => {
+                    let now = self.now();
+                    let number = shared.with(|client| client.join(&self.key, &self.legs, units, waker, now));
+                    asking = Some(Asking { shared, number });
+                    // A store that answers at once has answered.
+                    shared.with(|client| client.poll(number, None))
+                }
+                Some(asking) => shared.with(|client| client.poll(asking.number, Some(waker))),
+            };
+            drop(old);
+            end.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
+        drop(asking);
+        let ticket = self.ended(end, units, self.now())?;
+        Ok(Permit::new(self.clone(), ticket))
+    }
+
+    /// Waits until the store admits `ask`: it asks again at each instant that the store names.
+    ///
+    /// # Errors
+    /// As [`acquire_now`](Self::acquire_now), except `RateExceeded`.
+    ///
+    /// # Cancel safety
+    /// It may be dropped at any point. What it was granted goes back.
+    ///
+    /// # Fairness
+    /// Waiters of one key race at that instant. For an order, and for deadlines, wait in a [`Policy`](crate::Policy).
+    pub async fn acquire(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
+        let ask = ask.into();
+        loop {
+            match self.acquire_now(ask).await {
+                Err(refusal) if let Wait::Until(due) = refusal.wait() => {
+                    Sleep::until(&self.handles.0.clock, due.instant()).await;
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// The key, as the store has it.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn now(&self) -> Instant {
+        self.handles.0.clock.now()
+    }
+
+    fn units_of(&self, ask: &Ask) -> Result<LegUnits, Refusal<'_>> {
+        let refusal = |reason, leg, units| Err(Refusal::new(reason, self.legs.name(leg), units, Wait::Never));
+        match self.legs.units(ask.count(), |cost| ask.of(cost)) {
+            Err(leg) => refusal(Reason::Unpriced, leg, 0),
+            Ok(units) => match self.legs.oversized(&units) {
+                Some(leg) => refusal(Reason::Oversized, leg, units[leg]),
+                None => Ok(units),
+            },
+        }
+    }
+
+    /// What the store has refused for some time yet.
+    fn refused(&self, units: &LegUnits, now: Instant) -> Option<Refusal<'_>> {
+        let shared = &self.handles.0;
+        let refused = shared.with(|client| client.refused(&self.key, &self.legs, units, now));
+        refused.map(|(leg, until)| self.rate_exceeded(leg, units, now, until))
+    }
+
+    fn rate_exceeded(&self, leg: usize, units: &LegUnits, now: Instant, until: Instant) -> Refusal<'_> {
+        let wait = Wait::Until(Due::at(&self.handles.0.clock, now, until));
+        Refusal::new(Reason::RateExceeded, self.legs.name(leg), units[leg], wait)
+    }
+
+    fn ended(&self, end: End, units: LegUnits, now: Instant) -> Result<RemoteKeyTicket, Refusal<'_>> {
+        match end {
+            End::Granted(at) => Ok(RemoteKeyTicket { at, units }),
+            End::Uncounted => Ok(RemoteKeyTicket { at: 0, units }),
+            End::Refused(leg, Some(until)) => Err(self.rate_exceeded(leg, &units, now, until)),
+            End::Refused(leg, None) => {
+                let leg_units = units[leg];
+                Err(Refusal::new(
+                    Reason::Oversized,
+                    self.legs.name(leg),
+                    leg_units,
+                    Wait::Never,
+                ))
+            }
+            End::Failed(reason) => Err(Refusal::new(
+                reason,
+                self.handles.0.name.as_str(),
+                units[0],
+                Wait::Never,
+            )),
+        }
+    }
+}
+
+impl<B: Backend> Limiter for RemoteKey<B> {
+    type Ticket = RemoteKeyTicket;
+
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<RemoteKeyTicket, Refusal<'_>> {
+        let units = self.units_of(demand.ask())?;
+        let (shared, now, id) = (&self.handles.0, self.now(), QueueId::of(self));
+        if let Some(claim) = demand.queue_key(id) {
+            let (end, _) = shared.with(|client| client.poll(claim.key(), None));
+            if let Some(end) = end {
+                demand.redeem(id);
+                return self.ended(end, units, now);
+            }
+        } else if let Some(refusal) = self.refused(&units, now) {
+            return Err(refusal);
+        }
+        let name = shared.name.as_str();
+        Err(Refusal::new(
+            Reason::RateExceeded,
+            name,
+            demand.units(),
+            Wait::Turn(self),
+        ))
+    }
+
+    fn cancel(&self, ticket: RemoteKeyTicket, _: &ClockReading) {
+        if ticket.at > 0 {
+            let RemoteKeyTicket { at, units } = ticket;
+            let shared = &self.handles.0;
+            shared.with(|client| client.give_back(&self.key, &self.legs, at, &units));
+        }
+    }
+
+    /// At most [`MAX_UNITS`] are charged.
+    fn settle(&self, ticket: &mut RemoteKeyTicket, actual: Settlement<'_>) -> u32 {
+        // Each leg says for itself whether it counts the cost.
+        let Some(units) = actual.per(actual.cost()).actual() else {
+            return 0;
+        };
+        let units = units.min(MAX_UNITS);
+        let (charged, mut legs) = (ticket.units, 0);
+        for leg in self.legs.counting(actual.cost()) {
+            ticket.units[leg] = units;
+            legs += 1;
+        }
+        if let &mut RemoteKeyTicket {
+            at: at @ 1..,
+            units: actual,
+        } = ticket
+        {
+            let shared = &self.handles.0;
+            shared.with(|client| client.correct(&self.key, &self.legs, Correction { at, charged, actual }));
+        }
+        legs
+    }
+
+    fn finish(&self, _: RemoteKeyTicket, _: Outcome, _: &ClockReading) {}
+
+    fn forget(&self, _: RemoteKeyTicket) {}
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let units = match self.units_of(demand.ask()) {
+            Ok(units) => units,
+            Err(refusal) => {
+                let (reason, units) = (refusal.reason(), refusal.units());
+                let leg = (0..self.legs.counted.len()).find(|&leg| self.legs.name(leg) == refusal.leg());
+                return ReadyAt::never_for(reason, leg.map_or("", |leg| self.legs.name(leg)), units);
+            }
+        };
+        let (shared, now) = (&self.handles.0, self.now());
+        let claim = demand.queue_key(QueueId::of(self));
+        let name = shared.name.as_str();
+        let (waits, refused, failed) = shared.with(|client| {
+            let waits = claim.map(|claim| client.is_waiting(claim.key()));
+            let failed = match client.is_closed() {
+                true => Some(Reason::Closed),
+                false => client.refuses(now),
+            };
+            (waits, client.refused(&self.key, &self.legs, &units, now), failed)
+        });
+        match (waits, refused, failed) {
+            (Some(false), ..) => ReadyAt::NOW,
+            (None, _, Some(reason)) => ReadyAt::never_for(reason, name, demand.units()),
+            (None, Some((leg, until)), None) => ReadyAt::at(self.legs.name(leg), until).because(Reason::RateExceeded),
+            _ => ReadyAt::in_turn(name, self, demand.units()).because(Reason::RateExceeded),
+        }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.handles.0.clock)
+    }
+
+    fn callbacks(&self) -> Callbacks {
+        Callbacks::NONE
+    }
+
+    fn finish_may_panic(&self) -> bool {
+        false
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+        visit(self);
+    }
+}
+
+impl<B: Backend> WaitQueue for RemoteKey<B> {
+    fn join(&self, demand: QueueDemand<'_>, waker: &Waker) -> QueueKey {
+        let (waker, now) = (waker.clone(), self.now());
+        let named = |cost: Cost| {
+            let mut costs = demand.costs.iter();
+            costs.find_map(|&(name, units)| (name == cost.name()).then_some(units))
+        };
+        // The policy has asked before: a cost is missing only if it asks for something else now.
+        let units = self.legs.units(demand.calls, named).unwrap_or_default();
+        let number = (self.handles.0).with(|client| client.join(&self.key, &self.legs, units, waker, now));
+        QueueKey::new(QueueId::of(self), number)
+    }
+
+    fn leave(&self, claim: QueueKey) {
+        let waker = self.handles.0.with(|client| client.leave(claim.key()));
+        drop(waker);
+    }
+
+    fn permits(&self) -> Permits {
+        Permits::None
+    }
+}
+
+impl<B: Backend> Clone for RemoteKey<B> {
+    fn clone(&self) -> Self {
+        Self {
+            handles: Arc::clone(&self.handles),
+            key: self.key.clone(),
+            legs: Arc::clone(&self.legs),
+        }
+    }
+}
+
+impl<B: Backend> fmt::Debug for RemoteKey<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteKey")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+//! One step at a key with several legs: what is taken from all of them, or from none, as data.
+
+use super::backend::Rule;
+use std::time::Duration;
+
+/// Units of each leg, in the order of the legs; zero of a leg that does not count, and beyond the last.
+pub type LegUnits = [u64; KeyLeg::MOST];
+
+/// A leg of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyLeg {
+    /// Its name. What was taken is kept under it.
+    pub name: Box<str>,
+    /// A rate or a window. Another rule than that of the step before takes effect at once, and what was taken stays taken.
+    pub rule: Rule,
+}
+
+impl KeyLeg {
+    /// The most legs of a key.
+    pub const MOST: usize = 8;
+}
+
+/// One step at a key: first corrections of earlier admissions, then new ones, each from all legs or from none.
+///
+/// A client has one step at a key under way at a time, and repeats it until it is answered: a store carries it out once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The client, a random number.
+    pub client: u64,
+    /// Its number, which no other step of the client has.
+    pub seq: u64,
+    /// How long the store remembers the reply, for a step that is repeated.
+    pub remember: Duration,
+    /// Corrections.
+    pub corrections: Vec<Correction>,
+    /// Admissions, in order.
+    pub takes: Vec<LegUnits>,
+}
+
+impl Step {
+    /// An empty step.
+    pub fn new(client: u64, seq: u64, remember: Duration) -> Self {
+        Self {
+            client,
+            seq,
+            remember,
+            corrections: Vec::new(),
+            takes: Vec::new(),
+        }
+    }
+}
+
+/// The units that an admission has used in the end.
+///
+/// Of a rate comes back at most what has not come back since by itself: `charged - rate x (now - at)`. Otherwise units would be there
+/// twice. Of a window comes back what still counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Correction {
+    /// When they were taken: [`StepReply::at`] of that step.
+    pub at: u64,
+    /// The units of each leg as they are counted now.
+    pub charged: LegUnits,
+    /// The units that are to be counted. More than were charged count from now on.
+    pub actual: LegUnits,
+}
+
+/// The reply to a [`Step`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepReply {
+    /// The instant by the store's clock, in microseconds.
+    pub at: u64,
+    /// Of each admission, in order.
+    pub takes: Vec<Result<(), StepRefusal>>,
+}
+
+/// An admission was refused: nothing was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepRefusal {
+    /// The leg that admits last, by its position.
+    pub leg: usize,
+    /// In which time it admits, if nobody takes from it before; `None` for never: it is more than its burst, or its limit.
+    pub after: Option<Duration>,
+}

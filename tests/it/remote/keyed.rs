@@ -1,0 +1,599 @@
+//! A policy of rates and windows for each of many keys, over the store in memory: one step of the store an admission.
+
+use crate::remote::world::poll;
+use proptest::prelude::*;
+use std::future::pending;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, LoadMetric, PolicySpec, When};
+use tollgate::remote::model::KeyLegs;
+use tollgate::remote::{
+    Backend, Correction, Key, KeyLeg, LegUnits, Memory, OnUnavailable, Remote, RemoteKeyed, RemoteKeyedBuilder, Rule,
+    Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
+};
+use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Reason, Semaphore};
+
+const TOKENS: Cost = Cost::new("tokens");
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// Nothing arrives, and that is known at once.
+    Cut,
+    /// Nothing arrives, in either direction.
+    Silent,
+    /// The step arrives, and its reply is lost.
+    Unheard,
+}
+
+/// A store in memory behind a line with a fault, which keeps the steps that were sent.
+struct Line {
+    store: Memory,
+    fault: Mutex<Fault>,
+    sent: Mutex<Vec<(String, Step)>>,
+}
+
+impl Line {
+    fn set(&self, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+    }
+
+    /// The number of steps so far.
+    fn steps(&self) -> usize {
+        self.sent.lock().unwrap().len()
+    }
+}
+
+impl Backend for Line {
+    async fn sync(&self, _: &Key, _: &Rule, _: &SyncRequest) -> Result<SyncReply, StoreError> {
+        unreachable!("keys are asked for by steps")
+    }
+
+    async fn notified(&self, _: &Key, _: Session) {
+        pending::<()>().await;
+    }
+
+    fn supports_steps(&self) -> Result<(), tollgate::remote::RemoteError> {
+        Ok(())
+    }
+
+    async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
+        self.sent.lock().unwrap().push((key.to_string(), step.clone()));
+        let fault = *self.fault.lock().unwrap();
+        let cut = Err(StoreError::Unreachable { why: "cut".into() });
+        match fault {
+            Fault::Cut => return cut,
+            Fault::Silent => pending().await,
+            Fault::None | Fault::Unheard => {}
+        }
+        let reply = self.store.step(key, legs, step).await;
+        if fault == Fault::Unheard { cut } else { reply }
+    }
+}
+
+struct World {
+    clock: ManualClock,
+    line: Arc<Line>,
+}
+
+impl World {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(1_000));
+        let line = Arc::new(Line {
+            store: Memory::new(&clock),
+            fault: Mutex::new(Fault::None),
+            sent: Mutex::default(),
+        });
+        Self { clock, line }
+    }
+
+    fn builder(&self, spec: KeyedSpec) -> RemoteKeyedBuilder {
+        Remote::keyed(Key::new("t").unwrap(), spec).clock(&self.clock)
+    }
+
+    fn keyed(&self, spec: KeyedSpec) -> RemoteKeyed<Arc<Line>> {
+        self.builder(spec).in_place(Arc::clone(&self.line)).unwrap()
+    }
+}
+
+fn bucket(name: &str, quota: &str) -> LegSpec {
+    LegSpec::new(name, LegRule::token_bucket(quota.parse().unwrap()))
+}
+
+/// Two requests a second and a hundred tokens.
+fn spec() -> KeyedSpec {
+    let legs = [
+        bucket("requests", "2/s burst 2"),
+        bucket("tokens", "100/s").per("tokens"),
+    ];
+    KeyedSpec::new(100, "free", PolicySpec::new(legs))
+}
+
+fn ask(tokens: u64) -> Ask {
+    Ask::one().cost(TOKENS, tokens)
+}
+
+/// Given two processes, then they share each key's legs, all or nothing, and a refusal names the leg that admits last and when.
+#[test]
+fn processes_share_all_legs_of_a_key_or_none() {
+    let world = World::new();
+    let [one, other] = [0, 1].map(|_| world.keyed(spec()));
+    world.clock.run(async {
+        let (a, b) = (one.get("a").unwrap(), other.get("a").unwrap());
+        drop(a.acquire_now(ask(60)).await.unwrap());
+        let refused = b.acquire_now(ask(60)).await.unwrap_err();
+        assert_eq!((refused.leg(), refused.units()), ("tokens", 60));
+        assert_eq!(refused.retry_after(), Some(Duration::from_millis(200)));
+        // The refusal took no request: there is one left.
+        drop(b.acquire_now(ask(40)).await.unwrap());
+        let refused = a.acquire_now(ask(1)).await.unwrap_err();
+        assert_eq!((refused.leg(), refused.retry_after()), ("requests", Some(SECOND / 2)));
+        drop(other.get("b").unwrap().acquire_now(ask(100)).await.unwrap());
+    });
+    assert_eq!(world.line.steps(), 5);
+    // All has come back after a second, and then the store forgets.
+    world.clock.advance(60 * SECOND);
+    assert!(world.line.store.is_empty());
+}
+
+/// Given a refusal, then as much of that leg is not asked for again before its instant, and asked for once at it.
+#[test]
+fn a_refusal_holds_until_its_instant_without_the_store() {
+    let world = World::new();
+    let keyed = world.keyed(spec());
+    let key = keyed.get("a").unwrap();
+    world.clock.run(async {
+        drop(key.acquire_now(ask(100)).await.unwrap());
+        for _ in 0..3 {
+            let refused = key.acquire_now(ask(50)).await.unwrap_err();
+            assert_eq!((refused.leg(), refused.retry_after()), ("tokens", Some(SECOND / 2)));
+        }
+        assert_eq!(world.line.steps(), 2);
+        assert!(key.try_admit(ask(50)).is_err());
+        // Less of it may be there.
+        assert!(key.acquire_now(ask(10)).await.is_err());
+        assert_eq!(world.line.steps(), 3);
+        let before = world.clock.now();
+        drop(key.acquire(ask(10)).await.unwrap());
+        assert_eq!(world.clock.between(before, world.clock.now()), SECOND / 10);
+    });
+    assert_eq!(world.line.steps(), 4);
+}
+
+/// Given permits that are settled, up and down, and one that is cancelled, then the store counts what was used.
+#[test]
+fn what_was_not_used_comes_back() {
+    let world = World::new();
+    let hour = [
+        bucket("tokens", "100/h").per("tokens"),
+        LegSpec::new("window", LegRule::sliding_window(120, 3_600 * SECOND)).per("tokens"),
+    ];
+    let keyed = world.keyed(KeyedSpec::new(10, "all", PolicySpec::new(hour)));
+    let key = keyed.get("a").unwrap();
+    world.clock.run(async {
+        let mut permit = key.acquire_now(ask(90)).await.unwrap();
+        assert_eq!(permit.settle(TOKENS, 10).unwrap(), 2);
+        drop(key.acquire_now(ask(90)).await.unwrap());
+        assert!(key.acquire_now(ask(1)).await.is_err());
+        // More than it asked for becomes debt: of the bucket for half an hour, of the window for an hour.
+        assert_eq!(permit.settle(TOKENS, 60).unwrap(), 2);
+    });
+    world.clock.advance(1_800 * SECOND);
+    world.clock.run(async {
+        let refused = key.acquire_now(ask(1)).await.unwrap_err();
+        assert_eq!(refused.leg(), "window");
+    });
+    world.clock.advance(3_600 * SECOND);
+    // A later leg refuses: what the key was granted goes back.
+    let gate = Arc::new(Semaphore::new(1));
+    let policy = Policy::new(key.clone().and(Arc::clone(&gate)));
+    let held = gate.try_acquire().unwrap();
+    let mut wait = Box::pin(policy.admit(ask(100)));
+    assert!(poll(wait.as_mut()).is_pending());
+    drop(wait);
+    drop(held);
+    world
+        .clock
+        .run(async { key.acquire_now(ask(100)).await.map(drop) })
+        .unwrap();
+}
+
+/// Given waiters in a policy around a key and a semaphore, then they are admitted in order, at the instants that the store names.
+#[test]
+fn waiters_of_a_policy_are_served_in_order() {
+    let world = World::new();
+    let keyed = world.keyed(spec());
+    let policy = Policy::new(Semaphore::new(10).and(keyed.get("a").unwrap()));
+    let start = world.clock.now();
+    let served = Mutex::new(Vec::new());
+    let call = async |number: u64| {
+        let _permit = policy.admit(ask(number)).await.unwrap();
+        served
+            .lock()
+            .unwrap()
+            .push((number, world.clock.between(start, world.clock.now())));
+    };
+    world
+        .clock
+        .run(async { futures::join!(call(1), call(2), call(3), call(4)) });
+    let at = |millis| Duration::from_millis(millis);
+    assert_eq!(
+        *served.lock().unwrap(),
+        [(1, at(0)), (2, at(0)), (3, at(500)), (4, at(1_000))]
+    );
+    // One refusal tells the instant, at which it is asked again.
+    assert_eq!(world.line.steps(), 6);
+}
+
+/// Given asks for a key while a step is under way, then they travel together in the next one, in order.
+#[test]
+fn asks_that_come_meanwhile_travel_together() {
+    let world = World::new();
+    let keyed = world.keyed(spec());
+    let key = keyed.get("a").unwrap();
+    world.line.set(Fault::Silent);
+    let mut waits: Vec<_> = (0..4).map(|tokens| Box::pin(key.acquire_now(ask(tokens)))).collect();
+    assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+    assert_eq!(world.line.steps(), 1);
+    world.line.set(Fault::None);
+    let results = world.clock.run(futures::future::join_all(waits));
+    let admitted: Vec<_> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(admitted, [true, true, false, false]);
+    let sent = world.line.sent.lock().unwrap();
+    assert_eq!(sent[0].1, sent[1].1, "repeated after the time-out");
+    let takes: Vec<_> = sent[2].1.takes.iter().map(|units| units[1]).collect();
+    assert_eq!((sent.len(), takes), (3, vec![1, 2, 3]));
+}
+
+/// Given replies that are lost, then the repeated step takes nothing twice, and gives nothing back twice.
+#[test]
+fn a_step_whose_reply_is_lost_is_carried_out_once() {
+    let world = World::new();
+    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
+    let keyed = world.keyed(KeyedSpec::new(10, "all", slow));
+    let key = keyed.get("a").unwrap();
+    world.line.set(Fault::Unheard);
+    let mut wait = Box::pin(key.acquire_now(ask(70)));
+    assert!(poll(wait.as_mut()).is_pending());
+    world.line.set(Fault::None);
+    let mut permit = world.clock.run(wait).unwrap();
+    world.line.set(Fault::Unheard);
+    permit.settle(TOKENS, 40).unwrap();
+    world.line.set(Fault::None);
+    world.clock.advance(SECOND);
+    world.clock.run(async {
+        assert!(key.acquire_now(ask(61)).await.is_err());
+        drop(key.acquire_now(ask(60)).await.unwrap());
+    });
+}
+
+/// Given waits that are dropped while they are queued, under way, or granted, then nothing of them stays taken.
+#[test]
+fn a_wait_that_is_dropped_leaves_nothing_taken() {
+    let world = World::new();
+    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
+    let keyed = world.keyed(KeyedSpec::new(10, "all", slow));
+    let key = keyed.get("a").unwrap();
+    for fault in [Fault::Silent, Fault::Unheard] {
+        world.line.set(fault);
+        let mut waits = [30, 30].map(|tokens| Box::pin(key.acquire_now(ask(tokens))));
+        assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+        drop(waits);
+        world.line.set(Fault::None);
+        // It is repeated.
+        world.clock.advance(2 * SECOND);
+        world.clock.run(async {
+            let all = key.acquire_now(ask(100)).await.unwrap();
+            let mut all = all;
+            all.settle(TOKENS, 0).unwrap();
+        });
+    }
+}
+
+/// Given a store that is away, then asks wait until it counts as unavailable, and are refused or admitted uncounted from then on, until it
+/// is back.
+#[test]
+fn a_store_that_is_away_refuses_or_admits_as_told() {
+    for (on_unavailable, admits) in [(OnUnavailable::Reject, false), (OnUnavailable::Admit, true)] {
+        for fault in [Fault::Cut, Fault::Silent] {
+            let world = World::new();
+            let builder = world.builder(spec()).on_unavailable(on_unavailable);
+            let keyed = builder
+                .unavailable_after(2 * SECOND)
+                .in_place(Arc::clone(&world.line))
+                .unwrap();
+            let key = keyed.get("a").unwrap();
+            let policy = Policy::new(keyed.get("b").unwrap());
+            world.line.set(fault);
+            let start = world.clock.now();
+            let (direct, queued) = world
+                .clock
+                .run(async { futures::join!(key.acquire_now(ask(100)), policy.admit(ask(100))) });
+            let waited = world.clock.between(start, world.clock.now());
+            assert!(waited >= 2 * SECOND && waited <= 5 * SECOND, "{waited:?}");
+            assert_eq!((direct.is_ok(), queued.is_ok()), (admits, admits));
+            if let Err(refusal) = direct {
+                assert_eq!(refusal.reason(), Reason::Unavailable);
+            }
+            let steps = world.line.steps();
+            assert_eq!(world.clock.run(key.acquire_now(ask(100))).is_ok(), admits, "at once");
+            assert_eq!(world.line.steps(), steps);
+            world.line.set(Fault::None);
+            world.clock.advance(2 * SECOND);
+            // What was admitted uncounted is not counted, nor what was refused.
+            drop(world.clock.run(key.acquire_now(ask(100))).unwrap());
+            assert!(world.clock.run(key.acquire_now(ask(100))).is_err());
+        }
+    }
+}
+
+/// Given more keys than may be known, then keys with nothing under way make room, and the others refuse a new one.
+#[test]
+fn keys_in_memory_are_bounded() {
+    let world = World::new();
+    let keyed = world.keyed(KeyedSpec { max_keys: 3, ..spec() });
+    for number in 0..1_000 {
+        let key = keyed.get(&number.to_string()).unwrap();
+        drop(world.clock.run(key.acquire_now(ask(1))).unwrap());
+    }
+    assert_eq!(keyed.keys_in_memory(), 0);
+    for number in 0..4 {
+        let key = keyed.get(&number.to_string()).unwrap();
+        let refused = world.clock.run(async {
+            let _ = key.acquire_now(ask(90)).await;
+            key.acquire_now(ask(90))
+                .await
+                .map(drop)
+                .map_err(|refusal| refusal.reason())
+        });
+        let reason = if number < 3 {
+            Reason::RateExceeded
+        } else {
+            Reason::QueueFull
+        };
+        assert_eq!(refused, Err(reason), "key {number}");
+    }
+    assert_eq!(keyed.keys_in_memory(), 3);
+    world.clock.advance(SECOND);
+    drop(world.clock.run(keyed.get("new").unwrap().acquire_now(ask(1))).unwrap());
+    assert_eq!(keyed.keys_in_memory(), 0);
+}
+
+/// Given tiers, then each key has that of its own; and another version of them keeps what was taken.
+#[test]
+fn tiers_can_change() {
+    let world = World::new();
+    let tier = |quota: &str| PolicySpec::new([bucket("calls", quota)]);
+    let mut spec = KeyedSpec::new(10, "free", tier("1/h burst 2"));
+    spec.tiers.insert("paid".into(), tier("1/h burst 5"));
+    spec.keys.insert("acme".into(), "paid".into());
+    let keyed = world.keyed(spec.clone());
+    let take = |key: &str, n: u64| {
+        world
+            .clock
+            .run(async { keyed.get(key).unwrap().acquire_now(n).await.is_ok() })
+    };
+    assert!(take("acme", 4) && take("x", 2) && !take("x", 1));
+    spec.keys.insert("x".into(), tier("1/h burst 3").into());
+    spec.keys.remove("acme");
+    keyed.apply(&spec).unwrap();
+    assert!(take("x", 1) && !take("x", 1), "what was taken stays taken");
+    assert!(!take("acme", 1));
+    spec.default = "gold".into();
+    assert!(
+        keyed
+            .apply(&spec)
+            .unwrap_err()
+            .to_string()
+            .contains("`gold` is no tier")
+    );
+    assert!(!take("x", 1));
+}
+
+/// Given asks that no instant can admit, then they are refused without the store, with the leg and the reason.
+#[test]
+fn an_ask_that_is_never_admitted_costs_no_step() {
+    let world = World::new();
+    let keyed = world.keyed(spec());
+    let key = keyed.get("a").unwrap();
+    let rows = [
+        (ask(101), "tokens", Reason::Oversized),
+        (Ask::one(), "tokens", Reason::Unpriced),
+        (Ask::many(3).cost(TOKENS, 1), "requests", Reason::Oversized),
+    ];
+    for (ask, leg, reason) in rows {
+        let refused = world.clock.run(key.acquire_now(ask)).unwrap_err();
+        assert_eq!((refused.leg(), refused.reason()), (leg, reason));
+        let policy = Policy::new(key.clone());
+        assert_eq!(world.clock.run(policy.admit(ask)).unwrap_err().reason(), reason);
+    }
+    assert_eq!(world.line.steps(), 0);
+    assert!(keyed.get("with space").is_err());
+    drop((key, keyed));
+}
+
+/// Given mistakes in the policy of a key, then they are found when it is built.
+#[test]
+fn a_policy_that_a_store_cannot_count_is_an_error() {
+    let world = World::new();
+    let when = |leg: LegSpec| leg.when(When::above("requests", LoadMetric::Rate, 0.5));
+    let many: Vec<_> = (0..9).map(|leg| bucket(&leg.to_string(), "1/s")).collect();
+    let rows = [
+        (
+            PolicySpec::new([LegSpec::new("x", LegRule::semaphore(1))]),
+            "leg `x`, key `kind`: `semaphore` was given, and",
+        ),
+        (
+            PolicySpec::new([bucket("requests", "1/s"), when(bucket("x", "1/s"))]),
+            "leg `x`, key `kind`: `inherit`, `shadow`, `when`",
+        ),
+        (
+            PolicySpec::new([bucket("x", "1/s").shadow()]),
+            "leg `x`, key `kind`: `inherit`, `shadow`, `when`",
+        ),
+        (
+            PolicySpec::new([bucket("x", "unlimited")]),
+            "leg `x`, key `quota`: the quota `unlimited` was given",
+        ),
+        (PolicySpec::new(many), "9 were given, and 1 to 8 are allowed"),
+        (
+            PolicySpec {
+                max_queue: Some(1),
+                ..PolicySpec::new([bucket("x", "1/s")])
+            },
+            "the queue of a policy was set up",
+        ),
+    ];
+    for (policy, words) in rows {
+        let builder = world.builder(KeyedSpec::new(10, "all", policy));
+        let error = builder.in_place(Arc::clone(&world.line)).unwrap_err().to_string();
+        assert!(error.contains(words) && error.starts_with("tier.all: "), "{error}");
+    }
+    let share = world.builder(spec()).on_unavailable(OnUnavailable::Share { of: 3 });
+    assert!(share.in_place(Arc::clone(&world.line)).is_err());
+}
+
+/// Given a limiter whose handles are gone, then what was to be given back is, and the driver ends.
+#[test]
+fn the_driver_ends_with_the_last_handle() {
+    let world = World::new();
+    let (keyed, driver) = world.builder(spec()).build(Arc::clone(&world.line)).unwrap();
+    let mut driver = pin!(driver);
+    let mut permit = {
+        let key = keyed.get("a").unwrap();
+        let mut wait = pin!(key.acquire_now(ask(90)));
+        assert!(poll(wait.as_mut()).is_pending());
+        assert!(poll(driver.as_mut()).is_pending());
+        let Poll::Ready(Ok(permit)) = poll(wait.as_mut()) else {
+            panic!("it was granted")
+        };
+        permit
+    };
+    drop(keyed);
+    assert!(poll(driver.as_mut()).is_pending(), "the permit is a handle");
+    permit.settle(TOKENS, 0).unwrap();
+    drop(permit);
+    assert!(poll(driver.as_mut()).is_ready());
+    assert_eq!(world.line.steps(), 2);
+    assert_eq!(world.line.sent.lock().unwrap()[1].1.corrections.len(), 1);
+}
+
+/// What a client of the model does next.
+#[derive(Clone, Debug)]
+enum Move {
+    Pass(u64),
+    Take(LegUnits),
+    /// Has the permit of this number used less.
+    Settle(usize, u64),
+    /// Repeats the last step.
+    Again,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        (0u64..4_000_000).prop_map(Move::Pass),
+        (0u64..7, 0u64..9).prop_map(|(a, b)| Move::Take([a, b, 0, 0, 0, 0, 0, 0])),
+        (0usize..20, 0u64..5).prop_map(|(permit, used)| Move::Settle(permit, used)),
+        Just(Move::Again),
+    ];
+    prop::collection::vec(one, 1..60)
+}
+
+proptest! {
+    /// Given random admissions and corrections of a bucket and a window, some of them repeated, then what was used in any span is at most
+    /// the burst and the refill, or the limit.
+    #[test]
+    fn no_correction_gives_more_than_was_taken(moves in moves()) {
+        let second = 1_000_000;
+        let legs = [
+            KeyLeg { name: "rate".into(), rule: Rule::Rate { quota: "1/s burst 6".parse().unwrap() } },
+            KeyLeg { name: "window".into(), rule: Rule::Window { limit: 8, length: Duration::from_secs(8) } },
+        ];
+        let mut key = KeyLegs::default();
+        let (mut now, mut seq) = (1_000 * second, 0);
+        let mut last: Option<(Step, StepReply)> = None;
+        // When each was taken, and the units that it used in the end.
+        let mut used: Vec<(u64, LegUnits)> = Vec::new();
+        for next in moves {
+            let mut step = Step::new(7, seq + 1, Duration::from_secs(600));
+            match next {
+                Move::Pass(micros) => { now += micros; continue }
+                Move::Again => {
+                    // One that changed nothing is carried out anew.
+                    if let Some((step, reply)) = &last
+                        && reply.takes.iter().all(Result::is_ok)
+                    {
+                        prop_assert_eq!(&key.step(now, &legs, step), reply);
+                    }
+                    continue;
+                }
+                Move::Take(units) => step.takes.push(units),
+                Move::Settle(permit, to) => {
+                    let Some((at, units)) = used.get_mut(permit) else { continue };
+                    let (charged, at) = (*units, *at);
+                    units.iter_mut().for_each(|units| *units = to.min(*units));
+                    step.corrections.push(Correction { at, charged, actual: *units });
+                }
+            }
+            seq += 1;
+            let reply = key.step(now, &legs, &step);
+            if reply.takes.first() == Some(&Ok(())) {
+                used.push((now, step.takes[0]));
+            }
+            last = Some((step, reply));
+        }
+        for (from, &(start, _)) in used.iter().enumerate() {
+            let (mut rate, mut window) = (0, 0);
+            for &(at, units) in &used[from..] {
+                rate += units[0];
+                let most = 6 + (at - start) / second;
+                prop_assert!(rate <= most, "{} of {} in {} us", rate, most, at - start);
+                if at - start < 8 * second {
+                    window += units[1];
+                    prop_assert!(window <= 8, "{} in {} us", window, at - start);
+                }
+            }
+        }
+    }
+}
+
+/// Given a refused ask for several legs, then it is admitted at the instant that was named, and not a microsecond before.
+#[test]
+fn an_instant_that_is_named_is_exact() {
+    let legs = [
+        KeyLeg {
+            name: "rate".into(),
+            rule: Rule::Rate {
+                quota: "3/s burst 6".parse().unwrap(),
+            },
+        },
+        KeyLeg {
+            name: "window".into(),
+            rule: Rule::Window {
+                limit: 8,
+                length: Duration::from_millis(700),
+            },
+        },
+    ];
+    for units in [[6, 1], [1, 8], [4, 5]] {
+        let units: LegUnits = std::array::from_fn(|leg| units.get(leg).copied().unwrap_or(0));
+        let step = |seq| Step {
+            takes: vec![units],
+            ..Step::new(7, seq, SECOND)
+        };
+        let refused_at = |now: u64| {
+            let mut key = KeyLegs::default();
+            assert_eq!(key.step(1_234_567, &legs, &step(1)).takes, [Ok(())]);
+            key.step(now, &legs, &step(2)).takes[0].err()
+        };
+        let after = refused_at(1_300_000).unwrap().after.unwrap();
+        let due = 1_300_000 + after.as_micros() as u64;
+        assert_eq!(refused_at(due), None);
+        let before = refused_at(due - 1).unwrap().after;
+        assert_eq!(before, Some(Duration::from_micros(1)));
+    }
+}
