@@ -39,7 +39,7 @@ use std::sync::Arc;
 /// were taken out of a map by [`Keyed::remove`], and those of the overflow.
 ///
 /// # Memory
-/// A policy or map whose name is gone is kept, in case it comes back. A live key of a map takes about 5 KB with a token bucket and a
+/// A policy or map whose name is gone is kept, in case it comes back. A live key of a map takes about 4 KB with a token bucket and a
 /// semaphore (measured over 100,000), and what [`Keyed`] states.
 ///
 /// ```

@@ -15,7 +15,7 @@
 //! and no version, changes the numbers of a leg, nothing is given: see [`Peak`](super::spec::Peak).
 //!
 //! These cannot be changed in place: `segments`, `entries`, the `period` and `cold_factor` of a warm-up, and all numbers of a
-//! breaker and of an adaptive leg. A kind of your own says so by [`Rule::fixed`](crate::policy::spec::Rule::fixed).
+//! breaker and of an adaptive leg, `of` and `class` of a partition. A kind of your own says so by [`Rule::fixed`](crate::policy::spec::Rule::fixed).
 //!
 //! A version is checked before anything is touched. It is taken whole or refused whole.
 //!
@@ -40,7 +40,7 @@
 //! A leg that is gone is kept, with its state, for the permits that it has admitted and in case it comes back. So is each list
 //! of legs that has ever been in force, with its conditions and its peak tables. A version that changes quotas, limits,
 //! windows, `inherit`, or the queue keeps nothing. So memory grows with the number of *different* legs, conditions and tables
-//! that a policy has ever had: by about 1.1 KB for a token bucket and its list (measured over 2,000 of them), and by the
+//! that a policy has ever had: by about 1.7 KB for a token bucket and its list (measured over 2,000 of them), and by the
 //! contents of a window or a log. A version that has been in force before, and comes back, keeps nothing.
 
 mod changes;
