@@ -1,25 +1,25 @@
-//! What blocks save: permits and tokens of one Redis, one call for each against blocks that are spent here, 64 callers, in one
-//! run. Fails below a hundred times.
+//! What blocks save: permits and tokens of one store, one call for each against blocks that are spent here, 64 callers, in one
+//! run. In Redis, and in PostgreSQL with synchronous and with asynchronous commits; fails below a hundred times in Redis.
 //!
 //! And what many keys cost: admissions by four legs each of 10,000 keys, 64 callers, beside the same scripts sent by a client that
 //! keeps no state, in turns of one run.
 //!
-//! `ci/with-redis cargo bench -p tollgate-compare --bench remote`
+//! `ci/with-redis ci/with-postgres cargo bench -p tollgate-compare --bench remote`
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{Key, Prefetch, Remote, RemoteBuilder};
+use tollgate::remote::{Backend, Key, Prefetch, Remote, RemoteBuilder};
 use tollgate::{Ask, Cost, Quota};
-use tollgate_stores::Redis;
+use tollgate_stores::{Postgres, Redis};
 
 const CALLERS: usize = 64;
 const SPAN: Duration = Duration::from_secs(2);
 
 /// Admissions a second; `each` by a call of its own: what waits for a rate would share one.
-async fn measure(builder: RemoteBuilder, each: bool, redis: &Redis) -> f64 {
-    let remote = Arc::new(builder.spawn(redis.clone()).expect("settings that can be"));
+async fn measure<B: Backend + Clone>(builder: RemoteBuilder, each: bool, store: &B) -> f64 {
+    let remote = Arc::new(builder.spawn(store.clone()).expect("settings that can be"));
     drop(remote.acquire(1).await.expect("the store is there"));
     let start = Instant::now();
     let mut callers = tokio::task::JoinSet::new();
@@ -69,9 +69,9 @@ fn tenant() -> KeyedSpec {
 }
 
 /// Calls a second of `callers` that call one after the other.
-async fn at_once<F: Future<Output = ()> + Send>(callers: usize, call: impl Fn(u64) -> F + Clone + Send + 'static) -> f64
+async fn at_once<F>(callers: usize, call: impl Fn(u64) -> F + Clone + Send + 'static) -> f64
 where
-    F: 'static,
+    F: Future<Output = ()> + Send + 'static,
 {
     let start = Instant::now();
     let mut tasks = tokio::task::JoinSet::new();
@@ -134,40 +134,53 @@ async fn keyed(address: &str, redis: &Redis) {
     }
 }
 
+/// Measures one store, and returns whether blocks save a hundred times.
+async fn rows<B: Backend + Clone>(store: &str, backend: B) -> bool {
+    let quota = Quota::per_second(1_000_000_000).burst(100_000_000);
+    let name = |name: &str| Key::new(name).expect("a name");
+    let permits = |key| Remote::permits(name(key), 1_000).ttl(Duration::from_secs(3));
+    let tokens = |key| Remote::rate(name(key), quota);
+    let rows = [
+        (
+            "permits",
+            permits("one"),
+            permits("many").prefetch(Prefetch::up_to(500)),
+        ),
+        (
+            "tokens",
+            tokens("one-by-one"),
+            tokens("by-the-block").prefetch(Prefetch::up_to(10_000_000)),
+        ),
+    ];
+    let mut enough = true;
+    for (what, one, many) in rows {
+        let (one, many) = (measure(one, true, &backend).await, measure(many, false, &backend).await);
+        println!(
+            "{store}, {what}: {one:.0}/s one by one, {many:.0}/s in blocks, {:.0} times",
+            many / one
+        );
+        enough &= many >= 100.0 * one;
+    }
+    enough
+}
+
 fn main() {
-    let address = std::env::var("TOLLGATE_REDIS").expect("ci/with-redis starts a server and says where it is");
+    let address =
+        |name| std::env::var(name).expect("ci/with-redis and ci/with-postgres start servers and say where they are");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build();
-    let mut enough = true;
-    runtime.expect("threads").block_on(async {
-        let redis = Redis::options(address.as_str()).connect().expect("an address");
-        keyed(&address, &redis).await;
-        let quota = Quota::per_second(1_000_000_000).burst(100_000_000);
-        let name = |name: &str| Key::new(name).expect("a name");
-        let permits = |key| Remote::permits(name(key), 1_000).ttl(Duration::from_secs(3));
-        let tokens = |key| Remote::rate(name(key), quota);
-        let rows = [
-            (
-                "permits",
-                permits("one"),
-                permits("many").prefetch(Prefetch::up_to(500)),
-            ),
-            (
-                "tokens",
-                tokens("one-by-one"),
-                tokens("by-the-block").prefetch(Prefetch::up_to(10_000_000)),
-            ),
-        ];
-        for (what, one, many) in rows {
-            let (one, many) = (measure(one, true, &redis).await, measure(many, false, &redis).await);
-            println!(
-                "{what}: {one:.0}/s one by one, {many:.0}/s in blocks, {:.0} times",
-                many / one
-            );
-            enough &= many >= 100.0 * one;
-        }
+    let enough = runtime.expect("threads").block_on(async {
+        let redis = Redis::options(address("TOLLGATE_REDIS")).connect().expect("an address");
+        keyed(&address("TOLLGATE_REDIS"), &redis).await;
+        let postgres = Postgres::options(address("TOLLGATE_POSTGRES"));
+        let slow = postgres.clone().connect().expect("an address");
+        let fast = postgres.schema("asynchronous").asynchronous_commit().connect();
+        let enough = rows("Redis", redis).await;
+        rows("PostgreSQL", slow).await;
+        rows("PostgreSQL, asynchronous", fast.expect("an address")).await;
+        enough
     });
     if !enough {
         println!("less than a hundred times");

@@ -56,6 +56,7 @@ impl Answer {
     }
 
     /// The reply of the script for steps.
+    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "other stores carry out no steps"))]
     pub(crate) fn of_step(&self, takes: usize) -> Result<StepReply, StoreError> {
         let takes = (0..takes).map(|take| {
             Ok(match self.number(1 + 2 * take)?.checked_sub(1) {

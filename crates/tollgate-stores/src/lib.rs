@@ -21,6 +21,7 @@
 //! | `redis` | `Redis`, and with it redis 1 |
 //! | `redis-cluster` | `Redis::cluster` |
 //! | `postgres` | `Postgres`, and with it tokio-postgres 0.7 |
+//! | `postgres-tls` | `PostgresOptions::tls`, and with it tokio-postgres-rustls 0.14 |
 //! | `consul` | `Consul` and `ConsulSlots`, with a client of HTTP of its own on hyper 1 |
 //! | `etcd` | `Etcd`, with the same client |
 //! | `zookeeper` | `Zookeeper`, and with it zookeeper-client 0.11 |

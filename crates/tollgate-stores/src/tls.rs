@@ -82,6 +82,15 @@ impl Tls {
             .map_err(|error| bad("client certificate and key", &error))
     }
 
+    /// The settings of a client that trusts the system's roots unless others were given. They are loaded only then.
+    #[cfg(any(feature = "consul", feature = "etcd", feature = "postgres-tls"))]
+    pub(super) fn client_config(&self) -> Result<ClientConfig, RemoteError> {
+        self.config(match self.roots {
+            None => system_roots()?,
+            Some(_) => RootCertStore::empty(),
+        })
+    }
+
     /// Makes `aws-lc-rs` the provider of the process, unless it has one: for libraries that have no other way to know.
     #[cfg(any(feature = "redis", feature = "zookeeper"))]
     pub(super) fn choose_provider() {
@@ -90,6 +99,25 @@ impl Tls {
             let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         }
     }
+}
+
+/// The root certificates of the system.
+#[cfg(any(feature = "consul", feature = "etcd", feature = "postgres-tls"))]
+fn system_roots() -> Result<RootCertStore, RemoteError> {
+    let mut store = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    let (added, _) = store.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found
+            .errors
+            .first()
+            .map_or("there are none".into(), ToString::to_string);
+        return Err(RemoteError::Certificate {
+            what: "root certificates of the system",
+            why: why.into(),
+        });
+    }
+    Ok(store)
 }
 
 fn roots(pem: &[u8]) -> Result<RootCertStore, RemoteError> {

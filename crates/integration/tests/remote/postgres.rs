@@ -18,15 +18,19 @@ set -e
 cd "$1"
 as=
 if [ "$(id -u)" = 0 ]; then
-    chown postgres .
-    as="setpriv --reuid postgres --regid postgres --clear-groups"
+    user=$(id -un postgres 2> /dev/null || id -un 65534)
+    chown "$user" .
+    as="setpriv --reuid $user --regid $(id -g "$user") --clear-groups"
 fi
 if [ -d data ]; then
     until $as "$0/postgres" --single -D data postgres < /dev/null > /dev/null 2>&1; do sleep 0.05; done
 else
     $as "$0/initdb" --pgdata data --username tollgate --auth trust --no-sync > /dev/null
 fi
-exec $as "$0/postgres" -D data -c listen_addresses=127.0.0.1 -c port="$2" -c unix_socket_directories= -c fsync=off
+chown -R --reference . .
+port=$2
+shift 2
+exec $as "$0/postgres" -D data -c listen_addresses=127.0.0.1 -c port="$port" -c unix_socket_directories= -c fsync=off "$@"
 "#;
 
 /// A server of the programs that `ci/with-postgres` names. Its data outlives a kill.

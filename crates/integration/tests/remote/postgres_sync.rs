@@ -1,10 +1,15 @@
 //! What only PostgreSQL has: an installation, rights, commits, timelines and poolers.
 
+use crate::certificates::{Authority, Encrypted, Guard};
 use crate::change::changes;
 use crate::postgres::{Program, at, keys, options, raw, schema, store, url};
 use crate::raw_session::{LONG, RawSession, SHORT, raw_sessions, refused, serves_waiters};
-use crate::rig::server::Server;
+use crate::rig::server::{Server, Store as _};
 use crate::store::key;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 use tollgate::remote::{Backend, Remote, Rule, StoreError};
 
@@ -228,6 +233,49 @@ async fn a_plain_user_needs_a_schema_of_its_own() {
     let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {other}");
     client.batch_execute(&grant).await.unwrap();
     serves_waiters(connect()).await;
+}
+
+/// Encrypted connections need a certificate.
+fn encrypted(program: &Program, guard: &Guard, port: u16, folder: &Path) -> Command {
+    let [certificate, key, root] = guard.write(folder);
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let rules = folder.join("rules");
+    let lines = "hostssl all all 127.0.0.1/32 trust clientcert=verify-ca\nhostnossl all all 127.0.0.1/32 trust\n";
+    std::fs::write(&rules, lines).unwrap();
+    let mut command = program.command(port, folder);
+    command.args(["-c", "ssl=on"]);
+    for (name, path) in [
+        ("ssl_cert_file", certificate),
+        ("ssl_key_file", key),
+        ("ssl_ca_file", root),
+        ("hba_file", rules),
+    ] {
+        command.arg("-c").arg(format!("{name}={}", path.display()));
+    }
+    command
+}
+
+#[tokio::test]
+async fn a_server_that_asks_for_certificates_serves_clients_with_one() {
+    let authority = Authority::new();
+    let server = Encrypted {
+        program: Program,
+        guard: Guard::new(&authority, "127.0.0.1"),
+        command: encrypted,
+    };
+    let server = Server::start(server).await.expect("a server");
+    let connect = |tls| {
+        let options = tollgate_stores::Postgres::options(format!("postgres://tollgate@{}/postgres", server.address()));
+        options.tls(tls).timeout(LONG / 10).connect().unwrap()
+    };
+    serves_waiters(connect(authority.known())).await;
+    let error = refused(connect(authority.trusting()), key()).await;
+    assert!(
+        matches!(&error, StoreError::Refused { why } if why.contains("certificate")),
+        "{error}"
+    );
+    let error = refused(connect(Authority::new().known()), key()).await;
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
 }
 
 #[tokio::test]

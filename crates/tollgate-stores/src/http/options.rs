@@ -93,36 +93,16 @@ impl HttpOptions {
             ));
         }
         let tls = self.tls.clone().unwrap_or_default();
-        // The system's roots are loaded only if they are used.
-        let system = if encrypted && tls.roots.is_none() {
-            system_roots()?
+        let config = if encrypted {
+            tls.client_config()
         } else {
-            rustls::RootCertStore::empty()
+            tls.config(rustls::RootCertStore::empty())
         };
         let mut connector = self.plain();
         connector.enforce_http(false);
-        let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls.config(system)?);
+        let builder = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(config?);
         Ok(builder.https_or_http().enable_http1().wrap_connector(connector))
     }
-}
-
-/// The root certificates of the system.
-#[cfg(feature = "tls")]
-fn system_roots() -> Result<rustls::RootCertStore, RemoteError> {
-    let mut store = rustls::RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    let (added, _) = store.add_parsable_certificates(found.certs);
-    if added == 0 {
-        let why = found
-            .errors
-            .first()
-            .map_or("there are none".into(), ToString::to_string);
-        return Err(RemoteError::Certificate {
-            what: "root certificates of the system",
-            why: why.into(),
-        });
-    }
-    Ok(store)
 }
 
 pub(super) fn say(headers: &mut HeaderMap, name: &'static str, value: &str) -> Result<(), RemoteError> {

@@ -70,7 +70,7 @@ BEGIN
     END IF;
 END $$;
 
--- Deletes at most so many rows that are as good as none. Answers with the microseconds until the next one is, or -1.
+-- Deletes at most `bound` rows that are as good as none. Answers with the microseconds until the next one is, or -1.
 CREATE OR REPLACE FUNCTION {schema}.purge_{v}(bound integer) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     clock bigint := {schema}.micros_{v}();

@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row};
+use tokio_postgres::tls::MakeTlsConnect;
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row, Socket};
 use tollgate::remote::StoreError;
 
 /// What is installed, in order.
@@ -23,6 +24,8 @@ pub(super) const SOURCES: [&str; 3] = [
 /// Makes a connection when it is first needed, and another when it breaks, or does not answer in time.
 pub(super) struct Link {
     pub(super) config: Config,
+    #[cfg(feature = "postgres-tls")]
+    pub(super) tls: Option<tokio_postgres_rustls::MakeRustlsConnect>,
     pub(super) schema: Box<str>,
     /// Reports whether everything is installed, as `t`, and the isolation level.
     pub(super) look: Box<str>,
@@ -98,8 +101,13 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<Live, StoreError> {
-        let (client, connection) = self.config.connect(NoTls).await.map_err(|error| failed(&error))?;
-        let reader = tokio::spawn(read(connection, Arc::clone(&self.subscriptions))).abort_handle();
+        #[cfg(feature = "postgres-tls")]
+        let (client, reader) = match &self.tls {
+            Some(tls) => self.open(tls.clone()).await?,
+            None => self.open(NoTls).await?,
+        };
+        #[cfg(not(feature = "postgres-tls"))]
+        let (client, reader) = self.open(NoTls).await?;
         let live = Live {
             client,
             reader,
@@ -109,6 +117,16 @@ impl Link {
         // What was sent before this connection was lost.
         self.subscriptions.missed_all();
         Ok(live)
+    }
+
+    async fn open<T>(&self, tls: T) -> Result<(Client, AbortHandle), StoreError>
+    where
+        T: MakeTlsConnect<Socket>,
+        T::Stream: Send + 'static,
+    {
+        let (client, connection) = self.config.connect(tls).await.map_err(|error| failed(&error))?;
+        let reader = tokio::spawn(read(connection, Arc::clone(&self.subscriptions)));
+        Ok((client, reader.abort_handle()))
     }
 
     /// Installs what is missing, and listens.

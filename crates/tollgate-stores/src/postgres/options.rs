@@ -21,6 +21,8 @@ pub struct PostgresOptions {
     pub(super) longest_ttl: Duration,
     pub(super) durable: bool,
     pub(super) polling: Option<Duration>,
+    #[cfg(feature = "postgres-tls")]
+    tls: Option<crate::tls::Tls>,
 }
 
 impl PostgresOptions {
@@ -34,6 +36,8 @@ impl PostgresOptions {
             longest_ttl: Duration::ZERO,
             durable: true,
             polling: None,
+            #[cfg(feature = "postgres-tls")]
+            tls: None,
         }
     }
 
@@ -92,11 +96,20 @@ impl PostgresOptions {
         self
     }
 
+    /// Encrypts the connection, with these certificates, as does an address with `sslmode=require`; without either it is not. The
+    /// server's name is checked in both cases, unlike by `libpq`.
+    #[cfg(feature = "postgres-tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
+    pub fn tls(mut self, tls: crate::tls::Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Creates the handle. It connects when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`] when the address is none, asks for encryption without the feature `tls`, or when the name of
-    /// the schema is not allowed; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
+    /// [`RemoteError::Address`] when the address is none, asks for encryption without the feature `postgres-tls`, or when the name of
+    /// the schema is not allowed; `RemoteError::Certificate`; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
     pub fn connect(self) -> Result<Postgres, RemoteError> {
         runtime()?;
         check_time_out(self.timeout)?;
@@ -115,10 +128,14 @@ impl PostgresOptions {
             )));
         }
         let config = self.config()?;
+        #[cfg(feature = "postgres-tls")]
+        let (config, tls) = self.encrypt(config)?;
         Ok(Postgres::new(&self, |version, channel, subscriptions| {
             let fill = |source: &str| source.replace("{schema}", schema).replace("{v}", version);
             Link {
                 config,
+                #[cfg(feature = "postgres-tls")]
+                tls,
                 schema: schema.into(),
                 look: format!(
                     "SELECT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = to_regnamespace('{schema}') \
@@ -131,6 +148,22 @@ impl PostgresOptions {
                 current: tokio::sync::Mutex::default(),
             }
         }))
+    }
+
+    #[cfg(feature = "postgres-tls")]
+    fn encrypt(
+        &self,
+        mut config: Config,
+    ) -> Result<(Config, Option<tokio_postgres_rustls::MakeRustlsConnect>), RemoteError> {
+        let is_asked = matches!(config.get_ssl_mode(), SslMode::Require);
+        let tls = self.tls.clone().or_else(|| is_asked.then(crate::tls::Tls::new));
+        config.ssl_mode(if tls.is_some() {
+            SslMode::Require
+        } else {
+            SslMode::Disable
+        });
+        let client = tls.map(|tls| tls.client_config()).transpose()?;
+        Ok((config, client.map(tokio_postgres_rustls::MakeRustlsConnect::new)))
     }
 
     fn config(&self) -> Result<Config, RemoteError> {
@@ -149,8 +182,8 @@ impl PostgresOptions {
         if config.get_target_session_attrs() == TargetSessionAttrs::Any {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
-        if matches!(config.get_ssl_mode(), SslMode::Require) {
-            return Err(address("sslmode=require needs the feature `tls`"));
+        if cfg!(not(feature = "postgres-tls")) && matches!(config.get_ssl_mode(), SslMode::Require) {
+            return Err(address("sslmode=require needs the feature `postgres-tls`"));
         }
         Ok(config)
     }
@@ -166,5 +199,48 @@ impl fmt::Debug for PostgresOptions {
             .field("schema", &self.schema)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: &str = "postgres://gate:very-secret@127.0.0.1/limits";
+
+    #[tokio::test]
+    async fn settings_are_checked_and_errors_have_no_secrets() {
+        for (given, wrong) in [
+            (
+                Postgres::options("postgres://gate:very-secret@host:port/limits"),
+                "address",
+            ),
+            (Postgres::options("gate=very-secret"), "address"),
+            (Postgres::options(SECRET).schema(""), "schema"),
+            (Postgres::options(SECRET).schema("Limits"), "schema"),
+            (Postgres::options(SECRET).schema("a\"; DROP TABLE b; --"), "schema"),
+            (Postgres::options(SECRET).schema("1st"), "schema"),
+            (Postgres::options(SECRET).timeout(Duration::ZERO), "time-out"),
+            (Postgres::options(SECRET).polling(Duration::ZERO), "time-out"),
+        ] {
+            let error = given.connect().expect_err(wrong).to_string();
+            assert!(error.contains(wrong) && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn no_secret_is_shown() {
+        let options = Postgres::options(SECRET).password("very-secret");
+        let shown = format!("{options:?} {:?}", options.clone().connect().unwrap());
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+
+    #[cfg(not(feature = "postgres-tls"))]
+    #[tokio::test]
+    async fn encryption_needs_its_feature() {
+        let error = Postgres::options("host=127.0.0.1 sslmode=require")
+            .connect()
+            .expect_err("no TLS");
+        assert!(error.to_string().contains("postgres-tls"), "{error}");
     }
 }
