@@ -32,7 +32,7 @@ impl Drop for Pressing<'_> {
 struct Taken<'a>(Option<SemaphorePermit<'a>>);
 
 impl Taken<'_> {
-    /// Keeps the room for a task: the queue gives it back when the task leaves.
+    /// Keeps the room for a task: the caller that claims the task gives it back.
     #[inline]
     fn keep(mut self) {
         if let Some(mut permit) = self.0.take() {
@@ -153,13 +153,13 @@ impl Capacity {
 
     #[must_use]
     pub(super) fn press(&self) -> Pressing<'_> {
-        // Relaxed: the submission looks at all shelves next. A worker that takes a task off its shelf after that look
-        // has the shelf's lock after it, and so sees this count.
+        // Relaxed: the submission looks at all local queues next. A worker that takes a task from its local queue after that look
+        // has that queue's lock after it, and so sees this count.
         self.pressing.fetch_add(1, Ordering::Relaxed);
         Pressing(&self.pressing)
     }
 
-    /// Returns true if a place must be given back at once. Called under the lock of a shelf.
+    /// Returns true if a place must be given back at once. Called under the lock of a local queue.
     #[inline]
     pub(super) fn is_pressed(&self) -> bool {
         // Relaxed: see `press`.

@@ -421,6 +421,20 @@ fn an_abort_beside_a_task_that_is_run_in_passing_lists_it_or_leaves_it_alone() {
     });
 }
 
+/// Given a queue of one, when its task is cancelled beside a submitter that waits for room, then the submitter gets that room.
+#[test]
+fn a_cancel_beside_a_submitter_that_waits_gives_it_the_room() {
+    super::bounded(2, || {
+        let pool = modelled(1).queue(1).build().unwrap();
+        let task = pool.submit(|| ()).unwrap();
+        let other = pool.clone();
+        let submitter = thread::spawn(move || other.submit(|| 7).unwrap().join().unwrap());
+        let _ = task.cancel();
+        assert_eq!(submitter.join().unwrap(), 7);
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
 /// Given a queue of one, when a task overdraws it by submitting two beside a submission that waits for room, then all are run, and
 /// there is room for one again.
 #[test]

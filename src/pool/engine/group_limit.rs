@@ -103,16 +103,10 @@ impl Membership {
         *self.place.lock() == Place::Reserved
     }
 
-    /// Ends the task. Returns true if it gives a place back.
+    /// Ends the task, or keeps it from starting. Returns true if it gives a place back.
     pub(super) fn ends(&self) -> bool {
         let before = std::mem::replace(&mut *self.place.lock(), Place::Over);
         matches!(before, Place::Reserved | Place::Running)
-    }
-
-    /// Removes an entry that does not start from the queue. Returns true if the task gives a place back.
-    pub(super) fn leaves_queue(&self) -> bool {
-        let is_running = *self.place.lock() == Place::Running && !seeded!("group_limit_counts_entries");
-        !is_running && self.ends()
     }
 
     /// Passes the freed place to the first task set aside that `restore` finds by its key, or frees the place.

@@ -74,9 +74,9 @@ impl<K: Kind> Entries<K> {
         self.len() + self.aside.iter().map(BTreeMap::len).sum::<usize>()
     }
 
-    /// Returns the number of tasks that wait here: of live entries.
-    pub(super) fn waiting(&self) -> usize {
-        self.all().saturating_add_signed(-self.dead.max(0))
+    /// Returns the number of queued tasks: of live entries. Workers have `local` entries, and have not reported `dead` ones.
+    pub(super) fn waiting(&self, local: usize, dead: isize) -> usize {
+        (self.all() + local).saturating_add_signed(-(self.dead + dead))
     }
 
     /// Returns true if a task waits here. Walks over dead entries.
@@ -90,10 +90,11 @@ impl<K: Kind> Entries<K> {
         self.dead += entries;
     }
 
-    /// Returns true once dead entries are the majority, and not a few.
+    /// Returns true once dead entries are the majority, and not a few. `local` and `dead` as for [`waiting`](Self::waiting).
     #[inline]
-    pub(super) fn is_mostly_dead(&self) -> bool {
-        self.dead >= FEW && self.dead.unsigned_abs() * 2 > self.all()
+    pub(super) fn is_mostly_dead(&self, local: usize, dead: isize) -> bool {
+        let dead = self.dead + dead;
+        dead >= FEW && dead.unsigned_abs() * 2 > self.all() + local
     }
 
     /// Returns false if no entry in order belongs to a group with a limit. May return true without need.

@@ -74,8 +74,15 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn help<T>(_: &Handle<Self, T>) -> bool {
         false
     }
-    /// Corrects the statistics by the tasks that only workers know.
-    fn correct(&self, _: &State<Self>, _: &mut PoolStats) {}
+    /// Returns the number of entries in the worker's local queue, and the numbers of dead entries that it has taken out, and of tasks that
+    /// it has ended, and has not reported.
+    fn local(_: &Self::Worker) -> (usize, usize, usize) {
+        (0, 0, 0)
+    }
+    /// Returns the number of claimed tasks whose dead entries the queue does not count yet.
+    fn inlined(&self) -> usize {
+        0
+    }
 }
 
 /// A kind of pools: [`Threads`](crate::pool::Threads), or `Tasks` (feature `tokio`).
@@ -217,7 +224,9 @@ impl<K: Kind> Engine<K> {
         if !handle.task.is_queued() || !core.transition(|state, acts| state.cancel(claims, member, acts)) {
             return handle.task.refuse(TaskError::Cancelled) || K::end_running(&handle.task);
         }
-        core.give_back(rare.map_or(1, |rare| rare.weight));
+        if !seeded!("pool_cancel_keeps_room") {
+            core.give_back(rare.map_or(1, |rare| rare.weight));
+        }
         let dropping = Dropping::enter(&**core);
         // False if a waker of the capacity has cancelled the task as well.
         let ended = handle.task.refuse(TaskError::Cancelled);
@@ -466,10 +475,6 @@ impl<K: Kind> Lends for Engine<K> {
 impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn stats(self: &Arc<Self>) -> PoolStats {
         let limit = self.limit();
-        self.transition(|state, _| {
-            let mut stats = state.stats(limit);
-            self.kind.correct(state, &mut stats);
-            stats
-        })
+        self.transition(|state, _| state.stats(limit, self.kind.inlined()))
     }
 }

@@ -197,11 +197,11 @@ impl<K: Kind> State<K> {
         }
     }
 
-    /// Updates the group, if it has a limit, of a task that will not start, or of a dead entry that has left the queue.
+    /// Updates the group, if it has a limit, of a task that has ended, or will not start.
     #[inline]
-    fn member_left(&mut self, member: Option<&Membership>) {
+    fn member_ends(&mut self, member: Option<&Membership>) {
         if let Some(member) = member
-            && member.leaves_queue()
+            && member.ends()
         {
             self.pass_place_on(member);
         }
@@ -446,7 +446,6 @@ impl<K: Kind> State<K> {
 
     /// Gives up a dead entry that has left the queue.
     fn bury(&mut self, entry: Entry<K>, acts: &mut Acts<K>) {
-        self.member_left(entry.member().map(|member| &**member));
         self.queue.died(-isize::from(!entry.is_awaited()));
         acts.dead.push(entry);
     }
@@ -458,7 +457,7 @@ impl<K: Kind> State<K> {
             return None;
         }
         self.claimed(&entry);
-        self.member_left(entry.member().map(|member| &**member));
+        self.member_ends(entry.member().map(|member| &**member));
         self.refused += 1;
         Some(entry)
     }
@@ -480,7 +479,7 @@ impl<K: Kind> State<K> {
             return false;
         }
         self.queue.died(1);
-        self.member_left(member);
+        self.member_ends(member);
         self.refused += 1;
         self.purge_majority(acts);
         // Another entry may be first now, or may start within its group's limit.
@@ -504,11 +503,7 @@ impl<K: Kind> State<K> {
     /// Counts tasks that have ended, and frees their slot, lent or not.
     #[inline]
     pub(in crate::pool) fn count(&mut self, counts: Counts, acts: &mut Acts<K>) {
-        if let Some(member) = &counts.member
-            && member.ends()
-        {
-            self.pass_place_on(member);
-        }
+        self.member_ends(counts.member.as_deref());
         if let Some(borrowed) = counts.slot {
             self.slots.end(borrowed);
         }
@@ -613,13 +608,18 @@ impl<K: Kind> State<K> {
     /// Takes the dead entries out of all queues, once they are the majority.
     #[inline]
     pub(in crate::pool) fn purge_majority(&mut self, acts: &mut Acts<K>) {
-        if self.queue.is_mostly_dead() {
+        if self.queue.is_mostly_dead(0, 0) {
             self.purge(acts);
         }
     }
 
     #[cold]
     fn purge(&mut self, acts: &mut Acts<K>) {
+        // Workers may have entries, and may have taken out dead ones.
+        let (local, left, _) = self.local();
+        if !self.queue.is_mostly_dead(local, -(left as isize)) {
+            return;
+        }
         let mut dead = Vec::new();
         self.queue.purge(&mut dead);
         for seat in &self.seats {
@@ -726,13 +726,34 @@ impl<K: Kind> State<K> {
         &self.seats
     }
 
-    pub(in crate::pool) fn stats(&self, limit: usize) -> PoolStats {
+    /// Counts dead entries that have left a local queue.
+    #[inline]
+    pub(in crate::pool) fn dead_left(&mut self, entries: usize) {
+        if self.phase != Phase::Stopped {
+            self.queue.died(-(entries as isize));
+        }
+    }
+
+    /// Returns the sums of the [local](Kind::local) counts of all workers.
+    fn local(&self) -> (usize, usize, usize) {
+        let locals = self.seats.iter().map(|seat| K::local(&seat.own));
+        locals.fold((0, 0, 0), |sum, local| {
+            (sum.0 + local.0, sum.1 + local.1, sum.2 + local.2)
+        })
+    }
+
+    /// Returns the statistics. The queue does not count the dead entries of `inlined` tasks yet.
+    pub(in crate::pool) fn stats(&self, limit: usize, inlined: usize) -> PoolStats {
+        let (local, left, ended) = self.local();
         PoolStats {
             threads: self.seats.len(),
             idle: self.idle.len(),
             limit,
-            queued: self.queue.waiting(),
-            unfinished: self.idleness.unfinished() - self.refused,
+            queued: match self.phase {
+                Phase::Stopped => 0,
+                _ => self.queue.waiting(local, inlined as isize - left as isize),
+            },
+            unfinished: self.idleness.unfinished() - self.refused - ended,
             ..self.stats
         }
     }

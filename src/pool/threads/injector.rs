@@ -23,11 +23,11 @@ pub(in crate::pool) struct Tray<'j> {
     special: bool,
     /// True once the pool takes no more tasks.
     closed: bool,
-    /// True while no worker looks for work and one could be called: then a submission calls. The module docs of `core` name its writer.
+    /// True while no worker looks for work and one could be called: then a submission calls. The docs of the [kind](super::kind) name its writer.
     pub(in crate::pool) calls: bool,
     /// Boxed, since the other fields fit in one cache line.
     deferred: Box<DeferredFrees<'j>>,
-    /// True if `spent` is not empty.
+    /// True if `deferred` is not empty.
     any_spent: bool,
 }
 
@@ -86,7 +86,7 @@ impl<'j> Injector<'j> {
         })
     }
 
-    /// Injects the first `n` of `jobs`, in order, and adds the memory that the caller frees to `spent`. Returns `None`, and
+    /// Injects the first `n` of `jobs`, in order, and adds the memory that the caller frees to `deferred`. Returns `None`, and
     /// takes no task, when the pool is closed.
     pub(in crate::pool) fn put_all<J>(
         &self,

@@ -31,7 +31,6 @@ use crate::pool::engine::waits::{Inlined, Lends, Under, current};
 use crate::pool::error::TaskError;
 use crate::pool::handle::ScopedJoinHandle;
 use crate::pool::hooks::{drop_quietly, forget_panic};
-use crate::pool::stats::PoolStats;
 use crate::rate::TokenBucket;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
@@ -66,7 +65,7 @@ pub struct Threads<'j> {
     pub(in crate::pool) injector: CachePadded<Injector<'j>>,
     /// A copy of the priority queue's length, for readers without the lock.
     pending: CachePadded<AtomicUsize>,
-    /// The number of tasks that their waiters run inline. Each has left a dead entry that the queue does not count yet.
+    /// The number of tasks that their waiters run inline. The queue counts the dead entry of each once the task has ended.
     inlined: AtomicUsize,
     pub(in crate::pool) settings: Settings<'j>,
     /// The timer after which the pool may grow, and the waker that it wakes.
@@ -260,15 +259,14 @@ impl<'j> Kind for Threads<'j> {
         true
     }
 
-    fn correct(&self, state: &Guarded<'j>, stats: &mut PoolStats) {
-        let workers = state.workers();
-        let untold: usize = workers.iter().map(|seat| seat.own.untold()).sum();
-        stats.queued += workers
-            .iter()
-            .map(|seat| seat.own.local_queue.lock().len())
-            .sum::<usize>();
-        stats.queued = stats.queued.saturating_sub(self.inlined.load(Ordering::Relaxed));
-        stats.unfinished -= untold;
+    fn local(worker_state: &WorkerState<'j>) -> (usize, usize, usize) {
+        let local_queue = worker_state.local_queue.lock();
+        (local_queue.len(), local_queue.dead_left(), worker_state.untold())
+    }
+
+    fn inlined(&self) -> usize {
+        // Relaxed: a statistic.
+        self.inlined.load(Ordering::Relaxed)
     }
 }
 
@@ -341,7 +339,7 @@ impl<'j> Core<'j> {
             std::mem::take(counts),
             patient,
             |state| {
-                seat.own.note_untold(0);
+                report(state, &seat.own);
                 state.own.deferred.take_over(deferred);
                 if state.queue.taken >= state.own.local_queues_due {
                     clear_local_queues(state);
@@ -371,7 +369,7 @@ impl<'j> Core<'j> {
         self.transition(|state, _| {
             seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
             state.own.deferred.take_over(deferred);
-            seat.own.note_untold(0);
+            report(state, &seat.own);
         });
         self.left(seat, std::mem::take(counts), in_order);
     }
@@ -484,6 +482,13 @@ impl Wake for Regrow {
             drop_quietly(core);
         }
     }
+}
+
+/// Reports the dead entries that the worker has taken out, beside the tasks that it has ended.
+#[inline]
+fn report<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>) {
+    worker_state.note_untold(0);
+    state.dead_left(worker_state.local_queue.lock().report_dead());
 }
 
 /// Moves the next `n` tasks to the local queue of a worker.

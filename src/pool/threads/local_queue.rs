@@ -18,6 +18,8 @@ use std::collections::VecDeque;
 pub(in crate::pool) struct LocalQueue<'j> {
     entries: VecDeque<Entry<'j>>,
     owed: usize,
+    /// The number of dead entries that the owner has taken out and not reported.
+    dead_left: usize,
     /// The number of tasks taken at which the entries are due.
     due: u64,
 }
@@ -29,6 +31,7 @@ impl<'j> LocalQueue<'j> {
         let entry = self.take()?;
         let is_mine = entry.claim();
         self.owed += usize::from(is_mine);
+        self.dead_left += usize::from(!is_mine);
         Some((entry, is_mine))
     }
 
@@ -55,6 +58,15 @@ impl<'j> LocalQueue<'j> {
 
     pub(in crate::pool) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    pub(in crate::pool) fn dead_left(&self) -> usize {
+        self.dead_left
+    }
+
+    /// Takes the number of dead entries to report. Called under the pool's lock.
+    pub(in crate::pool) fn report_dead(&mut self) -> usize {
+        std::mem::take(&mut self.dead_left)
     }
 
     /// Takes the number of tasks whose capacity is owed. The caller gives it back.

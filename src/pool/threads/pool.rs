@@ -81,7 +81,7 @@ impl<'j> Pool<Threads<'j>> {
     }
 
     /// Waits for one moment at which every accepted task has ended. Returns false at once on a worker of this pool, whose
-    /// own task would never end.
+    /// own task would never end, and in the drop of a task of this pool that is cancelled.
     pub fn wait_idle(&self) -> bool {
         self.wait_idle_for(None)
     }
@@ -99,7 +99,7 @@ impl<'j> Pool<Threads<'j>> {
     /// Closes the pool, and waits until all tasks and threads have ended, for at most `deadline`. Then returns exactly the
     /// tasks that have not started.
     ///
-    /// Does not wait on a worker of this pool, whose own task would never end.
+    /// Does not wait on a worker of this pool, whose own task would never end, nor in the drop of a cancelled task of this pool.
     pub fn shutdown(&self, deadline: Duration) -> ShutdownReport<Threads<'j>> {
         self.core().close();
         if let Some(mut wait) = TerminationWait::of(self.core()) {

@@ -221,7 +221,6 @@ impl<'a, 'j> Work<'a, 'j> {
             if is_mine {
                 return Some(entry);
             }
-            self.local_stats.counts.dead -= 1;
             drop_quietly(entry);
         }
     }

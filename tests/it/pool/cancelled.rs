@@ -44,6 +44,37 @@ fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next(
     assert_eq!(pool.stats().finished, 2 + 29 + 3);
 }
 
+/// Given a worker that takes tasks to start them later, and that drops those that were cancelled, then only live tasks count as queued.
+#[test]
+fn cancelled_tasks_that_a_worker_has_dropped_count_no_longer() {
+    let pool = one().queue(64).build().unwrap();
+    let first = Busy::on(&pool);
+    let block = || {
+        let (release, released) = mpsc::channel::<()>();
+        let (start, started) = mpsc::channel();
+        let task = move || {
+            start.send(()).unwrap();
+            let _ = released.recv();
+        };
+        (pool.submit(task).unwrap(), release, started)
+    };
+    let tasks = |n: usize| -> Vec<JoinHandle<()>> { (0..n).map(|_| pool.submit(|| ()).unwrap()).collect() };
+    let (_second, release, started) = block();
+    let cancelled = tasks(10);
+    let (_third, release_third, third_started) = block();
+    let live = tasks(19);
+    first.end();
+    started.recv_timeout(LONG).unwrap();
+    assert!(cancelled.iter().all(JoinHandle::cancel));
+    assert_eq!(pool.stats().queued, 20);
+    drop(release);
+    third_started.recv_timeout(LONG).unwrap();
+    assert_eq!(pool.stats().queued, 19);
+    drop(release_third);
+    live.into_iter().for_each(|task| task.join().unwrap());
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
 /// Given a pool whose only thread fails to start after the only task was cancelled, then the next submission starts a thread.
 #[test]
 fn a_cancelled_task_does_not_end_a_pool_whose_thread_fails_to_start() {
