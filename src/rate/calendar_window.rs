@@ -20,7 +20,7 @@ use crate::core::status::State;
 use crate::time::{Clock, ClockReading, Instant, nanos_since_1970};
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
-use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
+use jiff::tz::{AmbiguousOffset, Offset, TimeZone, TimeZoneDatabase};
 use std::fmt;
 use std::time::Duration;
 
@@ -41,8 +41,9 @@ const LEG: &str = "calendar_window";
 /// used, from a bill or a log, by [`force_acquire`](Self::force_acquire).
 ///
 /// # Time zones
-/// The data of a zone is read when the window is made: from the system's time zone database where there is one, else
-/// from the copy that is compiled in (200 kB). An admission reads no file. Rules that are published later are in force
+/// The data of a zone is read when the window is made: from the system's time zone database if it has the zone, else
+/// from the copy that is compiled in (200 kB). An admission reads no file. A keyed map makes a window for each new key, whose
+/// first use may read one. Rules that are published later are in force
 /// for windows that are made later.
 ///
 /// # The wall clock
@@ -60,7 +61,7 @@ const LEG: &str = "calendar_window";
 ///
 /// A machine that sleeps is a clock that is set forward. A waiter of a [`Policy`](crate::Policy) sleeps by the monotonic
 /// clock to the border that was known when it began to wait. If the wall clock is set forward meanwhile, or the machine
-/// sleeps, it wakes up later than the new border, by that time at most.
+/// sleeps, it wakes up by the first reading that finds the new border, and at that known one at the latest.
 ///
 /// No period has more than `limit`, as the window's own time counts.
 ///
@@ -167,10 +168,12 @@ impl CalendarWindow {
     /// # Errors
     /// [`TimeZoneError`] when no such zone is known.
     pub fn new(limit: u64, period: CalendarPeriod, time_zone: &str) -> Result<Self, TimeZoneError> {
-        let Ok(zone) = TimeZone::get(time_zone) else {
-            let given = time_zone.into();
-            return Err(TimeZoneError { given });
-        };
+        let zone = TimeZone::get(time_zone).or_else(|_| TimeZoneDatabase::bundled().get(time_zone));
+        // A zone without a name is `Etc/Unknown`, of which no rules are known.
+        let zone = zone.ok().filter(|zone| zone.iana_name().is_some());
+        let zone = zone.ok_or_else(|| TimeZoneError {
+            given: time_zone.into(),
+        })?;
         Ok(Self::build(limit, Calendar { zone, period }, &Clock::real()))
     }
 
@@ -361,6 +364,8 @@ struct Civil {
     ends: Option<i64>,
     /// When it ends, in ticks.
     end: u64,
+    /// It has come earlier than it was told.
+    early: bool,
     /// When the wall clock is read again.
     due: u64,
     /// The last reading, in nanoseconds since 1970, and its instant.
@@ -381,13 +386,15 @@ impl Civil {
             began: 0,
             ends: None,
             end: 0,
+            early: false,
             due: 0,
             wall: 0,
             at: 0,
         };
         civil.read_wall(now);
         civil.enter(civil.second());
-        civil.locate();
+        civil.end = civil.tick_of(civil.ends);
+        civil.set_due();
         civil
     }
 
@@ -417,11 +424,9 @@ impl Civil {
         self.ends = self.start_after(1);
     }
 
-    /// Finds the end of the current period on the clock.
-    fn locate(&mut self) {
-        let now = Instant::from_ticks(self.at);
-        self.end = self.tick_of(self.ends);
-        self.due = self.end.min(self.clock.after(now, READ_EVERY).ticks());
+    fn set_due(&mut self) {
+        let next = self.clock.after(Instant::from_ticks(self.at), READ_EVERY).ticks();
+        self.due = if self.early { 0 } else { self.end.min(next) };
     }
 
     /// No instant beyond what a clock shows is looked for.
@@ -457,6 +462,8 @@ impl Civil {
 }
 
 impl Borders for Civil {
+    const BOOKS: bool = false;
+
     #[inline(always)]
     fn due(&self) -> u64 {
         self.due
@@ -471,14 +478,31 @@ impl Borders for Civil {
             _ if self.is_just_before(self.began, STEP_BACK) => self.began,
             _ => self.second(),
         };
+        let is_over = match self.ends {
+            Some(ends) => second < self.began || second >= ends,
+            // Outside the years that have dates.
+            None => self.calendar.period_at(second) != self.number,
+        };
         let mut passed = 0;
-        if second < self.began || self.ends.is_some_and(|ends| second >= ends) {
-            let (number, start) = (self.calendar.period_at(second), second);
-            passed = self.periods_to(number, start);
+        if is_over {
+            passed = self.periods_to(self.calendar.period_at(second), second);
             self.enter(second);
         }
-        self.locate();
+        let end = self.tick_of(self.ends);
+        let drift = self.clock.ticks_of(Duration::from_secs(DRIFT.unsigned_abs()));
+        // Within the drift the end stays where it was first told, so that small steps do not add up.
+        if is_over || end.abs_diff(self.end) > drift {
+            self.early |= !reached && (is_over || end < self.end);
+            self.end = end;
+        }
+        self.set_due();
         passed
+    }
+
+    fn take_early(&mut self) -> bool {
+        let early = std::mem::take(&mut self.early);
+        self.set_due();
+        early
     }
 
     fn start_of(&self, windows: u64) -> u64 {

@@ -177,7 +177,7 @@ window_limiter! {
 /// A window this far ahead stands for never.
 const NEVER: u64 = u64::MAX / 2;
 
-/// An admission's mark: the number of its last window, its units in that window, its units in consecutive windows up to
+/// An admission's mark: the number of its last window (of the window of the take, if nothing can be booked), its units in that window, its units in consecutive windows up to
 /// there, and the generation.
 type Mark = [u64; 4];
 
@@ -196,11 +196,20 @@ impl BookedStart {
 
 /// Where one window ends and the next begins.
 pub(super) trait Borders {
+    /// True if later windows can be booked. What a cancel leaves before a booking stays empty.
+    const BOOKS: bool;
+
     /// The first instant at which [`advance`](Self::advance) may change anything.
     fn due(&self) -> u64;
 
     /// Lets time pass until `now`, which is due. Returns the number of windows that have ended.
     fn advance(&mut self, now: u64) -> u64;
+
+    /// True, once, if a border has come earlier than it was told. It is [due](Self::due) until then.
+    #[inline(always)]
+    fn take_early(&mut self) -> bool {
+        false
+    }
 
     /// The start of the window `windows` after the current one, at least one.
     fn start_of(&self, windows: u64) -> u64;
@@ -218,6 +227,8 @@ pub(super) struct Even {
 }
 
 impl Borders for Even {
+    const BOOKS: bool = true;
+
     #[inline(always)]
     fn due(&self) -> u64 {
         self.end
@@ -356,6 +367,15 @@ impl<B: Borders> FixedMeter<B> {
         }
     }
 
+    /// The window whose takes are given back, counted from the current one, and its units. If nothing can be booked it is
+    /// the current one, with all that is charged to later ones.
+    fn refundable(&self) -> (u64, u64) {
+        match B::BOOKS {
+            true => self.tail(),
+            false => (0, self.count.saturating_add(self.ahead)),
+        }
+    }
+
     /// The number of the window `windows` after the current one. Numbers wrap around.
     fn number_of(&self, windows: u64) -> u64 {
         self.number.wrapping_add(windows)
@@ -400,6 +420,13 @@ impl<B: Borders> Meter for FixedMeter<B> {
         }
     }
 
+    #[inline(always)]
+    fn catch_up(&mut self, now: u64) -> bool {
+        let due = self.now.max(now) >= self.borders.due();
+        self.advance(now);
+        due && self.borders.take_early()
+    }
+
     fn now(&self) -> u64 {
         self.now
     }
@@ -422,13 +449,13 @@ impl<B: Borders> Meter for FixedMeter<B> {
         }
         self.latest = self.latest.max(self.now);
         self.charge(n);
-        let (windows, held) = self.tail();
+        let (windows, held) = self.refundable();
         [self.number_of(windows), n.min(held), n, self.generation]
     }
 
     fn restore(&mut self, mark: &Self::Mark, _: u64) {
         let [window, in_last, on_end, generation] = *mark;
-        let (windows, held) = self.tail();
+        let (windows, held) = self.refundable();
         if generation != self.generation || window != self.number_of(windows) {
             return;
         }
@@ -441,7 +468,7 @@ impl<B: Borders> Meter for FixedMeter<B> {
 
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
         let [window, in_last, on_end, generation] = *mark;
-        let (windows, held) = self.tail();
+        let (windows, held) = self.refundable();
         let is_last = window == self.number_of(windows) && generation == self.generation;
         // As in `restore`: if it is alone in its last window, all its consecutive units are its own.
         let alone = is_last && in_last >= held;
@@ -454,14 +481,14 @@ impl<B: Borders> Meter for FixedMeter<B> {
             *mark = self.take(more);
             if alone || (mark[0] == window && mark[3] == generation) {
                 mark[2] = mark[2].saturating_add(on_end);
-                mark[1] = mark[1].saturating_add(in_last).min(self.tail().1);
+                mark[1] = mark[1].saturating_add(in_last).min(self.refundable().1);
             }
             return charged + more;
         }
         if is_last {
             let back = (charged - actual).min(if alone { on_end } else { in_last.min(held) });
             self.remove(back);
-            let (windows, held) = self.tail();
+            let (windows, held) = self.refundable();
             let left = on_end - back;
             *mark = match alone {
                 true => [self.number_of(windows), left.min(held), left, generation],

@@ -34,6 +34,13 @@ pub(crate) trait Meter {
     /// Lets time pass until `now`. An earlier instant than the latest changes nothing.
     fn advance(&mut self, now: u64);
 
+    /// [Lets time pass](Self::advance). True if an instant that was told has come earlier: the waiters look again.
+    #[inline(always)]
+    fn catch_up(&mut self, now: u64) -> bool {
+        self.advance(now);
+        false
+    }
+
     /// The latest instant so far.
     fn now(&self) -> u64;
 

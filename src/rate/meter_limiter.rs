@@ -80,8 +80,26 @@ impl<M: Meter> MeterLimiter<M> {
     #[inline]
     pub(super) fn at(&self, now: Instant) -> MeterGuard<'_, M> {
         let mut meter = self.meter.lock();
+        if meter.catch_up(now.ticks()) {
+            return self.tell(meter, now);
+        }
+        meter
+    }
+
+    /// The meter as of `now`, without telling the waiters: the caller may hold a lock.
+    fn at_quietly(&self, now: Instant) -> MeterGuard<'_, M> {
+        let mut meter = self.meter.lock();
         meter.advance(now.ticks());
         meter
+    }
+
+    /// Notifies the waiters between two locks.
+    #[cold]
+    #[inline(never)]
+    fn tell<'a>(&'a self, meter: MeterGuard<'a, M>, now: Instant) -> MeterGuard<'a, M> {
+        drop(meter);
+        self.notify.notify_all();
+        self.at_quietly(now)
     }
 
     /// Reads the meter now.
@@ -92,7 +110,7 @@ impl<M: Meter> MeterLimiter<M> {
     /// Changes a setting of the meter now. Call [`notify_changed`](Self::notify_changed) afterwards, outside every
     /// lock.
     pub(super) fn change<R>(&self, change: impl FnOnce(&mut M) -> R) -> R {
-        let mut meter = self.at(self.clock.now());
+        let mut meter = self.at_quietly(self.clock.now());
         // Relaxed: read under the same lock.
         self.changed.store(true, Ordering::Relaxed);
         change(&mut meter)
@@ -100,7 +118,7 @@ impl<M: Meter> MeterLimiter<M> {
 
     /// Counts the settings in force as those that it was made with: a version of a policy decides them, and not the key.
     pub(super) fn adopt_settings(&self) {
-        let _meter = self.at(self.clock.now());
+        let _meter = self.at_quietly(self.clock.now());
         self.changed.store(false, Ordering::Relaxed);
     }
 
@@ -130,7 +148,7 @@ impl<M: Meter> MeterLimiter<M> {
 
     /// True if it cannot be told from a new one.
     pub(super) fn is_pristine(&self, now: Instant) -> bool {
-        let meter = self.at(now);
+        let meter = self.at_quietly(now);
         // Relaxed: written under the same lock.
         let changed = self.changed.load(Ordering::Relaxed);
         !changed && !self.turns.is_waited() && meter.fresh_at().is_some_and(|at| at <= meter.now())
@@ -179,7 +197,9 @@ impl<M: Meter> MeterLimiter<M> {
         if let Some(mark) = meter.take_at_once(n, now.ticks()) {
             return Ok(mark);
         }
-        meter.advance(now.ticks());
+        if meter.catch_up(now.ticks()) {
+            meter = self.tell(meter, now);
+        }
         if meter.fits(n) {
             return Ok(meter.take(n));
         }

@@ -27,11 +27,12 @@ impl Rule for CalendarWindowRule {
     limit_rule!();
 
     fn text(&self) -> String {
-        format!("{} per {}", self.limit, self.fixed())
+        format!("{} per {} of {}", self.limit, self.period.name(), self.time_zone)
     }
 
     fn fixed(&self) -> String {
-        format!("{} of {}", self.period.name(), self.time_zone)
+        // Names of zones are the same in any case.
+        format!("{} of {}", self.period.name(), self.time_zone.to_ascii_lowercase())
     }
 
     fn change(&self, window: &CalendarWindow, to: &Self, inherit: Inherit) {

@@ -1,7 +1,11 @@
 //! The calendar window: borders by the published rules of time zones, and steps of the wall clock.
 
 use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tollgate::policy::spec::{CalendarWindowRule, LegSpec, PolicySpec};
 use tollgate::status::State;
 use tollgate::{
     Ask, CalendarPeriod, CalendarWindow, ClockReading, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt,
@@ -394,6 +398,7 @@ fn an_unknown_zone_and_an_impossible_ask_are_refused() {
         "../../etc/passwd",
         "/etc/localtime",
         "Europe/Berlin\0",
+        "Etc/Unknown",
     ] {
         let error = CalendarWindow::new(1, CalendarPeriod::Day, name).unwrap_err();
         assert!(error.to_string().contains(&format!("`{name}` was given")), "{error}");
@@ -446,6 +451,175 @@ fn no_wall_clock_is_out_of_bounds() {
     }
 }
 
+/// Given units that are charged to the next period, then a take of this period still comes back in full.
+#[test]
+fn a_charge_to_the_next_period_keeps_no_refund_back() {
+    let clock = at("2026-11-23T12:00:00Z");
+    let window = daily(&clock, 10);
+    let now = ClockReading::at(&clock, clock.now());
+    let reserve = |n| window.try_reserve(Demand::new(&Ask::many(n), &now)).unwrap();
+    let taken = reserve(6);
+    window.force_acquire(6);
+    assert_eq!((window.available(), window.debt()), (0, 2));
+    window.cancel(taken, &now);
+    assert_eq!((window.available(), window.debt()), (4, 0));
+
+    let by_tokens = (&window).per(TOKENS);
+    let ask = Ask::one().cost(TOKENS, 4);
+    let mut taken = by_tokens.try_reserve(Demand::new(&ask, &now)).unwrap();
+    by_tokens.settle(&mut taken, Settlement::new(TOKENS, 9, &now));
+    window.force_acquire(3);
+    assert_eq!((window.available(), window.debt()), (0, 8));
+    by_tokens.settle(&mut taken, Settlement::new(TOKENS, 1, &now));
+    assert_eq!((window.available(), window.debt()), (0, 0));
+    window.force_acquire(5);
+    by_tokens.cancel(taken, &now);
+    assert_eq!((window.available(), window.debt()), (0, 4));
+    // In a later period there is nothing left to give back.
+    let late = ClockReading::at(&clock, clock.now());
+    clock.advance(12 * HOUR);
+    assert_eq!((window.available(), window.debt()), (6, 0));
+    let old = window.try_reserve(Demand::new(&Ask::many(2), &late)).unwrap();
+    window.force_acquire(4);
+    clock.advance(DAY);
+    window.force_acquire(5);
+    window.cancel(old, &ClockReading::at(&clock, clock.now()));
+    assert_eq!((window.available(), window.debt()), (5, 0));
+}
+
+/// Given steps of the wall clock that are seen before the border, then each is compared with the instant that was promised first.
+#[test]
+fn a_drift_that_is_seen_breaks_no_promise() {
+    let milli = Duration::from_millis(1);
+    // How late the wall clock is at each reading; whether the promise is kept.
+    let rows: [(&[u64], bool); 4] = [
+        (&[1], true),
+        (&[400, 900], true),
+        (&[600, 1_000, 300], true),
+        (&[600, 1_200], false),
+    ];
+    for (late, kept) in rows {
+        let clock = at("2026-11-23T22:00:00Z");
+        let window = daily(&clock, 1);
+        window.try_acquire(1).unwrap();
+        let promised = window.try_acquire(1).unwrap_err().retry_after().unwrap();
+        for late in late {
+            clock.advance(60 * Duration::from_secs(10));
+            clock.set_wall(utc("2026-11-23T22:00:00Z") + clock.elapsed() - *late as u32 * milli);
+            assert_eq!(window.available(), 0);
+        }
+        clock.advance(promised - clock.elapsed());
+        assert_eq!(window.try_acquire(1).is_ok(), kept, "{late:?}");
+    }
+}
+
+/// Given a waiter, and a wall clock that is set forward, then the first look that finds the earlier border wakes it.
+#[test]
+fn a_border_that_comes_early_wakes_the_waiters() {
+    struct Flag(AtomicBool);
+    impl Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    // How far the wall clock is set forward, and how long after the look the border is.
+    let minute = Duration::from_secs(60);
+    for (forward, rest) in [(15 * HOUR, Duration::ZERO), (6 * HOUR, 6 * HOUR - minute)] {
+        for by_try in [false, true] {
+            let clock = at("2026-11-23T12:00:00Z");
+            let window = Arc::new(daily(&clock, 1));
+            let policy = Policy::builder()
+                .clock(&clock)
+                .limit(Arc::clone(&window))
+                .build()
+                .unwrap();
+            window.try_acquire(1).unwrap();
+            let flag = Arc::new(Flag(AtomicBool::new(false)));
+            let waker = Waker::from(Arc::clone(&flag));
+            let mut waiter = Box::pin(policy.admit(1));
+            assert!(waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+            clock.set_wall(clock.wall() + forward);
+            clock.advance(minute);
+            assert!(!flag.0.load(Ordering::SeqCst));
+            match by_try {
+                true => assert!(window.try_acquire(2).is_err()),
+                // The waiter is served between: nothing is left.
+                false => assert_eq!(window.available(), 0),
+            }
+            clock.advance(rest);
+            assert!(flag.0.load(Ordering::SeqCst), "{forward:?}");
+            assert!(
+                waiter.as_mut().poll(&mut Context::from_waker(&waker)).is_ready(),
+                "{forward:?}"
+            );
+        }
+    }
+}
+
+/// Given a system's database that lacks a zone, then the copy that is compiled in has it. In a process of its own, which reads the
+/// name of the folder when it starts.
+#[test]
+fn a_zone_that_the_system_lacks_is_compiled_in() {
+    const NAME: &str = "rate::calendar_window::a_zone_that_the_system_lacks_is_compiled_in";
+    if std::env::var_os("TOLLGATE_ONE_ZONE").is_some() {
+        for zone in ["Test/Only", "Europe/Berlin"] {
+            assert!(CalendarWindow::new(1, CalendarPeriod::Day, zone).is_ok(), "{zone}");
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // UTC, as zic writes it.
+    let mut header = b"TZif2".to_vec();
+    header.extend([0; 15 + 4 * 4]);
+    header.extend([0, 0, 0, 1, 0, 0, 0, 4]);
+    header.extend([0; 6]);
+    header.extend(b"UTC\0");
+    let file = [&header[..], &header[..], b"\nUTC0\n"].concat();
+    std::fs::create_dir(folder.path().join("Test")).unwrap();
+    std::fs::write(folder.path().join("Test/Only"), file).unwrap();
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME])
+        .envs([
+            ("TZDIR", folder.path().as_os_str()),
+            ("TOLLGATE_ONE_ZONE", "1".as_ref()),
+        ])
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+}
+
+#[test]
+fn another_spelling_of_a_zone_is_the_same_budget() {
+    let clock = at("2026-11-23T12:00:00Z");
+    let spec = |zone: &str| {
+        let rule = CalendarWindowRule {
+            limit: 10,
+            period: CalendarPeriod::Day,
+            time_zone: zone.to_owned(),
+        };
+        PolicySpec::new([LegSpec::new("day", rule)])
+    };
+    let policy = spec("Europe/Berlin").build(&clock).unwrap();
+    policy.try_admit(Ask::many(10)).unwrap().forget();
+    for (zone, admits) in [("europe/BERLIN", false), ("Europe/Paris", true)] {
+        policy.apply(spec(zone)).unwrap();
+        assert_eq!(policy.try_admit(1).is_ok(), admits, "{zone}");
+    }
+}
+
+/// Given a wall clock before the first year that has a date, then the period ends with the first reading of a later one.
+#[test]
+fn a_window_that_was_made_before_the_calendar_turns() {
+    let clock = ManualClock::new();
+    clock.set_wall(UNIX_EPOCH - Duration::from_secs(1 << 40));
+    let window = daily(&clock, 1);
+    window.try_acquire(1).unwrap();
+    clock.set_wall(utc("2026-11-23T12:00:00Z"));
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(window.available(), 1);
+    assert_eq!(window.time_until(1), Some(Duration::ZERO));
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Pass(u64),
@@ -476,7 +650,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Where hours have 60 minutes, both are one machine.
+    /// Where hours have 60 minutes, both are one machine. They differ in what comes back before a debt, so none is given back then.
     #[test]
     fn an_hour_of_utc_is_a_fixed_window_of_an_hour(steps in prop::collection::vec(step(), 1..60)) {
         let clock = at("2026-11-23T22:17:00Z");
@@ -498,13 +672,17 @@ proptest! {
                     let taken = by_calendar.try_reserve(Demand::new(&ask, &now));
                     let same = by_length.try_reserve(Demand::new(&ask, &now));
                     prop_assert_eq!(taken.is_ok(), same.is_ok());
-                    held.extend(taken.ok().zip(same.ok()));
+                    held.extend(taken.ok().zip(same.ok()).map(|(taken, same)| (taken, same, n)));
                 }
-                Step::Cancel => if let Some((taken, same)) = held.pop() {
+                Step::Cancel | Step::Settle(_) if calendar.debt() > 0 => {}
+                Step::Cancel => if let Some((taken, same, _)) = held.pop() {
                     by_calendar.cancel(taken, &now);
                     by_length.cancel(same, &now);
                 },
-                Step::Settle(n) => if let Some((taken, same)) = held.first_mut() {
+                Step::Settle(n) => if let Some((taken, same, units)) = held.first_mut() {
+                    // Less than before: a charge makes no debt.
+                    *units = n.min(*units);
+                    let n = *units;
                     by_calendar.settle(taken, Settlement::new(TOKENS, n, &now));
                     by_length.settle(same, Settlement::new(TOKENS, n, &now));
                 },
