@@ -175,22 +175,14 @@ where
 }
 
 /// Whether the server does not decide any more, or lacks what was installed: connecting anew finds its successor, or installs
-/// it.
+/// it. So are whole classes: errors of connections, and of servers that stop or have too much to do.
 fn leads_astray(error: &Error) -> bool {
-    let Some(code) = error.code() else { return true };
-    [
-        SqlState::READ_ONLY_SQL_TRANSACTION,
-        SqlState::UNDEFINED_FUNCTION,
-        SqlState::UNDEFINED_TABLE,
-        SqlState::INVALID_SCHEMA_NAME,
-    ]
-    .contains(code)
-        || is_away(code)
-}
-
-/// The classes of errors of a server that stops, or has too much to do, and of its connections.
-fn is_away(code: &SqlState) -> bool {
-    ["08", "53", "57"].iter().any(|class| code.code().starts_with(class))
+    // Read-only; no such function, table or schema.
+    const CODES: [&str; 4] = ["25006", "42883", "42P01", "3F000"];
+    let Some(code) = error.code().map(SqlState::code) else {
+        return true;
+    };
+    CODES.contains(&code) || ["08", "53", "57"].iter().any(|class| code.starts_with(class))
 }
 
 fn failed(error: &Error) -> StoreError {
@@ -199,7 +191,7 @@ fn failed(error: &Error) -> StoreError {
         Some(&SqlState::T_R_SERIALIZATION_FAILURE | &SqlState::T_R_DEADLOCK_DETECTED) => {
             StoreError::Busy { after: Duration::ZERO }
         }
-        Some(code) if !leads_astray(error) && !is_away(code) => StoreError::Refused { why },
+        Some(_) if !leads_astray(error) => StoreError::Refused { why },
         _ => StoreError::Unreachable { why },
     }
 }

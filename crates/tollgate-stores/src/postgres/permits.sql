@@ -51,8 +51,7 @@ BEGIN
         -- All tokens of former rows are lower.
         s.token := greatest(s.token, now - 1);
     END IF;
-    s.timeline := here;
-    s.epoch := crashed;
+    s.timeline := here; s.epoch := crashed;
     last := s.token;
 
     -- -1: sessions that have expired; 0: the report; then each request. What it frees is granted at once, so that those behind find less.

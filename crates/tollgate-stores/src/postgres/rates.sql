@@ -58,8 +58,7 @@ BEGIN
         current := (now - s.start) / length;
         -- A segment counts until all of it has left the window.
         WHILE s.numbers[1] < current - 64 LOOP
-            s.numbers := s.numbers[2:];
-            s.counts := s.counts[2:];
+            s.numbers := s.numbers[2:]; s.counts := s.counts[2:];
         END LOOP;
         here := coalesce(array_length(s.numbers, 1), 0);
         IF here = 0 OR s.numbers[here] <> current THEN
