@@ -267,14 +267,17 @@ impl SetCore {
     fn put_in_force(&self, spec: PolicySetSpec, fresh: LivePartitions) -> Result<SetChanges, SpecError> {
         // What may run foreign code when it is dropped outlives the turn.
         let mut scrap = Scrap::new();
+        let (mut spec, mut fresh) = (spec, fresh);
         let mut next = InForce::default();
         let mut panics = PanicCollector::default();
         let changes = notify::defer(|| {
+            // Handles of the keys that are visited. They go after the turn and before the wake-ups, which may need the room.
+            let mut visited = Vec::new();
             let _turn = self.turn.lock();
             let before = Arc::clone(&*self.in_force.lock());
             next = InForce::clone(&before);
             scrap.push(Box::new(Arc::clone(&before)));
-            next.prepare(spec, fresh, &self.clock, &mut scrap)?;
+            next.prepare(&mut spec, &mut fresh, &self.clock, &mut scrap)?;
             // From here on nothing is refused.
             let mut changes = SetChanges::between(next.version, &before.spec, &next.spec);
             for (name, partitions) in &next.spec.partitions {
@@ -303,7 +306,7 @@ impl SetCore {
                 if changed > 0 {
                     changes.live.push((name.clone(), changed));
                 }
-                scrap.push(Box::new(live));
+                visited.push(live);
             }
             *self.in_force.lock() = Arc::new(next.clone());
             Ok(changes)
@@ -343,13 +346,13 @@ impl InForce {
     /// Becomes the next version, of which nothing is in force yet.
     fn prepare(
         &mut self,
-        mut spec: PolicySetSpec,
-        fresh: LivePartitions,
+        spec: &mut PolicySetSpec,
+        fresh: &mut LivePartitions,
         clock: &Clock,
         scrap: &mut Scrap,
     ) -> Result<(), SpecError> {
-        self.check_next(&spec)?;
-        for (name, (partitions, live)) in fresh {
+        self.check_next(spec)?;
+        for (name, (partitions, live)) in std::mem::take(fresh) {
             self.partitions.entry(name).or_insert((partitions, live));
         }
         spec.bind(&self.partitions);
@@ -371,7 +374,7 @@ impl InForce {
                 self.keyed.insert(name.clone(), KeyedEntry::new(keyed, clock));
             }
         }
-        self.spec = Arc::new(spec);
+        self.spec = Arc::new(std::mem::take(spec));
         self.version += 1;
         Ok(())
     }

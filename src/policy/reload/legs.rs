@@ -508,13 +508,21 @@ impl Limiter for ReloadableLegs {
     /// True when no leg that was ever in force can be told from a new one, and no load is remembered. The numbers of its tier do not
     /// count, those of a version for this policy alone do.
     fn is_pristine(&self, now: &ClockReading) -> bool {
-        // A fresh leg would have the numbers of another row of its peak table.
-        if self.applied.lock().own || self.sets.iter().any(|set| set.peaks) {
+        let (_, set) = self.in_force();
+        let at = now.now(&self.clock);
+        // Without a load the numbers are those of the first row, where a fresh leg starts.
+        self.follow_peaks(set, at);
+        let in_first_row = |leg: &VersionLeg| {
+            leg.peak
+                .as_ref()
+                .is_none_or(|table| table.row() == 0 && !table.is_stale(at))
+        };
+        if self.applied.lock().own || !set.legs().iter().all(in_first_row) {
             return false;
         }
         let mut legs = self.sets.iter().flat_map(LegSet::legs);
         legs.all(|leg| {
-            let idle = |meter: &Arc<Meter>| meter.is_idle(now.now(&self.clock));
+            let idle = |meter: &Arc<Meter>| meter.is_idle(at);
             leg.state.body.erased().is_pristine(now) && leg.meters.iter().all(idle)
         })
     }

@@ -1085,8 +1085,9 @@ fn an_idle_key_gives_way_also_after_versions() {
         (slow.clone(), every(2), none, hour),
         (every(2), slow, none, Duration::from_secs(10)),
         (every(2), every(3), own, Duration::MAX),
-        (every(2), at_peak.clone(), none, Duration::MAX),
-        (at_peak, every(2), none, Duration::MAX),
+        (every(2), at_peak.clone(), none, Duration::from_secs(10)),
+        (at_peak.clone(), every(2), none, Duration::from_secs(10)),
+        (at_peak.clone(), at_peak, asks, Duration::from_secs(10)),
     ];
     for (row, (first, second, then, idle)) in rows.into_iter().enumerate() {
         let clock = ManualClock::new();
