@@ -113,7 +113,8 @@ impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<KeyedQueueGate<X, L>> {
 }
 
 impl<X: ExtractKey> LimitLayer<KeyedRateGate<X>> {
-    /// Admits each request by the rate of its key, and refuses at once: a few dozen bytes for each address. What has been
+    /// Admits each request by the rate of its key, and refuses at once: a few dozen bytes for each address. It counts calls, and no
+    /// named cost: a [cost](Self::cost) of `n` is [`Ask::many(n)`](tollgate::Ask::many). What has been
     /// charged is not given back: behind a layer that is [`settling`](Self::settling), use [`keyed`](Self::keyed). A request
     /// without a key is refused as [`ExtractKey::reason`] says, by the leg `key`.
     ///
