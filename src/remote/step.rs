@@ -78,6 +78,6 @@ pub struct StepReply {
 pub struct StepRefusal {
     /// The leg that admits last, by its position.
     pub leg: usize,
-    /// In which time it admits, if nobody takes from it before; `None` for never: it is more than its burst, or its limit.
+    /// In which time it admits, if nothing is taken from it before; `None` for never: it is more than its burst, or its limit.
     pub after: Option<Duration>,
 }

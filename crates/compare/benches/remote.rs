@@ -53,7 +53,7 @@ const LEGS: &str = include_str!("../../tollgate-stores/src/redis/legs.lua");
 
 const KEYS: u64 = 10_000;
 
-/// Four legs that bind nobody.
+/// Four legs that refuse nothing.
 fn tenant() -> KeyedSpec {
     let big = || LegRule::token_bucket(Quota::per_second(1_000_000).burst(1_000_000));
     let legs = [

@@ -155,7 +155,7 @@ impl Client {
             .is_some_and(|since| self.clock.after(since, patience) <= now)
     }
 
-    /// The leg that refuses so many units of `key` until an instant, as the store has said.
+    /// The leg that refuses `units` of `key` until an instant, as the store has reported.
     pub(super) fn refused(
         &self,
         key: &Key,

@@ -58,7 +58,7 @@ use std::time::Duration;
 ///
 /// # Fairness
 /// Asks that a process makes for one key reach the store in order. Those of several processes are decided as they arrive. No
-/// waiter has a place at the store: whoever asks first at the instant that it named is admitted. Requests that wait in a
+/// waiter has a place at the store: the first to ask at the instant that it named is admitted. Requests that wait in a
 /// [`Policy`](crate::Policy) around a [`RemoteKey`] keep their order within this process.
 ///
 /// ```

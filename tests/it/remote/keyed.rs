@@ -166,7 +166,7 @@ fn a_refusal_holds_until_its_instant_without_the_store() {
 
 /// Given permits that are settled, up and down, and one that is cancelled, then the store counts what was used.
 #[test]
-fn what_was_not_used_comes_back() {
+fn unused_units_come_back() {
     let world = World::new();
     let hour = [
         bucket("tokens", "100/h").per("tokens"),

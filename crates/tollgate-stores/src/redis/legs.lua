@@ -116,7 +116,7 @@ local function window(packed, limit, length)
     end
     function leg.pack()
         if total == 0 then return nil end
-        -- An odd number of entries: no rate has so many.
+        -- An odd number of entries: a rate has four.
         local all, newest = { length }, 0
         for _, number in ipairs(numbers()) do
             if counts[number] > 0 then
