@@ -47,6 +47,8 @@ pub struct Memory {
 struct State {
     models: BTreeMap<Key, Model>,
     legs: BTreeMap<Key, KeyLegs>,
+    /// With this number of keys with legs, those that are as good as new are looked for.
+    many: usize,
     /// At least every token of a removed model.
     token: u64,
     /// The wakers of sessions that await a notification; and the sessions that have one.
@@ -170,6 +172,11 @@ impl Backend for Memory {
     async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
         let now = self.now();
         let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.legs.len() >= state.many {
+            state.legs.retain(|_, legs| !legs.is_empty(now));
+            state.many = 2 * state.legs.len() + 64;
+        }
         let known = state.legs.entry(key.clone()).or_default();
         let reply = known.step(now, legs, step);
         if known.is_empty(now) {

@@ -12,6 +12,7 @@ use crate::core::refusal::Reason;
 use crate::remote::config::OnUnavailable;
 use crate::remote::key::Key;
 use crate::remote::step::{Correction, LegUnits, Step, StepReply};
+use crate::sync::notify::Notify;
 use crate::time::{Clock, Instant};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -34,11 +35,11 @@ pub(super) struct Config {
 
 impl Config {
     /// How long a store remembers the reply to a step.
-    pub(super) fn remember(&self) -> Duration {
-        (self.timeout + self.retry) * 20
+    fn remember(&self) -> Duration {
+        ((self.timeout + self.retry) * 20).max(self.unavailable_after * 4)
     }
 
-    /// How long a step is repeated: no longer than any store is sure to remember it.
+    /// How long a step is repeated: no longer than any store is sure to remember it, and longer than its waits last.
     fn patience(&self) -> Duration {
         self.remember() / 2
     }
@@ -80,23 +81,30 @@ pub(super) struct Flight {
     /// The waits of its admissions.
     waits: Vec<u64>,
     since: Instant,
+    /// The corrections to less that its key has had.
+    returns: u64,
 }
 
 #[derive(Debug, Default)]
 struct KeyState {
     outbox: VecDeque<Item>,
-    is_under_way: bool,
+    /// Since when a step is under way, and whether it has failed.
+    under_way: Option<(Instant, bool)>,
     is_ready: bool,
     refused: Option<RefusedUntil>,
+    /// Corrections to less: a refusal from before one does not hold.
+    returns: u64,
 }
 
-/// A refusal that holds for some time: so much of that leg is not there before.
+/// A refusal that holds for some time: the units of that leg are not there before.
 #[derive(Debug)]
 struct RefusedUntil {
     legs: Arc<Legs>,
     leg: usize,
     units: u64,
     until: Instant,
+    /// Notified when units come back before that.
+    notify: Option<Arc<Notify>>,
 }
 
 #[derive(Debug)]
@@ -108,11 +116,17 @@ pub(super) struct Client {
     waits: HashMap<u64, Wait>,
     last_wait: u64,
     last_seq: u64,
+    /// Steps that are under way.
+    flights: usize,
+    /// Since when all steps fail, while some are under way: with none, the next ask finds out.
     failing_since: Option<Instant>,
     is_closed: bool,
+    /// A forked process has the memory of its parent, and must not send its steps.
+    process: u32,
     driver: Option<Waker>,
-    /// To be woken once the client is unlocked.
+    /// To be woken and notified once the client is unlocked.
     wakers: Vec<Waker>,
+    notifies: Vec<Arc<Notify>>,
 }
 
 impl Client {
@@ -125,10 +139,13 @@ impl Client {
             waits: HashMap::new(),
             last_wait: 0,
             last_seq: 0,
+            flights: 0,
             failing_since: None,
             is_closed: false,
+            process: std::process::id(),
             driver: None,
             wakers: Vec::new(),
+            notifies: Vec::new(),
         }
     }
 
@@ -136,8 +153,8 @@ impl Client {
         &self.config
     }
 
-    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.wakers)
+    pub(super) fn take_wakers(&mut self) -> (Vec<Waker>, Vec<Arc<Notify>>) {
+        (std::mem::take(&mut self.wakers), std::mem::take(&mut self.notifies))
     }
 
     /// The keys that are listed.
@@ -149,10 +166,11 @@ impl Client {
         self.is_closed
     }
 
-    pub(super) fn is_unavailable(&self, now: Instant) -> bool {
-        let patience = self.config.unavailable_after;
-        self.failing_since
-            .is_some_and(|since| self.clock.after(since, patience) <= now)
+    /// True when all steps have failed for long, or that of `key`.
+    fn is_unavailable(&self, key: &Key, now: Instant) -> bool {
+        let for_long = |since: Instant| self.clock.after(since, self.config.unavailable_after) <= now;
+        let own = self.keys.get(key).and_then(|state| state.under_way);
+        self.failing_since.is_some_and(for_long) || own.is_some_and(|(since, failed)| failed && for_long(since))
     }
 
     /// The leg that refuses `units` of `key` until an instant, as the store has reported.
@@ -164,47 +182,78 @@ impl Client {
         now: Instant,
     ) -> Option<(usize, Instant)> {
         let refused = self.keys.get(key)?.refused.as_ref()?;
-        let holds = Arc::ptr_eq(&refused.legs, legs) && units[refused.leg] >= refused.units && now < refused.until;
-        holds.then_some((refused.leg, refused.until))
+        if !Arc::ptr_eq(&refused.legs, legs) || now >= refused.until {
+            return None;
+        }
+        let more = units[refused.leg].checked_sub(refused.units)?;
+        let more = legs.time_of(refused.leg, more)?;
+        Some((refused.leg, self.clock.after(refused.until, more)))
+    }
+
+    /// What is notified when the refusal of `key` ends before its instant, while one is remembered.
+    pub(super) fn notify(&mut self, key: &Key) -> Option<Arc<Notify>> {
+        let refused = self.keys.get_mut(key)?.refused.as_mut()?;
+        Some(Arc::clone(refused.notify.get_or_insert_default()))
+    }
+
+    /// A number for a wait.
+    pub(super) fn next_wait(&mut self) -> u64 {
+        self.last_wait += 1;
+        self.last_wait
     }
 
     /// Begins a wait for the store's answer. It may have ended already.
-    pub(super) fn join(&mut self, key: &Key, legs: &Arc<Legs>, units: LegUnits, waker: Waker, now: Instant) -> u64 {
-        self.last_wait += 1;
-        let number = self.last_wait;
-        let end = if self.is_closed {
-            Some(End::Failed(Reason::Closed))
-        } else if self.is_unavailable(now) {
-            Some(self.unavailable())
-        } else if !self.has_room(key, now) {
-            Some(End::Failed(Reason::QueueFull))
-        } else {
-            None
+    pub(super) fn join(
+        &mut self,
+        number: u64,
+        key: &Key,
+        legs: &Arc<Legs>,
+        units: LegUnits,
+        waker: Waker,
+        now: Instant,
+    ) {
+        if std::process::id() != self.process {
+            self.close();
+        }
+        let end = match self.refuses(key, now) {
+            Some(reason) => Some(End::Failed(reason)),
+            None if self.is_unavailable(key, now) => Some(End::Uncounted),
+            None => None,
         };
         let is_sent = end.is_none();
-        if !is_sent {
-            self.wakers.push(waker.clone());
-        }
+        let waker = if is_sent {
+            Some(waker)
+        } else {
+            self.wakers.push(waker);
+            None
+        };
         let wait = Wait {
             key: key.clone(),
             legs: Arc::clone(legs),
             units,
             end,
-            waker: Some(waker),
+            waker,
         };
         self.waits.insert(number, wait);
         if is_sent {
+            self.make_room(key);
             self.send(key, Item::Take(number));
         }
-        number
     }
 
-    /// Why everything is refused at once, if it is.
-    pub(super) fn refuses(&self, now: Instant) -> Option<Reason> {
-        match self.unavailable() {
-            End::Failed(reason) if self.is_unavailable(now) => Some(reason),
-            _ => None,
+    /// Why asks for `key` are refused at once, if they are.
+    pub(super) fn refuses(&self, key: &Key, now: Instant) -> Option<Reason> {
+        if self.is_closed {
+            return Some(Reason::Closed);
         }
+        if self.is_unavailable(key, now) {
+            return match self.unavailable() {
+                End::Failed(reason) => Some(reason),
+                _ => None,
+            };
+        }
+        let full = self.keys.len() >= self.config.max_keys && !self.keys.contains_key(key);
+        (full && self.keys.values().all(KeyState::is_busy)).then_some(Reason::QueueFull)
     }
 
     fn unavailable(&self) -> End {
@@ -214,19 +263,21 @@ impl Client {
         }
     }
 
-    /// True when `key` is listed or can be. Refusals that hold no more make room for it.
-    fn has_room(&mut self, key: &Key, now: Instant) -> bool {
+    /// A key of which only a refusal is remembered makes room: it costs a step to hear it again.
+    fn make_room(&mut self, key: &Key) {
         if self.keys.len() < self.config.max_keys || self.keys.contains_key(key) {
-            return true;
+            return;
         }
-        self.keys.retain(|_, state| !state.is_idle(now));
-        self.keys.len() < self.config.max_keys
+        let mut idle = self.keys.iter().filter(|(_, state)| !state.is_busy());
+        if let Some(idle) = idle.next().map(|(key, _)| key.clone()) {
+            self.keys.remove(&idle);
+        }
     }
 
     fn send(&mut self, key: &Key, item: Item) {
         let state = self.keys.entry(key.clone()).or_default();
         state.outbox.push_back(item);
-        if !state.is_under_way && !state.is_ready {
+        if state.under_way.is_none() && !state.is_ready {
             state.is_ready = true;
             self.ready.push_back(key.clone());
             self.wakers.extend(self.driver.take());
@@ -268,10 +319,18 @@ impl Client {
         self.correct(key, legs, Correction { at, charged, actual });
     }
 
-    /// Hands a correction to the store.
+    /// Hands a correction to the store. What it has refused before may be there then.
     pub(super) fn correct(&mut self, key: &Key, legs: &Arc<Legs>, correction: Correction) {
-        if correction.charged != correction.actual {
-            self.send(key, Item::Correct(Arc::clone(legs), correction));
+        if correction.charged == correction.actual {
+            return;
+        }
+        self.send(key, Item::Correct(Arc::clone(legs), correction));
+        let mut units = correction.charged.iter().zip(&correction.actual);
+        let returns = units.any(|(charged, actual)| actual < charged);
+        if let Some(state) = self.keys.get_mut(key).filter(|_| returns) {
+            state.returns += 1;
+            self.notifies
+                .extend(state.refused.take().and_then(|refused| refused.notify));
         }
     }
 
@@ -289,6 +348,7 @@ impl Client {
     pub(super) fn begin(&mut self, key: &Key, now: Instant) -> Option<Flight> {
         let state = self.keys.get_mut(key)?;
         state.is_ready = false;
+        self.flights -= usize::from(state.under_way.take().is_some());
         self.last_seq += 1;
         let step = Step::new(self.config.client, self.last_seq, self.config.remember());
         let mut flight: Option<Flight> = None;
@@ -303,6 +363,7 @@ impl Client {
                     step: step.clone(),
                     waits: Vec::new(),
                     since: now,
+                    returns: state.returns,
                 });
                 let full = flight.step.takes.len() + flight.step.corrections.len() == BATCH;
                 if full || !Arc::ptr_eq(&flight.legs, legs) {
@@ -316,9 +377,14 @@ impl Client {
             }
             state.outbox.pop_front();
         }
-        state.is_under_way = flight.is_some();
-        if flight.is_none() && state.is_idle(now) {
+        if flight.is_some() {
+            state.under_way = Some((now, false));
+            self.flights += 1;
+        } else if !state.holds(now) {
             self.keys.remove(key);
+        }
+        if self.flights == 0 {
+            self.failing_since = None;
         }
         flight
     }
@@ -332,13 +398,17 @@ impl Client {
                 Ok(()) => End::Granted(reply.at),
                 Err(refusal) => {
                     let until = refusal.after.map(|after| self.clock.after(now, after));
-                    let leg = refusal.leg.min(flight.legs.counted.len() - 1);
-                    if let (Some(until), Some(state)) = (until, self.keys.get_mut(key)) {
+                    let leg = refusal.leg;
+                    if let (Some(until), Some(state)) = (until, self.keys.get_mut(key))
+                        && state.returns == flight.returns
+                    {
+                        let notify = state.refused.take().and_then(|before| before.notify);
                         state.refused = Some(RefusedUntil {
                             legs: Arc::clone(&flight.legs),
                             leg,
                             units: units[leg],
                             until,
+                            notify,
                         });
                     }
                     End::Refused(leg, until)
@@ -354,24 +424,32 @@ impl Client {
         }
     }
 
-    /// A step has failed. True when it is to be repeated.
-    pub(super) fn on_failure(&mut self, flight: &Flight, now: Instant) -> bool {
-        let since = *self.failing_since.get_or_insert(now);
-        let (unavailable, patience) = (self.is_unavailable(now), self.config.patience());
-        let given_up = self.is_closed || self.clock.after(flight.since.max(since), patience) <= now;
-        if unavailable || given_up {
-            let end = self.unavailable();
-            let open: Vec<u64> = match unavailable {
-                true => self.waits.keys().copied().collect(),
-                false => flight.waits.clone(),
-            };
-            for number in open {
-                if self.is_waiting(number) {
-                    self.end(number, end);
-                }
+    /// The step at `key` has failed. Waits end once that has lasted for long.
+    pub(super) fn on_failure(&mut self, key: &Key, now: Instant) {
+        self.failing_since.get_or_insert(now);
+        if let Some((_, failed)) = self.keys.get_mut(key).and_then(|state| state.under_way.as_mut()) {
+            *failed = true;
+        }
+        if !self.is_unavailable(key, now) {
+            return;
+        }
+        let mut open = Vec::new();
+        for (number, wait) in &self.waits {
+            if wait.end.is_none() && self.is_unavailable(&wait.key, now) {
+                open.push(*number);
             }
         }
-        !given_up
+        let end = self.unavailable();
+        open.into_iter().for_each(|number| self.end(number, end));
+    }
+
+    /// True when a step is not repeated any more: the store may have forgotten that it carried it out.
+    pub(super) fn gives_up(&self, flight: &Flight, now: Instant) -> bool {
+        let patience = match self.is_closed {
+            true => self.config.unavailable_after.min(self.config.patience()),
+            false => self.config.patience(),
+        };
+        flight.since < now && self.clock.after(flight.since, patience) <= now
     }
 
     fn end(&mut self, number: u64, end: End) {
@@ -395,9 +473,13 @@ impl Client {
 }
 
 impl KeyState {
-    /// True when it may be forgotten.
-    fn is_idle(&self, now: Instant) -> bool {
-        let holds = self.refused.as_ref().is_some_and(|refused| now < refused.until);
-        !self.is_under_way && !self.is_ready && self.outbox.is_empty() && !holds
+    /// True when something is to be sent, or is under way.
+    fn is_busy(&self) -> bool {
+        self.under_way.is_some() || self.is_ready || !self.outbox.is_empty()
+    }
+
+    /// True when a refusal is to be remembered.
+    fn holds(&self, now: Instant) -> bool {
+        self.refused.as_ref().is_some_and(|refused| now < refused.until)
     }
 }

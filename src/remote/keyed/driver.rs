@@ -44,15 +44,14 @@ pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
 async fn exchange<B: Backend>(shared: &Shared<B>, key: Key) {
     let retry = shared.with(|client| client.config().retry);
     while let Some(flight) = shared.with(|client| client.begin(&key, shared.clock.now())) {
-        loop {
-            match send(shared, &key, &flight).await {
-                Ok(reply) => {
-                    shared.with(|client| client.on_reply(&key, &flight, &reply, shared.clock.now()));
-                    break;
-                }
-                Err(_) if !shared.with(|client| client.on_failure(&flight, shared.clock.now())) => break,
-                Err(_) => Sleep::until(&shared.clock, shared.clock.after(shared.clock.now(), retry)).await,
+        // The clock is read before each repetition: the process may have been suspended.
+        while !shared.with(|client| client.gives_up(&flight, shared.clock.now())) {
+            if let Ok(reply) = send(shared, &key, &flight).await {
+                shared.with(|client| client.on_reply(&key, &flight, &reply, shared.clock.now()));
+                break;
             }
+            shared.with(|client| client.on_failure(&key, shared.clock.now()));
+            Sleep::until(&shared.clock, shared.clock.after(shared.clock.now(), retry)).await;
         }
     }
 }
@@ -61,8 +60,16 @@ async fn send<B: Backend>(shared: &Shared<B>, key: &Key, flight: &Flight) -> Res
     let timeout = shared.with(|client| client.config().timeout);
     let limit = shared.clock.after(shared.clock.now(), timeout);
     let reply = pin!(shared.backend.step(key, &flight.legs.counted, &flight.step));
-    match select(reply, Sleep::until(&shared.clock, limit)).await {
-        Either::Left((reply, _)) => reply,
-        Either::Right(_) => Err(StoreError::TimedOut { after: timeout }),
+    let reply = match select(reply, Sleep::until(&shared.clock, limit)).await {
+        Either::Left((reply, _)) => reply?,
+        Either::Right(_) => return Err(StoreError::TimedOut { after: timeout }),
+    };
+    let legs = flight.legs.counted.len();
+    let mut refusals = reply.takes.iter().filter_map(|taken| taken.as_ref().err());
+    if reply.takes.len() == flight.step.takes.len() && refusals.all(|refusal| refusal.leg < legs) {
+        return Ok(reply);
     }
+    Err(StoreError::Answer {
+        given: format!("{reply:?}").into(),
+    })
 }

@@ -4,7 +4,9 @@ use crate::core::ask::Cost;
 use crate::policy::spec::{LegSpec, PolicySpec, SlidingWindowRule, SpecError, TokenBucketRule};
 use crate::remote::backend::Rule;
 use crate::remote::builder::check_rule;
+use crate::remote::model::Fill;
 use crate::remote::step::{KeyLeg, LegUnits};
+use std::time::Duration;
 
 /// The legs of the keys of a tier.
 #[derive(Debug)]
@@ -70,6 +72,20 @@ impl Legs {
     /// The first leg that can never give so much at once.
     pub(super) fn oversized(&self, units: &LegUnits) -> Option<usize> {
         self.most.iter().zip(units).position(|(most, units)| units > most)
+    }
+
+    /// The time in which `units` come back; nothing for a window, of which that is not known.
+    pub(super) fn time_of(&self, leg: usize, units: u64) -> Option<Duration> {
+        match &self.counted[leg].rule {
+            _ if units == 0 => Some(Duration::ZERO),
+            Rule::Rate { quota } => {
+                let fill = Fill::of(quota)?;
+                Some(Duration::from_micros(
+                    units.saturating_mul(fill.price).div_ceil(fill.gain),
+                ))
+            }
+            _ => None,
+        }
     }
 
     /// The legs that count `cost`.

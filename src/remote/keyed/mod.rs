@@ -24,7 +24,7 @@ use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::core::ticket::Ticket;
 use crate::policy::spec::{KeyTier, KeyedSpec, SpecError};
 use crate::sync::wait_queue::{Permits, QueueDemand, QueueId, QueueKey, WaitQueue};
-use crate::sync::wake::wake_all;
+use crate::sync::wake::{PanicCollector, wake_all};
 use crate::time::{Clock, ClockReading, Instant, Sleep};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -49,12 +49,17 @@ use std::time::Duration;
 ///
 /// # Cost
 /// An admission is one step of the store, a refusal too; a settlement or a cancellation is another. While the store has said that a leg
-/// admits nothing before an instant, this process does not ask for as much of it again. Asks for one key that come while a step at that
+/// does not admit some units before an instant, this process does not ask for as many again: for more of a rate not before its own
+/// instant, for more of a window not before that one. What this process gives back ends that. Asks for one key that come while a step at that
 /// key is under way travel together in the next one.
 ///
 /// # Memory
 /// A key is known here while a step is under way or a refusal holds, and no key beyond [`KeyedSpec::max_keys`]: another one is
 /// refused as [`QueueFull`](Reason::QueueFull) then. The store forgets a key once all that was taken has come back.
+///
+/// # Outages
+/// A step is repeated for at least twice the time until the store is unavailable. What was to be given back in a longer outage
+/// comes back by itself, at the pace of its leg.
 ///
 /// # Fairness
 /// Asks that a process makes for one key reach the store in order. Those of several processes are decided as they arrive. No
@@ -141,14 +146,17 @@ impl Tiers {
 }
 
 impl<B> Shared<B> {
-    /// Changes the client, and wakes its wakers once it is unlocked.
+    /// Changes the client, and wakes and notifies once it is unlocked.
     fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
         let mut client = self.client.lock();
         let result = change(&mut client);
-        let wakers = client.take_wakers();
+        let (wakers, notifies) = client.take_wakers();
         drop(client);
-        if !wakers.is_empty() {
-            wake_all(wakers);
+        if !wakers.is_empty() || !notifies.is_empty() {
+            let mut panics = PanicCollector::default();
+            panics.run(|| wake_all(wakers));
+            notifies.iter().for_each(|notify| panics.run(|| notify.notify_all()));
+            panics.end();
         }
         result
     }
@@ -353,7 +361,7 @@ impl<B: Backend> fmt::Debug for RemoteKeyed<B> {
 /// One key of a [`RemoteKeyed`]: a [`Limiter`] over all its legs. A handle.
 ///
 /// `try_admit` never asks the store, and so refuses; [`acquire_now`](Self::acquire_now) asks it. In a [`Policy`](crate::Policy),
-/// also beside other legs, `admit` does. The units are held while the policy waits for another leg, and go back when it gives up.
+/// also beside other legs, `admit` does. When a later leg refuses, the units go back, and are asked for again in their turn.
 pub struct RemoteKey<B: Backend> {
     handles: Arc<Handles<B>>,
     key: Key,
@@ -366,10 +374,12 @@ pub type RemoteKeyPermit<B> = Permit<RemoteKey<B>>;
 /// The ticket of a [`RemoteKey`].
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteKeyTicket {
-    /// When the units were taken, by the store's clock; zero for an admission that is not counted.
+    /// When the units were taken, by the store's clock; [`UNCOUNTED`] for an admission that is not counted.
     at: u64,
     units: LegUnits,
 }
+
+const UNCOUNTED: u64 = u64::MAX;
 
 impl Ticket for RemoteKeyTicket {
     const WORDS: usize = 1 + KeyLeg::MOST;
@@ -420,9 +430,10 @@ impl<B: Backend> RemoteKey<B> {
             let waker = cx.waker().clone();
             let (end, old) = match &asking {
                 None => {
-                    let now = self.now();
-                    let number = shared.with(|client| client.join(&self.key, &self.legs, units, waker, now));
+                    let (now, number) = (self.now(), shared.with(Client::next_wait));
+                    // First of all the wait has an owner: a waker that panics leaves nothing behind.
                     asking = Some(Asking { shared, number });
+                    shared.with(|client| client.join(number, &self.key, &self.legs, units, waker, now));
                     // A store that answers at once has answered.
                     shared.with(|client| client.poll(number, None))
                 }
@@ -468,6 +479,16 @@ impl<B: Backend> RemoteKey<B> {
         self.handles.0.clock.now()
     }
 
+    /// Hands a correction to the store. Waiters ask again, behind it.
+    fn correct(&self, at: u64, charged: LegUnits, actual: LegUnits) {
+        if at != UNCOUNTED {
+            let correction = Correction { at, charged, actual };
+            self.handles
+                .0
+                .with(|client| client.correct(&self.key, &self.legs, correction));
+        }
+    }
+
     fn units_of(&self, ask: &Ask) -> Result<LegUnits, Refusal<'_>> {
         let refusal = |reason, leg, units| Err(Refusal::new(reason, self.legs.name(leg), units, Wait::Never));
         match self.legs.units(ask.count(), |cost| ask.of(cost)) {
@@ -494,7 +515,7 @@ impl<B: Backend> RemoteKey<B> {
     fn ended(&self, end: End, units: LegUnits, now: Instant) -> Result<RemoteKeyTicket, Refusal<'_>> {
         match end {
             End::Granted(at) => Ok(RemoteKeyTicket { at, units }),
-            End::Uncounted => Ok(RemoteKeyTicket { at: 0, units }),
+            End::Uncounted => Ok(RemoteKeyTicket { at: UNCOUNTED, units }),
             End::Refused(leg, Some(until)) => Err(self.rate_exceeded(leg, &units, now, until)),
             End::Refused(leg, None) => {
                 let leg_units = units[leg];
@@ -531,6 +552,9 @@ impl<B: Backend> Limiter for RemoteKey<B> {
             return Err(refusal);
         }
         let name = shared.name.as_str();
+        if let Some(reason) = shared.with(|client| client.refuses(&self.key, now)) {
+            return Err(Refusal::new(reason, name, demand.units(), Wait::Never));
+        }
         Err(Refusal::new(
             Reason::RateExceeded,
             name,
@@ -540,11 +564,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
     }
 
     fn cancel(&self, ticket: RemoteKeyTicket, _: &ClockReading) {
-        if ticket.at > 0 {
-            let RemoteKeyTicket { at, units } = ticket;
-            let shared = &self.handles.0;
-            shared.with(|client| client.give_back(&self.key, &self.legs, at, &units));
-        }
+        self.correct(ticket.at, ticket.units, LegUnits::default());
     }
 
     /// At most [`MAX_UNITS`] are charged.
@@ -559,14 +579,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
             ticket.units[leg] = units;
             legs += 1;
         }
-        if let &mut RemoteKeyTicket {
-            at: at @ 1..,
-            units: actual,
-        } = ticket
-        {
-            let shared = &self.handles.0;
-            shared.with(|client| client.correct(&self.key, &self.legs, Correction { at, charged, actual }));
-        }
+        self.correct(ticket.at, charged, ticket.units);
         legs
     }
 
@@ -586,13 +599,14 @@ impl<B: Backend> Limiter for RemoteKey<B> {
         let (shared, now) = (&self.handles.0, self.now());
         let claim = demand.queue_key(QueueId::of(self));
         let name = shared.name.as_str();
+        // First, so that no refusal ends unheard.
+        if let Some(notify) = shared.with(|client| client.notify(&self.key)) {
+            demand.listen(&notify);
+        }
         let (waits, refused, failed) = shared.with(|client| {
             let waits = claim.map(|claim| client.is_waiting(claim.key()));
-            let failed = match client.is_closed() {
-                true => Some(Reason::Closed),
-                false => client.refuses(now),
-            };
-            (waits, client.refused(&self.key, &self.legs, &units, now), failed)
+            let refused = client.refused(&self.key, &self.legs, &units, now);
+            (waits, refused, client.refuses(&self.key, now))
         });
         match (waits, refused, failed) {
             (Some(false), ..) => ReadyAt::NOW,
@@ -628,7 +642,11 @@ impl<B: Backend> WaitQueue for RemoteKey<B> {
         };
         // The policy has asked before: a cost is missing only if it asks for something else now.
         let units = self.legs.units(demand.calls, named).unwrap_or_default();
-        let number = (self.handles.0).with(|client| client.join(&self.key, &self.legs, units, waker, now));
+        let number = self.handles.0.with(|client| {
+            let number = client.next_wait();
+            client.join(number, &self.key, &self.legs, units, waker, now);
+            number
+        });
         QueueKey::new(QueueId::of(self), number)
     }
 

@@ -41,7 +41,8 @@ pub struct KeyLegs {
 /// What was taken of one leg.
 #[derive(Clone, Debug)]
 enum Counts {
-    Rate(Bucket, Fill),
+    /// With the instant since when it counts by this rule. All that was taken before it has come back, or was taken by another rule.
+    Rate(Bucket, Fill, u64),
     /// The length of a segment in microseconds, and the units by its number. A segment counts until all of it has left the window.
     Window(u64, BTreeMap<u64, u64>),
 }
@@ -59,16 +60,23 @@ impl KeyLegs {
         self.now = self.now.max(now);
         let now = self.now;
         self.replies.retain(|_, reply| reply.0 > now);
-        if let Some((_, seq, reply)) = self.replies.get(&step.client)
-            && *seq == step.seq
-        {
-            return reply.clone();
+        match self.replies.get(&step.client) {
+            Some((_, seq, reply)) if *seq == step.seq => return reply.clone(),
+            // A late copy of a step that was answered, or given up: the client awaits no reply.
+            Some((_, seq, _)) if *seq > step.seq => {
+                let refusal = StepRefusal { leg: 0, after: None };
+                let takes = step.takes.iter().map(|_| Err(refusal)).collect();
+                return StepReply { at: now, takes };
+            }
+            _ => {}
         }
+        // Corrections alone are of admissions by a rule that may be an old one.
+        let adopts = !step.takes.is_empty();
         let before = legs.iter().map(|leg| self.legs.get(&leg.name).cloned());
         let begun = legs
             .iter()
             .zip(before)
-            .map(|(leg, before)| Leg::begin(leg, before, now));
+            .map(|(leg, before)| Leg::begin(leg, before, adopts, now));
         let mut legs: Vec<Leg<'_>> = begun.collect();
         for correction in &step.corrections {
             for (leg, (&charged, &actual)) in legs.iter_mut().zip(correction.charged.iter().zip(&correction.actual)) {
@@ -121,17 +129,18 @@ fn take(legs: &mut [Leg<'_>], units: &[u64], now: u64) -> Result<(), StepRefusal
 }
 
 impl<'a> Leg<'a> {
-    /// The leg by its present rule. What was taken by another rule stays taken.
-    fn begin(leg: &'a KeyLeg, before: Option<Counts>, now: u64) -> Self {
+    /// The leg by its present rule, if the step `adopts` that. What was taken by another rule stays taken.
+    fn begin(leg: &'a KeyLeg, before: Option<Counts>, adopts: bool, now: u64) -> Self {
         let counts = match (before, &leg.rule) {
-            (Some(Counts::Rate(mut bucket, before)), Rule::Rate { quota }) => {
-                let fill = Fill::of(quota).unwrap_or(before);
+            (Some(Counts::Rate(mut bucket, before, mut since)), Rule::Rate { quota }) => {
+                let fill = Fill::of(quota).filter(|_| adopts).unwrap_or(before);
                 // Time until now has passed by the rule before.
                 bucket.advance(&before, now);
                 if fill != before {
                     bucket.convert(&before, &fill);
+                    since = now;
                 }
-                Counts::Rate(bucket, fill)
+                Counts::Rate(bucket, fill, since)
             }
             (_, Rule::Rate { quota }) => {
                 let fill = Fill::of(quota).unwrap_or(Fill {
@@ -139,11 +148,14 @@ impl<'a> Leg<'a> {
                     gain: 1,
                     brim: 0,
                 });
-                Counts::Rate(Bucket::full(now), fill)
+                Counts::Rate(Bucket::full(now), fill, now)
             }
             (Some(mut before @ Counts::Window(..)), Rule::Window { length, .. }) => {
                 before.advance(now);
-                before.set_segment(segment(*length), now)
+                match adopts {
+                    true => before.set_segment(segment(*length), now),
+                    false => before,
+                }
             }
             (_, Rule::Window { length, .. }) => Counts::Window(segment(*length), BTreeMap::new()),
             (_, Rule::Permits { .. }) => Counts::Window(1, BTreeMap::new()),
@@ -166,7 +178,7 @@ impl<'a> Leg<'a> {
     fn wait(&self, n: u64, now: u64) -> Option<u64> {
         match &self.counts {
             _ if n == 0 => Some(0),
-            Counts::Rate(bucket, fill) => bucket.wait(fill, n),
+            Counts::Rate(bucket, fill, _) => bucket.wait(fill, n),
             Counts::Window(segment, counts) => {
                 let room = self.limit().checked_sub(n)?;
                 let mut left = counts.values().sum::<u64>();
@@ -186,7 +198,7 @@ impl<'a> Leg<'a> {
 
     fn add(&mut self, n: u64, now: u64) {
         match &mut self.counts {
-            Counts::Rate(bucket, fill) => bucket.take(fill, n),
+            Counts::Rate(bucket, fill, _) => bucket.take(fill, n),
             Counts::Window(segment, counts) if n > 0 => *counts.entry(now / *segment).or_default() += n,
             Counts::Window(..) => {}
         }
@@ -197,7 +209,8 @@ impl<'a> Leg<'a> {
         let n = charged.saturating_sub(actual);
         match &mut self.counts {
             _ if n == 0 => self.add(actual - charged, now),
-            Counts::Rate(bucket, fill) => {
+            Counts::Rate(_, _, since) if at < *since => {}
+            Counts::Rate(bucket, fill, _) => {
                 let gone = now.saturating_sub(at).saturating_mul(fill.gain);
                 let left = charged.saturating_mul(fill.price).min(Fill::EXACT / 2);
                 let left = left.saturating_sub(gone);
@@ -215,7 +228,7 @@ impl<'a> Leg<'a> {
 impl Counts {
     fn advance(&mut self, now: u64) {
         match self {
-            Self::Rate(bucket, fill) => bucket.advance(fill, now),
+            Self::Rate(bucket, fill, _) => bucket.advance(fill, now),
             Self::Window(segment, counts) => {
                 let oldest = (now / *segment).saturating_sub(Rule::SEGMENTS);
                 counts.retain(|&number, count| number >= oldest && *count > 0);
@@ -236,7 +249,7 @@ impl Counts {
 
     fn is_fresh(&self, now: u64) -> bool {
         match self {
-            Self::Rate(bucket, fill) => bucket.is_full(fill, now),
+            Self::Rate(bucket, fill, _) => bucket.is_full(fill, now),
             Self::Window(segment, counts) => {
                 let oldest = (now / *segment).saturating_sub(Rule::SEGMENTS);
                 counts.iter().all(|(&number, &count)| number < oldest || count == 0)

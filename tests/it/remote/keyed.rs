@@ -13,6 +13,7 @@ use tollgate::remote::{
     Backend, Correction, Key, KeyLeg, LegUnits, Memory, OnUnavailable, Remote, RemoteKeyed, RemoteKeyedBuilder, Rule,
     Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
 };
+use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Reason, Semaphore};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -27,12 +28,16 @@ enum Fault {
     Silent,
     /// The step arrives, and its reply is lost.
     Unheard,
+    /// The reply says nothing of the admissions.
+    Short,
 }
 
 /// A store in memory behind a line with a fault, which keeps the steps that were sent.
 struct Line {
     store: Memory,
     fault: Mutex<Fault>,
+    /// The key that has it, if it is one alone.
+    only: Mutex<Option<&'static str>>,
     sent: Mutex<Vec<(String, Step)>>,
 }
 
@@ -62,15 +67,27 @@ impl Backend for Line {
 
     async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
         self.sent.lock().unwrap().push((key.to_string(), step.clone()));
-        let fault = *self.fault.lock().unwrap();
+        let spared = self.only.lock().unwrap().is_some_and(|only| key.as_str() != only);
+        let fault = if spared {
+            Fault::None
+        } else {
+            *self.fault.lock().unwrap()
+        };
         let cut = Err(StoreError::Unreachable { why: "cut".into() });
         match fault {
             Fault::Cut => return cut,
             Fault::Silent => pending().await,
-            Fault::None | Fault::Unheard => {}
+            Fault::None | Fault::Unheard | Fault::Short => {}
         }
         let reply = self.store.step(key, legs, step).await;
-        if fault == Fault::Unheard { cut } else { reply }
+        match fault {
+            Fault::Unheard => cut,
+            Fault::Short => reply.map(|reply| StepReply {
+                takes: Vec::new(),
+                ..reply
+            }),
+            _ => reply,
+        }
     }
 }
 
@@ -86,6 +103,7 @@ impl World {
         let line = Arc::new(Line {
             store: Memory::new(&clock),
             fault: Mutex::new(Fault::None),
+            only: Mutex::default(),
             sent: Mutex::default(),
         });
         Self { clock, line }
@@ -331,6 +349,141 @@ fn a_store_that_is_away_refuses_or_admits_as_told() {
     }
 }
 
+/// Given an outage that lasts longer than any step is repeated, then the next ask after it finds the store again, alone or in a policy.
+#[test]
+fn a_store_that_was_away_for_long_is_found_again() {
+    for on_unavailable in [OnUnavailable::Reject, OnUnavailable::Admit] {
+        let world = World::new();
+        let builder = world.builder(spec()).on_unavailable(on_unavailable);
+        let keyed = builder.in_place(Arc::clone(&world.line)).unwrap();
+        let (key, policy) = (keyed.get("a").unwrap(), Policy::new(keyed.get("b").unwrap()));
+        world.line.set(Fault::Cut);
+        drop(world.clock.run(key.acquire_now(ask(100))));
+        world.clock.advance(3_600 * SECOND);
+        world.line.set(Fault::None);
+        drop(world.clock.run(policy.admit(ask(100))).unwrap());
+        drop(world.clock.run(key.acquire_now(ask(100))).unwrap());
+        assert!(world.clock.run(key.acquire_now(ask(100))).is_err(), "it was counted");
+    }
+}
+
+/// Given one key whose steps fail while those of another succeed, then its waits end, and a step of it that may have been forgotten is
+/// not repeated: nothing is given back twice.
+#[test]
+fn a_key_fails_by_itself() {
+    let world = World::new();
+    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
+    let keyed = world.keyed(KeyedSpec::new(10, "all", slow));
+    let (a, b) = (keyed.get("a").unwrap(), keyed.get("b").unwrap());
+    *world.line.only.lock().unwrap() = Some("t:a");
+    let mut permit = world.clock.run(a.acquire_now(ask(100))).unwrap();
+    world.line.set(Fault::Unheard);
+    permit.settle(TOKENS, 40).unwrap();
+    let start = world.clock.now();
+    let (refused, ()) = world.clock.run(async {
+        futures::join!(a.acquire_now(ask(1)), async {
+            for _ in 0..60 {
+                drop(b.acquire_now(ask(1)).await.unwrap());
+                Sleep::until(&world.clock, world.clock.after(world.clock.now(), SECOND)).await;
+            }
+        })
+    });
+    assert_eq!(refused.unwrap_err().reason(), Reason::Unavailable);
+    assert!(world.clock.between(start, world.clock.now()) < 61 * SECOND);
+    world.line.set(Fault::None);
+    world.clock.advance(SECOND);
+    assert!(world.clock.run(a.acquire_now(ask(63))).is_err());
+    drop(world.clock.run(a.acquire_now(ask(60))).unwrap());
+}
+
+/// Given a refusal that is remembered, when units of this process go back, then the key is asked again, and waiters are admitted at once.
+#[test]
+fn units_that_go_back_end_a_refusal() {
+    let clock = ManualClock::new();
+    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
+    let builder = Remote::keyed(Key::new("t").unwrap(), KeyedSpec::new(10, "all", slow));
+    let keyed = builder.clock(&clock).in_place(Memory::new(&clock)).unwrap();
+    let key = keyed.get("a").unwrap();
+    let mut permit = clock.run(key.acquire_now(ask(100))).unwrap();
+    assert!(clock.run(key.acquire_now(ask(50))).is_err());
+    permit.settle(TOKENS, 30).unwrap();
+    drop(clock.run(key.acquire_now(ask(50))).unwrap());
+    let policy = Policy::new(key.clone());
+    let mut wait = Box::pin(policy.admit(ask(50)));
+    assert!(poll(wait.as_mut()).is_pending());
+    permit.settle(TOKENS, 0).unwrap();
+    assert!(poll(wait.as_mut()).is_ready());
+    assert_eq!(clock.between(tollgate::Instant::ZERO, clock.now()), Duration::ZERO);
+}
+
+/// Given a refusal of some units, then more of them are refused without the store until they would be there, by a rate.
+#[test]
+fn more_of_a_rate_is_refused_for_longer() {
+    let world = World::new();
+    let key = world.keyed(spec()).get("a").unwrap();
+    world.clock.run(async {
+        drop(key.acquire_now(ask(100)).await.unwrap());
+        assert!(key.acquire_now(ask(10)).await.is_err());
+        let steps = world.line.steps();
+        let refused = key.acquire_now(ask(100)).await.unwrap_err();
+        assert_eq!((refused.leg(), refused.retry_after()), ("tokens", Some(SECOND)));
+        assert_eq!(world.line.steps(), steps);
+    });
+}
+
+/// Given a store whose replies make no sense, then waits end as if it were away.
+#[test]
+fn a_reply_that_makes_no_sense_is_none() {
+    let world = World::new();
+    let key = world.keyed(spec()).get("a").unwrap();
+    world.line.set(Fault::Short);
+    let refused = world.clock.run(key.acquire_now(ask(1))).unwrap_err();
+    assert_eq!(refused.reason(), Reason::Unavailable);
+}
+
+/// Given a late copy of a step, then it changes nothing; and corrections of admissions by an older rule neither put that in force again
+/// nor give back what has come back by the new one.
+#[test]
+fn late_steps_and_old_rules_give_nothing() {
+    let legs = |quota: &str| {
+        [KeyLeg {
+            name: "rate".into(),
+            rule: Rule::Rate {
+                quota: quota.parse().unwrap(),
+            },
+        }]
+    };
+    let units = |n: u64| -> LegUnits { [n, 0, 0, 0, 0, 0, 0, 0] };
+    let take = |seq, n| Step {
+        takes: vec![units(n)],
+        ..Step::new(7, seq, 60 * SECOND)
+    };
+    let correct = |seq, at, charged, actual| Step {
+        corrections: vec![Correction {
+            at,
+            charged: units(charged),
+            actual: units(actual),
+        }],
+        ..Step::new(7, seq, 60 * SECOND)
+    };
+    let (mut key, slow) = (KeyLegs::default(), legs("1/h burst 10"));
+    assert_eq!(key.step(5, &slow, &take(1, 10)).takes, [Ok(())]);
+    key.step(5, &slow, &correct(2, 5, 10, 5));
+    assert_eq!(key.step(5, &slow, &take(3, 5)).takes, [Ok(())]);
+    key.step(5, &slow, &correct(2, 5, 10, 5));
+    assert!(key.step(5, &slow, &take(4, 5)).takes[0].is_err());
+
+    let (mut key, slow, fast) = (KeyLegs::default(), legs("1/h burst 100"), legs("100/s burst 100"));
+    let second = 1_000_000;
+    assert_eq!(key.step(0, &slow, &take(1, 100)).takes, [Ok(())]);
+    key.step(0, &fast, &take(2, 0));
+    assert_eq!(key.step(2 * second, &fast, &take(3, 100)).takes, [Ok(())]);
+    key.step(2 * second, &slow, &correct(4, 0, 100, 0));
+    assert!(key.step(2 * second, &fast, &take(5, 100)).takes[0].is_err());
+    // By the rule that is in force.
+    assert_eq!(key.step(3 * second, &fast, &take(6, 100)).takes, [Ok(())]);
+}
+
 /// Given more keys than may be known, then keys with nothing under way make room, and the others refuse a new one.
 #[test]
 fn keys_in_memory_are_bounded() {
@@ -341,7 +494,8 @@ fn keys_in_memory_are_bounded() {
         drop(world.clock.run(key.acquire_now(ask(1))).unwrap());
     }
     assert_eq!(keyed.keys_in_memory(), 0);
-    for number in 0..4 {
+    // A refusal that is remembered makes room.
+    for number in 0..10 {
         let key = keyed.get(&number.to_string()).unwrap();
         let refused = world.clock.run(async {
             let _ = key.acquire_now(ask(90)).await;
@@ -350,17 +504,23 @@ fn keys_in_memory_are_bounded() {
                 .map(drop)
                 .map_err(|refusal| refusal.reason())
         });
-        let reason = if number < 3 {
-            Reason::RateExceeded
-        } else {
-            Reason::QueueFull
-        };
-        assert_eq!(refused, Err(reason), "key {number}");
+        assert_eq!(refused, Err(Reason::RateExceeded), "key {number}");
+        assert!(keyed.keys_in_memory() <= 3);
     }
-    assert_eq!(keyed.keys_in_memory(), 3);
-    world.clock.advance(SECOND);
-    drop(world.clock.run(keyed.get("new").unwrap().acquire_now(ask(1))).unwrap());
-    assert_eq!(keyed.keys_in_memory(), 0);
+    world.line.set(Fault::Silent);
+    let busy: Vec<_> = (20..23).map(|number| keyed.get(&number.to_string()).unwrap()).collect();
+    let mut waits: Vec<_> = busy.iter().map(|key| Box::pin(key.acquire_now(ask(1)))).collect();
+    assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+    let new = keyed.get("new").unwrap();
+    let Poll::Ready(Err(refused)) = poll(pin!(new.acquire_now(ask(1)))) else {
+        panic!("there is no room")
+    };
+    assert_eq!(refused.reason(), Reason::QueueFull);
+    let policy = Policy::new(new.clone());
+    let Poll::Ready(Err(refused)) = poll(pin!(policy.admit(ask(1)))) else {
+        panic!("there is no room")
+    };
+    assert_eq!(refused.reason(), Reason::QueueFull);
 }
 
 /// Given tiers, then each key has that of its own; and another version of them keeps what was taken.

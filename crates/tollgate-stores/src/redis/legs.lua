@@ -2,8 +2,8 @@
 -- from all legs or from none.
 --
 -- KEYS, with one hash tag: 1 hash: at, ahead (how much later `at` is than the clock, which may be set back), until (when all legs are as
---   new), and by "leg:<name>" what was taken of it, packed: { price, gain, level, when that was } of a rate, { length of a segment, number,
---   units, ... } of a window; 2 hash: last, packed: the number of the last step of this client that changed something, and its answer.
+--   new), and by "leg:<name>" what was taken of it, packed: { price, gain, brim, level, when that was, since when it counts by this rule }
+--   of a rate, { length of a segment, number, units, ... } of a window; 2 hash: last, packed: the number of the last step of this client that changed something, and its answer.
 -- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections and admissions; then
 --   for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w"; for each correction the instant, and
 --   for each leg the charged and the actual units; for each admission the units of each leg.
@@ -15,7 +15,17 @@ local corrections, takes = tonumber(ARGV[4]), tonumber(ARGV[5])
 local last = redis.call('HGET', KEYS[2], 'last')
 if last then
     last = cmsgpack.unpack(last)
-    if table.remove(last, 1) == seq then return last end
+    local number = tonumber(table.remove(last, 1))
+    if number == tonumber(seq) then return last end
+    -- A late copy of a step that was answered, or given up: the client awaits no reply.
+    if number > tonumber(seq) then
+        local refused = { last[1] }
+        for _ = 1, takes do
+            table.insert(refused, '1')
+            table.insert(refused, '')
+        end
+        return refused
+    end
 end
 
 local function int(number) return string.format('%.0f', number) end
@@ -45,12 +55,17 @@ local function convert(level, old, new)
     return math.min(whole * new + math.min(parts, new), MOST)
 end
 
+-- Corrections alone are of admissions by a rule that may be an old one.
+local adopts = takes > 0
+
 local function rate(packed, price, gain, brim)
-    local leg = { level = 0 }
-    if packed and #packed == 4 then
+    local leg, since = { level = 0 }, now
+    if packed and #packed == 6 then
         -- Time until now has passed by the quota before. Compared first: the product may exceed the exact numbers of a double.
-        local level, since = packed[3], now - packed[4]
-        if since >= math.ceil(level / packed[2]) then level = 0 else level = level - since * packed[2] end
+        local level, passed = packed[4], now - packed[5]
+        if passed >= math.ceil(level / packed[2]) then level = 0 else level = level - passed * packed[2] end
+        if not adopts then price, gain, brim = packed[1], packed[2], packed[3] end
+        if price == packed[1] and gain == packed[2] and brim == packed[3] then since = packed[6] end
         leg.level = convert(level, packed[1], price)
     end
     function leg.wait(n)
@@ -62,21 +77,23 @@ local function rate(packed, price, gain, brim)
     function leg.add(n) leg.level = math.min(leg.level + n * price, MOST) end
     function leg.give(n, charged, taken)
         local left, gone = math.min(charged * price, MOST), now - taken
-        if gone >= math.ceil(left / gain) then return end
+        -- All that was taken before has come back, or was taken by another rule.
+        if taken < since or gone >= math.ceil(left / gain) then return end
         leg.level = math.max(leg.level - math.min(n * price, left - gone * gain), 0)
     end
     function leg.pack()
         local left = math.ceil(leg.level / gain)
         if left == 0 then return nil end
-        return { price, gain, leg.level, now }, left
+        return { price, gain, brim, leg.level, now, since }, left
     end
     return leg
 end
 
 local function window(packed, limit, length)
-    local leg, counts, total, current = {}, {}, 0, math.floor(now / length)
-    if packed and #packed ~= 4 then
+    local leg, counts, total = {}, {}, 0
+    if packed and #packed ~= 6 then
         local old = packed[1]
+        if not adopts then length = old end
         for n = 2, #packed, 2 do
             if packed[n] >= math.floor(now / old) - SEGMENTS then
                 total = total + packed[n + 1]
@@ -84,8 +101,9 @@ local function window(packed, limit, length)
             end
         end
         -- The units of a window of another length count as taken now.
-        if old ~= length and total > 0 then counts[current] = total end
+        if old ~= length and total > 0 then counts[math.floor(now / length)] = total end
     end
+    local current = math.floor(now / length)
     local function numbers()
         local all = {}
         for number in pairs(counts) do table.insert(all, number) end
@@ -116,7 +134,7 @@ local function window(packed, limit, length)
     end
     function leg.pack()
         if total == 0 then return nil end
-        -- An odd number of entries: a rate has four.
+        -- An odd number of entries: a rate has six.
         local all, newest = { length }, 0
         for _, number in ipairs(numbers()) do
             if counts[number] > 0 then
