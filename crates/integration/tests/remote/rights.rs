@@ -6,7 +6,7 @@ use crate::rig::server::Server;
 use crate::store::{key, own};
 use std::time::Duration;
 use tollgate::Quota;
-use tollgate::remote::{Backend, Rule, StoreError};
+use tollgate::remote::{Backend, KeyLeg, Rule, Step, StoreError};
 use tollgate_stores::Redis;
 
 const PERMITS: Rule = Rule::Permits { limit: 2 };
@@ -57,6 +57,16 @@ async fn the_documented_rights_suffice() {
         one.end().await;
         other.end().await;
     }
+    let [_, rate, window] = rules();
+    let legs = [("rate", rate), ("window", window)].map(|(name, rule)| KeyLeg {
+        name: name.into(),
+        rule,
+    });
+    let step = Step {
+        takes: vec![[1; KeyLeg::MOST]],
+        ..Step::new(7, 1, LONG)
+    };
+    assert_eq!(store.step(&key(), &legs, &step).await.unwrap().takes, [Ok(())]);
 }
 
 #[tokio::test]

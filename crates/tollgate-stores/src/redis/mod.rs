@@ -61,7 +61,7 @@ use tollgate::remote::{
 ///
 /// ```text
 /// ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
-///   +eval +evalsha +subscribe +publish +time +info +hmget +hget +hset +hdel +hgetall +hkeys +hlen
+///   +eval +evalsha +subscribe +publish +time +info +get +set +hmget +hget +hset +hdel +hgetall +hkeys +hlen
 ///   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
 /// ```
 ///

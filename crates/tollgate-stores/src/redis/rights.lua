@@ -5,6 +5,7 @@
 local key, missing = KEYS[1], nil
 for _, command in ipairs({
     { 'TIME' }, { 'INFO', 'server' }, { 'PUBLISH', ARGV[1], '' },
+    { 'SET', key, '1', 'XX' }, { 'GET', key },
     { 'HSET', key, 'field', '1' }, { 'PEXPIRE', key, 1000 }, { 'HGET', key, 'field' }, { 'HMGET', key, 'field' },
     { 'HGETALL', key }, { 'HKEYS', key }, { 'HLEN', key }, { 'HDEL', key, 'field' }, { 'DEL', key },
     { 'ZADD', key, '1', 'member' }, { 'PEXPIRE', key, 1000 }, { 'ZCARD', key }, { 'ZSCORE', key, 'member' },
