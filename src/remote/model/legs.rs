@@ -132,8 +132,12 @@ impl<'a> Leg<'a> {
     /// The leg by its present rule, if the step `adopts` that. What was taken by another rule stays taken.
     fn begin(leg: &'a KeyLeg, before: Option<Counts>, adopts: bool, now: u64) -> Self {
         let counts = match (before, &leg.rule) {
+            (Some(mut before), _) if !adopts => {
+                before.advance(now);
+                before
+            }
             (Some(Counts::Rate(mut bucket, before, mut since)), Rule::Rate { quota }) => {
-                let fill = Fill::of(quota).filter(|_| adopts).unwrap_or(before);
+                let fill = Fill::of(quota).unwrap_or(before);
                 // Time until now has passed by the rule before.
                 bucket.advance(&before, now);
                 if fill != before {
@@ -152,10 +156,7 @@ impl<'a> Leg<'a> {
             }
             (Some(mut before @ Counts::Window(..)), Rule::Window { length, .. }) => {
                 before.advance(now);
-                match adopts {
-                    true => before.set_segment(segment(*length), now),
-                    false => before,
-                }
+                before.set_segment(segment(*length), now)
             }
             (_, Rule::Window { length, .. }) => Counts::Window(segment(*length), BTreeMap::new()),
             (_, Rule::Permits { .. }) => Counts::Window(1, BTreeMap::new()),
@@ -204,10 +205,12 @@ impl<'a> Leg<'a> {
         }
     }
 
-    /// Corrects what was taken at the instant `at`.
+    /// Corrects what was taken at the instant `at`, unless a leg of another kind has its name now.
     fn correct(&mut self, at: u64, charged: u64, actual: u64, now: u64) {
         let n = charged.saturating_sub(actual);
         match &mut self.counts {
+            Counts::Rate(..) if !matches!(self.rule, Rule::Rate { .. }) => {}
+            Counts::Window(..) if matches!(self.rule, Rule::Rate { .. }) => {}
             _ if n == 0 => self.add(actual - charged, now),
             Counts::Rate(_, _, since) if at < *since => {}
             Counts::Rate(bucket, fill, _) => {

@@ -482,6 +482,17 @@ fn late_steps_and_old_rules_give_nothing() {
     assert!(key.step(2 * second, &fast, &take(5, 100)).takes[0].is_err());
     // By the rule that is in force.
     assert_eq!(key.step(3 * second, &fast, &take(6, 100)).takes, [Ok(())]);
+
+    let window = [KeyLeg {
+        name: "rate".into(),
+        rule: Rule::Window {
+            limit: 10,
+            length: 60 * SECOND,
+        },
+    }];
+    assert_eq!(key.step(4 * second, &window, &take(7, 10)).takes, [Ok(())]);
+    key.step(4 * second, &fast, &correct(8, 4 * second, 10, 0));
+    assert!(key.step(4 * second, &window, &take(9, 1)).takes[0].is_err());
 }
 
 /// Given more keys than may be known, then keys with nothing under way make room, and the others refuse a new one.

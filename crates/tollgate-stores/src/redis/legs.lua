@@ -146,7 +146,10 @@ end
 local legs, limits, next = {}, {}, 6
 for n = 1, size do
     local old, one, two, three = taken[ARGV[next]], tonumber(ARGV[next + 1]), tonumber(ARGV[next + 2]), ARGV[next + 3]
-    if three == 'w' then
+    if old and not adopts and (three == 'w') == (#old == 6) then
+        -- A leg of another kind has its name now.
+        legs[n] = false
+    elseif three == 'w' then
         legs[n], limits[n] = window(old, two), one
     else
         legs[n] = rate(old, one, two, tonumber(three))
@@ -157,9 +160,9 @@ for _ = 1, corrections do
     local when = tonumber(ARGV[next])
     for n = 1, size do
         local charged, actual = tonumber(ARGV[next + 2 * n - 1]), tonumber(ARGV[next + 2 * n])
-        if actual < charged then
+        if legs[n] and actual < charged then
             give(legs[n], charged - actual, charged, when)
-        else
+        elseif legs[n] then
             add(legs[n], actual - charged)
         end
     end
@@ -186,9 +189,11 @@ for _ = 1, takes do
 end
 if changed then
     for n = 1, size do
-        local left = rest(legs[n])
-        taken[ARGV[2 + 4 * n]] = left > 0 and legs[n] or nil
-        over = max(over, now + left)
+        if legs[n] then
+            local left = rest(legs[n])
+            taken[ARGV[2 + 4 * n]] = left > 0 and legs[n] or nil
+            over = max(over, now + left)
+        end
     end
     if over > now then
         redis.call('SET', KEYS[1], cmsgpack.pack({ now, ahead, over, taken }), 'PX', ceil((over - now) / 1000) + 1)
