@@ -32,6 +32,8 @@ pub(super) struct Client {
     sessions: u64,
     /// Sessions that have ended here and whose end the store must still learn: with a sequence number, and the attempts so far.
     session_ends: VecDeque<(Session, u64, u32)>,
+    /// The report of an end has failed: another sync goes first.
+    ends_wait: bool,
     /// Sessions whose end the store knows, or whose end is no longer reported to it. Notifications for them are not awaited.
     ended_sessions: Vec<Session>,
 
@@ -64,6 +66,13 @@ pub(super) struct Client {
     next_key: u64,
 
     requests: BTreeMap<u64, PendingRequest>,
+    /// The request for the queue, if it is in `requests`; the first that no reply has answered; and the first of the direct waiters
+    /// without a request.
+    queue_request: u64,
+    unanswered: u64,
+    unrequested: u64,
+    /// No waiter needs more.
+    most_needed: u64,
     withdrawn: BTreeSet<u64>,
     next_request_id: u64,
     /// The request with a place in the store's queue for a window.
@@ -132,6 +141,7 @@ impl Client {
             term: 1,
             sessions: 0,
             session_ends: VecDeque::new(),
+            ends_wait: false,
             ended_sessions: Vec::new(),
             held: 0,
             in_use: 0,
@@ -151,6 +161,10 @@ impl Client {
             ended: BTreeMap::new(),
             next_key: 1,
             requests: BTreeMap::new(),
+            queue_request: 0,
+            unanswered: 0,
+            unrequested: 0,
+            most_needed: 0,
             withdrawn: BTreeSet::new(),
             next_request_id: 1,
             window_place: None,
@@ -258,8 +272,6 @@ struct PendingRequest {
     need: u64,
     want: u64,
     queue: bool,
-    /// The store has answered it.
-    answered: bool,
     /// How many times it was sent.
     attempts: u32,
     /// The only waiter that its grant is for.
@@ -860,6 +872,8 @@ impl Client {
             waker,
             request: None,
         };
+        self.most_needed = self.most_needed.max(need);
+        self.unrequested = self.unrequested.min(key);
         let places = if self.is_queued(kind) {
             &mut self.queue
         } else {
@@ -1073,6 +1087,7 @@ impl Client {
         self.withdrawn.clear();
         self.look_at = None;
         self.recall_at = None;
+        self.unrequested = 0;
         for waiter in self.direct.values_mut() {
             waiter.request = None;
         }

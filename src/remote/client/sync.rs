@@ -11,8 +11,12 @@ use std::time::Duration;
 /// After this many grants that came by notification alone the client acknowledges them.
 const MAX_UNACKED: usize = 16;
 
-/// How many times the end of a session is reported to a store that does not answer.
+/// How many times the end of a session is reported to a store that refuses it, or that does not answer a closed limiter.
 const END_ATTEMPTS: u32 = 3;
+
+/// The most requests, and the most withdrawn ones, in a sync: a store serves other sessions between two.
+const MOST_REQUESTS: usize = 256;
+const MOST_WITHDRAWN: usize = 4_096;
 
 /// The next action of the driver.
 #[derive(Debug)]
@@ -50,7 +54,9 @@ impl Client {
         if let Some(at) = self.retry_at.filter(|&at| at > now) {
             return Action::Wait(Some(self.next_tick(now).map_or(at, |wakes| wakes.min(at))), None);
         }
-        if let Some((session, seq, tries)) = self.session_ends.front_mut() {
+        if let Some((session, seq, tries)) = self.session_ends.front_mut()
+            && (self.closed || !self.ends_wait)
+        {
             *tries += 1;
             *seq += 1;
             return Action::Send(end_request(*session, *seq, &self.config));
@@ -66,8 +72,11 @@ impl Client {
         self.make_requests(now);
         match self.compose_request(now) {
             Some(sync) => Action::Send(sync),
-            // A session has ended meanwhile.
-            None if !self.session_ends.is_empty() => self.next_action(now),
+            // A session has ended meanwhile, or nothing else is left to be sent.
+            None if !self.session_ends.is_empty() => {
+                self.ends_wait = false;
+                self.next_action(now)
+            }
             // All requests are refused meanwhile, so none reaches the store. The end of an unused session probes whether it is
             // back.
             None if self.unavailable && !seeded!("remote_stays_unavailable") => {
@@ -105,7 +114,7 @@ impl Client {
 
     /// The next sync, if there is anything to send.
     fn compose_request(&mut self, now: Instant) -> Option<SyncRequest> {
-        let asks = self.requests.values().any(|pending| !pending.answered);
+        let asks = self.requests.range(self.unanswered..).next().is_some();
         let has_reports = asks || self.debt > 0 || self.change.is_some();
         let stale = self.deadline().is_some_and(|deadline| deadline <= now);
         if stale && self.config.spends() {
@@ -141,7 +150,7 @@ impl Client {
         let (session, seq) = (live.id, live.seq);
         let change = self.rule_to_send(session, seq);
         let live = self.live.as_ref()?;
-        let fresh = self.requests.iter_mut().filter(|(_, pending)| !pending.answered);
+        let fresh = self.requests.range_mut(self.unanswered..);
         let request = |(&id, pending): (&u64, &mut PendingRequest)| {
             pending.attempts += 1;
             Request {
@@ -152,7 +161,7 @@ impl Client {
             }
         };
         // A rate answers one request at a time.
-        let most = if self.config.spends() { 1 } else { usize::MAX };
+        let most = if self.config.spends() { 1 } else { MOST_REQUESTS };
         Some(SyncRequest {
             session: live.id,
             seq: live.seq,
@@ -162,7 +171,7 @@ impl Client {
             returned: live.returned,
             charged: live.charged,
             requests: fresh.take(most).map(request).collect(),
-            withdrawn: self.withdrawn.iter().copied().collect(),
+            withdrawn: self.withdrawn.iter().copied().take(MOST_WITHDRAWN).collect(),
             seen: live.seen,
             limit: match change {
                 Some(Rule::Permits { limit }) => Some(limit),
@@ -243,9 +252,10 @@ impl Client {
 
     /// Makes requests for the waiters, and ahead of demand.
     pub(super) fn make_requests(&mut self, now: Instant) {
-        let fresh = self.direct.iter().filter(|(_, waiter)| waiter.request.is_none());
+        let fresh = self.direct.range(self.unrequested..);
         let fresh: Vec<_> = fresh.map(|(&key, waiter)| (key, waiter.need, waiter.kind)).collect();
         for (key, need, kind) in fresh {
+            self.unrequested = key + 1;
             let request = self.new_request(need, need, kind != WaitKind::Immediate, Some(key));
             if let Some(waiter) = self.direct.get_mut(&key) {
                 waiter.request = Some(request);
@@ -260,9 +270,8 @@ impl Client {
             .queue
             .first_key_value()
             .map(|(_, head)| head.need.saturating_sub(free).max(1));
-        let pending = self.requests.iter().find(|(_, pending)| pending.owner.is_none());
-        let pending = pending.map(|(&id, pending)| (id, *pending));
-        if let Some((id, pending)) = pending {
+        let id = self.queue_request;
+        if let Some(pending) = self.requests.get(&id) {
             // A request for more than is needed by now would wait too long.
             let fits = head.map_or(!pending.queue, |need| pending.queue && pending.need <= need);
             if fits || self.config.spends() {
@@ -335,17 +344,20 @@ impl Client {
             need,
             want,
             queue,
-            answered: false,
             attempts: 0,
             owner,
         };
         self.requests.insert(id, pending);
+        if owner.is_none() {
+            self.queue_request = id;
+        }
         id
     }
 
-    /// Ends the request, and tells the store, whether the request has reached it or not.
+    /// Ends the request, and tells the store if the request was sent.
     pub(super) fn withdraw(&mut self, request: u64) {
-        if self.requests.remove(&request).is_some() && self.live.is_some() {
+        let removed = self.requests.remove(&request);
+        if removed.is_some_and(|pending| pending.attempts > 0) && self.live.is_some() {
             self.withdrawn.insert(request);
             self.wake_driver();
         }
@@ -363,6 +375,7 @@ impl Client {
         answer: Result<SyncReply, StoreError>,
     ) {
         self.counters.syncs += 1;
+        self.ends_wait = sync.end && answer.is_err();
         let reply = match answer {
             Ok(reply) => reply,
             Err(error) => return self.on_failure(sync, now, error),
@@ -411,10 +424,8 @@ impl Client {
         for id in &sync.withdrawn {
             self.withdrawn.remove(id);
         }
-        for request in &sync.requests {
-            if let Some(pending) = self.requests.get_mut(&request.id) {
-                pending.answered = true;
-            }
+        if let Some(last) = sync.requests.last() {
+            self.unanswered = self.unanswered.max(last.id + 1);
         }
         self.look_at = reply
             .again
@@ -540,6 +551,10 @@ impl Client {
     /// Refuses waiters that need more than a lowered limit, and withdraws their requests: the store serves the waiters behind
     /// them.
     fn end_oversized(&mut self, limit: u64) {
+        if self.most_needed <= limit {
+            return;
+        }
+        self.most_needed = limit;
         let waiters = self.queue.iter().chain(&self.direct);
         let oversized: Vec<_> = waiters
             .filter(|(_, waiter)| waiter.need > limit)
@@ -578,12 +593,19 @@ impl Client {
         } else {
             self.failing_since.get_or_insert(now);
         }
+        // A store whose clock stands still while it is away finds the session alive afterwards. Its end is reported then.
+        let silent = matches!(error, StoreError::Unreachable { .. } | StoreError::TimedOut { .. }) && !self.closed;
         self.last_error = Some(error);
         self.retry_at = Some(self.clock.after(now, self.config.retry));
-        if sync.end {
-            // After this many attempts the session is left to expire.
-            self.session_ends
-                .retain(|(session, _, tries)| *session != sync.session || *tries < END_ATTEMPTS);
+        if sync.end
+            && let Some(at) = self
+                .session_ends
+                .iter()
+                .position(|&(session, ..)| session == sync.session)
+            && let Some(end) = self.session_ends.remove(at)
+            && (silent || end.2 < END_ATTEMPTS)
+        {
+            self.session_ends.push_back(end);
         }
         self.on_tick(now);
     }

@@ -463,3 +463,61 @@ fn a_storm_of_cancels_costs_no_more_steps_than_round_trips() {
         drop(held);
     }
 }
+
+/// A store whose clock stands still while it is away finds all leases alive when it is back.
+#[test]
+fn a_session_that_ended_in_a_long_outage_is_ended_at_the_store_once_it_is_back() {
+    let (world, there) = (World::new(Fault::None), ManualClock::new());
+    let line = Arc::new(Faulty {
+        store: Memory::new(&there),
+        clock: world.clock.clock().clone(),
+        fault: Mutex::new(Fault::None),
+    });
+    let remote = world.permits(1).in_place(Arc::clone(&line)).unwrap();
+    let held = now(remote.acquire(1)).unwrap();
+    for fault in [Fault::Cut, Fault::Silent] {
+        line.set(fault);
+        // Enough for many attempts.
+        for _ in 0..60 {
+            world.clock.advance(TTL / 4);
+        }
+        assert!(held.is_lost());
+        line.set(Fault::None);
+        // One step of the store that succeeds, not a time to live.
+        world.clock.advance(Duration::from_secs(2));
+        drop(now(remote.acquire(1)).unwrap());
+    }
+    line.set(Fault::Cut);
+    // A closed limiter does not try for ever.
+    assert!(poll(pin!(remote.close()).as_mut()).is_pending());
+    world.clock.advance(TTL);
+    now(remote.close());
+}
+
+/// No step is so long that others wait for it: it carries a part of many waiters, and the next step another.
+#[test]
+fn many_waiters_come_to_the_store_in_several_steps_and_in_order() {
+    const WAITERS: usize = 1_000;
+    let world = World::new(Fault::None);
+    let other = world.build(world.permits(1));
+    let held = now(other.acquire(1)).unwrap();
+    let remote = world.build(world.permits(1).ttl(Duration::from_secs(600)));
+    world.line.set(Fault::Late(Duration::from_millis(10)));
+    let mut waits: Vec<_> = (0..WAITERS).map(|_| Box::pin(remote.acquire(1))).collect();
+    assert!(waits.iter_mut().all(|wait| poll(wait.as_mut()).is_pending()));
+    world.clock.advance(Duration::from_millis(500));
+    let (steps, waiting) = (remote.stats().syncs, remote.stats().waiting);
+    assert!(
+        steps >= 4 && waiting == WAITERS as u64,
+        "{steps} steps, {waiting} waiting"
+    );
+    world.line.set(Fault::None);
+    drop(held);
+    for mut wait in waits.into_iter() {
+        world.clock.advance(Duration::from_millis(50));
+        let Poll::Ready(Ok(permit)) = poll(wait.as_mut()) else {
+            panic!("the next in order has none")
+        };
+        drop(permit);
+    }
+}

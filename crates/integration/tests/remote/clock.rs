@@ -1,7 +1,7 @@
 //! A server whose clock jumps. The jump is simulated in its data: an hour forward for the clock is an hour back for the data.
 
 use crate::raw_session::{LONG, RawSession, SHORT};
-use crate::redis::eval;
+use crate::redis::{bulk, eval};
 use crate::store::own;
 use std::time::{Duration, Instant};
 use tollgate::Quota;
@@ -40,6 +40,51 @@ async fn a_clock_that_is_set_back_takes_nothing_from_holders() {
     let next = one.request(1, true).await;
     let last = next.grants.last().expect("one was free").token;
     assert!(last > after, "tokens grow on");
+}
+
+/// The clock goes on from where it was: the dead do not keep theirs for an hour.
+#[tokio::test]
+async fn permits_of_the_dead_come_back_when_the_clock_is_set_back() {
+    let (server, store, key) = own(PERMITS).await;
+    let mut other = RawSession::new(&store, &key, PERMITS, LONG);
+    let mut dead = RawSession::new(&store, &key, PERMITS, SHORT);
+    assert_eq!(dead.request(2, true).await.grants.len(), 1);
+    eval(&server, &shift(1)).unwrap();
+    let begun = Instant::now();
+    while other.request(2, false).await.grants.is_empty() {
+        assert!(begun.elapsed() < HOUR / 20);
+        tokio::time::sleep(SHORT / 10).await;
+    }
+}
+
+/// A step of a waiter reads some of the sessions that keep permits, however many there are. The next steps tell the others.
+#[tokio::test]
+async fn a_waiter_tells_some_of_many_holders_at_a_step() {
+    const HOLDERS: u64 = 200;
+    let rule = Rule::Permits { limit: HOLDERS };
+    let (server, store, key) = own(rule).await;
+    let mut holders = Vec::new();
+    for _ in 0..HOLDERS {
+        let mut holder = RawSession::new(&store, &key, rule, LONG);
+        holder.say(|sync| sync.keeps = true).await.unwrap();
+        assert_eq!(holder.request(1, true).await.grants.len(), 1);
+        holders.push(holder);
+    }
+    let told = || {
+        let stats = bulk(server.address(), "INFO commandstats").unwrap();
+        let calls = stats.split_once("cmdstat_publish:calls=").map_or("0", |(_, rest)| rest);
+        let end = calls.find(|c: char| !c.is_ascii_digit()).unwrap_or(calls.len());
+        calls[..end].parse::<u64>().unwrap()
+    };
+    let before = told();
+    let mut waiter = RawSession::new(&store, &key, rule, LONG);
+    waiter.request(1, true).await;
+    // Another session may stand among the first.
+    assert!((60..=64).contains(&(told() - before)));
+    for _ in 0..4 {
+        waiter.look().await;
+    }
+    assert_eq!(told() - before, HOLDERS);
 }
 
 /// Leases that it jumps over end, and their holders learn it with their next sync.

@@ -1,8 +1,8 @@
 -- Permits that many machines share. Carries out one sync; src/remote/backend.rs has the contract of a Backend.
 --
 -- KEYS, all with one hash tag, all gone with the last session:
---   1 hash: kind, limit, used, token, place, now, frozen, run (the run id and replication id of the server), ttl (the longest), parts,
---     and by "w<session>:<request>" the need and want
+--   1 hash: kind, limit, used, token, place, now, ahead (how much later `now` is than the clock, which may be set back), frozen, run
+--     (the run id and replication id of the server), ttl (the longest), parts, told (how many of 5 were, about the waiters), and by "w<session>:<request>" the need and want
 --   2 sorted set: sessions by the microsecond at which they expire
 --   3 hash: by session, its record, packed
 --   4 sorted set: "<session>:<request>" by place in the queue
@@ -31,15 +31,17 @@ local function clock()
     return time[1] * 1000000 + time[2]
 end
 
-local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run', 'ttl', 'kind', 'parts')
+local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run', 'ttl', 'kind', 'parts', 'ahead', 'told')
 if known[9] and known[9] ~= 'permits' then return redis.error_reply('KIND ' .. state .. ' is another kind of limiter') end
 local fresh = not known[1]
 local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
 -- The last token before this sync.
 local last = token
 local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
--- The server's clock may be set back; ours is not.
-now = math.max(now, clock())
+-- The server's clock may be set back; ours goes on from where it was.
+local time = clock()
+local ahead = math.max(tonumber(known[11] or 0), now - time)
+now = time + ahead
 -- Leases that a server does not know have ended after this time.
 local longest = math.max(ttl, tonumber(ARGV[16]), tonumber(known[8] or 0))
 
@@ -217,12 +219,14 @@ elseif held or begin then
 end
 promote()
 
-local waiting = redis.call('ZCARD', queue)
-if not waited and waiting > 0 then
-    -- Sessions that keep permits without need have to return them.
-    for _, id in ipairs(redis.call('HKEYS', sessions)) do
+local waiting, asked = redis.call('ZCARD', queue), 0
+if waiting > 0 then
+    -- Sessions that keep permits without need have to return them: those that have had theirs for long are told first, some at each sync.
+    if waited then asked = tonumber(known[12] or 0) end
+    for _, id in ipairs(redis.call('ZRANGE', oldest, asked, asked + LOOKOUTS - 1)) do
         local other = record(id)
-        if other and other[KEEPS] and other[GRANTED] > other[RETURNED] then told[id] = true end
+        if other and other[KEEPS] then told[id] = true end
+        asked = asked + 1
     end
 end
 for id in pairs(changed) do
@@ -236,7 +240,7 @@ if idle then
     redis.call('DEL', unpack(KEYS))
 else
     redis.call('HSET', state, 'kind', 'permits', 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
-        'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest),
+        'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest), 'ahead', int(ahead), 'told', int(asked),
         'parts', counted() .. ' ' .. int(all))
     -- If all sessions die, the keys expire soon after the last one, and not before unknown leases have ended.
     local gone = math.max(frozen, tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or 0))
