@@ -11,7 +11,7 @@ pub type LegUnits = [u64; KeyLeg::MOST];
 pub struct KeyLeg {
     /// Its name. What was taken is kept under it.
     pub name: Box<str>,
-    /// A rate or a window. Another rule than that of the step before takes effect at once, and what was taken stays taken.
+    /// Another rule than that of the step before takes effect at once, and what was taken stays taken.
     pub rule: Rule,
 }
 
@@ -35,6 +35,25 @@ pub struct Step {
     pub corrections: Vec<Correction>,
     /// Admissions, in order.
     pub takes: Vec<LegUnits>,
+    /// What the client holds of permit legs. Without it no permits are given, and nothing is renewed or returned.
+    pub lease: Option<KeyLease>,
+}
+
+/// The lease of a client at a key: its permits, and its place in the queue.
+///
+/// The store keeps both for the time to live after each step with a lease. There is one queue for each key, with one place for each client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLease {
+    /// The time to live.
+    pub ttl: Duration,
+    /// The units of each permit leg that the client holds, apart from the admissions of this step. Fewer than before are a return. More
+    /// than the store knows are lost, and so are all others of the client.
+    pub held: LegUnits,
+    /// The position of the first admission that waits; the number of admissions for none.
+    ///
+    /// The first of them that needs permits, and is refused by a permit leg, leaves a place. Those behind it that need permits are refused
+    /// like it. The place stays until no admission that waits is refused, or the lease ends.
+    pub waiting: usize,
 }
 
 impl Step {
@@ -46,6 +65,7 @@ impl Step {
             remember,
             corrections: Vec::new(),
             takes: Vec::new(),
+            lease: None,
         }
     }
 }
@@ -69,6 +89,8 @@ pub struct Correction {
 pub struct StepReply {
     /// The instant by the store's clock, in microseconds.
     pub at: u64,
+    /// All permits that the client held, apart from the admissions of this step, are lost.
+    pub lost: bool,
     /// Of each admission, in order.
     pub takes: Vec<Result<(), StepRefusal>>,
 }
@@ -78,6 +100,7 @@ pub struct StepReply {
 pub struct StepRefusal {
     /// The leg that admits last, by its position.
     pub leg: usize,
-    /// In which time it admits, if nothing is taken from it before; `None` for never: it is more than its burst, or its limit.
+    /// In which time it admits, if nothing is taken from it before; `None` for never: it is more than its burst, or its limit. Of a permit
+    /// leg: when enough leases end unless they are renewed. Permits may come back before.
     pub after: Option<Duration>,
 }

@@ -69,6 +69,7 @@ impl Answer {
         });
         Ok(StepReply {
             at: self.number(0)?,
+            lost: false,
             takes: takes.collect::<Result<_, _>>()?,
         })
     }

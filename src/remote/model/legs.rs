@@ -3,11 +3,11 @@
 use super::bucket::{Bucket, Fill};
 use super::{micros, segment};
 use crate::remote::backend::Rule;
-use crate::remote::step::{KeyLeg, Step, StepRefusal, StepReply};
-use std::collections::BTreeMap;
+use crate::remote::step::{KeyLeg, LegUnits, Step, StepRefusal, StepReply};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The rates and windows of a key, by the names of the legs.
+/// The rates, windows and permits of a key, by the names of the legs.
 ///
 /// ```
 /// use std::time::Duration;
@@ -35,7 +35,31 @@ pub struct KeyLegs {
     legs: BTreeMap<Box<str>, Counts>,
     /// The last step of each client that changed something: when it is forgotten, its number and its reply.
     replies: BTreeMap<u64, (u64, u64, StepReply)>,
+    held: Held,
     now: u64,
+}
+
+/// The permits of a key, and its queue.
+///
+/// Invariant: no lease without units, and no client with two places. A place that was told is that of a client that asks again by itself.
+#[derive(Debug, Default)]
+struct Held {
+    /// By client: when its lease ends, and its units by leg.
+    leases: BTreeMap<u64, (u64, BTreeMap<Box<str>, u64>)>,
+    /// In order.
+    places: Vec<Place>,
+    /// The clients that are to be told.
+    notify: BTreeSet<u64>,
+}
+
+/// A place in the queue for permits.
+#[derive(Debug)]
+struct Place {
+    client: u64,
+    until: u64,
+    needs: BTreeMap<Box<str>, u64>,
+    /// Whether its client was told, or comes by itself at the instant of a rate.
+    told: bool,
 }
 
 /// What was taken of one leg.
@@ -45,6 +69,8 @@ enum Counts {
     Rate(Bucket, Fill, u64),
     /// The length of a segment in microseconds, and the units by its number. A segment counts until all of it has left the window.
     Window(u64, BTreeMap<u64, u64>),
+    /// They are in the leases.
+    Permits,
 }
 
 /// One leg during a step.
@@ -66,7 +92,11 @@ impl KeyLegs {
             Some((_, seq, _)) if *seq > step.seq => {
                 let refusal = StepRefusal { leg: 0, after: None };
                 let takes = step.takes.iter().map(|_| Err(refusal)).collect();
-                return StepReply { at: now, takes };
+                return StepReply {
+                    at: now,
+                    lost: false,
+                    takes,
+                };
             }
             _ => {}
         }
@@ -83,9 +113,29 @@ impl KeyLegs {
                 leg.correct(correction.at, charged, actual, now);
             }
         }
-        let takes: Vec<_> = step.takes.iter().map(|units| take(&mut legs, units, now)).collect();
-        let reply = StepReply { at: now, takes };
-        if step.corrections.is_empty() && !reply.takes.iter().any(Result::is_ok) {
+        self.held.sweep(now);
+        let is_known = self.held.knows(step.client);
+        let lost = self.held.report(&legs, step, now);
+        let mut waiter: Option<(LegUnits, StepRefusal)> = None;
+        let mut takes = Vec::new();
+        for (n, units) in step.takes.iter().enumerate() {
+            let waits = step.lease.is_some_and(|lease| n >= lease.waiting) && needs(&legs, units).next().is_some();
+            let taken = match waiter {
+                Some((_, refusal)) if waits => Err(refusal),
+                _ => self.take(&mut legs, step, units, now),
+            };
+            if let (Err(refusal), true, None) = (&taken, waits, &waiter)
+                && refusal.after.is_some()
+            {
+                waiter = Some((*units, *refusal));
+            }
+            takes.push(taken);
+        }
+        self.held.set_place(&legs, step, waiter, now);
+        self.held.tell(&legs, adopts);
+        let reply = StepReply { at: now, lost, takes };
+        let holds = is_known || self.held.knows(step.client);
+        if step.corrections.is_empty() && !reply.takes.iter().any(Result::is_ok) && !(holds && step.lease.is_some()) {
             return reply;
         }
         for Leg { name, counts, .. } in legs {
@@ -100,32 +150,165 @@ impl KeyLegs {
         reply
     }
 
+    /// The clients with a place whose permits may be there now, since the last call: they ask again.
+    pub fn take_notified(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.held.notify)
+    }
+
+    /// Takes from all legs, or from none. The refusal names the leg that admits last.
+    fn take(&mut self, legs: &mut [Leg<'_>], step: &Step, units: &LegUnits, now: u64) -> Result<(), StepRefusal> {
+        let mut refusal: Option<StepRefusal> = None;
+        for (leg, (counted, &n)) in legs.iter().zip(units).enumerate() {
+            let after = match counted.counts {
+                Counts::Permits if n > 0 => self.held.wait(counted, n, step, now),
+                _ => counted.wait(n, now),
+            };
+            let Some(after) = after else {
+                return Err(StepRefusal { leg, after: None });
+            };
+            let after = Some(Duration::from_micros(after));
+            if after > refusal.as_ref().map_or(Some(Duration::ZERO), |other| other.after) {
+                refusal = Some(StepRefusal { leg, after });
+            }
+        }
+        if let Some(refusal) = refusal {
+            return Err(refusal);
+        }
+        if let Some(lease) = step.lease {
+            let until = now.saturating_add(micros(lease.ttl));
+            for (name, n) in needs(legs, units) {
+                let lease = self.held.leases.entry(step.client);
+                let (_, held) = lease.or_insert_with(|| (until, BTreeMap::new()));
+                *held.entry(name.into()).or_default() += n;
+            }
+        }
+        for (leg, &n) in legs.iter_mut().zip(units) {
+            leg.add(n, now);
+        }
+        Ok(())
+    }
+
     /// True when it may be forgotten without a loss.
     pub fn is_empty(&self, now: u64) -> bool {
         let now = self.now.max(now);
-        self.replies.values().all(|reply| reply.0 <= now) && self.legs.values().all(|counts| counts.is_fresh(now))
+        self.replies.values().all(|reply| reply.0 <= now)
+            && self.legs.values().all(|counts| counts.is_fresh(now))
+            && self.held.leases.values().all(|lease| lease.0 <= now)
+            && self.held.places.iter().all(|place| place.until <= now)
     }
 }
 
-/// Takes from all legs, or from none. The refusal names the leg that admits last.
-fn take(legs: &mut [Leg<'_>], units: &[u64], now: u64) -> Result<(), StepRefusal> {
-    let mut refusal: Option<StepRefusal> = None;
-    for (leg, (counted, &n)) in legs.iter().zip(units).enumerate() {
-        let Some(after) = counted.wait(n, now) else {
-            return Err(StepRefusal { leg, after: None });
-        };
-        let after = Some(Duration::from_micros(after));
-        if after > refusal.as_ref().map_or(Some(Duration::ZERO), |other| other.after) {
-            refusal = Some(StepRefusal { leg, after });
+/// What `units` need of the permit legs.
+fn needs<'a>(legs: &[Leg<'a>], units: &[u64]) -> impl Iterator<Item = (&'a str, u64)> {
+    let permits = legs.iter().zip(units);
+    permits.filter_map(|(leg, &n)| (n > 0 && matches!(leg.rule, Rule::Permits { .. })).then_some((leg.name, n)))
+}
+
+impl Held {
+    /// Drops the leases and places that have ended.
+    fn sweep(&mut self, now: u64) {
+        self.leases.retain(|_, lease| lease.0 > now);
+        self.places.retain(|place| place.until > now);
+    }
+
+    /// True when a client has a lease or a place.
+    fn knows(&self, client: u64) -> bool {
+        self.leases.contains_key(&client) || self.places.iter().any(|place| place.client == client)
+    }
+
+    /// Sets the units of a client to those that it reports, and renews its lease. True when some of them are not known: then all are lost.
+    fn report(&mut self, legs: &[Leg<'_>], step: &Step, now: u64) -> bool {
+        let Some(lease) = &step.lease else { return false };
+        let (_, mut units) = self.leases.remove(&step.client).unwrap_or_default();
+        for (leg, &held) in legs.iter().zip(&lease.held) {
+            let known = units.remove(leg.name).unwrap_or(0);
+            if held > known {
+                return true;
+            }
+            if held > 0 {
+                units.insert(leg.name.into(), held);
+            }
+        }
+        if !units.is_empty() {
+            self.leases
+                .insert(step.client, (now.saturating_add(micros(lease.ttl)), units));
+        }
+        false
+    }
+
+    fn used(&self, name: &str) -> u64 {
+        self.leases.values().filter_map(|(_, units)| units.get(name)).sum()
+    }
+
+    /// In how many microseconds `n` permits of a leg are there unless leases and places are renewed; `None` when they never are.
+    fn wait(&self, leg: &Leg<'_>, n: u64, step: &Step, now: u64) -> Option<u64> {
+        step.lease?;
+        let room = leg.limit().checked_sub(n)?;
+        let ahead = self.places.iter().take_while(|place| place.client != step.client);
+        let ahead = ahead.filter(|place| place.needs.contains_key(leg.name));
+        let mut until = ahead.map(|place| place.until).max().unwrap_or(now);
+        let mut used = self.used(leg.name);
+        let mut leases: Vec<_> = self.leases.values().collect();
+        leases.sort_by_key(|lease| lease.0);
+        for (end, units) in leases {
+            if used <= room {
+                break;
+            }
+            if let Some(held) = units.get(leg.name) {
+                used -= held;
+                until = until.max(*end);
+            }
+        }
+        Some(until - now)
+    }
+
+    /// Leaves, renews or withdraws the place of a client, whose first refused waiter needs these units.
+    fn set_place(&mut self, legs: &[Leg<'_>], step: &Step, waiter: Option<(LegUnits, StepRefusal)>, now: u64) {
+        let Some(lease) = &step.lease else { return };
+        let known = self.places.iter().position(|place| place.client == step.client);
+        let by_permits = |refusal: &StepRefusal| matches!(legs[refusal.leg].rule, Rule::Permits { .. });
+        let place = waiter.filter(|(_, refusal)| known.is_some() || by_permits(refusal));
+        let place = place.map(|(units, refusal)| Place {
+            client: step.client,
+            until: now.saturating_add(micros(lease.ttl)),
+            needs: needs(legs, &units).map(|(name, n)| (name.into(), n)).collect(),
+            told: !by_permits(&refusal),
+        });
+        match (known, place) {
+            (Some(known), Some(place)) => self.places[known] = place,
+            (Some(known), None) => _ = self.places.remove(known),
+            (None, Some(place)) => self.places.push(place),
+            (None, None) => {}
         }
     }
-    if let Some(refusal) = refusal {
-        return Err(refusal);
+
+    /// Notes the clients with places whose permits are there, and those that a new limit makes impossible, whose places go.
+    fn tell(&mut self, legs: &[Leg<'_>], adopts: bool) {
+        let mut places = std::mem::take(&mut self.places);
+        let limit = |name: &str| {
+            let leg = legs.iter().find(|leg| leg.name == name);
+            leg.filter(|leg| matches!(leg.rule, Rule::Permits { .. }))
+                .map(Leg::limit)
+        };
+        let mut ahead = BTreeSet::new();
+        places.retain_mut(|place| {
+            let (mut fits, mut possible) = (true, true);
+            for (name, &n) in &place.needs {
+                let room = limit(name).map(|limit| limit.checked_sub(n));
+                possible &= !(adopts && room == Some(None));
+                fits &= room.flatten().is_some_and(|room| self.used(name) <= room) && !ahead.contains(name);
+            }
+            if !possible || (fits && !place.told) {
+                self.notify.insert(place.client);
+                place.told = true;
+            }
+            if possible {
+                ahead.extend(place.needs.keys().cloned());
+            }
+            possible
+        });
+        self.places = places;
     }
-    for (leg, &n) in legs.iter_mut().zip(units) {
-        leg.add(n, now);
-    }
-    Ok(())
 }
 
 impl<'a> Leg<'a> {
@@ -159,7 +342,7 @@ impl<'a> Leg<'a> {
                 before.set_segment(segment(*length), now)
             }
             (_, Rule::Window { length, .. }) => Counts::Window(segment(*length), BTreeMap::new()),
-            (_, Rule::Permits { .. }) => Counts::Window(1, BTreeMap::new()),
+            (_, Rule::Permits { .. }) => Counts::Permits,
         };
         Self {
             name: &leg.name,
@@ -179,6 +362,7 @@ impl<'a> Leg<'a> {
     fn wait(&self, n: u64, now: u64) -> Option<u64> {
         match &self.counts {
             _ if n == 0 => Some(0),
+            Counts::Permits => None,
             Counts::Rate(bucket, fill, _) => bucket.wait(fill, n),
             Counts::Window(segment, counts) => {
                 let room = self.limit().checked_sub(n)?;
@@ -201,7 +385,7 @@ impl<'a> Leg<'a> {
         match &mut self.counts {
             Counts::Rate(bucket, fill, _) => bucket.take(fill, n),
             Counts::Window(segment, counts) if n > 0 => *counts.entry(now / *segment).or_default() += n,
-            Counts::Window(..) => {}
+            Counts::Window(..) | Counts::Permits => {}
         }
     }
 
@@ -210,7 +394,8 @@ impl<'a> Leg<'a> {
         let n = charged.saturating_sub(actual);
         match &mut self.counts {
             Counts::Rate(..) if !matches!(self.rule, Rule::Rate { .. }) => {}
-            Counts::Window(..) if matches!(self.rule, Rule::Rate { .. }) => {}
+            Counts::Window(..) if !matches!(self.rule, Rule::Window { .. }) => {}
+            Counts::Permits => {}
             _ if n == 0 => self.add(actual - charged, now),
             Counts::Rate(_, _, since) if at < *since => {}
             Counts::Rate(bucket, fill, _) => {
@@ -236,6 +421,7 @@ impl Counts {
                 let oldest = (now / *segment).saturating_sub(Rule::SEGMENTS);
                 counts.retain(|&number, count| number >= oldest && *count > 0);
             }
+            Self::Permits => {}
         }
     }
 
@@ -257,6 +443,7 @@ impl Counts {
                 let oldest = (now / *segment).saturating_sub(Rule::SEGMENTS);
                 counts.iter().all(|(&number, &count)| number < oldest || count == 0)
             }
+            Self::Permits => true,
         }
     }
 }

@@ -6,6 +6,7 @@ mod charges;
 mod faults;
 mod fence;
 mod keyed;
+mod keyed_permits;
 mod kinds;
 mod leave;
 mod outages;
