@@ -49,6 +49,8 @@ pub enum Reason {
     Closed,
     /// The store that holds the permits cannot be reached.
     Unavailable,
+    /// Only the store can tell, and a request that does not wait asks no store: there may be room.
+    RoundTrip,
 }
 
 impl Reason {
@@ -61,7 +63,7 @@ impl Reason {
     }
 
     /// All, each at its number.
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Saturated,
         Self::RateExceeded,
         Self::CircuitOpen,
@@ -73,6 +75,7 @@ impl Reason {
         Self::Misconfigured,
         Self::Closed,
         Self::Unavailable,
+        Self::RoundTrip,
     ];
 
     fn clause(self) -> &'static str {
@@ -88,6 +91,7 @@ impl Reason {
             Self::Misconfigured => "has not been set up",
             Self::Closed => "is closed",
             Self::Unavailable => "is unavailable",
+            Self::RoundTrip => "is decided by a store, which was not asked",
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Errors in the settings of a remote limiter.
+//! Errors in the settings of a remote limiter, and of their changes.
 
 use super::key::Key;
 use crate::policy::spec::SpecError;
 use std::fmt;
 use std::time::Duration;
 
-/// An invalid setting.
+/// An invalid setting, or a change that the store has not carried out.
 ///
 /// ```
 /// # use tollgate::remote::{Key, Memory, Remote, RemoteError};
@@ -70,6 +70,10 @@ pub enum RemoteError {
     Spec(SpecError),
     /// There is no tokio runtime to run the driver in.
     NoRuntime,
+    /// The store is unavailable. A change is carried out once it is back.
+    Unavailable,
+    /// The limiter was closed before the store had carried out a change.
+    Closed,
     /// An address, a name or a file that the client of the store cannot use.
     Address {
         /// The reason, without secrets.
@@ -114,6 +118,8 @@ impl fmt::Display for RemoteError {
             }
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
             Self::Spec(error) => error.fmt(f),
+            Self::Unavailable => f.write_str("the store is unavailable, and the change is carried out once it is back"),
+            Self::Closed => f.write_str("the limiter is closed, and the store may not have carried out the change"),
             Self::NoRuntime => f.write_str("there is no tokio runtime to run the driver in"),
             Self::Address { why } => write!(f, "the store's address cannot be used: {why}"),
             Self::Certificate { what, why } => write!(f, "the {what} cannot be used: {why}"),

@@ -121,7 +121,8 @@ impl<B: Backend> Remote<B> {
     /// Takes `n` of the units available in this process.
     ///
     /// # Errors
-    /// As [`acquire_now`](Self::acquire_now), without asking the store.
+    /// As [`acquire_now`](Self::acquire_now), without asking the store: [`RoundTrip`](Reason::RoundTrip) when only the store can
+    /// tell. Without a [prefetch](super::Prefetch) no units are available in this process.
     pub fn try_acquire(&self, n: u64) -> Result<RemotePermit<'_, B>, Refusal<'_>> {
         let now = self.shared.clock.now();
         match self.shared.with(|client| client.acquire(n, now)) {
@@ -142,7 +143,8 @@ impl<B: Backend> Remote<B> {
     ///
     /// # Errors
     /// [`RemoteError::Limit`] above [`MAX_UNITS`](super::MAX_UNITS); [`RemoteError::Rule`] for a rate;
-    /// [`RemoteError::Unsupported`] when it is more than the store can do.
+    /// [`RemoteError::Unsupported`] when it is more than the store can do; [`RemoteError::Unavailable`] while the store is
+    /// unavailable: it is carried out once the store is back; [`RemoteError::Closed`].
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
@@ -171,7 +173,7 @@ impl<B: Backend> Remote<B> {
     ///
     /// # Errors
     /// [`RemoteError::Quota`] when stores cannot count by it, [`RemoteError::Unsupported`] when this one cannot;
-    /// [`RemoteError::Rule`] for permits and windows.
+    /// [`RemoteError::Rule`] for permits and windows; otherwise as [`set_limit`](Self::set_limit).
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
@@ -194,9 +196,13 @@ impl<B: Backend> Remote<B> {
         let ttl = self.shared.with(|client| client.config().ttl);
         self.shared.backend.supports(&rule, ttl)?;
         let change = self.shared.with(|client| client.change(rule));
-        self.until(|client| client.has_changed(change) || client.is_closed())
+        self.until(|client| client.has_changed(change) || client.is_closed() || client.is_unavailable())
             .await;
-        Ok(())
+        self.shared.with(|client| match client.has_changed(change) {
+            true => Ok(()),
+            false if client.is_closed() => Err(RemoteError::Closed),
+            false => Err(RemoteError::Unavailable),
+        })
     }
 
     /// The rule of the limit as it is known here: as it was set up, until the store reports another one.
@@ -255,7 +261,7 @@ impl<B: Backend> Remote<B> {
     /// How a caller refused with `reason` may wait.
     fn wait_for(&self, reason: Reason) -> Wait<'_> {
         match reason {
-            Reason::Saturated | Reason::RateExceeded => Wait::Turn(self),
+            Reason::Saturated | Reason::RateExceeded | Reason::RoundTrip => Wait::Turn(self),
             _ => Wait::Never,
         }
     }

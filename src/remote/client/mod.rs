@@ -520,10 +520,13 @@ impl Client {
         if self.unavailable && self.waiting() == 0 {
             return self.acquire_unavailable(n, now);
         }
-        Err(if self.config.spends() {
-            Reason::RateExceeded
-        } else {
-            Reason::Saturated
+        let is_refused = |at: Option<Instant>| at.is_some_and(|at| at > now);
+        let known =
+            self.waiting() > 0 || !self.upcoming.is_empty() || is_refused(self.ask_at) || is_refused(self.fetch_at);
+        Err(match self.config.spends() {
+            _ if !known => Reason::RoundTrip,
+            true => Reason::RateExceeded,
+            false => Reason::Saturated,
         })
     }
 
@@ -890,7 +893,7 @@ impl Client {
     fn immediate_end(&mut self, need: u64, now: Instant) -> Option<End> {
         match self.acquire(need, now) {
             Ok(ticket) => Some(End::Granted(ticket)),
-            Err(Reason::Saturated | Reason::RateExceeded | Reason::Oversized) => None,
+            Err(Reason::Saturated | Reason::RateExceeded | Reason::RoundTrip | Reason::Oversized) => None,
             Err(reason) => Some(End::Refused(reason)),
         }
     }

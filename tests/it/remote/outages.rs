@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{
-    Backend, Key, Memory, Notification, OnUnavailable, Prefetch, Remote, RemoteBuilder, Rule, Session, StoreError,
-    SyncReply, SyncRequest,
+    Backend, Key, Memory, Notification, OnUnavailable, Prefetch, Remote, RemoteBuilder, RemoteError, Rule, Session,
+    StoreError, SyncReply, SyncRequest,
 };
 use tollgate::time::{ClockReading, Sleep};
 use tollgate::{Ask, Clock, Cost, Demand, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason};
@@ -520,4 +520,30 @@ fn many_waiters_come_to_the_store_in_several_steps_and_in_order() {
         };
         drop(permit);
     }
+}
+
+/// A change does not wait for a store that is away. It is carried out once the store is back.
+#[test]
+fn a_limit_is_not_set_while_the_store_is_unavailable_and_is_afterwards() {
+    let world = World::new(Fault::None);
+    let remote = world.build(world.permits(2));
+    // No unit is here, and the store was not asked.
+    assert_eq!(remote.try_acquire(1).unwrap_err().reason(), Reason::RoundTrip);
+    drop(now(remote.acquire(1)).unwrap());
+    world.line.set(Fault::Cut);
+    {
+        let mut change = pin!(remote.set_limit(3));
+        assert!(poll(change.as_mut()).is_pending());
+        world.clock.advance(TTL * 2);
+        assert_eq!(poll(change.as_mut()), Poll::Ready(Err(RemoteError::Unavailable)));
+    }
+    assert_eq!(now(remote.set_limit(4)), Err(RemoteError::Unavailable));
+    world.line.set(Fault::None);
+    world.clock.advance(TTL);
+    assert_eq!(remote.stats().limit, 4);
+    world.line.set(Fault::Cut);
+    let mut change = pin!(remote.set_limit(5));
+    assert!(poll(change.as_mut()).is_pending());
+    assert!(poll(pin!(remote.close()).as_mut()).is_pending());
+    assert_eq!(poll(change.as_mut()), Poll::Ready(Err(RemoteError::Closed)));
 }
