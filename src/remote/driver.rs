@@ -11,9 +11,11 @@ use crate::time::{Instant, Sleep};
 use parking_lot::Mutex;
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle};
 
 /// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store knows of
 /// it. Without it nothing is requested, renewed or returned. If it is dropped before, as with its runtime, the units at the
@@ -46,6 +48,32 @@ impl Driver {
 
     pub(super) fn new(driver: impl Future<Output = ()> + Send + 'static) -> Self {
         Self(Box::pin(driver))
+    }
+
+    /// Runs the driver on a thread of its own, with a runtime of its own: for programs whose runtime may be blocked for longer than
+    /// a lease, which would be lost meanwhile. The thread ends with the driver.
+    ///
+    /// A store opens its connections when it is first used, in the runtime that uses it. So give the limiter a store that no
+    /// limiter of another runtime shares.
+    ///
+    /// # Errors
+    /// The operating system's, when there can be no thread or no runtime.
+    ///
+    /// ```
+    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::Clock;
+    /// # let store = Memory::new(&Clock::real());
+    /// let (exports, driver) = Remote::permits(Key::new("exports")?, 1).build(store)?;
+    /// let thread = driver.spawn_thread()?;
+    /// drop(futures::executor::block_on(exports.acquire(1)).unwrap());
+    /// drop(exports);
+    /// thread.join().unwrap();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn spawn_thread(self) -> io::Result<JoinHandle<()>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = thread::Builder::new().name("tollgate-remote".into());
+        thread.spawn(move || runtime.block_on(self))
     }
 
     /// Runs the driver on the thread that gives it work: at once, inside that call. For stores that answer at once, such as

@@ -2,8 +2,9 @@
 
 use crate::raw_session::{LONG, RawSession, SHORT, raw_sessions};
 use crate::redis::{micros, say};
-use crate::store::{opened, own, own_unopened, tag};
-use tollgate::remote::{Grant, Rule, StoreError};
+use crate::store::{at, opened, own, own_unopened, tag};
+use std::time::{Duration, Instant};
+use tollgate::remote::{Grant, Remote, Rule, StoreError};
 
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
@@ -319,4 +320,23 @@ async fn something_else_under_the_key_is_refused_and_left_alone() {
     let refused = one.again(&sync).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
     assert_eq!(server.keys().unwrap().len(), keys.len());
+}
+
+/// A runtime that is blocked for longer than a lease, as by a computation in a task, renews nothing. A driver's own thread does.
+#[tokio::test]
+async fn a_driver_with_a_thread_of_its_own_renews_while_the_runtime_is_blocked() {
+    const TTL: Duration = Duration::from_secs(5);
+    let (server, _, key) = own(permits(1)).await;
+    // Its connection belongs to the runtime that first uses it.
+    let (remote, driver) = Remote::permits(key, 1).ttl(TTL).build(at(server.address())).unwrap();
+    let thread = driver.spawn_thread().unwrap();
+    let held = remote.acquire(1).await.unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < TTL + TTL / 5 {
+        std::thread::park_timeout(SHORT);
+    }
+    assert!(!held.is_lost());
+    drop(held);
+    drop(remote);
+    thread.join().unwrap();
 }
