@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, Rule};
 use super::client::Client;
-use super::config::{Config, MAX_UNITS, OnUnavailable, Prefetch};
+use super::config::{Config, LEASED, MAX_UNITS, OnUnavailable, Prefetch};
 use super::driver::Driver;
 use super::error::RemoteError;
 use super::key::Key;
@@ -45,6 +45,7 @@ pub struct RemoteBuilder {
     on_unavailable: OnUnavailable,
     unavailable_after: Option<Duration>,
     prefetch: Option<Prefetch>,
+    capacity: bool,
 }
 
 /// The range of durations.
@@ -65,6 +66,7 @@ impl RemoteBuilder {
             on_unavailable: OnUnavailable::default(),
             unavailable_after: None,
             prefetch: None,
+            capacity: false,
         }
     }
 
@@ -120,6 +122,46 @@ impl RemoteBuilder {
         self
     }
 
+    /// Leases the capacity of a rate, and spends it in this process, instead of asking the store for each token.
+    ///
+    /// The store hands out parts of the rate and of its burst like permits. Each process has a bucket of its own, as large as
+    /// its part, and admits from it at local speed; the store has one step a [renewal](Self::renewal). Parts follow the demand.
+    ///
+    /// # Bounds
+    /// In any span `t` at most `burst + rate x t`, whatever the number of processes, and if they crash, are suspended or cut
+    /// off. `rate` is measured by the clocks of the processes, which may be fast by 1 %. [`OnUnavailable`] comes on top.
+    ///
+    /// A part comes empty. So a process that was just started has its first token once its part has gained it, and the whole
+    /// burst is there after `burst / rate` without demand. What an idle process has gained is lost when its part goes to
+    /// others. Prefer steps of the store for a rate of less than some tokens a second and process, or for processes that live
+    /// shorter than that.
+    ///
+    /// All processes must use this, or none. Each has the quota that it was set up with; [`set_quota`](Remote::set_quota) is
+    /// unsupported. Consul, ZooKeeper and etcd keep rates in no other way, so there it is the default.
+    ///
+    /// A token that was cancelled, or charged too high, comes back as far as `rate` has not refilled it. A charge that was too
+    /// low becomes debt of this process. It keeps its part until that is repaid; only with its end is it forgiven.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::{LimiterExt, ManualClock, Quota};
+    /// # let clock = ManualClock::new();
+    /// # let store = Arc::new(Memory::new(&clock));
+    /// let calls = Remote::rate(Key::new("calls")?, Quota::per_second(1_000).burst(100)).capacity();
+    /// let calls = calls.clock(&clock).in_place(store)?;
+    /// clock.run(calls.acquire(1)).unwrap();
+    /// clock.advance(Duration::from_secs(1));
+    /// let at_once = (0..1_000).take_while(|_| calls.try_admit(1).is_ok()).count();
+    /// assert_eq!((at_once, calls.stats().syncs), (100, 1));
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
+    /// ```
+    pub fn capacity(mut self) -> Self {
+        self.capacity = true;
+        self
+    }
+
     /// The number by which the store knows this process; drawn at random unless set. No two processes may have the same.
     #[doc(hidden)]
     pub fn client(mut self, client: u64) -> Self {
@@ -133,8 +175,18 @@ impl RemoteBuilder {
     /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
     pub fn build<B: Backend>(self, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
         let clock = self.clock.clone();
-        let config = self.config()?;
-        backend.supports(&config.rule, config.ttl)?;
+        let supported = backend.supports(&if self.capacity { LEASED } else { self.rule }, self.ttl);
+        // A store that tells no time leases what it cannot count.
+        let leases = matches!(self.rule, Rule::Rate { .. })
+            && !self.capacity
+            && self.prefetch.is_none()
+            && matches!(supported, Err(RemoteError::Unsupported { .. }))
+            && backend.supports(&LEASED, self.ttl).is_ok();
+        let capacity = self.capacity || leases;
+        let config = Self { capacity, ..self }.config()?;
+        if !leases {
+            supported?;
+        }
         let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
         let driver = Driver::of(Arc::clone(&shared));
         Ok((Remote::new(shared), driver))
@@ -163,6 +215,14 @@ impl RemoteBuilder {
 
     fn config(self) -> Result<Config, RemoteError> {
         let most = check_rule(&self.rule)?;
+        let (given, of) = match self.rule {
+            Rule::Permits { .. } => ("capacity lease", "number of permits"),
+            Rule::Window { .. } => ("capacity lease", "window"),
+            Rule::Rate { .. } => ("prefetch", "capacity lease"),
+        };
+        if self.capacity && (of != "capacity lease" || self.prefetch.is_some()) {
+            return Err(RemoteError::Rule { given, of });
+        }
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         let within = |what, given: Option<Duration>, default: Duration| {
             let given = given.unwrap_or(default);
@@ -199,13 +259,19 @@ impl RemoteBuilder {
             renewal: within("renewal", self.renewal, self.ttl / 3)?,
             timeout: within("time-out", self.timeout, (self.ttl / 4).min(second))?,
             retry: within("retry", self.retry, (self.ttl / 10).min(second))?,
-            key: self.key,
+            key: if self.capacity {
+                self.key.of_kind("capacity")
+            } else {
+                self.key.clone()
+            },
+            name: self.key,
             rule: self.rule,
             set_up: self.rule,
             ttl: self.ttl,
             on_unavailable: self.on_unavailable,
             unavailable_after,
             prefetch: self.prefetch,
+            capacity: self.capacity,
         })
     }
 }

@@ -7,6 +7,11 @@ use std::time::Duration;
 /// The most units of a limit, a burst or a request at a store: doubles hold them as whole numbers, with space for sums.
 pub const MAX_UNITS: u64 = 1 << 40;
 
+/// The rule at the store of a rate whose capacity is leased.
+pub(super) const LEASED: Rule = Rule::Permits {
+    limit: super::client::UNITS,
+};
+
 /// What happens to requests while the store is unavailable, which it is after it could not be reached for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -110,6 +115,8 @@ impl Prefetch {
 /// All settings.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
+    /// The name of the limiter, and that under which the store keeps it.
+    pub(super) name: Key,
     pub(super) key: Key,
     pub(super) rule: Rule,
     /// The rule as it was set up.
@@ -122,12 +129,27 @@ pub(super) struct Config {
     pub(super) on_unavailable: OnUnavailable,
     pub(super) unavailable_after: Duration,
     pub(super) prefetch: Option<Prefetch>,
+    /// The capacity of the rate is leased.
+    pub(super) capacity: bool,
 }
 
 impl Config {
-    /// True if units are spent, and do not come back.
+    /// True if the store counts units that are spent, and do not come back.
     pub(super) fn spends(&self) -> bool {
+        self.admits_tokens() && !self.capacity
+    }
+
+    /// True if admissions spend tokens. False if they hold permits.
+    pub(super) fn admits_tokens(&self) -> bool {
         !matches!(self.rule, Rule::Permits { .. })
+    }
+
+    /// The rule by which the store counts.
+    pub(super) fn store_rule(&self) -> Rule {
+        if self.capacity {
+            return LEASED;
+        }
+        self.rule
     }
 
     /// How long tokens that were not spent are kept.

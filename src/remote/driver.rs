@@ -183,7 +183,7 @@ async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
     let (key, rule, timeout) = shared.with(|client| {
         (
             client.config().key.clone(),
-            client.config().rule,
+            client.config().store_rule(),
             client.config().timeout,
         )
     });

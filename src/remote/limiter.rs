@@ -179,6 +179,10 @@ impl<B: Backend> Remote<B> {
     /// Once polled, it is carried out whether it is dropped or not.
     pub async fn set_quota(&self, quota: Quota) -> Result<(), RemoteError> {
         match self.rule() {
+            Rule::Rate { .. } if self.shared.with(|client| client.config().capacity) => Err(RemoteError::Rule {
+                given: "quota for all processes",
+                of: "rate whose capacity is leased",
+            }),
             Rule::Rate { .. } => self.change(Rule::Rate { quota }).await,
             Rule::Permits { .. } => Err(RemoteError::Rule {
                 given: "quota",
@@ -317,7 +321,7 @@ impl<B: Backend> Limiter for Remote<B> {
         let now = self.shared.clock.now();
         let Some(actual) = settlement.actual() else { return 0 };
         self.shared.with(|client| {
-            if client.config().spends() {
+            if client.config().admits_tokens() {
                 client.settle(ticket, actual, now);
                 1
             } else {

@@ -10,6 +10,7 @@
 //! | [`Remote::keyed`] | a policy of rates and windows for each of many keys, such as tenants |
 //! | [`Backend`] | a store: [`Memory`], the reference, or `Redis`, `Postgres`, `Consul`, `ConsulSlots`, `Zookeeper` or `Etcd` of the crate `tollgate-stores` |
 //! | [`model`] | the counting, for authors of stores |
+//! | [`RemoteBuilder::capacity`] | a part of a rate leased to each process, and spent at the speed of a local limiter |
 //! | [`Prefetch`] | several units fetched at a time, and spent at the speed of a local limiter |
 //! | [`OnUnavailable`] | the behaviour while the store cannot be reached |
 //! | [`Fence`], [`FenceGuard`] | a token that grows with each grant, and the check of a resource |

@@ -16,7 +16,7 @@ pub(super) struct Shared<B> {
 impl<B: Backend> Shared<B> {
     pub(super) fn new(client: Client, backend: B, clock: Clock) -> Self {
         Self {
-            name: client.config().key.as_str().into(),
+            name: client.config().name.as_str().into(),
             client: Mutex::new(client),
             backend,
             clock,

@@ -29,7 +29,7 @@ pub struct RemoteStats {
     /// the first process to use the permits was set up with another limit. For a rate or window also: while something of it was
     /// taken, another process uses another rule.
     pub differs: bool,
-    /// Units that the store has granted, to all sessions.
+    /// Units that the store has granted, to all sessions. Of a rate whose capacity is leased: the leased part of the burst.
     pub in_use: u64,
     /// Requests that wait at the store.
     pub waiting: u64,
@@ -37,7 +37,7 @@ pub struct RemoteStats {
     pub sessions: u64,
     /// The age of the four numbers above, at most; `None` before the store has replied.
     pub age: Option<Duration>,
-    /// Units that this process holds at the store; zero for a rate.
+    /// Units that this process holds at the store; zero for a rate. If its capacity is leased: the part of the burst here.
     pub held: u64,
     /// How many of them are in use here.
     pub in_use_here: u64,
@@ -72,11 +72,11 @@ impl RemoteStats {
         Self {
             limit: client.limit(),
             differs: client.differs(),
-            in_use: usage.in_use,
+            in_use: client.in_units(usage.in_use),
             waiting: usage.waiting,
             sessions: usage.sessions,
             age: at.map(|at| clock.between(at, now)),
-            held: client.held(),
+            held: client.in_units(client.held()),
             in_use_here: client.in_use(),
             available_here: client.free(now),
             waiting_here: client.waiting(),

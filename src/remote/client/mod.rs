@@ -4,18 +4,23 @@
 //! This file has the state and its local side: acquiring and refunding, the waiters, the passing of time. [`sync`] is the exchange
 //! with the store, and [`low_watermarks`] bounds the tokens that may come back.
 
+mod capacity;
 mod low_watermarks;
+mod share;
 mod sync;
 
 use super::backend::{Rule, Session, StoreError, SyncReply, Usage};
 use super::config::{Config, MAX_UNITS, OnUnavailable};
 use super::fence::Fence;
+use super::model::Fill;
 use super::model::Meter;
 use crate::core::refusal::Reason;
 use crate::core::ticket::Ticket;
 use crate::rate::Quota;
 use crate::time::{Clock, Instant};
+use capacity::Capacity;
 use low_watermarks::LowWatermarks;
+pub(super) use share::UNITS;
 use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
 use std::task::Waker;
 use std::time::Duration;
@@ -40,6 +45,8 @@ pub(super) struct Client {
     /// Permits: units held by the session, and units in use.
     held: u64,
     in_use: u64,
+    /// The leased part of a rate.
+    capacity: Option<Capacity>,
     /// Tokens available here, each lot with the instant at which it is dropped.
     credit: VecDeque<(Instant, u64)>,
     credit_total: u64,
@@ -133,7 +140,13 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn new(config: Config, clock: &Clock) -> Self {
         let now = clock.now();
+        let micros = u64::try_from(clock.between(Instant::ZERO, now).as_micros()).unwrap_or(u64::MAX);
+        let fill = match config.rule {
+            Rule::Rate { quota } if config.capacity => Fill::of(&quota),
+            _ => None,
+        };
         Self {
+            capacity: fill.map(|fill| Capacity::new(fill, now, micros)),
             share: Meter::new(&config.rule, 0),
             config,
             clock: clock.clone(),
@@ -371,12 +384,18 @@ impl Client {
         if self.config.spends() {
             return self.credit_total;
         }
+        if let Some(capacity) = self.capacity.as_ref().filter(|_| self.is_valid(now)) {
+            return capacity.share.tokens(self.micros(now));
+        }
         if self.is_valid(now) { self.held - self.in_use } else { 0 }
     }
 
     /// True when the limit forbids `n`, according to a recent reply of the store. An older one may be outdated, so the caller
     /// asks the store.
     pub(super) fn is_oversized(&self, n: u64, now: Instant) -> bool {
+        if self.config.capacity {
+            return n > self.limit();
+        }
         let late = |at| self.clock.after(at, self.config.renewal) <= now && !seeded!("remote_believes_for_ever");
         let known = self.usage.filter(|(_, at)| !late(*at));
         n > known.map_or(MAX_UNITS, |(usage, _)| usage.limit) && !self.unavailable
@@ -427,7 +446,7 @@ impl Client {
     }
 
     pub(super) fn has_fence(&self, ticket: &RemoteTicket) -> bool {
-        !self.config.spends() && ticket.term != UNCOUNTED && ticket.term != SHARED
+        !self.config.admits_tokens() && ticket.term != UNCOUNTED && ticket.term != SHARED
     }
 
     fn counts(&self, ticket: &RemoteTicket) -> bool {
@@ -453,7 +472,8 @@ impl Client {
             Rule::Permits { limit } | Rule::Window { limit, .. } => limit,
             Rule::Rate { quota } => quota.burst_size(),
         };
-        self.usage.map_or(set, |(usage, _)| usage.limit)
+        let known = self.usage.filter(|_| !self.config.capacity);
+        known.map_or(set, |(usage, _)| usage.limit)
     }
 
     pub(super) fn deadline(&self) -> Option<Instant> {
@@ -466,6 +486,15 @@ impl Client {
 
     pub(super) fn waiting(&self) -> u64 {
         (self.queue.len() + self.direct.len()) as u64
+    }
+
+    /// A part of the leased units as a part of the burst; other units as they are.
+    pub(super) fn in_units(&self, units: u64) -> u64 {
+        if !self.config.capacity {
+            return units;
+        }
+        let part = u128::from(self.limit()) * u128::from(units) / u128::from(UNITS);
+        u64::try_from(part).unwrap_or(u64::MAX)
     }
 
     pub(super) fn held(&self) -> u64 {
@@ -520,10 +549,14 @@ impl Client {
         if self.unavailable && self.waiting() == 0 {
             return self.acquire_unavailable(n, now);
         }
+        self.note_unmet(n, now);
         let is_refused = |at: Option<Instant>| at.is_some_and(|at| at > now);
-        let known =
-            self.waiting() > 0 || !self.upcoming.is_empty() || is_refused(self.ask_at) || is_refused(self.fetch_at);
-        Err(match self.config.spends() {
+        let known = self.waiting() > 0
+            || self.config.capacity && self.held > 0
+            || !self.upcoming.is_empty()
+            || is_refused(self.ask_at)
+            || is_refused(self.fetch_at);
+        Err(match self.config.admits_tokens() {
             _ if !known => Reason::RoundTrip,
             true => Reason::RateExceeded,
             false => Reason::Saturated,
@@ -533,6 +566,9 @@ impl Client {
     /// Takes `n` of the free units.
     fn acquire_free(&mut self, n: u64, now: Instant) -> RemoteTicket {
         self.counters.granted += 1;
+        if let Some(ticket) = self.take_leased(n, now) {
+            return ticket;
+        }
         if self.config.spends() {
             // Refunded tokens live no longer than they would have.
             let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
@@ -596,21 +632,21 @@ impl Client {
             }
             OnUnavailable::Share { of } => {
                 let parts = n.saturating_mul(of.max(1));
-                let fits = if self.config.spends() {
+                let fits = if self.config.admits_tokens() {
                     self.share.advance(self.micros(now));
                     self.share.fits(parts)
                 } else {
                     self.share_in_use.saturating_add(n).saturating_mul(of.max(1)) <= self.limit()
                 };
                 if !fits {
-                    let reason = if self.config.spends() {
+                    let reason = if self.config.admits_tokens() {
                         Reason::RateExceeded
                     } else {
                         Reason::Saturated
                     };
                     return Err(reason);
                 }
-                if self.config.spends() {
+                if self.config.admits_tokens() {
                     self.share.take(parts);
                 } else {
                     self.share_in_use += n;
@@ -623,9 +659,15 @@ impl Client {
 
     /// Takes a ticket back: its work has ended, or does not start.
     pub(super) fn refund(&mut self, ticket: RemoteTicket, cancelled: bool, now: Instant) {
-        if ticket.term == SHARED && !self.config.spends() {
+        if ticket.term == SHARED && !self.config.admits_tokens() {
             self.share_in_use -= ticket.units;
             self.serve_queue(now);
+            return;
+        }
+        if self.config.capacity {
+            if cancelled && ticket.term != UNCOUNTED && ticket.term != SHARED {
+                self.refund_leased(ticket.units, ticket.units, &ticket, now);
+            }
             return;
         }
         if ticket.term != self.term || ticket.units == 0 {
@@ -690,6 +732,13 @@ impl Client {
         let charged = std::mem::replace(&mut ticket.units, actual);
         if ticket.term == UNCOUNTED || ticket.term == SHARED {
             return;
+        }
+        let micros = self.micros(now);
+        if let Some(capacity) = &mut self.capacity {
+            if actual < charged {
+                return self.refund_leased(charged - actual, charged, ticket, now);
+            }
+            return capacity.share.owe(actual - charged, micros);
         }
         if actual < charged {
             return self.refund_tokens(charged - actual, ticket, now);
@@ -853,8 +902,12 @@ impl Client {
             self.wakers.push(waker);
             return key;
         }
-        if self.unavailable && kind == WaitKind::Immediate {
-            let end = End::Refused(Reason::Saturated);
+        if (self.unavailable || self.config.capacity) && kind == WaitKind::Immediate {
+            let end = End::Refused(if self.config.admits_tokens() {
+                Reason::RateExceeded
+            } else {
+                Reason::Saturated
+            });
             self.ended.insert(key, Ended { end, need, kind });
             self.wakers.push(waker);
             return key;
@@ -887,13 +940,15 @@ impl Client {
 
     /// Whether waiters of this kind queue in this process rather than at the store.
     fn is_queued(&self, kind: WaitKind) -> bool {
-        kind != WaitKind::Immediate && (self.config.prefetch.is_some() || self.config.spends())
+        kind != WaitKind::Immediate && (self.config.prefetch.is_some() || self.config.admits_tokens())
     }
 
     fn immediate_end(&mut self, need: u64, now: Instant) -> Option<End> {
         match self.acquire(need, now) {
             Ok(ticket) => Some(End::Granted(ticket)),
-            Err(Reason::Saturated | Reason::RateExceeded | Reason::RoundTrip | Reason::Oversized) => None,
+            Err(Reason::Saturated | Reason::RateExceeded | Reason::RoundTrip) => None,
+            // The limit may have been raised.
+            Err(Reason::Oversized) if !self.config.capacity => None,
             Err(reason) => Some(End::Refused(reason)),
         }
     }
@@ -903,7 +958,7 @@ impl Client {
     pub(super) fn poll_wait(&mut self, key: u64, waker: Option<Waker>, now: Instant) -> (Option<End>, Option<Waker>) {
         if let Some(End::Granted(ticket)) = self.ended.get(&key).map(|ended| ended.end) {
             // A permit that was lost before its owner took it is waited for once more, in the same place.
-            let counts = !self.config.spends() && ticket.term == self.term && ticket.units > 0;
+            let counts = !self.config.admits_tokens() && ticket.term == self.term && ticket.units > 0;
             if counts && !self.is_valid(now) {
                 self.on_lease_end(now);
             }
@@ -996,7 +1051,7 @@ impl Client {
                     let wait = self
                         .share
                         .wait(need.saturating_mul(of))
-                        .filter(|_| self.config.spends());
+                        .filter(|_| self.config.admits_tokens());
                     let wait = wait.map(|micros| std::time::Duration::from_micros(micros.max(1)));
                     self.share_at = wait.map(|wait| self.clock.after(now, wait));
                     return;
@@ -1034,6 +1089,9 @@ impl Client {
 
     /// Returns waiters that were granted permits of this term and have not taken them to their places: they wait again.
     fn requeue_granted(&mut self) {
+        if self.config.capacity {
+            return;
+        }
         let term = self.term;
         let of_term = |end: &End| matches!(end, End::Granted(RemoteTicket { units: 1.., term: of, .. }) if *of == term);
         let lost = self.ended.iter().filter(|(_, ended)| of_term(&ended.end));
@@ -1103,6 +1161,10 @@ impl Client {
         self.requeue_granted();
         self.term += 1;
         self.held = 0;
+        let micros = self.micros(now);
+        if let Some(capacity) = &mut self.capacity {
+            capacity.share.lapse(micros);
+        }
         self.in_use = 0;
         self.in_use_by_token.clear();
         self.least_free = 0;
@@ -1203,10 +1265,19 @@ impl Client {
         let kept = self.config.prefetch.is_some_and(|prefetch| prefetch.low > 0);
         let stale = self.credit.front().map(|(until, _)| *until).filter(|_| kept);
         let upcoming = self.upcoming.front().map(|(from, _)| *from);
-        [deadline, away, idle, share, recall_at, stale, upcoming]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            deadline,
+            away,
+            idle,
+            share,
+            recall_at,
+            stale,
+            upcoming,
+            self.served_at(now),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 }
 

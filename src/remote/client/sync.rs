@@ -68,8 +68,12 @@ impl Client {
             }
             return Action::Stop;
         }
-        self.return_recalled(now);
-        self.make_requests(now);
+        if self.config.capacity {
+            self.balance(now);
+        } else {
+            self.return_recalled(now);
+            self.make_requests(now);
+        }
         match self.compose_request(now) {
             Some(sync) => Action::Send(sync),
             // A session has ended meanwhile, or nothing else is left to be sent.
@@ -180,7 +184,7 @@ impl Client {
             oldest,
             edition: self.edition,
             change: change.filter(|_| self.config.spends()),
-            keeps: self.config.prefetch.is_some(),
+            keeps: self.config.prefetch.is_some() || self.has_spare(),
             end: false,
         })
     }
@@ -444,6 +448,7 @@ impl Client {
             }
         }
         self.end_refused(sync, &reply, now);
+        self.note_others(reply.others_wait, now);
         self.note_recall(reply.others_wait, granted, now);
         self.serve_queue(now);
         if deadline <= now && !self.config.spends() {
@@ -492,10 +497,11 @@ impl Client {
             self.drop_stale(now);
         } else {
             self.held += grant.units;
+            self.receive_leased(grant.units, now);
         }
         let Some(waiter) = owner.and_then(|owner| Some((owner, self.direct.remove(&owner)?))) else {
             // Without a waiter the units stay available if there is a prefetch, and go back otherwise.
-            if self.config.prefetch.is_none() && !self.config.spends() {
+            if self.config.prefetch.is_none() && !self.config.admits_tokens() {
                 self.return_units(grant.units);
             }
             return;
@@ -507,7 +513,9 @@ impl Client {
     /// Ends requests that were neither granted nor queued.
     fn end_refused(&mut self, sync: &SyncRequest, reply: &SyncReply, now: Instant) {
         let limit = reply.usage.limit;
-        self.end_oversized(limit);
+        if !self.config.capacity {
+            self.end_oversized(limit);
+        }
         for request in &sync.requests {
             let oversized = request.need > limit;
             let queued = request.queue && !oversized && !self.config.spends();
@@ -645,7 +653,7 @@ impl Client {
         let seen = live.seen;
         if reply.grants.iter().all(|grant| grant.token <= seen) {
             // A sync was answered since, or the notification concerns something else, such as waiters of other sessions.
-            if self.config.prefetch.is_some() {
+            if self.config.prefetch.is_some() || self.config.capacity {
                 self.look_at = Some(now);
             }
             return;
@@ -656,6 +664,7 @@ impl Client {
         for grant in &reply.grants {
             self.on_grant(*grant, now, now);
         }
+        self.note_others(reply.others_wait, now);
         self.note_recall(reply.others_wait, true, now);
         self.serve_queue(now);
         if self.requests.is_empty() {

@@ -20,15 +20,15 @@ const TTL: Duration = Duration::from_secs(2);
 
 /// A line of numbers that look like chance.
 #[derive(Debug)]
-struct Dice(Mutex<u64>);
+pub(crate) struct Dice(Mutex<u64>);
 
 impl Dice {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(Mutex::new(seed))
     }
 
     /// Below `sides`. (Steele and others, SplitMix64.)
-    fn roll(&self, sides: u64) -> u64 {
+    pub(crate) fn roll(&self, sides: u64) -> u64 {
         let mut state = self.0.lock().unwrap();
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = *state;
@@ -38,12 +38,12 @@ impl Dice {
     }
 }
 
-async fn sleep(clock: &Clock, time: Duration) {
+pub(crate) async fn sleep(clock: &Clock, time: Duration) {
     Sleep::until(clock, clock.after(clock.now(), time)).await;
 }
 
 /// A line to the store, of the worst kind.
-struct Line {
+pub(crate) struct Line {
     store: Arc<Memory>,
     clock: Clock,
     dice: Dice,
@@ -125,15 +125,15 @@ struct Witness {
     fences: RefCell<BTreeSet<tollgate::remote::Fence>>,
 }
 
-struct World {
-    clock: ManualClock,
-    store: Arc<Memory>,
-    dice: Dice,
+pub(crate) struct World {
+    pub(crate) clock: ManualClock,
+    pub(crate) store: Arc<Memory>,
+    pub(crate) dice: Dice,
     lost: u64,
 }
 
 impl World {
-    fn new(seed: u64, lost: u64) -> Self {
+    pub(crate) fn new(seed: u64, lost: u64) -> Self {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1_000));
         let store = Arc::new(Memory::new(&clock));
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    fn line(&self) -> Line {
+    pub(crate) fn line(&self) -> Line {
         Line {
             store: Arc::clone(&self.store),
             clock: self.clock.clock().clone(),
@@ -157,7 +157,7 @@ impl World {
     }
 
     /// Runs `all`, which must end within an hour.
-    fn run(&self, all: impl Future<Output = ()>) {
+    pub(crate) fn run(&self, all: impl Future<Output = ()>) {
         let hour = sleep(&self.clock, Duration::from_secs(3_600));
         let ended = self
             .clock

@@ -1,6 +1,7 @@
 //! Permits that several machines share, over the store in memory.
 
 mod age;
+mod capacity;
 mod change;
 mod charges;
 mod faults;

@@ -1,0 +1,213 @@
+//! A leased rate: how many units a process asks for, keeps, and gives back.
+//!
+//! The units are permits to the store. Nothing is asked for without demand, and nothing goes back while no other process waits.
+//! While others wait, a process with waiters keeps an equal share, and one without them keeps what its recent demand takes. An
+//! ask larger than the units held *gathers*: all units go back, and all that it needs are requested at once, in the store's
+//! queue. So no two processes hold a part each and wait for the other's.
+
+use super::share::{Share, UNITS};
+use super::{Client, Instant, RemoteTicket};
+use crate::remote::model::Fill;
+use std::time::Duration;
+
+/// The leased part of a rate, and the demand for it.
+#[derive(Debug)]
+pub(super) struct Capacity {
+    pub(super) share: Share,
+    /// Tokens taken in the current span of demand and in the one before, and the largest ask of both.
+    spent: (u64, u64),
+    largest: u64,
+    /// When the next span begins.
+    next_span: Instant,
+    /// The largest ask that was refused since the last admission.
+    unmet: u64,
+    /// Since when other sessions wait, without a break.
+    others_wait: Option<Instant>,
+    /// The waiter that was first when units came, or when others began to wait: it is served before the units go.
+    turn: Option<u64>,
+}
+
+impl Capacity {
+    pub(super) fn new(fill: Fill, now: Instant, micros: u64) -> Self {
+        Self {
+            share: Share::new(fill, micros),
+            spent: (0, 0),
+            largest: 0,
+            next_span: now,
+            unmet: 0,
+            others_wait: None,
+            turn: None,
+        }
+    }
+}
+
+/// Admissions from the leased part.
+impl Client {
+    /// Takes `n` tokens that are there.
+    pub(super) fn take_leased(&mut self, n: u64, now: Instant) -> Option<RemoteTicket> {
+        let (micros, term) = (self.micros(now), self.term);
+        let capacity = self.capacity.as_mut()?;
+        capacity.share.take(n, micros);
+        capacity.unmet = 0;
+        capacity.largest = capacity.largest.max(n);
+        capacity.spent.0 = capacity.spent.0.saturating_add(n);
+        Some(RemoteTicket {
+            units: n,
+            term,
+            token: micros,
+            order: 0,
+        })
+    }
+
+    /// Records that `n` were refused: a lease is asked for if it may help.
+    pub(super) fn note_unmet(&mut self, n: u64, now: Instant) {
+        let is_due = self.fetch_at.is_none_or(|at| at <= now);
+        let Some(capacity) = &mut self.capacity else { return };
+        let is_news = capacity.unmet < n && (self.held < capacity.share.units_for(n) || is_due);
+        capacity.unmet = capacity.unmet.max(n);
+        if is_news {
+            self.wake_driver();
+        }
+    }
+
+    /// Gives back `n` of the tokens of `ticket`, as far as they are still missing.
+    pub(super) fn refund_leased(&mut self, n: u64, taken: u64, ticket: &RemoteTicket, now: Instant) {
+        let micros = self.micros(now);
+        if let Some(capacity) = &mut self.capacity {
+            capacity.share.refund(n, taken, ticket.token, micros);
+            capacity.spent.0 = capacity.spent.0.saturating_sub(n);
+        }
+        self.serve_queue(now);
+    }
+
+    /// When the first waiter is served from the units held, or the debt repaid.
+    pub(super) fn served_at(&self, now: Instant) -> Option<Instant> {
+        let micros = self.micros(now);
+        let share = &self.capacity.as_ref()?.share;
+        let head = self.queue.first_key_value().map(|(_, head)| head.need);
+        let wait = match head.and_then(|need| share.wait(need, micros)) {
+            None if share.in_debt(micros) => share.wait(0, micros),
+            wait => wait,
+        };
+        // A part of this microsecond may be over.
+        let wait = wait.filter(|&wait| wait > 0)?;
+        Some(self.clock.after(now, Duration::from_micros(wait)))
+    }
+}
+
+/// The exchange of units with the store.
+impl Client {
+    /// The store has granted units.
+    pub(super) fn receive_leased(&mut self, units: u64, now: Instant) {
+        let (micros, head) = (self.micros(now), self.queue.keys().next().copied());
+        let Some(capacity) = &mut self.capacity else { return };
+        capacity.share.receive(units, micros);
+        if self.held == units {
+            capacity.turn = head;
+        }
+    }
+
+    /// The store has said whether others wait.
+    pub(super) fn note_others(&mut self, others_wait: bool, now: Instant) {
+        let head = self.queue.keys().next().copied();
+        let Some(capacity) = &mut self.capacity else { return };
+        if !others_wait {
+            (capacity.others_wait, capacity.turn) = (None, None);
+        } else if capacity.others_wait.is_none() {
+            (capacity.others_wait, capacity.turn) = (Some(now), head);
+        }
+    }
+
+    /// Whether the store should notify this process when others wait.
+    pub(super) fn has_spare(&self) -> bool {
+        self.capacity.is_some() && (self.queue.is_empty() || self.held > self.equal_share())
+    }
+
+    fn equal_share(&self) -> u64 {
+        UNITS / self.usage.map_or(1, |(usage, _)| usage.sessions.max(1))
+    }
+
+    /// Gives back what others may have, and asks for what the demand takes.
+    pub(super) fn balance(&mut self, now: Instant) {
+        let (micros, equal) = (self.micros(now), self.equal_share());
+        let head = self.queue.first_key_value().map(|(&key, head)| (key, head.need));
+        let Some(capacity) = &mut self.capacity else { return };
+        if capacity.next_span <= now {
+            capacity.spent = (0, capacity.spent.0);
+            if capacity.spent.1 == 0 {
+                (capacity.largest, capacity.unmet) = (0, 0);
+            }
+            capacity.next_span = self.clock.after(now, self.config.renewal);
+        }
+        if head.is_none() && capacity.others_wait.is_some() && capacity.share.units_for(capacity.unmet) > equal {
+            // Without a waiter there is no turn.
+            capacity.unmet = 0;
+        }
+        let ask = head.map_or(capacity.unmet, |(_, need)| need);
+        let need = if ask > 0 { capacity.share.units_for(ask) } else { 0 };
+        let in_debt = capacity.share.in_debt(micros);
+        if let Some(since) = capacity.others_wait.filter(|_| !in_debt) {
+            let served = head.is_none_or(|(key, _)| capacity.turn != Some(key));
+            let late = served && self.clock.after(since, self.config.ttl) <= now;
+            if late {
+                capacity.others_wait = Some(now);
+            }
+            let keep = match ask {
+                _ if late => 0,
+                0 => {
+                    let spent = capacity.spent.0.max(capacity.spent.1);
+                    let span = u64::try_from(self.config.renewal.as_micros()).unwrap_or(u64::MAX);
+                    let takes = capacity.share.units_to_gain(spent.saturating_add(spent / 4), span);
+                    let least = if spent > 0 {
+                        capacity.share.units_for(capacity.largest)
+                    } else {
+                        0
+                    };
+                    takes.max(least).min(equal)
+                }
+                _ if served => equal,
+                _ => equal.max(need),
+            };
+            self.give(self.held.saturating_sub(keep), now);
+        }
+        let pending = self.requests.iter().find(|(_, pending)| pending.owner.is_none());
+        let pending = pending.map(|(&id, pending)| (id, *pending));
+        let gathers = need > self.held;
+        if let Some((id, pending)) = pending {
+            let is_fit = if gathers {
+                pending.need == need
+            } else {
+                pending.need == 1
+            };
+            if ask > 0 && is_fit {
+                return;
+            }
+            self.withdraw(id);
+        }
+        if ask == 0 || gathers && in_debt && self.held > 0 {
+            return;
+        }
+        if gathers {
+            self.give(self.held, now);
+            self.new_request(need, need.max(equal), true, None);
+        } else if self.fetch_at.is_none_or(|at| at <= now) {
+            let usage = self.usage.map(|(usage, _)| usage).unwrap_or_default();
+            let free = usage.limit.saturating_sub(usage.in_use);
+            let lacks = self.held < equal / 10 * 9;
+            if lacks || free > 0 {
+                let want = if lacks { equal - self.held } else { free };
+                self.new_request(1, want, lacks, None);
+            }
+            self.fetch_at = Some(self.clock.after(now, self.config.renewal));
+        }
+    }
+
+    /// Returns units to the store: from now on they gain nothing here.
+    fn give(&mut self, units: u64, now: Instant) {
+        let micros = self.micros(now);
+        if let Some(capacity) = self.capacity.as_mut().filter(|_| self.live.is_some()) {
+            capacity.share.give(units, micros);
+            self.return_units(units);
+        }
+    }
+}
