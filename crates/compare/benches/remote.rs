@@ -176,7 +176,7 @@ fn main() {
         keyed(&address("TOLLGATE_REDIS"), &redis).await;
         let postgres = Postgres::options(address("TOLLGATE_POSTGRES"));
         let slow = postgres.clone().connect().expect("an address");
-        let fast = postgres.schema("asynchronous").asynchronous_commit().connect();
+        let fast = postgres.prefix("asynchronous").asynchronous_commit().connect();
         let enough = rows("Redis", redis).await;
         rows("PostgreSQL", slow).await;
         rows("PostgreSQL, asynchronous", fast.expect("an address")).await;

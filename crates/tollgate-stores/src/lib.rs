@@ -21,7 +21,7 @@
 //! | `redis` | `Redis`, and with it redis 1 |
 //! | `redis-cluster` | `Redis::cluster` |
 //! | `postgres` | `Postgres`, and with it tokio-postgres 0.7 |
-//! | `postgres-tls` | `PostgresOptions::tls`, and with it tokio-postgres-rustls 0.14 |
+//! | `postgres-tls` | `ConnectOptions::tls` for PostgreSQL, and with it tokio-postgres-rustls 0.14 |
 //! | `consul` | `Consul` and `ConsulSlots`, with a client of HTTP of its own on hyper 1 |
 //! | `etcd` | `Etcd`, with the same client |
 //! | `zookeeper` | `Zookeeper`, and with it zookeeper-client 0.11 |
@@ -38,6 +38,14 @@ mod seeded;
 
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod answer;
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+mod connect;
 #[cfg(feature = "consul")]
 mod consul;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
@@ -55,14 +63,6 @@ mod postgres;
 mod queue;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(
-    feature = "consul",
-    feature = "etcd",
-    feature = "postgres",
-    feature = "redis",
-    feature = "zookeeper"
-))]
-mod settings;
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod subscriptions;
 #[cfg(feature = "tls")]
@@ -70,30 +70,38 @@ mod tls;
 #[cfg(feature = "zookeeper")]
 mod zookeeper;
 
+#[cfg(any(
+    feature = "consul",
+    feature = "etcd",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper"
+))]
+pub use connect::ConnectOptions;
 #[cfg(all(feature = "consul", feature = "policy-file"))]
 #[cfg_attr(docsrs, doc(cfg(all(feature = "consul", feature = "policy-file"))))]
 pub use consul::ConsulPolicy;
 #[cfg(feature = "consul")]
 #[cfg_attr(docsrs, doc(cfg(feature = "consul")))]
-pub use consul::{Consul, ConsulOptions, ConsulSlots};
+pub use consul::{Consul, ConsulSlots};
+#[cfg(feature = "etcd")]
+#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
+pub use etcd::Etcd;
 #[cfg(all(feature = "etcd", feature = "policy-file"))]
 #[cfg_attr(docsrs, doc(cfg(all(feature = "etcd", feature = "policy-file"))))]
 pub use etcd::EtcdPolicy;
-#[cfg(feature = "etcd")]
-#[cfg_attr(docsrs, doc(cfg(feature = "etcd")))]
-pub use etcd::{Etcd, EtcdOptions};
 #[cfg(feature = "postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
-pub use postgres::{Postgres, PostgresOptions};
+pub use postgres::Postgres;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use redis::{Redis, RedisOptions};
+pub use redis::Redis;
 #[cfg(feature = "tls")]
 #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
 pub use tls::Tls;
 #[cfg(feature = "zookeeper")]
 #[cfg_attr(docsrs, doc(cfg(feature = "zookeeper")))]
-pub use zookeeper::{Zookeeper, ZookeeperOptions};
+pub use zookeeper::Zookeeper;
 
 /// The examples of the README compile and run.
 #[cfg(all(doctest, feature = "redis"))]

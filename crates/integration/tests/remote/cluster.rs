@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
 use tollgate::remote::{Key, Remote, RemoteError, Rule, StoreError};
-use tollgate_stores::{Redis, RedisOptions};
+use tollgate_stores::{ConnectOptions, Redis};
 
 /// How long a server that was just started, or was given a slot, is waited for.
 const TTL: Duration = Duration::from_secs(3);
@@ -104,7 +104,7 @@ impl Cluster {
         self.options().timeout(Duration::from_secs(60)).connect().unwrap()
     }
 
-    pub(crate) fn options(&self) -> RedisOptions {
+    pub(crate) fn options(&self) -> ConnectOptions<Redis> {
         Redis::cluster([format!("redis://{}/", self.0[0].address())])
     }
 

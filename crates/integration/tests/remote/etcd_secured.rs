@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 use tollgate::remote::{Remote, RemoteError, Rule, StoreError};
-use tollgate_stores::{Etcd, EtcdOptions};
+use tollgate_stores::{ConnectOptions, Etcd};
 
 /// A server that is ready also if it requires credentials.
 #[derive(Clone)]
@@ -75,19 +75,19 @@ async fn guarded() -> (Server<Guarded>, SocketAddr) {
     (server, address)
 }
 
-fn options(address: SocketAddr) -> EtcdOptions {
+fn options(address: SocketAddr) -> ConnectOptions<Etcd> {
     Etcd::options(format!("http://{address}")).timeout(PATIENCE)
 }
 
 /// The error of an acquire.
-async fn refused(options: EtcdOptions) -> StoreError {
+async fn refused(options: ConnectOptions<Etcd>) -> StoreError {
     raw_session::refused(options.connect().unwrap(), key()).await
 }
 
 #[tokio::test]
 async fn a_user_needs_exactly_the_documented_rights() {
     let (server, address) = guarded().await;
-    let gate = options(address).user("gate", "secret").connect().unwrap();
+    let gate = options(address).user("gate").password("secret").connect().unwrap();
     let limiter = || Remote::permits(key(), 2).ttl(LONG);
     let remote = limiter().spawn(gate.clone()).unwrap();
     for _ in 0..2 {
@@ -98,7 +98,7 @@ async fn a_user_needs_exactly_the_documented_rights() {
     assert_eq!(server.keys().unwrap(), [""; 0]);
 
     for name in ["reads", "writes", "elsewhere"] {
-        let error = refused(options(address).user(name, "secret")).await;
+        let error = refused(options(address).user(name).password("secret")).await;
         let why = error.to_string();
         assert!(matches!(error, StoreError::Refused { .. }), "{name}: {why}");
         assert!(
@@ -107,7 +107,7 @@ async fn a_user_needs_exactly_the_documented_rights() {
         );
     }
     for (name, password) in [("gate", "wrong"), ("stranger", "secret")] {
-        let error = refused(options(address).user(name, password)).await;
+        let error = refused(options(address).user(name).password(password)).await;
         assert!(matches!(error, StoreError::Refused { .. }), "{name}: {error}");
         assert!(!error.to_string().contains(password), "{error}");
     }
@@ -128,7 +128,7 @@ async fn a_user_needs_exactly_the_documented_rights() {
 #[tokio::test]
 async fn a_change_that_is_refused_takes_one_lease() {
     let (_server, address) = guarded().await;
-    let reads = options(address).user("reads", "secret").connect().unwrap();
+    let reads = options(address).user("reads").password("secret").connect().unwrap();
     let (key, rule) = (key(), Rule::Permits { limit: 1 });
     let mut one = RawSession::new(&reads, &key, rule, LONG);
     for _ in 0..5 {
@@ -143,7 +143,7 @@ async fn a_change_that_is_refused_takes_one_lease() {
 #[tokio::test]
 async fn a_token_that_the_server_has_forgotten_is_asked_for_anew() {
     let (mut server, address) = guarded().await;
-    let gate = options(address).user("gate", "secret").connect().unwrap();
+    let gate = options(address).user("gate").password("secret").connect().unwrap();
     let remote = Remote::permits(key(), 2).ttl(LONG).spawn(gate).unwrap();
     let held = remote.acquire(1).await.unwrap();
     server.kill().unwrap();
@@ -166,11 +166,11 @@ async fn a_policy_is_followed_with_read_access_to_its_key() {
         said(address, &token(address, "gate"), "/v3/kv/put", &pair);
     };
     put(4);
-    let reads = options(address).user("reads", "secret").connect().unwrap();
+    let reads = options(address).user("reads").password("secret").connect().unwrap();
     let (_, mut source) = reads.policy::<PolicySpec>("tollgate/gate.toml").await.unwrap();
     put(5);
     assert!(source.next().await.expect("a version").is_ok());
-    let writes = options(address).user("writes", "secret").connect().unwrap();
+    let writes = options(address).user("writes").password("secret").connect().unwrap();
     let refused = writes
         .policy::<PolicySpec>("tollgate/gate.toml")
         .await
@@ -181,7 +181,7 @@ async fn a_policy_is_followed_with_read_access_to_its_key() {
 
 #[tokio::test]
 async fn credentials_are_sent_once_and_never_printed() {
-    let options = || Etcd::options("http://127.0.0.1:1").user("gate", "word");
+    let options = || Etcd::options("http://127.0.0.1:1").user("gate").password("word");
     let refused = options().token("token").connect().map(drop).unwrap_err();
     assert!(matches!(refused, RemoteError::Address { .. }), "{refused}");
     let refused = Etcd::options("http://127.0.0.1:1").token("two\nlines").connect();

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 use tollgate::remote::Key;
-use tollgate_stores::{Postgres, PostgresOptions};
+use tollgate_stores::{ConnectOptions, Postgres};
 
 /// Makes the data folder, unless it is there, and becomes the server, which root cannot be. After a kill it first waits until the
 /// former server's processes have gone.
@@ -121,8 +121,8 @@ pub(crate) fn server() -> SocketAddr {
 }
 
 /// The options of a client of that server, in this schema. No test depends on how long it takes to answer.
-pub(crate) fn options(schema: &str) -> PostgresOptions {
-    Postgres::options(url()).timeout(Duration::from_secs(60)).schema(schema)
+pub(crate) fn options(schema: &str) -> ConnectOptions<Postgres> {
+    Postgres::options(url()).timeout(Duration::from_secs(60)).prefix(schema)
 }
 
 /// A client of that server.

@@ -7,7 +7,7 @@ use crate::zookeeper::{Zookeeper as Program, children};
 use std::net::SocketAddr;
 use std::time::Duration;
 use tollgate::remote::{Key, Remote, RemoteError, StoreError};
-use tollgate_stores::{Zookeeper, ZookeeperOptions};
+use tollgate_stores::{ConnectOptions, Zookeeper};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 /// In the form of access control lists, with the password `secret`.
@@ -33,12 +33,14 @@ async fn guarded(gate: Permission) -> (Server<Program>, Client) {
     (server, admin)
 }
 
-fn options(server: &Server<Program>, name: &str) -> ZookeeperOptions {
-    Zookeeper::options(server.address().to_string()).digest(name, "secret")
+fn options(server: &Server<Program>, name: &str) -> ConnectOptions<Zookeeper> {
+    Zookeeper::options(server.address().to_string())
+        .user(name)
+        .password("secret")
 }
 
 /// The error of an acquire.
-async fn refused(options: ZookeeperOptions, key: Key) -> StoreError {
+async fn refused(options: ConnectOptions<Zookeeper>, key: Key) -> StoreError {
     raw_session::refused(options.connect().unwrap(), key).await
 }
 
@@ -77,7 +79,9 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
             "{why}"
         );
         // ZooKeeper knows users by their passwords.
-        let wrong = Zookeeper::options(server.address().to_string()).digest("admin", "wrong");
+        let wrong = Zookeeper::options(server.address().to_string())
+            .user("admin")
+            .password("wrong");
         let error = refused(wrong, key()).await;
         assert!(matches!(error, StoreError::Refused { .. }), "{error}");
         assert!(!error.to_string().contains("wrong"), "{error}");
@@ -107,7 +111,7 @@ async fn impossible_servers_are_refused_at_once_and_nothing_is_printed() {
         let refused = Zookeeper::options(servers).connect().map(drop).unwrap_err();
         assert!(matches!(refused, RemoteError::Address { .. }), "{servers}: {refused}");
     }
-    let options = Zookeeper::options("zoo").digest("gate", "word");
+    let options = Zookeeper::options("zoo").user("gate").password("word");
     let printed = format!("{options:?} {:?}", options.clone().connect().unwrap());
     assert!(!printed.contains("word"), "{printed}");
 }

@@ -317,7 +317,7 @@ async fn only_authenticated_owners_may_touch_their_nodes() {
     let key = key();
     let known = || {
         let options = Zookeeper::options(address().to_string()).prefix("/tollgate-owned");
-        options.digest("gate", "secret")
+        options.user("gate").password("secret")
     };
     assert!(!format!("{:?}", known()).contains("secret"));
     let store = known().connect().unwrap();

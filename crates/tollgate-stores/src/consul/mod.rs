@@ -63,9 +63,9 @@ mod sessions;
 mod slots;
 mod values;
 
+use crate::connect::ConnectOptions;
 use crate::kv::Ledger;
 use api::Api;
-pub use options::ConsulOptions;
 #[cfg(feature = "policy-file")]
 pub use policy::ConsulPolicy;
 use sessions::{ConsulSession, ConsulSessions};
@@ -130,8 +130,8 @@ impl Inner {
 
 impl Consul {
     /// The Consul at `address`, such as `http://127.0.0.1:8500`: best the agent of this machine.
-    pub fn options(address: impl Into<Box<str>>) -> ConsulOptions {
-        ConsulOptions::new(address.into())
+    pub fn options(address: impl Into<Box<str>>) -> ConnectOptions<Self> {
+        ConnectOptions::new(address.into(), "tollgate/", Duration::from_secs(1), Default::default())
     }
 }
 

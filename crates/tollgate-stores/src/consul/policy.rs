@@ -46,7 +46,7 @@ const RETRIES: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 
 impl Consul {
     /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
-    /// [prefix](super::ConsulOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
+    /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
     ///
     /// # Errors
     /// [`StoreError`] when the store does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is

@@ -266,8 +266,7 @@ mod tests {
     async fn a_session_created_too_late_is_ended_at_once() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let mut options = HttpOptions::new(address.into());
-        options.timeout = Duration::from_secs(60);
+        let options = HttpOptions::new(address.into(), Duration::from_secs(60));
         let api = Api::new(options.connect().unwrap(), None);
         let (consul_sessions, key) = (ConsulSessions::of_seed(1), Key::new("key").unwrap());
         let session = Session { client: 1, number: 1 };

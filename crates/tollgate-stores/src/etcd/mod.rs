@@ -26,15 +26,16 @@ mod stream;
 mod values;
 mod wire;
 
+use crate::connect::ConnectOptions;
 use crate::kv::Ledger;
 use crate::queue::Queue;
 use leases::SharedLeases;
 use nodes::Nodes;
-pub use options::EtcdOptions;
 use parking_lot::Mutex;
 #[cfg(feature = "policy-file")]
 pub use policy::EtcdPolicy;
 use std::fmt;
+use std::time::Duration;
 use tollgate::remote::Key;
 use tollgate::remote::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
 use wire::MemberTerm;
@@ -105,8 +106,11 @@ pub(crate) struct Values {
 
 impl Etcd {
     /// The etcd at `address`: `http://host:port`.
-    pub fn options(address: impl Into<Box<str>>) -> EtcdOptions {
-        EtcdOptions::new(address.into())
+    ///
+    /// A user is logged in with the first call, and again when the server does not know the token any more. It needs a role with
+    /// `readwrite` on all that begins with the [prefix](ConnectOptions::prefix), and for `Etcd::policy` with `read` on the key.
+    pub fn options(address: impl Into<Box<str>>) -> ConnectOptions<Self> {
+        ConnectOptions::new(address.into(), "tollgate/", Duration::from_secs(5), Default::default())
     }
 
     fn new(nodes: Nodes) -> Self {

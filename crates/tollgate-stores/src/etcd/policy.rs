@@ -63,7 +63,7 @@ const EVERY: Duration = Duration::from_secs(30);
 
 impl Etcd {
     /// The policy under `key`, whose name ends in `.toml` or `.json`, and its later versions. The key is named in full: the
-    /// [prefix](super::EtcdOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
+    /// [prefix](crate::ConnectOptions::prefix) is for limiters. Legs are of the [standard](Kinds::standard) kinds.
     ///
     /// # Errors
     /// [`StoreError`] when the server does not answer, [`PolicyFileError`](tollgate::policy::file::PolicyFileError) when there is

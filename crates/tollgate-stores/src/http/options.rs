@@ -1,7 +1,7 @@
 //! The address of a store that speaks HTTP, and the headers of each call.
 
 use super::{Connector, Http};
-use crate::settings::{check_time_out, runtime};
+use crate::connect::{Connect, ConnectOptions, unusable};
 #[cfg(feature = "tls")]
 use crate::tls::Tls;
 use http::header::{HeaderName, HeaderValue};
@@ -24,13 +24,21 @@ pub(crate) struct HttpOptions {
 }
 
 impl HttpOptions {
-    pub(crate) fn new(address: Box<str>) -> Self {
+    pub(crate) fn new(address: Box<str>, timeout: Duration) -> Self {
         Self {
             address,
             headers: HeaderMap::new(),
-            timeout: Duration::from_secs(1),
+            timeout,
             #[cfg(feature = "tls")]
             tls: None,
+        }
+    }
+
+    pub(crate) fn of<S: Connect>(options: &ConnectOptions<S>) -> Self {
+        Self {
+            #[cfg(feature = "tls")]
+            tls: options.tls.clone(),
+            ..Self::new(options.address.clone(), options.timeout)
         }
     }
 
@@ -45,11 +53,8 @@ impl HttpOptions {
     /// Creates the client. It connects when it is first needed.
     ///
     /// # Errors
-    /// [`RemoteError::Address`], [`RemoteError::Certificate`], [`RemoteError::Duration`], or [`RemoteError::NoRuntime`] outside
-    /// a tokio runtime.
+    /// [`RemoteError::Address`], or [`RemoteError::Certificate`].
     pub(crate) fn connect(self) -> Result<Http, RemoteError> {
-        runtime()?;
-        check_time_out(self.timeout)?;
         let base = base(&self.address)?;
         let connector = self.connector(base.starts_with("https:"))?;
         let client = Client::builder(TokioExecutor::new())
@@ -133,8 +138,4 @@ fn base(address: &str) -> Result<Box<str>, RemoteError> {
         return Err(unusable("it has a query"));
     }
     Ok(address.trim_end_matches('/').into())
-}
-
-fn unusable(why: impl Into<Box<str>>) -> RemoteError {
-    RemoteError::Address { why: why.into() }
 }

@@ -23,10 +23,12 @@ async fn server(answer: &'static str) -> (Box<str>, tokio::task::JoinHandle<Stri
     (address, asked)
 }
 
+const SECOND: Duration = Duration::from_secs(1);
+
 #[tokio::test]
 async fn a_call_sends_its_headers_and_reads_to_the_end() {
     let (address, asked) = server("HTTP/1.1 200 OK\r\nX-Index: 7\r\nContent-Length: 5\r\n\r\ntrue\n").await;
-    let mut options = HttpOptions::new(address);
+    let mut options = HttpOptions::new(address, SECOND);
     options.secret("x-token", "secret").unwrap();
     let http = options.connect().unwrap();
     let answer = http.call(Method::PUT, "/v1/a?b", "body", http.timeout()).await.unwrap();
@@ -53,7 +55,7 @@ async fn a_status_tells_a_refusal_from_an_unavailable_store() {
         ("HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n", true),
     ] {
         let (address, _asked) = server(answer).await;
-        let http = HttpOptions::new(address).connect().unwrap();
+        let http = HttpOptions::new(address, SECOND).connect().unwrap();
         let answer = http.call(Method::GET, "/", "", http.timeout()).await.unwrap();
         let error = answer.json::<bool>().unwrap_err();
         assert_eq!(matches!(error, StoreError::Unreachable { .. }), unavailable, "{error}");
@@ -63,12 +65,14 @@ async fn a_status_tells_a_refusal_from_an_unavailable_store() {
 #[tokio::test]
 async fn a_silent_server_and_a_closed_port_are_told_apart() {
     let (address, _asked) = server("").await;
-    let http = HttpOptions::new(address).connect().unwrap();
+    let http = HttpOptions::new(address, SECOND).connect().unwrap();
     let after = Duration::from_millis(20);
     let silent = http.call(Method::GET, "/", "", after).await.unwrap_err();
     assert_eq!(silent, StoreError::TimedOut { after });
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let http = HttpOptions::new(format!("http://{free}").into()).connect().unwrap();
+    let http = HttpOptions::new(format!("http://{free}").into(), SECOND)
+        .connect()
+        .unwrap();
     let closed = http.call(Method::GET, "/", "", Duration::from_secs(60)).await;
     assert!(matches!(closed, Err(StoreError::Unreachable { .. })), "{closed:?}");
 }
@@ -83,20 +87,12 @@ async fn an_address_that_cannot_be_is_refused_without_its_secrets() {
         "http://a?hidden",
         "http://a b:hidden",
     ] {
-        let refused = HttpOptions::new(address.into()).connect().unwrap_err();
+        let refused = HttpOptions::new(address.into(), SECOND).connect().unwrap_err();
         assert!(matches!(refused, RemoteError::Address { .. }), "{address}: {refused}");
         assert!(!refused.to_string().contains("hidden"), "{refused}");
     }
-    let mut options = HttpOptions::new("http://a".into());
+    let mut options = HttpOptions::new("http://a".into(), SECOND);
     assert!(options.secret("x-token", "two\nlines").is_err());
-    options.timeout = Duration::ZERO;
-    assert!(matches!(options.connect(), Err(RemoteError::Duration { .. })));
-}
-
-#[test]
-fn outside_a_runtime_there_is_no_client() {
-    let refused = HttpOptions::new("http://a".into()).connect().unwrap_err();
-    assert_eq!(refused, RemoteError::NoRuntime);
 }
 
 #[test]

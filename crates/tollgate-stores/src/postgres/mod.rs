@@ -10,9 +10,9 @@ mod link;
 mod options;
 
 use crate::answer::{Answer, numbers};
+use crate::connect::ConnectOptions;
 use crate::subscriptions::{Subscription, Subscriptions};
 use link::Link;
-pub use options::PostgresOptions;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 ///
 /// # What it needs
 /// PostgreSQL 13 or later, with PL/pgSQL, and the isolation level `read committed`, which is the default. Tables and functions
-/// are installed with the first connection, in a [schema](PostgresOptions::schema). The user needs to own the schema, or the
+/// are installed with the first connection, in a [schema](ConnectOptions::prefix). The user needs to own the schema, or the
 /// right to create it:
 ///
 /// ```text
@@ -64,12 +64,12 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// # What is promised
 /// A commit waits until it is on disk, and on the standbys that the server waits for. So a server that is killed and started
 /// again has forgotten nothing, and grants at once. This costs the time of a flush for each sync. Without it, see
-/// [`asynchronous_commit`](PostgresOptions::asynchronous_commit).
+/// [`asynchronous_commit`](ConnectOptions::asynchronous_commit).
 ///
 /// A standby that takes over may not know the last grants if it was not waited for. It has another timeline. It grants no
 /// permits until a time to live after the first sync there, so that unknown leases have run out, and reports sessions as lost of
 /// which it has forgotten something. The time to live is the longest that it knows of, or that of the asking process. Where others have
-/// a longer one, set [`longest_ttl`](PostgresOptions::longest_ttl) in all processes. Tokens of rates that were granted last before
+/// a longer one, set [`longest_ttl`](ConnectOptions::longest_ttl) in all processes. Tokens of rates that were granted last before
 /// another server took over are there again. Fencing tokens continue to grow, by the server's clock.
 ///
 /// A clock that is set back goes on from where it was: no permit is lost, no token comes early, and no fencing token repeats.
@@ -126,28 +126,33 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 impl Postgres {
     /// The PostgreSQL at `address`: `postgres://user:password@host:port/database`, or `host=/run/postgresql user=gate`. Several hosts
     /// are tried in order until one takes writes.
-    pub fn options(address: impl Into<Box<str>>) -> PostgresOptions {
-        PostgresOptions::new(address.into())
+    pub fn options(address: impl Into<Box<str>>) -> ConnectOptions<Self> {
+        ConnectOptions::new(
+            address.into(),
+            "tollgate",
+            Duration::from_millis(500),
+            Default::default(),
+        )
     }
 
-    fn new(options: &PostgresOptions, link: impl FnOnce(&str, Option<&str>, Arc<Subscriptions>) -> Link) -> Self {
-        let (schema, version) = (&options.schema, version());
+    fn new(options: &ConnectOptions<Self>, link: impl FnOnce(&str, Option<&str>, Arc<Subscriptions>) -> Link) -> Self {
+        let (schema, version) = (&options.prefix, version());
         let call = |name: &str, parameters: usize| -> Box<str> {
             let numbers: Vec<_> = (1..=parameters).map(|number| format!("${number}")).collect();
             format!("SELECT {schema}.{name}_{version}({})", numbers.join(",")).into()
         };
-        let channel: Arc<str> = match options.polling {
+        let channel: Arc<str> = match options.own.polling {
             None => format!("tollgate_{:016x}", random_number()).into(),
             Some(_) => "".into(),
         };
         let subscriptions = Arc::<Subscriptions>::default();
-        let listens = options.polling.is_none().then_some(&*channel);
+        let listens = options.own.polling.is_none().then_some(&*channel);
         let inner = Arc::new(Inner {
             link: link(&version, listens, Arc::clone(&subscriptions)),
             timeout: options.timeout,
-            longest_ttl: options.longest_ttl,
-            durable: options.durable,
-            polling: options.polling,
+            longest_ttl: options.own.longest_ttl,
+            durable: options.own.durable,
+            polling: options.own.polling,
             channel,
             subscriptions,
             used: Notify::new(),

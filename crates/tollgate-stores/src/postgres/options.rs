@@ -2,135 +2,53 @@
 
 use super::Postgres;
 use super::link::{Link, SOURCES};
-use crate::settings::{check_time_out, runtime};
-use std::fmt;
+use crate::connect::{Connect, ConnectOptions, check_time_out, unusable};
 use std::time::Duration;
 use tokio_postgres::Config;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tollgate::remote::RemoteError;
 
-/// The settings of a connection to [`Postgres`]. Its debug output has no secrets.
+/// The settings that only PostgreSQL has.
 #[derive(Clone)]
-#[must_use = "nothing is connected before `connect`"]
-pub struct PostgresOptions {
-    address: Box<str>,
-    user: Option<Box<str>>,
-    password: Option<Box<str>>,
-    pub(super) schema: Box<str>,
-    pub(super) timeout: Duration,
+pub struct PostgresSettings {
     pub(super) longest_ttl: Duration,
     pub(super) durable: bool,
     pub(super) polling: Option<Duration>,
-    #[cfg(feature = "postgres-tls")]
-    tls: Option<crate::tls::Tls>,
 }
 
-impl PostgresOptions {
-    pub(super) fn new(address: Box<str>) -> Self {
+impl Default for PostgresSettings {
+    fn default() -> Self {
         Self {
-            address,
-            user: None,
-            password: None,
-            schema: "tollgate".into(),
-            timeout: Duration::from_millis(500),
             longest_ttl: Duration::ZERO,
             durable: true,
             polling: None,
-            #[cfg(feature = "postgres-tls")]
-            tls: None,
         }
     }
+}
 
-    /// The user to log in as; that of the address, or that of the process, unless set.
-    pub fn user(mut self, user: impl Into<Box<str>>) -> Self {
-        self.user = Some(user.into());
-        self
-    }
+impl Connect for Postgres {
+    type Own = PostgresSettings;
+    const STORE: &'static str = "PostgreSQL";
 
-    /// The password to log in with; that of the address unless set.
-    pub fn password(mut self, password: impl Into<Box<str>>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// The schema of the tables and functions; `tollgate` unless set. Limiters of different schemas share nothing. 1 to 48 lower-case
-    /// letters, digits and underscores, and no digit first.
-    pub fn schema(mut self, schema: impl Into<Box<str>>) -> Self {
-        self.schema = schema.into();
-        self
-    }
-
-    /// How long the server may take to log us in, and to answer a call: 1 ms to a minute, 500 ms unless set. The limiter has a
-    /// time-out of its own; the shorter one counts.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// The longest [time to live](tollgate::remote::RemoteBuilder::ttl) of any process at this store, where they differ: a server
-    /// that may have forgotten something grants no permits for this long. Unless it is set, the longest that the server knows and
-    /// that of the asking limiter count.
-    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
-        self.longest_ttl = ttl;
-        self
-    }
-
-    /// Does not wait until a commit is on disk. Syncs then take a fraction of the time.
-    ///
-    /// A server that crashes may forget the last ones: those of the last 600 ms, unless its `wal_writer_delay` is set. Afterwards it
-    /// grants no permits until a time to live after the first sync, as a standby that took over does: see [`Postgres`]. So no
-    /// permit is granted twice. Tokens of rates that were granted last are there again. All processes at a limiter have to agree on this
-    /// setting; otherwise a limiter is as safe as the last sync at it.
-    pub fn asynchronous_commit(mut self) -> Self {
-        self.durable = false;
-        self
-    }
-
-    /// Does not listen for notifications, which a pooler in transaction mode does not pass on. A waiter for permits asks again at
-    /// this interval; a waiter for a window learns of a raised limit when room comes back in it. Prepared statements are not used in
-    /// either case.
-    ///
-    /// Units that are [kept without a use](tollgate::remote::Prefetch) come back to waiting processes with the next renewal.
-    pub fn polling(mut self, interval: Duration) -> Self {
-        self.polling = Some(interval);
-        self
-    }
-
-    /// Encrypts the connection, with these certificates, as does an address with `sslmode=require`; without either it is not. The
-    /// server's name is checked in both cases, unlike by `libpq`.
-    #[cfg(feature = "postgres-tls")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "postgres-tls")))]
-    pub fn tls(mut self, tls: crate::tls::Tls) -> Self {
-        self.tls = Some(tls);
-        self
-    }
-
-    /// Creates the handle. It connects when it is first needed.
-    ///
-    /// # Errors
-    /// [`RemoteError::Address`] when the address is none, asks for encryption without the feature `postgres-tls`, or when the name of
-    /// the schema is not allowed; `RemoteError::Certificate`; [`RemoteError::Duration`]; [`RemoteError::NoRuntime`] outside a tokio runtime.
-    pub fn connect(self) -> Result<Postgres, RemoteError> {
-        runtime()?;
-        check_time_out(self.timeout)?;
-        if let Some(interval) = self.polling {
+    fn connect(options: ConnectOptions<Self>) -> Result<Self, RemoteError> {
+        if let Some(interval) = options.own.polling {
             check_time_out(interval)?;
         }
-        let schema = &*self.schema;
+        let schema = &*options.prefix;
         let odd = |c: char| !matches!(c, 'a'..='z' | '0'..='9' | '_');
         if schema.is_empty()
             || schema.len() > 48
             || schema.contains(odd)
             || schema.starts_with(|c: char| c.is_ascii_digit())
         {
-            return Err(address(format!(
+            return Err(unusable(format!(
                 "the schema {schema:?} was given, and 1 to 48 lower-case letters, digits and underscores, no digit first, are allowed"
             )));
         }
-        let config = self.config()?;
+        let config = options.config()?;
         #[cfg(feature = "postgres-tls")]
-        let (config, tls) = self.encrypt(config)?;
-        Ok(Postgres::new(&self, |version, channel, subscriptions| {
+        let (config, tls) = options.encrypt(config)?;
+        Ok(Postgres::new(&options, |version, channel, subscriptions| {
             let fill = |source: &str| source.replace("{schema}", schema).replace("{v}", version);
             Link {
                 config,
@@ -148,6 +66,37 @@ impl PostgresOptions {
                 current: tokio::sync::Mutex::default(),
             }
         }))
+    }
+}
+
+impl ConnectOptions<Postgres> {
+    /// The longest [time to live](tollgate::remote::RemoteBuilder::ttl) of any process at this store, where they differ: a server
+    /// that may have forgotten something grants no permits for this long. Unless it is set, the longest that the server knows and
+    /// that of the asking limiter count.
+    pub fn longest_ttl(mut self, ttl: Duration) -> Self {
+        self.own.longest_ttl = ttl;
+        self
+    }
+
+    /// Does not wait until a commit is on disk. Syncs then take a fraction of the time.
+    ///
+    /// A server that crashes may forget the last ones: those of the last 600 ms, unless its `wal_writer_delay` is set. Afterwards it
+    /// grants no permits until a time to live after the first sync, as a standby that took over does: see [`Postgres`]. So no
+    /// permit is granted twice. Tokens of rates that were granted last are there again. All processes at a limiter have to agree on this
+    /// setting; otherwise a limiter is as safe as the last sync at it.
+    pub fn asynchronous_commit(mut self) -> Self {
+        self.own.durable = false;
+        self
+    }
+
+    /// Does not listen for notifications, which a pooler in transaction mode does not pass on. A waiter for permits asks again at
+    /// this interval; a waiter for a window learns of a raised limit when room comes back in it. Prepared statements are not used in
+    /// either case.
+    ///
+    /// Units that are [kept without a use](tollgate::remote::Prefetch) come back to waiting processes with the next renewal.
+    pub fn polling(mut self, interval: Duration) -> Self {
+        self.own.polling = Some(interval);
+        self
     }
 
     #[cfg(feature = "postgres-tls")]
@@ -169,7 +118,7 @@ impl PostgresOptions {
     fn config(&self) -> Result<Config, RemoteError> {
         // The library's messages name the fault, and no password.
         let config: Result<Config, _> = self.address.parse();
-        let mut config = config.map_err(|error| address(super::link::text(&error)))?;
+        let mut config = config.map_err(|error| unusable(super::link::text(&error)))?;
         if let Some(user) = &self.user {
             config.user(&**user);
         }
@@ -183,22 +132,9 @@ impl PostgresOptions {
             config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         }
         if cfg!(not(feature = "postgres-tls")) && matches!(config.get_ssl_mode(), SslMode::Require) {
-            return Err(address("sslmode=require needs the feature `postgres-tls`"));
+            return Err(unusable("sslmode=require needs the feature `postgres-tls`"));
         }
         Ok(config)
-    }
-}
-
-fn address(why: impl Into<Box<str>>) -> RemoteError {
-    RemoteError::Address { why: why.into() }
-}
-
-impl fmt::Debug for PostgresOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresOptions")
-            .field("schema", &self.schema)
-            .field("timeout", &self.timeout)
-            .finish_non_exhaustive()
     }
 }
 
@@ -216,10 +152,10 @@ mod tests {
                 "address",
             ),
             (Postgres::options("gate=very-secret"), "address"),
-            (Postgres::options(SECRET).schema(""), "schema"),
-            (Postgres::options(SECRET).schema("Limits"), "schema"),
-            (Postgres::options(SECRET).schema("a\"; DROP TABLE b; --"), "schema"),
-            (Postgres::options(SECRET).schema("1st"), "schema"),
+            (Postgres::options(SECRET).prefix(""), "schema"),
+            (Postgres::options(SECRET).prefix("Limits"), "schema"),
+            (Postgres::options(SECRET).prefix("a\"; DROP TABLE b; --"), "schema"),
+            (Postgres::options(SECRET).prefix("1st"), "schema"),
             (Postgres::options(SECRET).timeout(Duration::ZERO), "time-out"),
             (Postgres::options(SECRET).polling(Duration::ZERO), "time-out"),
         ] {

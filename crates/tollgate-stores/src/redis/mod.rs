@@ -14,11 +14,11 @@ mod replication_ids;
 mod script;
 
 use crate::answer::{Answer, numbers};
+use crate::connect::ConnectOptions;
 use crate::subscriptions::{Subscription, Subscriptions};
 use ::redis::{ErrorKind, PushInfo, PushKind, RedisError, ServerErrorKind, Value};
 use channels::{Channel, Channels};
 use link::Link;
-pub use options::RedisOptions;
 use replication_ids::ReplicationIds;
 use script::{Call, Script};
 use std::fmt;
@@ -54,7 +54,7 @@ use tollgate::remote::{
 ///
 /// `maxmemory-policy noeviction`: a server with another policy, or that does not report it, is
 /// [refused](tollgate::remote::StoreError::Refused) with the first sync at a new connection, unless that policy is [allowed by
-/// name](RedisOptions::allow_eviction).
+/// name](ConnectOptions::allow_eviction).
 ///
 /// It needs the rights below. They are checked on a key that is deleted at once, before the first sync; if one is missing that
 /// sync is [refused](tollgate::remote::StoreError::Refused), and names it.
@@ -75,7 +75,7 @@ use tollgate::remote::{
 /// grants in its memory. So does a server that was restarted from its saved state, or from nothing. Either grants no permits
 /// until a time to live has passed, so that unknown leases have run out, and reports sessions as lost of which it has forgotten
 /// something. The time to live is the longest that it knows of, or that of the asking process. Where others have a longer one,
-/// set [`longest_ttl`](RedisOptions::longest_ttl) in all processes.
+/// set [`longest_ttl`](ConnectOptions::longest_ttl) in all processes.
 ///
 /// A server cannot tell whether others have granted permits of a limiter that it does not know. It grants at once if it was
 /// started a time to live ago, or if this process has known it for that long since it took over; otherwise after a time to
@@ -84,8 +84,7 @@ use tollgate::remote::{
 /// Tokens of rates that were granted last before another server took over are there again. Fencing tokens continue to grow, by
 /// the server's clock.
 ///
-/// A clock that is set back stands still for permits until it has caught up, so that no permit is lost, and those of dead
-/// processes stay that much longer; rates and windows go on. One that is set forward ends the leases that it jumps over. Their
+/// A clock that is set back goes on here from where it was. One that is set forward ends the leases that it jumps over. Their
 /// holders learn it with their next renewal, a third of the time to live later at most.
 #[derive(Clone)]
 pub struct Redis(Arc<Inner>);
@@ -116,7 +115,7 @@ impl Inner {
         }
         let why = format!(
             "the server's maxmemory-policy is `{policy}`, and keys that it evicts are permits that it forgets: set \
-             `noeviction`, or allow this one by RedisOptions::allow_eviction"
+             `noeviction`, or allow this one by ConnectOptions::allow_eviction"
         );
         Err(StoreError::Refused { why: why.into() })
     }
@@ -124,8 +123,13 @@ impl Inner {
 
 impl Redis {
     /// The Redis at `address`: `redis://user:password@host:port/database`, or `unix:///path`.
-    pub fn options(address: impl Into<Box<str>>) -> RedisOptions {
-        RedisOptions::new(address.into())
+    pub fn options(address: impl Into<Box<str>>) -> ConnectOptions<Self> {
+        ConnectOptions::new(
+            address.into(),
+            "tollgate:",
+            Duration::from_millis(500),
+            Default::default(),
+        )
     }
 
     /// The servers of a cluster, of which it is enough to name some: addresses as for [`options`](Self::options), all with the
@@ -138,18 +142,20 @@ impl Redis {
     /// needed, on each: `+cluster|slots +ping +asking`.
     #[cfg(feature = "redis-cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
-    pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> RedisOptions {
-        RedisOptions::of_cluster(addresses.into_iter().map(Into::into).collect())
+    pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> ConnectOptions<Self> {
+        let mut options = Self::options("");
+        options.own.cluster = Some(addresses.into_iter().map(Into::into).collect());
+        options
     }
 
     fn new(
         link: impl FnOnce(Box<dyn Fn(&PushInfo) + Send + Sync>) -> Result<Link, RemoteError>,
-        prefix: Box<str>,
-        timeout: Duration,
-        longest_ttl: Duration,
-        evicts: Option<Box<str>>,
+        options: &ConnectOptions<Self>,
     ) -> Result<Self, RemoteError> {
-        let (subscriptions, channels) = (Arc::<Subscriptions>::default(), Arc::new(Channels::new(&prefix)));
+        let (subscriptions, channels) = (
+            Arc::<Subscriptions>::default(),
+            Arc::new(Channels::new(&options.prefix)),
+        );
         let (hearing, tried) = (Arc::clone(&subscriptions), Arc::clone(&channels));
         let hear = move |push: &PushInfo| match push.kind {
             PushKind::Message => {
@@ -170,13 +176,13 @@ impl Redis {
         };
         Ok(Self(Arc::new(Inner {
             link: link(Box::new(hear))?,
-            prefix,
-            timeout,
+            prefix: options.prefix.clone(),
+            timeout: options.timeout,
             channels,
             subscriptions,
             replication_ids: ReplicationIds::default(),
-            longest_ttl,
-            evicts,
+            longest_ttl: options.own.longest_ttl,
+            evicts: options.own.evicts.clone(),
             rights: Script::new(include_str!("rights.lua")),
             permits: Script::new(include_str!("permits.lua")),
             bucket: Script::new(include_str!("bucket.lua")),

@@ -22,10 +22,10 @@ mod session_node;
 mod values;
 mod watch_events;
 
+use crate::connect::ConnectOptions;
 use crate::kv::Ledger;
 use crate::queue::{Change, NodeQueue, NodeStore, Ops, Queue};
 use link::Link;
-pub use options::ZookeeperOptions;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
@@ -103,8 +103,11 @@ pub struct Zookeeper {
 
 impl Zookeeper {
     /// The ZooKeeper at `servers`: `host:port`, several by commas.
-    pub fn options(servers: impl Into<Box<str>>) -> ZookeeperOptions {
-        ZookeeperOptions::new(servers.into())
+    ///
+    /// New nodes are for the user only, if there is one; existing nodes, and the prefix, keep their access control lists. We must be
+    /// allowed to create and to delete under the prefix, `cd`; otherwise the first sync is refused before anything is done.
+    pub fn options(servers: impl Into<Box<str>>) -> ConnectOptions<Self> {
+        ConnectOptions::new(servers.into(), "/tollgate", Duration::from_secs(5), ())
     }
 
     fn new(nodes: Nodes) -> Self {
@@ -119,13 +122,13 @@ type Linked = Option<Result<Arc<Link>, StoreError>>;
 
 #[derive(Clone)]
 pub(crate) struct Nodes {
-    options: Arc<ZookeeperOptions>,
+    options: Arc<ConnectOptions<Zookeeper>>,
     /// Sessions at the servers, by their length; those under construction are empty.
     links: Arc<Mutex<HashMap<Duration, watch::Receiver<Linked>>>>,
 }
 
 impl Nodes {
-    fn new(options: ZookeeperOptions) -> Self {
+    fn new(options: ConnectOptions<Zookeeper>) -> Self {
         Self {
             options: Arc::new(options),
             links: Arc::default(),
