@@ -120,7 +120,10 @@ impl Client {
 
     /// Whether the store should notify this process when others wait.
     pub(super) fn has_spare(&self) -> bool {
-        self.capacity.is_some() && (self.queue.is_empty() || self.held > self.equal_share())
+        // A process in use of less than its share finds out when it renews: else each waiter would wake the whole fleet.
+        let is_idle = |capacity: &Capacity| self.queue.is_empty() && capacity.spent == (0, 0);
+        let capacity = self.capacity.as_ref();
+        capacity.is_some_and(|capacity| is_idle(capacity) || self.held > self.equal_share())
     }
 
     fn equal_share(&self) -> u64 {

@@ -323,7 +323,7 @@ fn a_charge_beyond_the_level_is_repaid_before_the_next_token() {
 }
 
 #[test]
-fn what_a_lease_cannot_do_is_said() {
+fn a_lease_refuses_unsupported_settings() {
     let world = World::new();
     let rate = machine(&world);
     assert_eq!(now(rate.acquire_now(1)).unwrap_err().reason(), Reason::RateExceeded);
