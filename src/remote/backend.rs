@@ -69,6 +69,13 @@ pub struct Session {
     pub number: u64,
 }
 
+impl Session {
+    /// The name under which a client with a [place](super::KeyLease::waiting) at a key is notified. It has no other session of that number.
+    pub fn of_place(client: u64) -> Self {
+        Self { client, number: 0 }
+    }
+}
+
 impl fmt::Display for Session {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}.{}", self.client, self.number)
@@ -282,6 +289,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Carries out `step` at `key`, whose legs are `legs`: atomically, by the store's own clock. A repeated step acts once. The
     /// key goes by itself once all that was taken has come back. If the future is dropped, the step may or may not have been
     /// carried out.
+    ///
+    /// A client with a place is [notified](Self::notified) as [`Session::of_place`] when a step finds that its permits are there, once, and
+    /// repeats its ask then.
     ///
     /// [`KeyLegs`](super::model::KeyLegs) is the reference.
     ///

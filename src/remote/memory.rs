@@ -56,6 +56,19 @@ struct State {
     notified: BTreeSet<(Key, Session)>,
 }
 
+impl State {
+    /// Notes what is notified. Returns the wakers of the sessions that await it.
+    fn notify(&mut self, key: &Key, sessions: impl IntoIterator<Item = Session>) -> Vec<Waker> {
+        let mut wakers = Vec::new();
+        for session in sessions {
+            let id = (key.clone(), session);
+            wakers.extend(self.waiting.remove(&id));
+            self.notified.insert(id);
+        }
+        wakers
+    }
+}
+
 impl Memory {
     /// An empty store with this clock.
     pub fn new(clock: &Clock) -> Self {
@@ -117,13 +130,7 @@ impl Memory {
             if model.is_empty(now) {
                 state.models.remove(&kept);
             }
-            let mut wakers = Vec::new();
-            for session in notify {
-                let id = (key.clone(), session);
-                wakers.extend(state.waiting.remove(&id));
-                state.notified.insert(id);
-            }
-            (reply, wakers)
+            (reply, state.notify(key, notify))
         };
         wake_all(wakers);
         Ok(reply)
@@ -171,17 +178,21 @@ impl Backend for Memory {
 
     async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
         let now = self.now();
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         if state.legs.len() >= state.many {
             state.legs.retain(|_, legs| !legs.is_empty(now));
             state.many = 2 * state.legs.len() + 64;
         }
         let known = state.legs.entry(key.clone()).or_default();
         let reply = known.step(now, legs, step);
+        let places = known.take_notified().into_iter().map(Session::of_place);
         if known.is_empty(now) {
             state.legs.remove(key);
         }
+        let wakers = state.notify(key, places);
+        drop(guard);
+        wake_all(wakers);
         Ok(reply)
     }
 }

@@ -35,7 +35,7 @@ pub struct Step {
     pub corrections: Vec<Correction>,
     /// Admissions, in order.
     pub takes: Vec<LegUnits>,
-    /// What the client holds of permit legs. Without it no permits are given, and nothing is renewed or returned.
+    /// What the client holds of permit legs. Without it, or without such a leg, no permits are given, and nothing is renewed or returned.
     pub lease: Option<KeyLease>,
 }
 

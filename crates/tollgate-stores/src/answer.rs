@@ -57,8 +57,8 @@ impl Answer {
 
     /// The reply of the script for steps.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "other stores carry out no steps"))]
-    pub(crate) fn of_step(&self, takes: usize) -> Result<StepReply, StoreError> {
-        let takes = (0..takes).map(|take| {
+    pub(crate) fn of_step(&self, count: usize) -> Result<StepReply, StoreError> {
+        let takes = (0..count).map(|take| {
             Ok(match self.number(1 + 2 * take)?.checked_sub(1) {
                 None => Ok(()),
                 Some(leg) => Err(StepRefusal {
@@ -69,7 +69,7 @@ impl Answer {
         });
         Ok(StepReply {
             at: self.number(0)?,
-            lost: false,
+            lost: self.word(1 + 2 * count).is_ok_and(|lost| lost == "1"),
             takes: takes.collect::<Result<_, _>>()?,
         })
     }

@@ -100,6 +100,12 @@ impl KeyLegs {
             }
             _ => {}
         }
+        // Legs without permits say nothing of those that the client holds.
+        let has_permits = legs.iter().any(|leg| matches!(leg.rule, Rule::Permits { .. }));
+        let step = &Step {
+            lease: step.lease.filter(|_| has_permits),
+            ..step.clone()
+        };
         // Corrections alone are of admissions by a rule that may be an old one.
         let adopts = !step.takes.is_empty();
         let before = legs.iter().map(|leg| self.legs.get(&leg.name).cloned());
@@ -132,10 +138,10 @@ impl KeyLegs {
             takes.push(taken);
         }
         self.held.set_place(&legs, step, waiter, now);
-        self.held.tell(&legs, adopts);
+        let tells = self.held.tell(&legs, adopts);
         let reply = StepReply { at: now, lost, takes };
-        let holds = is_known || self.held.knows(step.client);
-        if step.corrections.is_empty() && !reply.takes.iter().any(Result::is_ok) && !(holds && step.lease.is_some()) {
+        let holds = step.lease.is_some() && (is_known || self.held.knows(step.client));
+        if step.corrections.is_empty() && !reply.takes.iter().any(Result::is_ok) && !holds && !tells {
             return reply;
         }
         for Leg { name, counts, .. } in legs {
@@ -220,7 +226,8 @@ impl Held {
     fn report(&mut self, legs: &[Leg<'_>], step: &Step, now: u64) -> bool {
         let Some(lease) = &step.lease else { return false };
         let (_, mut units) = self.leases.remove(&step.client).unwrap_or_default();
-        for (leg, &held) in legs.iter().zip(&lease.held) {
+        let permits = legs.iter().zip(&lease.held);
+        for (leg, &held) in permits.filter(|(leg, _)| matches!(leg.rule, Rule::Permits { .. })) {
             let known = units.remove(leg.name).unwrap_or(0);
             if held > known {
                 return true;
@@ -282,15 +289,16 @@ impl Held {
         }
     }
 
-    /// Notes the clients with places whose permits are there, and those that a new limit makes impossible, whose places go.
-    fn tell(&mut self, legs: &[Leg<'_>], adopts: bool) {
+    /// Notes the clients with places whose permits are there, and those that a new limit makes impossible, whose places go. True if there
+    /// are some.
+    fn tell(&mut self, legs: &[Leg<'_>], adopts: bool) -> bool {
         let mut places = std::mem::take(&mut self.places);
         let limit = |name: &str| {
             let leg = legs.iter().find(|leg| leg.name == name);
             leg.filter(|leg| matches!(leg.rule, Rule::Permits { .. }))
                 .map(Leg::limit)
         };
-        let mut ahead = BTreeSet::new();
+        let (mut ahead, mut tells) = (BTreeSet::new(), false);
         places.retain_mut(|place| {
             let (mut fits, mut possible) = (true, true);
             for (name, &n) in &place.needs {
@@ -301,6 +309,7 @@ impl Held {
             if !possible || (fits && !place.told) {
                 self.notify.insert(place.client);
                 place.told = true;
+                tells = true;
             }
             if possible {
                 ahead.extend(place.needs.keys().cloned());
@@ -308,6 +317,7 @@ impl Held {
             possible
         });
         self.places = places;
+        tells
     }
 }
 

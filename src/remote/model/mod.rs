@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`Permits`], [`PermitsState`] | sessions with their units, and one queue |
 //! | [`Rates`], [`RatesState`] | a token bucket, or a window with its queue |
-//! | [`KeyLegs`] | rates and windows of one key, taken from together |
+//! | [`KeyLegs`] | rates, windows and permits of one key, taken from together, and the queue for the permits |
 //! | [`Fill`], [`segment`] | a bucket and a window in whole numbers, for stores that count by themselves |
 //! | [`random_number`] | for names that no other process may draw |
 //!

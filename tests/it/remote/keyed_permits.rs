@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tollgate::ManualClock;
 use tollgate::remote::model::KeyLegs;
-use tollgate::remote::{KeyLease, KeyLeg, LegUnits, Rule, Step, StepReply};
+use tollgate::remote::{Backend, Key, KeyLease, KeyLeg, LegUnits, Memory, Rule, Session, Step, StepReply};
 
 const SECOND: u64 = 1_000_000;
 const TTL: Duration = Duration::from_secs(10);
@@ -231,10 +232,32 @@ fn places_are_served_in_order() {
     assert_eq!(ask(&mut key, 11, 3, 0, &[], &[1, 1]), (vec![Ok(()), Ok(())], vec![]));
     // A lowered limit makes a place impossible.
     assert_eq!(ask(&mut key, 12, 6, 0, &[], &[2]).0, [Err((1, Some(9)))]);
-    let lower = super::keyed_permits::legs(1, "1000/s burst 1000");
+    let lower = self::legs(1, "1000/s burst 1000");
     let reply = key.step(12 * SECOND, &lower, &step(7, 1, 0, &[1], &[]));
     assert_eq!(
         (after(&reply), key.take_notified().len()),
         (vec![Err((1, Some(10)))], 1)
     );
+}
+
+/// Given a client with a place, when its permit comes back, then the store in memory notifies it, once.
+#[test]
+fn the_store_in_memory_tells_a_waiter() {
+    let clock = ManualClock::new();
+    let (store, legs, key) = (Memory::new(&clock), legs(1, "10/s burst 10"), Key::new("k").unwrap());
+    let send = |step: Step| clock.run(store.step(&key, &legs, &step)).unwrap();
+    send(step(1, 1, 0, &[1], &[]));
+    send(step(2, 1, 0, &[], &[1]));
+    let mut told = Box::pin(store.notified(&key, Session::of_place(2)));
+    assert!(super::world::poll(told.as_mut()).is_pending());
+    send(step(1, 2, 0, &[], &[]));
+    assert!(super::world::poll(told.as_mut()).is_ready());
+    send(step(3, 1, 0, &[1], &[]));
+    let mut told = Box::pin(store.notified(&key, Session::of_place(2)));
+    assert!(super::world::poll(told.as_mut()).is_pending());
+    assert_eq!(send(step(2, 2, 0, &[], &[1])).takes, [Ok(())]);
+    // It is returned, and the key goes.
+    send(step(2, 3, 0, &[], &[]));
+    clock.advance(Duration::from_secs(60));
+    assert!(store.is_empty());
 }

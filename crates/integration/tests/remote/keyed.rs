@@ -5,11 +5,12 @@ use crate::store::{at, key, own_unopened, store};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::model::KeyLegs;
-use tollgate::remote::{Backend, Correction, KeyLeg, LegUnits, Remote, Rule, Step};
+use tollgate::remote::{Backend, Correction, KeyLease, KeyLeg, LegUnits, Remote, Rule, Session, Step};
 use tollgate::{Ask, Cost};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -26,6 +27,8 @@ fn rules() -> impl Strategy<Value = Vec<KeyLeg>> {
             limit,
             length: Duration::from_millis(millis),
         }),
+        (0u64..9).prop_map(|limit| Rule::Permits { limit }),
+        (5u64..30).prop_map(|limit| Rule::Permits { limit }),
     ];
     // Few names: a leg changes its rule from step to step.
     let leg = |name: &'static str| {
@@ -41,25 +44,56 @@ fn rules() -> impl Strategy<Value = Vec<KeyLeg>> {
     ]
 }
 
-/// Given random steps of two clients with rules that change, some repeated, then the server replies as the reference does at the
+/// Waits until a server that was just started gives permits of unknown keys.
+async fn settled(store: &impl Backend) {
+    let leg = KeyLeg {
+        name: "a".into(),
+        rule: Rule::Permits { limit: 1 },
+    };
+    let mut step = Step::new(1, 0, SECOND);
+    step.takes = vec![[1, 0, 0, 0, 0, 0, 0, 0]];
+    step.lease = Some(KeyLease {
+        ttl: SECOND / 10,
+        held: LegUnits::default(),
+        waiting: 1,
+    });
+    loop {
+        step.seq += 1;
+        let reply = store
+            .step(&key(), std::slice::from_ref(&leg), &step)
+            .await
+            .expect("a reply");
+        if reply.takes[0].is_ok() {
+            return;
+        }
+    }
+}
+
+/// Given random steps of three clients with rules that change, some repeated, then the server replies as the reference does at the
 /// server's instant, and forgets the key when that may.
 #[tokio::test]
 async fn the_server_counts_as_the_reference() {
     let store = store();
+    settled(&store).await;
     let mut runner = TestRunner::new(Config::default());
     let units = (0u64..20, 0u64..20, 0u64..20).prop_map(|(a, b, c)| -> LegUnits { [a, b, c, 0, 0, 0, 0, 0] });
+    // The units that are reported as returned, or as forgotten by the store; from which admission on it waits; the time to live.
+    let lease = prop::option::weighted(0.8, (0u64..4, prop::bool::weighted(0.1), 0usize..4, 1u64..40));
     let step = (
         rules(),
         prop::collection::vec(units.clone(), 0..4),
         any::<prop::sample::Index>(),
         units,
-        0..4u32,
-        0..2u64,
+        (0..4u32, lease),
+        0..3u64,
     );
     let steps = prop::collection::vec(step, 1..30);
     for _ in 0..400 {
         let (key, mut model, mut taken, mut seq) = (key(), KeyLegs::default(), Vec::new(), 0);
-        for (legs, takes, which, actual, kind, client) in steps.new_tree(&mut runner).expect("a case").current() {
+        let mut held: BTreeMap<(u64, Box<str>), u64> = BTreeMap::new();
+        for (legs, takes, which, actual, (kind, lease), client) in
+            steps.new_tree(&mut runner).expect("a case").current()
+        {
             seq += 1;
             let mut step = Step::new(client, seq, 10 * SECOND);
             step.takes = takes;
@@ -67,7 +101,31 @@ async fn the_server_counts_as_the_reference() {
                 let (at, charged) = taken[which.index(taken.len())];
                 step.corrections.push(Correction { at, charged, actual });
             }
+            let permits: Vec<_> = legs
+                .iter()
+                .map(|leg| matches!(leg.rule, Rule::Permits { .. }))
+                .collect();
+            step.lease = lease.map(|(back, forgotten, waiting, millis)| {
+                let mut lease = KeyLease {
+                    ttl: Duration::from_millis(millis),
+                    held: LegUnits::default(),
+                    waiting,
+                };
+                for (n, leg) in legs.iter().enumerate().filter(|(n, _)| permits[*n]) {
+                    let known = held.get(&(client, leg.name.clone())).copied().unwrap_or(0);
+                    lease.held[n] = known.saturating_sub(back) + 50 * u64::from(forgotten);
+                }
+                lease
+            });
             let reply = store.step(&key, &legs, &step).await.expect("a reply");
+            for (n, leg) in legs.iter().enumerate().filter(|(n, _)| permits[*n]) {
+                let admitted = step.takes.iter().zip(&reply.takes).filter(|(_, taken)| taken.is_ok());
+                let before = step.lease.filter(|_| !reply.lost).map_or(0, |lease| lease.held[n]);
+                let now = before + admitted.map(|(units, _)| units[n]).sum::<u64>();
+                if step.lease.is_some() {
+                    held.insert((client, leg.name.clone()), now);
+                }
+            }
             assert_eq!(model.step(reply.at, &legs, &step), reply, "{legs:?} {step:?}");
             for (units, _) in step.takes.iter().zip(&reply.takes).filter(|(_, taken)| taken.is_ok()) {
                 taken.push((reply.at, *units));
@@ -78,6 +136,47 @@ async fn the_server_counts_as_the_reference() {
             }
         }
     }
+}
+
+/// A step that reports `held` permits of the one leg, and takes or waits for `takes`.
+fn permit_step(client: u64, seq: u64, held: u64, takes: &[u64], waiting: usize) -> Step {
+    let units = |n| [n, 0, 0, 0, 0, 0, 0, 0];
+    let mut step = Step::new(client, seq, 10 * SECOND);
+    step.takes = takes.iter().map(|&n| units(n)).collect();
+    step.lease = Some(KeyLease {
+        ttl: 2 * SECOND,
+        held: units(held),
+        waiting,
+    });
+    step
+}
+
+/// Given a server that was just started, then it gives no permits of unknown keys for a time to live. Given a waiter, then it is told when
+/// its permit comes back. Given a server that has forgotten a lease, then its holder learns it.
+#[tokio::test]
+async fn permits_of_keys_survive_what_a_server_forgets() {
+    let begun = std::time::Instant::now();
+    let (server, store, name) = own_unopened().await;
+    let legs = [KeyLeg {
+        name: "in flight".into(),
+        rule: Rule::Permits { limit: 1 },
+    }];
+    let mut seq = 0;
+    let mut step = async |client, held, takes: &[u64], waiting| {
+        seq += 1;
+        let step = permit_step(client, seq, held, takes, waiting);
+        store.step(&name, &legs, &step).await.expect("a reply")
+    };
+    while step(1, 0, &[1], 1).await.takes[0].is_err() {}
+    assert!(begun.elapsed() >= 2 * SECOND, "{:?}", begun.elapsed());
+    assert!(step(2, 0, &[1], 0).await.takes[0].is_err());
+    assert!(!step(1, 0, &[], 0).await.lost, "a return");
+    let told = store.notified(&name, Session::of_place(2));
+    tokio::time::timeout(10 * SECOND, told).await.expect("a message");
+    assert!(step(3, 0, &[1], 1).await.takes[0].is_err(), "the place is ahead");
+    assert!(step(2, 0, &[1], 0).await.takes[0].is_ok());
+    crate::redis::eval(&server, "redis.call('FLUSHALL')").expect("a server that answers");
+    assert!(step(2, 1, &[], 0).await.lost);
 }
 
 fn spec(requests: &str) -> KeyedSpec {

@@ -1,14 +1,21 @@
--- The rates and windows of a key that many machines share, in whole numbers. Carries out one step: corrections, and then admissions, each
--- from all legs or from none.
+-- The rates, windows and permits of a key that many machines share, in whole numbers. Carries out one step: corrections, and then
+-- admissions, each from all legs or from none. `KeyLegs` of src/remote/model/legs.rs is the reference.
 --
--- KEYS, with one hash tag, both packed: 1 { at, ahead (how much later `at` is than the clock, which may be set back), until (when all legs
---   are as new), { by name what was taken of a leg } }: { price, gain, brim, level, when that was, since when it counts by this rule } of a
---   rate, { length of a segment, number, units, ... } of a window, in order; 2 the number of the last step of this client that changed
---   something, and its answer.
+-- KEYS, with one hash tag, both packed:
+--   1 { at, ahead (how much later `at` is than the clock, which may be set back), until (when all legs are as new), { by name what was
+--     taken of a leg } }: { price, gain, brim, level, when that was, since when it counts by this rule } of a rate, { length of a segment,
+--     number, units, ... } of a window, in order. Then, with permits, { leases, places, the run id and replication id of the server, until
+--     when it may not know all leases }: by client { when its lease ends, { units by leg } }; in order { client, when its place ends,
+--     { needs by leg }, whether it was told, channel, message }.
+--   2 the number of the last step of this client that changed something, and its answer.
 -- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections and admissions; then
---   for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w"; for each correction the instant, and
---   for each leg the charged and the actual units; for each admission the units of each leg.
--- Answers, as strings: the instant, then for each admission the leg that refuses or "0", and the microseconds until it admits or "".
+--   for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
+--   each correction the instant, and for each leg the charged and the actual units; for each admission the units of each leg. Then,
+--   with permits, the time to live in microseconds, the client, how many admissions do not wait, channel and message for its place; the
+--   replication ids that it knows, the longest time to live of any process and whether the server may evict keys, as for permits.lua;
+--   the held units of each leg.
+-- Answers, as strings: the instant, then for each admission the leg that refuses or "0", and the microseconds until it admits or "";
+--   with permits whether they were lost, and the replication id or "-".
 local SEGMENTS, MOST = 64, 2251799813685248
 local seq, remember, size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local corrections, takes = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -33,8 +40,8 @@ end
 local function int(number) return string.format('%.0f', number) end
 
 local known = redis.call('GET', KEYS[1])
-local at, ahead, over, taken = 0, 0, 0, {}
-if known then at, ahead, over, taken = unpack(cmsgpack.unpack(known)) end
+local at, ahead, over, taken, held = 0, 0, 0, {}, nil
+if known then at, ahead, over, taken, held = unpack(cmsgpack.unpack(known)) end
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
@@ -143,10 +150,152 @@ local function rest(leg)
     return 0
 end
 
-local legs, limits, next = {}, {}, 6
+-- Permits. What a client reports, renews and needs.
+local lease = 6 + (4 + takes) * size + corrections * (1 + 2 * size)
+local ttl, client, permits, history = tonumber(ARGV[lease] or ''), ARGV[lease + 1], {}, '-'
+local leases, places, run, frozen = unpack(held or {})
+local froze = false
+leases, places, frozen = leases or {}, places or {}, frozen or 0
+
+local place_of, used, look_at_server, permit_wait, needs, sweep, report, set_place, to_tell
+-- Made only where they are used: a key without permits pays for none of them.
+if ttl or held then
+    function place_of(id)
+        for n, place in ipairs(places) do
+            if place[1] == id then return n end
+        end
+    end
+
+    function used(name)
+        local sum = 0
+        for _, other in pairs(leases) do sum = sum + (other[2][name] or 0) end
+        return sum
+    end
+
+    -- A server that was restarted, or has taken over from another, may know fewer leases than there are: see permits.lua.
+    function look_at_server()
+        local replication = redis.call('INFO', 'replication')
+        history = string.match(replication, 'master_replid:(%w+)') or '-'
+        local was, since = string.match(run or '', '^(%w+) ([%w-]+)$')
+        if since == history then return end
+        local server = redis.call('INFO', 'server')
+        local here = string.match(server, 'run_id:(%w+)') or '0'
+        local took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
+        run = here .. ' ' .. history
+        if was == here and not took_over then return end
+        local longest, age = max(ttl, tonumber(ARGV[lease + 6])), 0
+        if not was then
+            -- The server reports whole seconds, which may be one too many.
+            age = (tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1) * 1000000
+            local evicts = ARGV[lease + 7] == '1'
+            if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
+            if took_over or evicts then age = tonumber(string.match(' ' .. ARGV[lease + 5], ' ' .. history .. ':(%d+)') or 0) end
+        end
+        froze, frozen = was ~= nil, max(frozen, now + longest - max(age, 0))
+    end
+
+    -- The microseconds until `n` permits are there unless leases and places are renewed; nothing when they never are.
+    function permit_wait(name, n, limit)
+        if n > limit then return nil end
+        local latest, sum, ends = now, used(name), {}
+        for _, place in ipairs(places) do
+            if place[1] == client then break end
+            if place[3][name] then latest = max(latest, place[2]) end
+        end
+        if sum > limit - n then
+            for _, other in pairs(leases) do ends[#ends + 1] = other end
+            table.sort(ends, function(one, two) return one[1] < two[1] end)
+        end
+        for _, other in ipairs(ends) do
+            if sum <= limit - n then break end
+            sum = sum - (other[2][name] or 0)
+            if other[2][name] then latest = max(latest, other[1]) end
+        end
+        if latest == now and history == '-' then look_at_server() end
+        return max(latest, frozen) - now
+    end
+
+    -- What an admission needs of the permit legs; nothing when that is none.
+    function needs(at)
+        local all
+        for n = 1, size do
+            local count = permits[n] and tonumber(ARGV[at + n - 1]) or 0
+            if count > 0 then
+                all = all or {}
+                all[ARGV[2 + 4 * n]] = count
+            end
+        end
+        return all
+    end
+
+    -- Drops the leases and places that have ended.
+    function sweep()
+        for id, other in pairs(leases) do
+            if other[1] <= now then leases[id] = nil end
+        end
+        local kept = {}
+        for _, place in ipairs(places) do
+            if place[2] > now then kept[#kept + 1] = place end
+        end
+        places = kept
+    end
+
+    -- Sets the units of the client to those that it reports, and renews its lease. True when some are not known: then all are lost.
+    function report()
+        local units = leases[client] and leases[client][2] or {}
+        leases[client] = nil
+        for n = 1, size do
+            local name, count = ARGV[2 + 4 * n], tonumber(ARGV[lease + 7 + n])
+            if permits[n] then
+                if count > (units[name] or 0) then return true end
+                units[name] = count > 0 and count or nil
+            end
+        end
+        if next(units) then leases[client] = { now + ttl, units } end
+        return false
+    end
+
+    -- Leaves, renews or withdraws the place of the client.
+    function set_place(waiter, by_permits)
+        local place = place_of(client)
+        if waiter and (place or by_permits) then
+            places[place or #places + 1] = { client, now + ttl, waiter, not by_permits, ARGV[lease + 3], ARGV[lease + 4] }
+        elseif place then
+            table.remove(places, place)
+        end
+    end
+
+    -- The places whose clients are to be told: their permits are there, or the limit makes them impossible.
+    function to_tell()
+        local limits, ahead, kept, told = {}, {}, {}, {}
+        for n, limit in pairs(permits) do limits[ARGV[2 + 4 * n]] = limit end
+        for _, place in ipairs(places) do
+            local fits, possible = true, true
+            for name, n in pairs(place[3]) do
+                local limit = limits[name]
+                if limit and n > limit and adopts then possible = false end
+                fits = fits and limit and not ahead[name] and used(name) <= limit - n
+            end
+            if not possible or (fits and not place[4]) then
+                told[#told + 1] = place
+                place[4] = true
+            end
+            if possible then
+                kept[#kept + 1] = place
+                for name in pairs(place[3]) do ahead[name] = true end
+            end
+        end
+        places = kept
+        return told
+    end
+end
+
+local legs, limits, at = {}, {}, 6
 for n = 1, size do
-    local old, one, two, three = taken[ARGV[next]], tonumber(ARGV[next + 1]), tonumber(ARGV[next + 2]), ARGV[next + 3]
-    if old and not adopts and (three == 'w') == (#old == 6) then
+    local old, one, two, three = taken[ARGV[at]], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
+    if three == 'p' then
+        legs[n], permits[n] = false, one
+    elseif old and not adopts and (three == 'w') == (#old == 6) then
         -- A leg of another kind has its name now.
         legs[n] = false
     elseif three == 'w' then
@@ -154,52 +303,95 @@ for n = 1, size do
     else
         legs[n] = rate(old, one, two, tonumber(three))
     end
-    next = next + 4
+    at = at + 4
 end
 for _ = 1, corrections do
-    local when = tonumber(ARGV[next])
+    local when = tonumber(ARGV[at])
     for n = 1, size do
-        local charged, actual = tonumber(ARGV[next + 2 * n - 1]), tonumber(ARGV[next + 2 * n])
+        local charged, actual = tonumber(ARGV[at + 2 * n - 1]), tonumber(ARGV[at + 2 * n])
         if legs[n] and actual < charged then
             give(legs[n], charged - actual, charged, when)
         elseif legs[n] then
             add(legs[n], actual - charged)
         end
     end
-    next = next + 1 + 2 * size
+    at = at + 1 + 2 * size
 end
-local answer, changed = { int(now) }, corrections > 0
-for _ = 1, takes do
+local answer, changed, lost, waiter, first = { int(now) }, corrections > 0, false, nil, nil
+if held then sweep() end
+if ttl then
+    changed = changed or leases[client] ~= nil or place_of(client) ~= nil
+    lost = report()
+end
+for take = 1, takes do
     local refused, longest = 0, 0
-    for n = 1, size do
-        local time = wait(legs[n], tonumber(ARGV[next + n - 1]), limits[n])
+    local need = ttl and needs(at)
+    local waits = need and take > tonumber(ARGV[lease + 2])
+    for n = 1, waits and waiter and 0 or size do
+        local time, units = 0, tonumber(ARGV[at + n - 1])
+        if legs[n] then
+            time = wait(legs[n], units, limits[n])
+        elseif units > 0 then
+            time = ttl and permit_wait(ARGV[2 + 4 * n], units, permits[n])
+        end
         if not time then
             refused, longest = n, nil
             break
         end
         if time > longest then refused, longest = n, time end
     end
-    if refused == 0 then
-        for n = 1, size do add(legs[n], tonumber(ARGV[next + n - 1])) end
+    if waits and waiter then
+        refused, longest = first[1], first[2]
+    elseif refused == 0 then
+        for n = 1, size do
+            if legs[n] then add(legs[n], tonumber(ARGV[at + n - 1])) end
+        end
+        if need then
+            leases[client] = leases[client] or { now + ttl, {} }
+            local units = leases[client][2]
+            for name, n in pairs(need) do units[name] = (units[name] or 0) + n end
+        end
         changed = true
+    elseif waits and longest then
+        waiter, first = need, { refused, longest }
     end
     answer[#answer + 1] = int(refused)
     answer[#answer + 1] = longest and int(longest) or ''
-    next = next + size
+    at = at + size
+end
+local told = {}
+if ttl then
+    set_place(waiter, first and permits[first[1]] ~= nil)
+    answer[#answer + 1] = lost and '1' or '0'
+    answer[#answer + 1] = history
+    changed = changed or froze or place_of(client) ~= nil
+end
+if ttl or held then
+    told = to_tell()
+    changed = changed or #told > 0
 end
 if changed then
     for n = 1, size do
+        if permits[n] and adopts then taken[ARGV[2 + 4 * n]] = nil end
         if legs[n] then
             local left = rest(legs[n])
             taken[ARGV[2 + 4 * n]] = left > 0 and legs[n] or nil
             over = max(over, now + left)
         end
     end
+    if ttl or held then
+        over = max(over, frozen)
+        for _, other in pairs(leases) do over = max(over, other[1]) end
+        for _, place in ipairs(places) do over = max(over, place[2]) end
+        held = (next(leases) or places[1] or frozen > now) and { leases, places, run or '', frozen } or nil
+        if not held and not next(taken) then over = now end
+    end
     if over > now then
-        redis.call('SET', KEYS[1], cmsgpack.pack({ now, ahead, over, taken }), 'PX', ceil((over - now) / 1000) + 1)
+        redis.call('SET', KEYS[1], cmsgpack.pack({ now, ahead, over, taken, held }), 'PX', ceil((over - now) / 1000) + 1)
     else
         redis.call('DEL', KEYS[1])
     end
     redis.call('SET', KEYS[2], cmsgpack.pack({ seq, unpack(answer) }), 'PX', remember)
 end
+for _, place in ipairs(told) do redis.call('PUBLISH', place[5], place[6]) end
 return answer

@@ -368,11 +368,17 @@ impl Backend for Redis {
 
     /// In a cluster the rights are not checked before: a check for each of many slots would take a channel for each.
     async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
-        if self.0.link.slot(key).is_none() {
+        let inner = &*self.0;
+        let lease = step
+            .lease
+            .filter(|_| legs.iter().any(|leg| matches!(leg.rule, Rule::Permits { .. })));
+        if inner.link.slot(key).is_none() || lease.is_some() {
             self.ready(key).await?;
         }
         let answer = format!("answer:{:016x}", step.client);
-        let mut call = (self.0.legs).on([self.key(key, "legs", "state"), self.key(key, "legs", &answer)]);
+        let mut call = inner
+            .legs
+            .on([self.key(key, "legs", "state"), self.key(key, "legs", &answer)]);
         call.arg(step.seq)
             .arg(micros(step.remember).div_ceil(1_000))
             .arg(legs.len())
@@ -380,6 +386,10 @@ impl Backend for Redis {
             .arg(step.takes.len());
         for leg in legs {
             call.arg(&*leg.name);
+            if let Rule::Permits { limit } = leg.rule {
+                call.arg(limit).arg(0).arg("p");
+                continue;
+            }
             let [one, two, three] = numbers(&leg.rule)?;
             call.arg(one).arg(two);
             match leg.rule {
@@ -396,7 +406,29 @@ impl Backend for Redis {
         for units in &step.takes {
             units.iter().take(legs.len()).for_each(|units| _ = call.arg(*units));
         }
-        self.call(&call).await?.of_step(step.takes.len())
+        if let Some(lease) = &lease {
+            let (channel, place) = (self.channel(key).channel.clone(), Session::of_place(step.client));
+            if lease.waiting < step.takes.len() {
+                inner.subscriptions.open(self.name(key, place), &channel);
+            }
+            call.arg(micros(lease.ttl))
+                .arg(format!("{:016x}", step.client))
+                .arg(lease.waiting)
+                .arg(&*channel)
+                .arg(self.name(key, place))
+                .arg(inner.replication_ids.known())
+                .arg(micros(inner.longest_ttl))
+                .arg(u8::from(inner.evicts.is_some()));
+            lease.held.iter().take(legs.len()).for_each(|held| _ = call.arg(*held));
+        }
+        let answer = self.call(&call).await?;
+        if lease.is_some()
+            && let Ok(replication_id) = answer.word(2 + 2 * step.takes.len())
+            && replication_id != "-"
+        {
+            inner.replication_ids.note(replication_id);
+        }
+        answer.of_step(step.takes.len())
     }
 }
 
