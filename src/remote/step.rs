@@ -51,7 +51,7 @@ pub struct KeyLease {
     pub held: LegUnits,
     /// The position of the first admission that waits; the number of admissions for none.
     ///
-    /// The first of them that needs permits, and is refused by a permit leg, leaves a place. Those behind it that need permits are refused
+    /// One that is admitted gives up the place of the client. The first of them that needs permits, and is refused by a permit leg, leaves a place. Those behind it that need permits are refused
     /// like it. The place stays until no admission that waits is refused, or the lease ends.
     pub waiting: usize,
 }

@@ -7,6 +7,7 @@
 //! Invariant: a key with something to send has a step under way, or stands in `ready` once. A wait that was given up is in no
 //! table, and what it is granted later goes back.
 
+use super::held::Held;
 use super::legs::Legs;
 use crate::core::refusal::Reason;
 use crate::remote::config::OnUnavailable;
@@ -14,7 +15,8 @@ use crate::remote::key::Key;
 use crate::remote::step::{Correction, LegUnits, Step, StepReply};
 use crate::sync::notify::Notify;
 use crate::time::{Clock, Instant};
-use std::collections::{HashMap, VecDeque};
+use futures::future::AbortHandle;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
@@ -27,6 +29,7 @@ const BATCH: usize = 64;
 pub(super) struct Config {
     pub(super) client: u64,
     pub(super) max_keys: usize,
+    pub(super) ttl: Duration,
     pub(super) timeout: Duration,
     pub(super) retry: Duration,
     pub(super) on_unavailable: OnUnavailable,
@@ -48,10 +51,12 @@ impl Config {
 /// What ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// The store has taken the units at this instant of its clock.
-    Granted(u64),
+    /// The store has taken the units at the instant `at` of its clock, and permits under the lease with this number.
+    Granted { at: u64, lease: u64 },
     /// It has not: the leg admits then, or never.
     Refused(usize, Option<Instant>),
+    /// The permits of this leg are in use, or others wait for them.
+    Saturated(usize),
     /// The store was not asked: it cannot be reached, or the limiter is closed or has no room for the key.
     Failed(Reason),
     /// The store cannot be reached, and the admission is not counted.
@@ -94,6 +99,8 @@ struct KeyState {
     refused: Option<RefusedUntil>,
     /// Corrections to less: a refusal from before one does not hold.
     returns: u64,
+    /// The permits of the key.
+    held: Option<Box<Held>>,
 }
 
 /// A refusal that holds for some time: the units of that leg are not there before.
@@ -116,6 +123,12 @@ pub(super) struct Client {
     waits: HashMap<u64, Wait>,
     last_wait: u64,
     last_seq: u64,
+    last_lease: u64,
+    /// When keys with permits are looked at.
+    timers: BTreeSet<(Instant, Key)>,
+    /// Keys whose notifications are to be awaited, and waits for notifications that are to end.
+    listens: Vec<Key>,
+    aborts: Vec<AbortHandle>,
     /// Steps that are under way.
     flights: usize,
     /// Since when all steps fail, while some are under way: with none, the next ask finds out.
@@ -139,6 +152,10 @@ impl Client {
             waits: HashMap::new(),
             last_wait: 0,
             last_seq: 0,
+            last_lease: 0,
+            timers: BTreeSet::new(),
+            listens: Vec::new(),
+            aborts: Vec::new(),
             flights: 0,
             failing_since: None,
             is_closed: false,
@@ -153,8 +170,9 @@ impl Client {
         &self.config
     }
 
-    pub(super) fn take_wakers(&mut self) -> (Vec<Waker>, Vec<Arc<Notify>>) {
-        (std::mem::take(&mut self.wakers), std::mem::take(&mut self.notifies))
+    pub(super) fn take_wakers(&mut self) -> (Vec<Waker>, Vec<Arc<Notify>>, Vec<AbortHandle>) {
+        let (wakers, notifies) = (std::mem::take(&mut self.wakers), std::mem::take(&mut self.notifies));
+        (wakers, notifies, std::mem::take(&mut self.aborts))
     }
 
     /// The keys that are listed.
@@ -202,23 +220,33 @@ impl Client {
         self.last_wait
     }
 
-    /// Begins a wait for the store's answer. It may have ended already.
+    /// Begins a wait for the store's answer, or with `queued` for permits, in turn. It may have ended already.
+    #[allow(clippy::too_many_arguments, reason = "they are what a wait is")]
     pub(super) fn join(
         &mut self,
         number: u64,
+        queued: bool,
         key: &Key,
         legs: &Arc<Legs>,
         units: LegUnits,
         waker: Waker,
         now: Instant,
     ) {
-        if std::process::id() != self.process {
+        if std::process::id() != self.process && !self.is_closed {
+            // The permits are the parent's.
+            (self.keys, self.ready, self.timers) = Default::default();
             self.close();
         }
-        let end = match self.refuses(key, now) {
-            Some(reason) => Some(End::Failed(reason)),
-            None if self.is_unavailable(key, now) => Some(End::Uncounted),
-            None => None,
+        let needs = legs.permits(&units).next().map(|(name, _)| name);
+        let leg = legs.counted.iter().position(|leg| Some(&*leg.name) == needs);
+        let queue = self.keys.get(key).and_then(|state| state.held.as_ref());
+        let others_wait = queue.is_some_and(|held| !held.queue.is_empty());
+        let end = match (self.refuses(key, now), leg) {
+            (Some(reason), _) => Some(End::Failed(reason)),
+            (None, _) if self.is_unavailable(key, now) => Some(End::Uncounted),
+            // It overtakes no waiter.
+            (None, Some(leg)) if others_wait && !queued => Some(End::Saturated(leg)),
+            _ => None,
         };
         let is_sent = end.is_none();
         let waker = if is_sent {
@@ -235,10 +263,29 @@ impl Client {
             waker,
         };
         self.waits.insert(number, wait);
-        if is_sent {
-            self.make_room(key);
-            self.send(key, Item::Take(number));
+        if !is_sent {
+            return;
         }
+        self.make_room(key);
+        if leg.is_none() || !queued {
+            return self.send(key, Item::Take(number));
+        }
+        let held = self.held(key, legs);
+        held.queue.push_back(number);
+        if !held.is_refused {
+            held.is_due = true;
+            self.ready(key);
+        }
+    }
+
+    /// What is held of the permits of `key`.
+    fn held(&mut self, key: &Key, legs: &Arc<Legs>) -> &mut Held {
+        let state = self.keys.entry(key.clone()).or_default();
+        let last = &mut self.last_lease;
+        state.held.get_or_insert_with(|| {
+            *last += 1;
+            Box::new(Held::new(legs, *last))
+        })
     }
 
     /// Why asks for `key` are refused at once, if they are.
@@ -275,8 +322,13 @@ impl Client {
     }
 
     fn send(&mut self, key: &Key, item: Item) {
-        let state = self.keys.entry(key.clone()).or_default();
-        state.outbox.push_back(item);
+        self.keys.entry(key.clone()).or_default().outbox.push_back(item);
+        self.ready(key);
+    }
+
+    /// Lets the driver look at `key`, unless it will.
+    fn ready(&mut self, key: &Key) {
+        let Some(state) = self.keys.get_mut(key) else { return };
         if state.under_way.is_none() && !state.is_ready {
             state.is_ready = true;
             self.ready.push_back(key.clone());
@@ -307,16 +359,45 @@ impl Client {
     /// Gives a wait up. What it was granted goes back.
     pub(super) fn leave(&mut self, number: u64) -> Option<Waker> {
         let wait = self.waits.remove(&number)?;
-        if let Some(End::Granted(at)) = wait.end {
-            self.give_back(&wait.key, &wait.legs, at, &wait.units);
+        if let Some(End::Granted { at, lease }) = wait.end {
+            self.give_back(&wait.key, &wait.legs, at, lease, &wait.units);
+        } else if wait.end.is_none()
+            && let Some(held) = self.keys.get_mut(&wait.key).and_then(|state| state.held.as_mut())
+            && held.leave(number)
+        {
+            // The place goes, or to the next one.
+            held.is_due = true;
+            self.ready(&wait.key);
         }
         wait.waker
     }
 
     /// Gives back all that was taken at `at`.
-    pub(super) fn give_back(&mut self, key: &Key, legs: &Arc<Legs>, at: u64, units: &LegUnits) {
+    pub(super) fn give_back(&mut self, key: &Key, legs: &Arc<Legs>, at: u64, lease: u64, units: &LegUnits) {
         let (charged, actual) = (*units, LegUnits::default());
         self.correct(key, legs, Correction { at, charged, actual });
+        self.give_permits(key, legs, lease, units);
+    }
+
+    /// Gives back the permits that were taken under this lease.
+    pub(super) fn give_permits(&mut self, key: &Key, legs: &Legs, lease: u64, units: &LegUnits) {
+        if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut())
+            && legs.has_permits()
+            && held.give(legs, units, lease)
+        {
+            self.ready(key);
+        }
+    }
+
+    /// Whether the permits that were taken under this lease may have another holder by now.
+    pub(super) fn is_lost(&self, key: &Key, lease: u64, now: Instant) -> bool {
+        let held = self.keys.get(key).and_then(|state| state.held.as_ref());
+        held.is_none_or(|held| held.is_lost(lease, now))
+    }
+
+    /// When they are lost unless the lease is renewed.
+    pub(super) fn deadline(&self, key: &Key) -> Option<Instant> {
+        self.keys.get(key)?.held.as_ref()?.deadline()
     }
 
     /// Hands a correction to the store. What it has refused before may be there then.
@@ -351,6 +432,14 @@ impl Client {
         self.flights -= usize::from(state.under_way.take().is_some());
         self.last_seq += 1;
         let step = Step::new(self.config.client, self.last_seq, self.config.remember());
+        let returns = state.returns;
+        let new = |legs: &Arc<Legs>| Flight {
+            legs: Arc::clone(legs),
+            step: step.clone(),
+            waits: Vec::new(),
+            since: now,
+            returns,
+        };
         let mut flight: Option<Flight> = None;
         while let Some(item) = state.outbox.front() {
             let legs = match item {
@@ -358,15 +447,8 @@ impl Client {
                 Item::Correct(legs, _) => Some((legs, None)),
             };
             if let Some((legs, units)) = legs {
-                let flight = flight.get_or_insert_with(|| Flight {
-                    legs: Arc::clone(legs),
-                    step: step.clone(),
-                    waits: Vec::new(),
-                    since: now,
-                    returns: state.returns,
-                });
-                let full = flight.step.takes.len() + flight.step.corrections.len() == BATCH;
-                if full || !Arc::ptr_eq(&flight.legs, legs) {
+                let flight = flight.get_or_insert_with(|| new(legs));
+                if flight.is_full() || !Arc::ptr_eq(&flight.legs, legs) {
                     break;
                 }
                 flight.step.takes.extend(units);
@@ -377,30 +459,157 @@ impl Client {
             }
             state.outbox.pop_front();
         }
+        if flight.as_ref().is_some_and(|flight| flight.legs.has_permits()) && state.held.is_none() {
+            self.last_lease += 1;
+            let legs = flight.as_ref().map(|flight| &flight.legs);
+            state.held = legs.map(|legs| Box::new(Held::new(legs, self.last_lease)));
+        }
+        if let Some(held) = &mut state.held {
+            if held.has_ended(now) {
+                self.last_lease += 1;
+                held.lose(self.last_lease);
+            }
+            if held.is_due && flight.is_none() {
+                let first = held.queue.front().and_then(|number| self.waits.get(number));
+                flight = Some(new(first.map_or(&held.legs, |wait| &wait.legs)));
+            }
+            if let Some(flight) = flight.as_mut().filter(|flight| flight.legs.has_permits()) {
+                let waiting = flight.step.takes.len();
+                for number in &held.queue {
+                    let Some(wait) = self.waits.get(number) else { continue };
+                    if flight.is_full() || !Arc::ptr_eq(&wait.legs, &flight.legs) {
+                        break;
+                    }
+                    flight.step.takes.push(wait.units);
+                    flight.waits.push(*number);
+                }
+                flight.step.lease = Some(held.report(&flight.legs.counted, self.config.ttl, waiting));
+                held.legs = Arc::clone(&flight.legs);
+                held.is_due = false;
+            }
+        }
         if flight.is_some() {
             state.under_way = Some((now, false));
             self.flights += 1;
-        } else if !state.holds(now) {
+        }
+        self.settle(key, now);
+        flight
+    }
+
+    /// Forgets `key` when there is nothing left to be known of it, and otherwise sees to its timer and its notifications.
+    fn settle(&mut self, key: &Key, now: Instant) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        if let Some(held) = &mut state.held {
+            let listens = held.has_place && !self.is_closed;
+            if listens && held.listening.is_none() {
+                self.listens.push(key.clone());
+            } else if !listens {
+                self.aborts.extend(held.listening.take());
+            }
+            let timer = held.due_at().filter(|_| !self.is_closed);
+            if timer != held.timer {
+                if let Some(before) = std::mem::replace(&mut held.timer, timer) {
+                    self.timers.remove(&(before, key.clone()));
+                }
+                if let Some(timer) = timer {
+                    self.timers.insert((timer, key.clone()));
+                    self.wakers.extend(self.driver.take());
+                }
+            }
+            if held.is_idle() && state.under_way.is_none() {
+                state.held = None;
+            }
+        }
+        if !state.is_busy() && !state.holds(now) {
             self.keys.remove(key);
         }
         if self.flights == 0 {
             self.failing_since = None;
         }
-        flight
+    }
+
+    /// A key with a place whose notifications are to be awaited: `handle` ends that.
+    pub(super) fn next_listen(&mut self, handle: impl FnOnce() -> AbortHandle) -> Option<Key> {
+        loop {
+            let key = self.listens.pop()?;
+            let held = self.keys.get_mut(&key).and_then(|state| state.held.as_mut());
+            if let Some(held) = held.filter(|held| held.has_place && held.listening.is_none()) {
+                held.listening = Some(handle());
+                return Some(key);
+            }
+        }
+    }
+
+    /// The permits for which a place was kept may be there.
+    pub(super) fn on_notified(&mut self, key: &Key) {
+        if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut()) {
+            held.is_due = true;
+            self.ready(key);
+        }
+    }
+
+    /// Lets the driver look at the keys whose timers have run out. Returns when the next one does.
+    pub(super) fn on_timers(&mut self, now: Instant) -> Option<Instant> {
+        while let Some((at, key)) = self.timers.first().cloned() {
+            if at > now {
+                return Some(at);
+            }
+            self.timers.pop_first();
+            if let Some(held) = self.keys.get_mut(&key).and_then(|state| state.held.as_mut()) {
+                held.timer = None;
+            }
+            self.on_notified(&key);
+        }
+        None
+    }
+
+    /// A step was given up: what it has done is unknown. The next report sets it right.
+    pub(super) fn on_given_up(&mut self, key: &Key) {
+        if !self.is_closed {
+            self.on_notified(key);
+        }
     }
 
     /// The store has carried out `flight`.
     pub(super) fn on_reply(&mut self, key: &Key, flight: &Flight, reply: &StepReply, now: Instant) {
         self.failing_since = None;
+        let lease = flight.step.lease;
+        let is_late = lease.is_some() && self.on_lease(key, flight, reply, now);
+        let waiting = lease.map_or(usize::MAX, |lease| lease.waiting);
+        let mut first_refused: Option<(usize, Instant)> = None;
         let takes = flight.waits.iter().zip(&flight.step.takes).zip(&reply.takes);
-        for ((number, units), taken) in takes {
+        for (n, ((number, units), taken)) in takes.enumerate() {
             let end = match taken {
-                Ok(()) => End::Granted(reply.at),
+                Ok(()) if is_late && flight.legs.permits(units).next().is_some() => {
+                    // The lease is over. The next report gives the permits back.
+                    let (charged, actual) = (*units, LegUnits::default());
+                    let at = reply.at;
+                    self.correct(key, &flight.legs, Correction { at, charged, actual });
+                    if n >= waiting {
+                        continue;
+                    }
+                    End::Failed(Reason::Unavailable)
+                }
+                Ok(()) => {
+                    let held = self.keys.get_mut(key).and_then(|state| state.held.as_mut());
+                    let mut lease = 0;
+                    if let Some(held) = held.filter(|_| flight.legs.permits(units).next().is_some()) {
+                        held.add(&flight.legs, units);
+                        held.leave(*number);
+                        lease = held.lease;
+                    }
+                    End::Granted { at: reply.at, lease }
+                }
                 Err(refusal) => {
                     let until = refusal.after.map(|after| self.clock.after(now, after));
                     let leg = refusal.leg;
+                    if let Some(until) = until.filter(|_| n >= waiting) {
+                        first_refused.get_or_insert((leg, until));
+                        continue;
+                    }
                     if let (Some(until), Some(state)) = (until, self.keys.get_mut(key))
                         && state.returns == flight.returns
+                        && !flight.legs.is_permits(leg)
                     {
                         let notify = state.refused.take().and_then(|before| before.notify);
                         state.refused = Some(RefusedUntil {
@@ -411,17 +620,49 @@ impl Client {
                             notify,
                         });
                     }
-                    End::Refused(leg, until)
+                    if until.is_some() && flight.legs.is_permits(leg) {
+                        End::Saturated(leg)
+                    } else {
+                        End::Refused(leg, until)
+                    }
                 }
             };
             let waits = self.waits.get(number).is_some_and(|wait| wait.end.is_none());
             if waits {
                 self.end(*number, end);
-            } else if let End::Granted(at) = end {
+            } else if let End::Granted { at, lease } = end {
                 // It was given up, or admitted without the store.
-                self.give_back(key, &flight.legs, at, units);
+                self.give_back(key, &flight.legs, at, lease, units);
             }
         }
+        if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut())
+            && lease.is_some()
+        {
+            held.retry_at = first_refused.map(|(_, until)| until);
+            held.has_place = first_refused.is_some_and(|(leg, _)| held.has_place || flight.legs.is_permits(leg));
+            held.is_refused = first_refused.is_some();
+            let waits = &self.waits;
+            let is_over = |number: &u64| waits.get(number).is_none_or(|wait| wait.end.is_some());
+            while held.queue.front().is_some_and(is_over) {
+                held.queue.pop_front();
+            }
+            held.is_due |= !held.queue.is_empty() && !held.is_refused;
+        }
+    }
+
+    /// The lease of `key` was renewed, or lost. True when it is over already.
+    fn on_lease(&mut self, key: &Key, flight: &Flight, reply: &StepReply, now: Instant) -> bool {
+        let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut()) else {
+            return true;
+        };
+        held.renew(flight.since, self.config.ttl, &self.clock);
+        let is_late = held.is_over(now);
+        if reply.lost || is_late {
+            self.last_lease += 1;
+            held.lose(self.last_lease);
+            held.is_due |= is_late;
+        }
+        is_late
     }
 
     /// The step at `key` has failed. Waits end once that has lasted for long.
@@ -468,14 +709,31 @@ impl Client {
                 self.end(number, End::Failed(Reason::Closed));
             }
         }
+        let keys: Vec<Key> = self.keys.keys().cloned().collect();
+        for key in keys {
+            if let Some(held) = self.keys.get_mut(&key).and_then(|state| state.held.as_mut()) {
+                self.last_lease += 1;
+                held.is_due |= !held.is_idle();
+                held.lose(self.last_lease);
+                held.queue.clear();
+                self.ready(&key);
+            }
+        }
         self.wakers.extend(self.driver.take());
     }
 }
 
+impl Flight {
+    fn is_full(&self) -> bool {
+        self.step.takes.len() + self.step.corrections.len() >= BATCH
+    }
+}
+
 impl KeyState {
-    /// True when something is to be sent, or is under way.
+    /// True when something is to be sent, is under way, or is held.
     fn is_busy(&self) -> bool {
-        self.under_way.is_some() || self.is_ready || !self.outbox.is_empty()
+        let holds = self.held.as_ref().is_some_and(|held| !held.is_idle());
+        self.under_way.is_some() || self.is_ready || !self.outbox.is_empty() || holds
     }
 
     /// True when a refusal is to be remembered.

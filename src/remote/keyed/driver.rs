@@ -2,15 +2,15 @@
 
 use super::Shared;
 use super::client::Flight;
-use crate::remote::backend::{Backend, StoreError};
+use crate::remote::backend::{Backend, Session, StoreError};
 use crate::remote::key::Key;
 use crate::remote::step::StepReply;
 use crate::time::Sleep;
 use futures::StreamExt;
-use futures::future::{Either, select};
+use futures::future::{AbortHandle, Abortable, Either, select};
 use futures::stream::FuturesUnordered;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -18,26 +18,63 @@ use std::task::Poll;
 const MOST: usize = 256;
 
 pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
-    let mut flights = FuturesUnordered::new();
+    let (mut flights, mut listens) = (FuturesUnordered::new(), FuturesUnordered::new());
+    let mut timer: Option<Sleep> = None;
     poll_fn(|cx| {
         loop {
             // First, so that no key falls between.
             let waker = cx.waker().clone();
             let before = shared.with(|client| client.listen(waker));
             drop(before);
+            let next = shared.with(|client| client.on_timers(shared.clock.now()));
             while flights.len() < MOST
                 && let Some(key) = shared.with(super::client::Client::next_key)
             {
                 flights.push(exchange(&shared, key));
             }
+            let mut new = None;
+            let handle = || {
+                let (handle, registration) = AbortHandle::new_pair();
+                new = Some(registration);
+                handle
+            };
+            if let Some(key) = shared.with(|client| client.next_listen(handle))
+                && let Some(registration) = new
+            {
+                listens.push(Abortable::new(listen(&shared, key), registration));
+                continue;
+            }
+            while let Poll::Ready(Some(_)) = listens.poll_next_unpin(cx) {}
             match flights.poll_next_unpin(cx) {
-                Poll::Ready(Some(())) => {}
+                Poll::Ready(Some(())) => continue,
                 Poll::Ready(None) if shared.with(|client| client.is_closed()) => return Poll::Ready(()),
-                _ => return Poll::Pending,
+                _ => {}
+            }
+            let Some(next) = next else { return Poll::Pending };
+            let timer = timer.get_or_insert_with(|| Sleep::until(&shared.clock, next));
+            timer.reset(next);
+            if Pin::new(timer).poll(cx).is_pending() {
+                return Poll::Pending;
             }
         }
     })
     .await;
+}
+
+/// Passes on the notifications for the place at `key`, until it is aborted.
+async fn listen<B: Backend>(shared: &Shared<B>, key: Key) {
+    struct LeaveOnDrop<'a, B: Backend>(&'a Shared<B>, Key, Session);
+    impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
+        fn drop(&mut self) {
+            self.0.backend.leave(&self.1, self.2);
+        }
+    }
+    let place = Session::of_place(shared.with(|client| client.config().client));
+    let leaving = LeaveOnDrop(shared, key, place);
+    loop {
+        shared.backend.notified(&leaving.1, place).await;
+        shared.with(|client| client.on_notified(&leaving.1));
+    }
 }
 
 /// Sends step after step at `key` until there is none left.
@@ -45,7 +82,11 @@ async fn exchange<B: Backend>(shared: &Shared<B>, key: Key) {
     let retry = shared.with(|client| client.config().retry);
     while let Some(flight) = shared.with(|client| client.begin(&key, shared.clock.now())) {
         // The clock is read before each repetition: the process may have been suspended.
-        while !shared.with(|client| client.gives_up(&flight, shared.clock.now())) {
+        loop {
+            if shared.with(|client| client.gives_up(&flight, shared.clock.now())) {
+                shared.with(|client| client.on_given_up(&key));
+                break;
+            }
             if let Ok(reply) = send(shared, &key, &flight).await {
                 shared.with(|client| client.on_reply(&key, &flight, &reply, shared.clock.now()));
                 break;

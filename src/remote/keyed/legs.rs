@@ -1,7 +1,7 @@
 //! The legs of a key, made from a policy as data.
 
 use crate::core::ask::Cost;
-use crate::policy::spec::{LegSpec, PolicySpec, SlidingWindowRule, SpecError, TokenBucketRule};
+use crate::policy::spec::{LegSpec, PolicySpec, SemaphoreRule, SlidingWindowRule, SpecError, TokenBucketRule};
 use crate::remote::backend::Rule;
 use crate::remote::builder::check_rule;
 use crate::remote::model::Fill;
@@ -74,6 +74,21 @@ impl Legs {
         self.most.iter().zip(units).position(|(most, units)| units > most)
     }
 
+    /// True when some are held until they are given back.
+    pub(super) fn has_permits(&self) -> bool {
+        (0..self.counted.len()).any(|leg| self.is_permits(leg))
+    }
+
+    pub(super) fn is_permits(&self, leg: usize) -> bool {
+        matches!(self.counted[leg].rule, Rule::Permits { .. })
+    }
+
+    /// What `units` take of the permit legs, by name.
+    pub(super) fn permits<'a>(&'a self, units: &'a LegUnits) -> impl Iterator<Item = (&'a str, u64)> {
+        let legs = self.counted.iter().zip(units);
+        legs.filter_map(|(leg, &n)| (n > 0 && matches!(leg.rule, Rule::Permits { .. })).then_some((&*leg.name, n)))
+    }
+
     /// The time in which `units` come back; nothing for a window, of which that is not known.
     pub(super) fn time_of(&self, leg: usize, units: u64) -> Option<Duration> {
         match &self.counted[leg].rule {
@@ -88,10 +103,10 @@ impl Legs {
         }
     }
 
-    /// The legs that count `cost`.
+    /// The legs that count `cost` as it is used. Permits are held as they were taken.
     pub(super) fn counting(&self, cost: Cost) -> impl Iterator<Item = usize> {
         let costs = self.costs.iter().enumerate();
-        costs.filter_map(move |(leg, counted)| (*counted == Some(cost)).then_some(leg))
+        costs.filter_map(move |(leg, counted)| (*counted == Some(cost) && !self.is_permits(leg)).then_some(leg))
     }
 }
 
@@ -105,19 +120,23 @@ fn rule_of(leg: &LegSpec) -> Result<(Rule, u64), SpecError> {
         let fault = "`inherit`, `shadow`, `when` or `peak` was given, and a store does none of them";
         return Err(SpecError::new("kind", fault));
     }
-    let rule = match (leg.rule.get::<TokenBucketRule>(), leg.rule.get::<SlidingWindowRule>()) {
-        (Some(bucket), _) => Rule::Rate { quota: bucket.quota },
-        (_, Some(window)) => Rule::Window {
+    let rule = if let Some(bucket) = leg.rule.get::<TokenBucketRule>() {
+        Rule::Rate { quota: bucket.quota }
+    } else if let Some(window) = leg.rule.get::<SlidingWindowRule>() {
+        Rule::Window {
             limit: window.limit,
             length: window.window,
-        },
-        (None, None) => {
-            let fault = format!(
-                "`{}` was given, and a store counts `token-bucket` and `sliding-window`",
-                leg.rule.kind()
-            );
-            return Err(SpecError::new("kind", fault));
         }
+    } else if let Some(semaphore) = leg.rule.get::<SemaphoreRule>() {
+        Rule::Permits {
+            limit: semaphore.limit as u64,
+        }
+    } else {
+        let fault = format!(
+            "`{}` was given, and a store counts `semaphore`, `sliding-window` and `token-bucket`",
+            leg.rule.kind()
+        );
+        return Err(SpecError::new("kind", fault));
     };
     let key = if matches!(rule, Rule::Rate { .. }) {
         "quota"

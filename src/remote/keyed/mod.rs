@@ -1,7 +1,9 @@
-//! A policy of rates and windows for each of many keys, at a store that all processes share: one step of the store an admission.
+//! A policy of rates, windows and permits for each of many keys, at a store that all processes share: one step of the store an
+//! admission.
 
 mod client;
 mod driver;
+mod held;
 mod legs;
 
 use self::client::{Client, Config, End};
@@ -36,7 +38,7 @@ use std::time::Duration;
 
 /// A policy for each of many keys, such as tenants, that is kept in a store and that all processes share.
 ///
-/// The legs of a key are token buckets and sliding windows, of calls or of [costs](Cost). One step of the store takes from all of
+/// The legs of a key are semaphores, token buckets and sliding windows, of calls or of [costs](Cost). One step of the store takes from all of
 /// them, or from none, and names the leg that admits last and the instant at which it does. One connection and one
 /// [driver](Driver) serve any number of keys.
 ///
@@ -45,16 +47,18 @@ use std::time::Duration;
 /// # Bounds
 /// In any span `t` all processes together take at most `burst + rate x t` of a bucket, and at most the limit of a window in any
 /// span of its length. A window counts in 64 segments, so that units come back up to one segment late. What is [given
-/// back](Limiter::cancel) or [settled](Permit::settle) to less comes back as far as it has not come back by itself.
+/// back](Limiter::cancel) or [settled](Permit::settle) to less comes back as far as it has not come back by itself. Of a semaphore all
+/// processes together hold at most its limit, as long as leases are honoured: see [`is_lost`](RemoteKeyPermit::is_lost).
 ///
 /// # Cost
-/// An admission is one step of the store, a refusal too; a settlement or a cancellation is another. While the store has said that a leg
+/// An admission is one step of the store, a refusal too; a settlement, a cancellation or the end of a permit is another. A key with
+/// permits in use or with waiters for them is renewed three times in a [time to live](RemoteKeyedBuilder::ttl). While the store has said that a leg
 /// does not admit some units before an instant, this process does not ask for as many again: for more of a rate not before its own
 /// instant, for more of a window not before that one. What this process gives back ends that. Asks for one key that come while a step at that
 /// key is under way travel together in the next one.
 ///
 /// # Memory
-/// A key is known here while a step is under way or a refusal holds, and no key beyond [`KeyedSpec::max_keys`]: another one is
+/// A key is known here while a step is under way, a permit is held or awaited, or a refusal holds, and no key beyond [`KeyedSpec::max_keys`]: another one is
 /// refused as [`QueueFull`](Reason::QueueFull) then. The store forgets a key once all that was taken has come back.
 ///
 /// # Outages
@@ -62,9 +66,10 @@ use std::time::Duration;
 /// comes back by itself, at the pace of its leg.
 ///
 /// # Fairness
-/// Asks that a process makes for one key reach the store in order. Those of several processes are decided as they arrive. No
-/// waiter has a place at the store: the first to ask at the instant that it named is admitted. Requests that wait in a
-/// [`Policy`](crate::Policy) around a [`RemoteKey`] keep their order within this process.
+/// Asks that a process makes for one key reach the store in order. Those of several processes are decided as they arrive. With a
+/// semaphore the first waiter of each process has a place in the queue of the key, which other asks for its permits do not overtake.
+/// Without one no waiter has a place at the store: the first to ask at the instant that it named is admitted. Requests that wait in
+/// a [`Policy`](crate::Policy) around a [`RemoteKey`] keep their order within this process.
 ///
 /// ```
 /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
@@ -150,10 +155,11 @@ impl<B> Shared<B> {
     fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
         let mut client = self.client.lock();
         let result = change(&mut client);
-        let (wakers, notifies) = client.take_wakers();
+        let (wakers, notifies, aborts) = client.take_wakers();
         drop(client);
-        if !wakers.is_empty() || !notifies.is_empty() {
+        if !wakers.is_empty() || !notifies.is_empty() || !aborts.is_empty() {
             let mut panics = PanicCollector::default();
+            aborts.iter().for_each(|listening| panics.run(|| listening.abort()));
             panics.run(|| wake_all(wakers));
             notifies.iter().for_each(|notify| panics.run(|| notify.notify_all()));
             panics.end();
@@ -169,13 +175,14 @@ impl<B: Backend> Drop for Handles<B> {
 }
 
 impl Remote<Memory> {
-    /// A policy of rates and windows for each key, as `spec` says. `name` comes before the keys at the store. See
+    /// A policy of rates, windows and permits for each key, as `spec` says. `name` comes before the keys at the store. See
     /// [`RemoteKeyed`].
     pub fn keyed(name: Key, spec: KeyedSpec) -> RemoteKeyedBuilder {
         RemoteKeyedBuilder {
             name,
             spec,
             clock: Clock::real(),
+            ttl: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
             retry: Duration::from_millis(200),
             on_unavailable: OnUnavailable::default(),
@@ -190,12 +197,13 @@ impl Remote<Memory> {
 /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 /// # use tollgate::remote::{Key, Memory, Remote};
 /// # use tollgate::ManualClock;
+/// # use std::time::Duration;
 /// # let clock = ManualClock::new();
 /// let policy = |rule: LegRule| PolicySpec::new([LegSpec::new("leg", rule)]);
 /// let keyed = |rule| Remote::keyed(Key::new("tenants").unwrap(), KeyedSpec::new(10, "all", policy(rule))).clock(&clock);
 /// assert!(keyed(LegRule::token_bucket("10/s".parse()?)).in_place(Memory::new(&clock)).is_ok());
-/// let error = keyed(LegRule::semaphore(3)).in_place(Memory::new(&clock)).unwrap_err();
-/// assert!(error.to_string().ends_with("`semaphore` was given, and a store counts `token-bucket` and `sliding-window`"));
+/// let error = keyed(LegRule::fixed_window(3, Duration::from_secs(1))).in_place(Memory::new(&clock)).unwrap_err();
+/// assert!(error.to_string().contains("a store counts `semaphore`, `sliding-window` and `token-bucket`"));
 /// # Ok::<(), tollgate::QuotaError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -204,6 +212,7 @@ pub struct RemoteKeyedBuilder {
     name: Key,
     spec: KeyedSpec,
     clock: Clock,
+    ttl: Duration,
     timeout: Duration,
     retry: Duration,
     on_unavailable: OnUnavailable,
@@ -214,6 +223,13 @@ impl RemoteKeyedBuilder {
     /// The clock by which waits and time-outs are measured here; the real one unless set. The store counts by its own.
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
+        self
+    }
+
+    /// How long the store keeps permits, and places of waiters, of a process that it does not hear of: 50 ms to a day, ten seconds unless
+    /// set. A process renews those of a key three times in it.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
         self
     }
 
@@ -247,6 +263,7 @@ impl RemoteKeyedBuilder {
     /// # Errors
     /// [`RemoteError`] when a setting is out of range, a leg is of a kind that stores do not count, or this store cannot do it.
     pub fn build<B: Backend>(self, backend: B) -> Result<(RemoteKeyed<B>, Driver), RemoteError> {
+        check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         check("time-out", self.timeout, (SHORTEST, LONGEST))?;
         check("retry", self.retry, (Duration::from_millis(1), LONGEST))?;
         let name = "time until the store is unavailable";
@@ -262,6 +279,7 @@ impl RemoteKeyedBuilder {
         let config = Config {
             client: random::number(),
             max_keys: self.spec.max_keys,
+            ttl: self.ttl,
             timeout: self.timeout,
             retry: self.retry,
             on_unavailable: self.on_unavailable,
@@ -368,7 +386,8 @@ pub struct RemoteKey<B: Backend> {
     legs: Arc<Legs>,
 }
 
-/// A permit of a [`RemoteKey`]. Nothing comes back when it is dropped; [`settle`](Permit::settle) corrects a cost.
+/// A permit of a [`RemoteKey`]. What it holds of semaphores goes back when it is dropped; [`settle`](Permit::settle) corrects the cost of
+/// rates and windows.
 pub type RemoteKeyPermit<B> = Permit<RemoteKey<B>>;
 
 /// The ticket of a [`RemoteKey`].
@@ -376,23 +395,29 @@ pub type RemoteKeyPermit<B> = Permit<RemoteKey<B>>;
 pub struct RemoteKeyTicket {
     /// When the units were taken, by the store's clock; [`UNCOUNTED`] for an admission that is not counted.
     at: u64,
+    /// The number of the lease of its permits; zero without any.
+    lease: u64,
     units: LegUnits,
 }
 
 const UNCOUNTED: u64 = u64::MAX;
 
 impl Ticket for RemoteKeyTicket {
-    const WORDS: usize = 1 + KeyLeg::MOST;
+    const WORDS: usize = 2 + KeyLeg::MOST;
 
     fn write(&self, words: &mut [u64]) {
-        words[0] = self.at;
-        words[1..Self::WORDS].copy_from_slice(&self.units);
+        words[..2].copy_from_slice(&[self.at, self.lease]);
+        words[2..Self::WORDS].copy_from_slice(&self.units);
     }
 
     fn read(words: &[u64]) -> Self {
         let mut units = LegUnits::default();
-        units.copy_from_slice(&words[1..Self::WORDS]);
-        Self { at: words[0], units }
+        units.copy_from_slice(&words[2..Self::WORDS]);
+        Self {
+            at: words[0],
+            lease: words[1],
+            units,
+        }
     }
 }
 
@@ -413,18 +438,24 @@ impl<B: Backend> RemoteKey<B> {
     /// Asks the store for all units of `ask`, and waits only for the reply.
     ///
     /// # Errors
-    /// `RateExceeded` with the leg and the instant at which it admits; `Oversized`, `Unpriced`, `Unavailable` while the store is
+    /// `RateExceeded` with the leg and the instant at which it admits; `Saturated` with the leg whose permits are in use, or awaited;
+    /// `Oversized`, `Unpriced`, `Unavailable` while the store is
     /// unavailable, `QueueFull` when this process knows as many keys as it may, `Closed`.
     ///
     /// # Cancel safety
     /// It may be dropped at any point. What it was granted goes back.
     pub async fn acquire_now(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
-        let ask = ask.into();
+        let (ask, now) = (ask.into(), self.now());
         let units = self.units_of(&ask)?;
-        let (shared, now) = (&*self.handles.0, self.now());
         if let Some(refusal) = self.refused(&units, now) {
             return Err(refusal);
         }
+        self.ask(units, false).await
+    }
+
+    /// Waits for the store's answer, or with `queued` for the permits in turn.
+    async fn ask(&self, units: LegUnits, queued: bool) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
+        let shared = &*self.handles.0;
         let mut asking: Option<Asking<'_, B>> = None;
         let end = poll_fn(|cx| {
             let waker = cx.waker().clone();
@@ -433,7 +464,7 @@ impl<B: Backend> RemoteKey<B> {
                     let (now, number) = (self.now(), shared.with(Client::next_wait));
                     // First of all the wait has an owner: a waker that panics leaves nothing behind.
                     asking = Some(Asking { shared, number });
-                    shared.with(|client| client.join(number, &self.key, &self.legs, units, waker, now));
+                    shared.with(|client| client.join(number, queued, &self.key, &self.legs, units, waker, now));
                     // A store that answers at once has answered.
                     shared.with(|client| client.poll(number, None))
                 }
@@ -448,18 +479,22 @@ impl<B: Backend> RemoteKey<B> {
         Ok(Permit::new(self.clone(), ticket))
     }
 
-    /// Waits until the store admits `ask`: it asks again at each instant that the store names.
+    /// Waits until the store admits `ask`: it asks again at each instant that the store names, and when permits are there.
     ///
     /// # Errors
-    /// As [`acquire_now`](Self::acquire_now), except `RateExceeded`.
+    /// As [`acquire_now`](Self::acquire_now), except `RateExceeded` and `Saturated`.
     ///
     /// # Cancel safety
     /// It may be dropped at any point. What it was granted goes back.
     ///
     /// # Fairness
-    /// Waiters of one key race at that instant. For an order, and for deadlines, wait in a [`Policy`](crate::Policy).
+    /// With permits waiters have places: those of a process in order, and one place at the store for the first of each process. Without
+    /// them, waiters of one key race at that instant. For an order, and for deadlines, wait in a [`Policy`](crate::Policy).
     pub async fn acquire(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
         let ask = ask.into();
+        if self.legs.has_permits() {
+            return self.ask(self.units_of(&ask)?, true).await;
+        }
         loop {
             match self.acquire_now(ask).await {
                 Err(refusal) if let Wait::Until(due) = refusal.wait() => {
@@ -489,6 +524,14 @@ impl<B: Backend> RemoteKey<B> {
         }
     }
 
+    /// Gives the permits of `ticket` back.
+    fn give(&self, ticket: &RemoteKeyTicket) {
+        if ticket.lease > 0 {
+            let shared = &self.handles.0;
+            shared.with(|client| client.give_permits(&self.key, &self.legs, ticket.lease, &ticket.units));
+        }
+    }
+
     fn units_of(&self, ask: &Ask) -> Result<LegUnits, Refusal<'_>> {
         let refusal = |reason, leg, units| Err(Refusal::new(reason, self.legs.name(leg), units, Wait::Never));
         match self.legs.units(ask.count(), |cost| ask.of(cost)) {
@@ -514,8 +557,16 @@ impl<B: Backend> RemoteKey<B> {
 
     fn ended(&self, end: End, units: LegUnits, now: Instant) -> Result<RemoteKeyTicket, Refusal<'_>> {
         match end {
-            End::Granted(at) => Ok(RemoteKeyTicket { at, units }),
-            End::Uncounted => Ok(RemoteKeyTicket { at: UNCOUNTED, units }),
+            End::Granted { at, lease } => Ok(RemoteKeyTicket { at, lease, units }),
+            End::Uncounted => Ok(RemoteKeyTicket {
+                at: UNCOUNTED,
+                lease: 0,
+                units,
+            }),
+            End::Saturated(leg) => {
+                let wait = Wait::Turn(self);
+                Err(Refusal::new(Reason::Saturated, self.legs.name(leg), units[leg], wait))
+            }
             End::Refused(leg, Some(until)) => Err(self.rate_exceeded(leg, &units, now, until)),
             End::Refused(leg, None) => {
                 let leg_units = units[leg];
@@ -533,6 +584,26 @@ impl<B: Backend> RemoteKey<B> {
                 Wait::Never,
             )),
         }
+    }
+}
+
+impl<B: Backend> RemoteKeyPermit<B> {
+    /// True when the lease of its permits has ended, or the store has lost it: they may have another holder. Units of rates and
+    /// windows are never lost, nor are admissions while the store was unavailable.
+    pub fn is_lost(&self) -> bool {
+        self.good_for() == Some(Duration::ZERO)
+    }
+
+    /// How long its permits are valid unless their lease is renewed; zero when they are lost. `None` if it has none.
+    pub fn good_for(&self) -> Option<Duration> {
+        let ticket = (*self.ticket()).filter(|ticket| ticket.lease > 0)?;
+        let (key, shared) = (self.limiter(), &self.limiter().handles.0);
+        let now = shared.clock.now();
+        shared.with(|client| {
+            let deadline = client.deadline(&key.key);
+            let deadline = deadline.filter(|_| !client.is_lost(&key.key, ticket.lease, now));
+            Some(deadline.map_or(Duration::ZERO, |deadline| shared.clock.between(now, deadline)))
+        })
     }
 }
 
@@ -565,6 +636,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
 
     fn cancel(&self, ticket: RemoteKeyTicket, _: &ClockReading) {
         self.correct(ticket.at, ticket.units, LegUnits::default());
+        self.give(&ticket);
     }
 
     /// At most [`MAX_UNITS`] are charged.
@@ -583,8 +655,11 @@ impl<B: Backend> Limiter for RemoteKey<B> {
         legs
     }
 
-    fn finish(&self, _: RemoteKeyTicket, _: Outcome, _: &ClockReading) {}
+    fn finish(&self, ticket: RemoteKeyTicket, _: Outcome, _: &ClockReading) {
+        self.give(&ticket);
+    }
 
+    /// Permits stay held as long as this process lives.
     fn forget(&self, _: RemoteKeyTicket) {}
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
@@ -621,11 +696,15 @@ impl<B: Backend> Limiter for RemoteKey<B> {
     }
 
     fn callbacks(&self) -> Callbacks {
-        Callbacks::NONE
+        if self.legs.has_permits() {
+            Callbacks::FINISH
+        } else {
+            Callbacks::NONE
+        }
     }
 
     fn finish_may_panic(&self) -> bool {
-        false
+        self.legs.has_permits()
     }
 
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
@@ -644,7 +723,7 @@ impl<B: Backend> WaitQueue for RemoteKey<B> {
         let units = self.legs.units(demand.calls, named).unwrap_or_default();
         let number = self.handles.0.with(|client| {
             let number = client.next_wait();
-            client.join(number, &self.key, &self.legs, units, waker, now);
+            client.join(number, true, &self.key, &self.legs, units, waker, now);
             number
         });
         QueueKey::new(QueueId::of(self), number)
@@ -656,7 +735,11 @@ impl<B: Backend> WaitQueue for RemoteKey<B> {
     }
 
     fn permits(&self) -> Permits {
-        Permits::None
+        if self.legs.has_permits() {
+            Permits::Own
+        } else {
+            Permits::None
+        }
     }
 }
 

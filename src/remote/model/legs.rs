@@ -135,6 +135,10 @@ impl KeyLegs {
             {
                 waiter = Some((*units, *refusal));
             }
+            if taken.is_ok() && waits {
+                // The place was that of this waiter: the next one goes behind the others.
+                self.held.places.retain(|place| place.client != step.client);
+            }
             takes.push(taken);
         }
         self.held.set_place(&legs, step, waiter, now);

@@ -20,7 +20,7 @@ const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, PartialEq)]
-enum Fault {
+pub(crate) enum Fault {
     None,
     /// Nothing arrives, and that is known at once.
     Cut,
@@ -33,8 +33,8 @@ enum Fault {
 }
 
 /// A store in memory behind a line with a fault, which keeps the steps that were sent.
-struct Line {
-    store: Memory,
+pub(crate) struct Line {
+    store: Arc<Memory>,
     fault: Mutex<Fault>,
     /// The key that has it, if it is one alone.
     only: Mutex<Option<&'static str>>,
@@ -42,12 +42,26 @@ struct Line {
 }
 
 impl Line {
-    fn set(&self, fault: Fault) {
+    fn to(store: Arc<Memory>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            fault: Mutex::new(Fault::None),
+            only: Mutex::default(),
+            sent: Mutex::default(),
+        })
+    }
+
+    /// Another line to the same store.
+    pub(crate) fn another(&self) -> Arc<Self> {
+        Self::to(Arc::clone(&self.store))
+    }
+
+    pub(crate) fn set(&self, fault: Fault) {
         *self.fault.lock().unwrap() = fault;
     }
 
     /// The number of steps so far.
-    fn steps(&self) -> usize {
+    pub(crate) fn steps(&self) -> usize {
         self.sent.lock().unwrap().len()
     }
 }
@@ -57,8 +71,12 @@ impl Backend for Line {
         unreachable!("keys are asked for by steps")
     }
 
-    async fn notified(&self, _: &Key, _: Session) {
-        pending::<()>().await;
+    fn notified(&self, key: &Key, session: Session) -> impl Future<Output = ()> + Send {
+        self.store.notified(key, session)
+    }
+
+    fn leave(&self, key: &Key, session: Session) {
+        self.store.leave(key, session);
     }
 
     fn supports_steps(&self) -> Result<(), tollgate::remote::RemoteError> {
@@ -91,34 +109,29 @@ impl Backend for Line {
     }
 }
 
-struct World {
-    clock: ManualClock,
-    line: Arc<Line>,
+pub(crate) struct World {
+    pub(crate) clock: ManualClock,
+    pub(crate) line: Arc<Line>,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let clock = ManualClock::new();
         clock.advance(Duration::from_secs(1_000));
-        let line = Arc::new(Line {
-            store: Memory::new(&clock),
-            fault: Mutex::new(Fault::None),
-            only: Mutex::default(),
-            sent: Mutex::default(),
-        });
+        let line = Line::to(Arc::new(Memory::new(&clock)));
         Self { clock, line }
     }
 
-    fn builder(&self, spec: KeyedSpec) -> RemoteKeyedBuilder {
+    pub(crate) fn builder(&self, spec: KeyedSpec) -> RemoteKeyedBuilder {
         Remote::keyed(Key::new("t").unwrap(), spec).clock(&self.clock)
     }
 
-    fn keyed(&self, spec: KeyedSpec) -> RemoteKeyed<Arc<Line>> {
+    pub(crate) fn keyed(&self, spec: KeyedSpec) -> RemoteKeyed<Arc<Line>> {
         self.builder(spec).in_place(Arc::clone(&self.line)).unwrap()
     }
 }
 
-fn bucket(name: &str, quota: &str) -> LegSpec {
+pub(crate) fn bucket(name: &str, quota: &str) -> LegSpec {
     LegSpec::new(name, LegRule::token_bucket(quota.parse().unwrap()))
 }
 
@@ -595,8 +608,8 @@ fn a_policy_that_a_store_cannot_count_is_an_error() {
     let many: Vec<_> = (0..9).map(|leg| bucket(&leg.to_string(), "1/s")).collect();
     let rows = [
         (
-            PolicySpec::new([LegSpec::new("x", LegRule::semaphore(1))]),
-            "leg `x`, key `kind`: `semaphore` was given, and",
+            PolicySpec::new([LegSpec::new("x", LegRule::fixed_window(1, SECOND))]),
+            "leg `x`, key `kind`: `fixed-window` was given, and",
         ),
         (
             PolicySpec::new([bucket("requests", "1/s"), when(bucket("x", "1/s"))]),

@@ -7,6 +7,7 @@ mod charges;
 mod faults;
 mod fence;
 mod keyed;
+mod keyed_in_flight;
 mod keyed_permits;
 mod kinds;
 mod leave;

@@ -1,4 +1,4 @@
-//! Rates and windows of many keys at a store, one step an admission.
+//! Rates, windows and permits of many keys at a store, one step an admission.
 
 use crate::rig::proxy::{Mode, Proxy};
 use crate::store::{at, key, own_unopened, store};
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::model::KeyLegs;
 use tollgate::remote::{Backend, Correction, KeyLease, KeyLeg, LegUnits, Remote, Rule, Session, Step};
-use tollgate::{Ask, Cost};
+use tollgate::{Ask, Cost, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
@@ -241,4 +241,39 @@ async fn processes_share_keys_over_a_line_that_loses_replies() {
     // Two keys with 250 admissions of 4 tokens each, as many requests, and three processes with 150 asks.
     assert!(used <= 500, "{used}");
     assert!(used >= 300, "{used}");
+}
+
+/// Given two processes that hand the permits of a key to each other, then each hears of them by a message: a wait for the end of a lease,
+/// or for a renewal, would take a second each time.
+#[tokio::test]
+async fn permits_of_a_key_are_passed_on_at_once() {
+    let (server, _, name) = own_unopened().await;
+    let policy = PolicySpec::new([
+        LegSpec::new("requests", LegRule::token_bucket("1000/s".parse().expect("a quota"))),
+        LegSpec::new("in-flight", LegRule::semaphore(2)),
+    ]);
+    let process = |address| {
+        let spec = KeyedSpec::new(10, "all", policy.clone());
+        let builder = Remote::keyed(name.clone(), spec).ttl(3 * SECOND).timeout(30 * SECOND);
+        let keyed = builder.spawn(at(address)).expect("a limiter");
+        keyed.get("acme").expect("a key")
+    };
+    let (one, other) = (process(server.address()), process(server.address()));
+    // A server that was just started waits for a time to live.
+    let mut held = one.acquire(2).await.expect("it is served");
+    let begun = tokio::time::Instant::now();
+    for _ in 0..20 {
+        for (waits, holds) in [(&other, &one), (&one, &other)] {
+            let refused = holds.acquire_now(1).await.map(drop).expect_err("all are in use");
+            assert_eq!((refused.reason(), refused.leg()), (Reason::Saturated, "in-flight"));
+            let (next, ()) = tokio::join!(waits.acquire(2), async {
+                // Its place is known when the next step is answered.
+                let _ = holds.acquire_now(1).await.map(drop);
+                drop(held);
+            });
+            held = next.expect("it is served");
+        }
+    }
+    assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+    assert!(!held.is_lost());
 }

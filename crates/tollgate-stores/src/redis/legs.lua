@@ -351,6 +351,9 @@ for take = 1, takes do
             local units = leases[client][2]
             for name, n in pairs(need) do units[name] = (units[name] or 0) + n end
         end
+        -- The place was that of this waiter: the next one goes behind the others.
+        local place = waits and place_of(client)
+        if place then table.remove(places, place) end
         changed = true
     elseif waits and longest then
         waiter, first = need, { refused, longest }
