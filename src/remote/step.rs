@@ -35,6 +35,9 @@ pub struct Step {
     pub corrections: Vec<Correction>,
     /// Admissions, in order.
     pub takes: Vec<LegUnits>,
+    /// Units that come back to each rate and window before the admissions, whatever took them and as far as they were taken: the grant of
+    /// an operator. The reply has the usage of all legs then, also when all are zero.
+    pub grant: Option<LegUnits>,
     /// What the client holds of permit legs. Without it, or without such a leg, no permits are given, and nothing is renewed or returned.
     pub lease: Option<KeyLease>,
 }
@@ -65,6 +68,7 @@ impl Step {
             remember,
             corrections: Vec::new(),
             takes: Vec::new(),
+            grant: None,
             lease: None,
         }
     }
@@ -93,6 +97,19 @@ pub struct StepReply {
     pub lost: bool,
     /// Of each admission, in order.
     pub takes: Vec<Result<(), StepRefusal>>,
+    /// Of each leg, after a step with a [grant](Step::grant).
+    pub usage: Vec<LegUsage>,
+}
+
+/// The usage of a leg, by the rule that is in force at the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LegUsage {
+    /// The units that were taken and have not come back, or the permits that are held.
+    pub in_use: u64,
+    /// In which time there is a unit of a rate or window, if none is taken before it; `None` for never, and of permits.
+    pub after: Option<Duration>,
+    /// The clients with a place for permits of this leg.
+    pub waiting: u64,
 }
 
 /// An admission was refused: nothing was taken.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tollgate::remote::model::{Fill, segment};
-use tollgate::remote::{Grant, Rule, StepRefusal, StepReply, StoreError, SyncReply, Usage};
+use tollgate::remote::{Grant, LegUsage, Rule, Step, StepRefusal, StepReply, StoreError, SyncReply, Usage};
 
 /// The answer of a script.
 pub(crate) struct Answer(pub(crate) Vec<String>);
@@ -57,7 +57,8 @@ impl Answer {
 
     /// The reply of the script for steps.
     #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "other stores carry out no steps"))]
-    pub(crate) fn of_step(&self, count: usize) -> Result<StepReply, StoreError> {
+    pub(crate) fn of_step(&self, legs: usize, step: &Step, has_lease: bool) -> Result<StepReply, StoreError> {
+        let count = step.takes.len();
         let takes = (0..count).map(|take| {
             Ok(match self.number(1 + 2 * take)?.checked_sub(1) {
                 None => Ok(()),
@@ -67,10 +68,21 @@ impl Answer {
                 }),
             })
         });
+        let first = 1 + 2 * count + 2 * usize::from(has_lease);
+        let usage = (0..legs).map(|leg| first + 3 * leg).map(|leg| {
+            Ok(LegUsage {
+                in_use: self.number(leg)?,
+                after: self.micros(leg + 1)?,
+                waiting: self.number(leg + 2)?,
+            })
+        });
+        // A late copy of a step has none.
+        let usage = usage.take_while(|_| step.grant.is_some() && self.word(first).is_ok());
         Ok(StepReply {
             at: self.number(0)?,
-            lost: self.word(1 + 2 * count).is_ok_and(|lost| lost == "1"),
+            lost: has_lease && self.word(1 + 2 * count).is_ok_and(|lost| lost == "1"),
             takes: takes.collect::<Result<_, _>>()?,
+            usage: usage.collect::<Result<_, _>>()?,
         })
     }
 

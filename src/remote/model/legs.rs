@@ -3,7 +3,7 @@
 use super::bucket::{Bucket, Fill};
 use super::{micros, segment};
 use crate::remote::backend::Rule;
-use crate::remote::step::{KeyLeg, LegUnits, Step, StepRefusal, StepReply};
+use crate::remote::step::{KeyLeg, LegUnits, LegUsage, Step, StepRefusal, StepReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -96,6 +96,7 @@ impl KeyLegs {
                     at: now,
                     lost: false,
                     takes,
+                    usage: Vec::new(),
                 };
             }
             _ => {}
@@ -118,6 +119,9 @@ impl KeyLegs {
             for (leg, (&charged, &actual)) in legs.iter_mut().zip(correction.charged.iter().zip(&correction.actual)) {
                 leg.correct(correction.at, charged, actual, now);
             }
+        }
+        for (leg, &n) in legs.iter_mut().zip(step.grant.iter().flatten()) {
+            leg.grant(n);
         }
         self.held.sweep(now);
         let is_known = self.held.knows(step.client);
@@ -143,9 +147,17 @@ impl KeyLegs {
         }
         self.held.set_place(&legs, step, waiter, now);
         let tells = self.held.tell(&legs, adopts);
-        let reply = StepReply { at: now, lost, takes };
+        let looked_at = legs.iter().filter(|_| step.grant.is_some());
+        let usage = looked_at.map(|leg| leg.usage(&self.held, now)).collect();
+        let reply = StepReply {
+            at: now,
+            lost,
+            takes,
+            usage,
+        };
         let holds = step.lease.is_some() && (is_known || self.held.knows(step.client));
-        if step.corrections.is_empty() && !reply.takes.iter().any(Result::is_ok) && !holds && !tells {
+        let grants = step.grant.iter().flatten().take(legs.len()).any(|&n| n > 0);
+        if step.corrections.is_empty() && !grants && !reply.takes.iter().any(Result::is_ok) && !holds && !tells {
             return reply;
         }
         for Leg { name, counts, .. } in legs {
@@ -400,6 +412,46 @@ impl<'a> Leg<'a> {
             Counts::Rate(bucket, fill, _) => bucket.take(fill, n),
             Counts::Window(segment, counts) if n > 0 => *counts.entry(now / *segment).or_default() += n,
             Counts::Window(..) | Counts::Permits => {}
+        }
+    }
+
+    /// Gives back `n` units that were taken last, or as many as were.
+    fn grant(&mut self, mut n: u64) {
+        match (&mut self.counts, self.rule) {
+            (Counts::Rate(bucket, fill, _), Rule::Rate { .. }) => {
+                bucket.level = bucket.level.saturating_sub(n.saturating_mul(fill.price));
+            }
+            (Counts::Window(_, counts), Rule::Window { .. }) => {
+                for count in counts.values_mut().rev() {
+                    let part = n.min(*count);
+                    *count -= part;
+                    n -= part;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn usage(&self, held: &Held, now: u64) -> LegUsage {
+        let counted = |in_use| LegUsage {
+            in_use,
+            after: self.wait(1, now).map(Duration::from_micros),
+            waiting: 0,
+        };
+        match (&self.counts, self.rule) {
+            (Counts::Rate(bucket, fill, _), Rule::Rate { .. }) => counted(bucket.level.div_ceil(fill.price)),
+            (Counts::Window(_, counts), Rule::Window { .. }) => counted(counts.values().sum()),
+            (_, Rule::Permits { .. }) => {
+                let places = held.places.iter();
+                let waiting = places.filter(|place| place.needs.contains_key(self.name)).count();
+                LegUsage {
+                    in_use: held.used(self.name),
+                    after: None,
+                    waiting: waiting as u64,
+                }
+            }
+            // A leg of another kind has its name now.
+            _ => LegUsage::default(),
         }
     }
 

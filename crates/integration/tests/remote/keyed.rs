@@ -77,6 +77,7 @@ async fn the_server_counts_as_the_reference() {
     settled(&store).await;
     let mut runner = TestRunner::new(Config::default());
     let units = (0u64..20, 0u64..20, 0u64..20).prop_map(|(a, b, c)| -> LegUnits { [a, b, c, 0, 0, 0, 0, 0] });
+    let units_of_grant = prop_oneof![Just(LegUnits::default()), Just([u64::MAX; KeyLeg::MOST]), units.clone()];
     // The units that are reported as returned, or as forgotten by the store; from which admission on it waits; the time to live.
     let lease = prop::option::weighted(0.8, (0u64..4, prop::bool::weighted(0.1), 0usize..4, 1u64..40));
     let step = (
@@ -86,17 +87,19 @@ async fn the_server_counts_as_the_reference() {
         units,
         (0..4u32, lease),
         0..3u64,
+        prop::option::weighted(0.3, units_of_grant),
     );
     let steps = prop::collection::vec(step, 1..30);
     for _ in 0..400 {
         let (key, mut model, mut taken, mut seq) = (key(), KeyLegs::default(), Vec::new(), 0);
         let mut held: BTreeMap<(u64, Box<str>), u64> = BTreeMap::new();
-        for (legs, takes, which, actual, (kind, lease), client) in
+        for (legs, takes, which, actual, (kind, lease), client, grant) in
             steps.new_tree(&mut runner).expect("a case").current()
         {
             seq += 1;
             let mut step = Step::new(client, seq, 10 * SECOND);
             step.takes = takes;
+            step.grant = grant;
             if kind == 0 && !taken.is_empty() {
                 let (at, charged) = taken[which.index(taken.len())];
                 step.corrections.push(Correction { at, charged, actual });
@@ -130,7 +133,8 @@ async fn the_server_counts_as_the_reference() {
             for (units, _) in step.takes.iter().zip(&reply.takes).filter(|(_, taken)| taken.is_ok()) {
                 taken.push((reply.at, *units));
             }
-            let changed = !step.corrections.is_empty() || reply.takes.iter().any(Result::is_ok);
+            let grants = step.grant.iter().flatten().take(legs.len()).any(|&n| n > 0);
+            let changed = grants || !step.corrections.is_empty() || reply.takes.iter().any(Result::is_ok);
             if kind == 1 && changed {
                 assert_eq!(store.step(&key, &legs, &step).await, Ok(reply), "repeated");
             }

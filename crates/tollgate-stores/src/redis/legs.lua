@@ -8,17 +8,18 @@
 --     when it may not know all leases }: by client { when its lease ends, { units by leg } }; in order { client, when its place ends,
 --     { needs by leg }, whether it was told, channel, message }.
 --   2 the number of the last step of this client that changed something, and its answer.
--- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections and admissions; then
+-- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections, admissions and grants, of which there is one at most; then
 --   for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
---   each correction the instant, and for each leg the charged and the actual units; for each admission the units of each leg. Then,
+--   each correction the instant, and for each leg the charged and the actual units; for each admission and grant the units of each leg. Then,
 --   with permits, the time to live in microseconds, the client, how many admissions do not wait, channel and message for its place; the
 --   replication ids that it knows, the longest time to live of any process and whether the server may evict keys, as for permits.lua;
 --   the held units of each leg.
 -- Answers, as strings: the instant, then for each admission the leg that refuses or "0", and the microseconds until it admits or "";
---   with permits whether they were lost, and the replication id or "-".
+--   with permits whether they were lost, and the replication id or "-"; with a grant, of each leg the units in use, the microseconds until
+--   there is one or "", and the places.
 local SEGMENTS, MOST = 64, 2251799813685248
 local seq, remember, size = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local corrections, takes = tonumber(ARGV[4]), tonumber(ARGV[5])
+local corrections, takes, grants = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
 local last = redis.call('GET', KEYS[2])
@@ -123,6 +124,19 @@ local function give(leg, n, charged, when)
     end
 end
 
+-- Gives back `n` units that were taken last, or as many as were.
+local function grant(leg, n)
+    if #leg == 6 then
+        leg[4] = max(leg[4] - n * leg[1], 0)
+        return
+    end
+    for i = #leg, 3, -2 do
+        local part = min(n, leg[i])
+        leg[i] = leg[i] - part
+        n = n - part
+    end
+end
+
 -- The microseconds until a leg gives `n`; nothing when it never does.
 local function wait(leg, n, limit)
     if n == 0 then return 0 end
@@ -151,7 +165,7 @@ local function rest(leg)
 end
 
 -- Permits. What a client reports, renews and needs.
-local lease = 6 + (4 + takes) * size + corrections * (1 + 2 * size)
+local lease = 7 + (4 + takes + grants) * size + corrections * (1 + 2 * size)
 local ttl, client, permits, history = tonumber(ARGV[lease] or ''), ARGV[lease + 1], {}, '-'
 local leases, places, run, frozen = unpack(held or {})
 local froze = false
@@ -222,7 +236,7 @@ if ttl or held then
             local count = permits[n] and tonumber(ARGV[at + n - 1]) or 0
             if count > 0 then
                 all = all or {}
-                all[ARGV[2 + 4 * n]] = count
+                all[ARGV[3 + 4 * n]] = count
             end
         end
         return all
@@ -245,7 +259,7 @@ if ttl or held then
         local units = leases[client] and leases[client][2] or {}
         leases[client] = nil
         for n = 1, size do
-            local name, count = ARGV[2 + 4 * n], tonumber(ARGV[lease + 7 + n])
+            local name, count = ARGV[3 + 4 * n], tonumber(ARGV[lease + 7 + n])
             if permits[n] then
                 if count > (units[name] or 0) then return true end
                 units[name] = count > 0 and count or nil
@@ -268,7 +282,7 @@ if ttl or held then
     -- The places whose clients are to be told: their permits are there, or the limit makes them impossible.
     function to_tell()
         local limits, ahead, kept, told = {}, {}, {}, {}
-        for n, limit in pairs(permits) do limits[ARGV[2 + 4 * n]] = limit end
+        for n, limit in pairs(permits) do limits[ARGV[3 + 4 * n]] = limit end
         for _, place in ipairs(places) do
             local fits, possible = true, true
             for name, n in pairs(place[3]) do
@@ -290,7 +304,7 @@ if ttl or held then
     end
 end
 
-local legs, limits, at = {}, {}, 6
+local legs, limits, at = {}, {}, 7
 for n = 1, size do
     local old, one, two, three = taken[ARGV[at]], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
     if three == 'p' then
@@ -318,6 +332,11 @@ for _ = 1, corrections do
     at = at + 1 + 2 * size
 end
 local answer, changed, lost, waiter, first = { int(now) }, corrections > 0, false, nil, nil
+for n = 1, grants * size do
+    local units = tonumber(ARGV[at + takes * size + n - 1])
+    changed = changed or units > 0
+    if legs[n] then grant(legs[n], units) end
+end
 if held then sweep() end
 if ttl then
     changed = changed or leases[client] ~= nil or place_of(client) ~= nil
@@ -332,7 +351,7 @@ for take = 1, takes do
         if legs[n] then
             time = wait(legs[n], units, limits[n])
         elseif units > 0 then
-            time = ttl and permit_wait(ARGV[2 + 4 * n], units, permits[n])
+            time = ttl and permit_wait(ARGV[3 + 4 * n], units, permits[n])
         end
         if not time then
             refused, longest = n, nil
@@ -373,12 +392,29 @@ if ttl or held then
     told = to_tell()
     changed = changed or #told > 0
 end
+for n = 1, grants * size do
+    local leg, name, in_use, time, waiting = legs[n], ARGV[3 + 4 * n], 0, nil, 0
+    if permits[n] then
+        for _, other in pairs(leases) do in_use = in_use + (other[2][name] or 0) end
+        for _, place in ipairs(places) do waiting = waiting + (place[3][name] and 1 or 0) end
+    elseif leg then
+        time = wait(leg, 1, limits[n])
+        if #leg == 6 then
+            in_use = ceil(leg[4] / leg[1])
+        else
+            for i = 3, #leg, 2 do in_use = in_use + leg[i] end
+        end
+    end
+    answer[#answer + 1] = int(in_use)
+    answer[#answer + 1] = time and int(time) or ''
+    answer[#answer + 1] = int(waiting)
+end
 if changed then
     for n = 1, size do
-        if permits[n] and adopts then taken[ARGV[2 + 4 * n]] = nil end
+        if permits[n] and adopts then taken[ARGV[3 + 4 * n]] = nil end
         if legs[n] then
             local left = rest(legs[n])
-            taken[ARGV[2 + 4 * n]] = left > 0 and legs[n] or nil
+            taken[ARGV[3 + 4 * n]] = left > 0 and legs[n] or nil
             over = max(over, now + left)
         end
     end

@@ -383,7 +383,8 @@ impl Backend for Redis {
             .arg(micros(step.remember).div_ceil(1_000))
             .arg(legs.len())
             .arg(step.corrections.len())
-            .arg(step.takes.len());
+            .arg(step.takes.len())
+            .arg(u8::from(step.grant.is_some()));
         for leg in legs {
             call.arg(&*leg.name);
             if let Rule::Permits { limit } = leg.rule {
@@ -403,7 +404,7 @@ impl Backend for Redis {
                 call.arg(*charged).arg(*actual);
             }
         }
-        for units in &step.takes {
+        for units in step.takes.iter().chain(&step.grant) {
             units.iter().take(legs.len()).for_each(|units| _ = call.arg(*units));
         }
         if let Some(lease) = &lease {
@@ -428,7 +429,7 @@ impl Backend for Redis {
         {
             inner.replication_ids.note(replication_id);
         }
-        answer.of_step(step.takes.len())
+        answer.of_step(legs.len(), step, lease.is_some())
     }
 }
 
