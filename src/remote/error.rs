@@ -59,6 +59,13 @@ pub enum RemoteError {
         /// The most that is allowed.
         most: u64,
     },
+    /// A leg that the key does not have.
+    Leg {
+        /// The given name.
+        given: Box<str>,
+        /// The names that are allowed.
+        known: Box<str>,
+    },
     /// A feature that this store does not support.
     Unsupported {
         /// The feature.
@@ -70,7 +77,7 @@ pub enum RemoteError {
     Spec(SpecError),
     /// There is no tokio runtime to run the driver in.
     NoRuntime,
-    /// The store is unavailable. A change is carried out once it is back.
+    /// The store is unavailable. A change may be carried out once it is back.
     Unavailable,
     /// The limiter was closed before the store had carried out a change.
     Closed,
@@ -116,9 +123,12 @@ impl fmt::Display for RemoteError {
             Self::Prefetch { given, most } => {
                 write!(f, "a prefetch of {given} was given, and 1 to {most} is allowed")
             }
+            Self::Leg { given, known } => write!(f, "the leg `{given}` was given, and {known} is allowed"),
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
             Self::Spec(error) => error.fmt(f),
-            Self::Unavailable => f.write_str("the store is unavailable, and the change is carried out once it is back"),
+            Self::Unavailable => {
+                f.write_str("the store is unavailable, and a change may be carried out once it is back")
+            }
             Self::Closed => f.write_str("the limiter is closed, and the store may not have carried out the change"),
             Self::NoRuntime => f.write_str("there is no tokio runtime to run the driver in"),
             Self::Address { why } => write!(f, "the store's address cannot be used: {why}"),

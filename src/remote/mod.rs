@@ -69,7 +69,7 @@ pub use driver::Driver;
 pub use error::RemoteError;
 pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
-pub use keyed::{RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyed, RemoteKeyedBuilder};
+pub use keyed::{RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder};
 pub use limiter::Remote;
 pub use lost::Lost;
 pub use memory::Memory;

@@ -12,7 +12,7 @@ use super::legs::Legs;
 use crate::core::refusal::Reason;
 use crate::remote::config::OnUnavailable;
 use crate::remote::key::Key;
-use crate::remote::step::{Correction, LegUnits, Step, StepReply};
+use crate::remote::step::{Correction, LegUnits, LegUsage, Step, StepReply};
 use crate::sync::notify::Notify;
 use crate::time::{Clock, Instant};
 use futures::future::AbortHandle;
@@ -49,7 +49,7 @@ impl Config {
 }
 
 /// What ended a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The store has taken the units at the instant `at` of its clock, and permits under the lease with this number.
     Granted { at: u64, lease: u64 },
@@ -61,6 +61,8 @@ pub(super) enum End {
     Failed(Reason),
     /// The store cannot be reached, and the admission is not counted.
     Uncounted,
+    /// The usage of each leg, after a grant.
+    Usage(Arc<[LegUsage]>),
 }
 
 #[derive(Debug)]
@@ -75,6 +77,7 @@ struct Wait {
 #[derive(Debug)]
 enum Item {
     Take(u64),
+    Grant(u64),
     Correct(Arc<Legs>, Correction),
 }
 
@@ -83,8 +86,9 @@ enum Item {
 pub(super) struct Flight {
     pub(super) legs: Arc<Legs>,
     pub(super) step: Step,
-    /// The waits of its admissions.
+    /// The waits of its admissions, and of its grants.
     waits: Vec<u64>,
+    grants: Vec<u64>,
     since: Instant,
     /// The corrections to less that its key has had.
     returns: u64,
@@ -110,6 +114,8 @@ struct RefusedUntil {
     leg: usize,
     units: u64,
     until: Instant,
+    /// When the store is asked again all the same: an operator, or another process, may have given units back.
+    doubted_at: Instant,
     /// Notified when units come back before that.
     notify: Option<Arc<Notify>>,
 }
@@ -200,7 +206,7 @@ impl Client {
         now: Instant,
     ) -> Option<(usize, Instant)> {
         let refused = self.keys.get(key)?.refused.as_ref()?;
-        if !Arc::ptr_eq(&refused.legs, legs) || now >= refused.until {
+        if !Arc::ptr_eq(&refused.legs, legs) || now >= refused.doubted_at {
             return None;
         }
         let more = units[refused.leg].checked_sub(refused.units)?;
@@ -232,24 +238,51 @@ impl Client {
         waker: Waker,
         now: Instant,
     ) {
+        let needs = legs.permits(&units).next().map(|(name, _)| name);
+        let leg = legs.counted.iter().position(|leg| Some(&*leg.name) == needs);
+        let queue = self.keys.get(key).and_then(|state| state.held.as_ref());
+        let others_wait = queue.is_some_and(|held| !held.queue.is_empty());
+        // It overtakes no waiter.
+        let end = leg.filter(|_| others_wait && !queued).map(End::Saturated);
+        self.enter(number, key, legs, units, end, waker, now);
+        if !self.is_waiting(number) {
+            return;
+        }
+        self.make_room(key);
+        if leg.is_none() || !queued {
+            return self.send(key, Item::Take(number));
+        }
+        let held = self.held(key, legs);
+        held.queue.push_back(number);
+        if !held.is_refused {
+            held.is_due = true;
+            self.ready(key);
+        }
+    }
+
+    /// Notes a wait, which ends at once if the store is not to be asked, or with `end`.
+    #[allow(clippy::too_many_arguments, reason = "they are what a wait is")]
+    fn enter(
+        &mut self,
+        number: u64,
+        key: &Key,
+        legs: &Arc<Legs>,
+        units: LegUnits,
+        end: Option<End>,
+        waker: Waker,
+        now: Instant,
+    ) {
         if std::process::id() != self.process && !self.is_closed {
             // The permits are the parent's.
             (self.keys, self.ready, self.timers) = Default::default();
             self.close();
         }
-        let needs = legs.permits(&units).next().map(|(name, _)| name);
-        let leg = legs.counted.iter().position(|leg| Some(&*leg.name) == needs);
-        let queue = self.keys.get(key).and_then(|state| state.held.as_ref());
-        let others_wait = queue.is_some_and(|held| !held.queue.is_empty());
-        let end = match (self.refuses(key, now), leg) {
-            (Some(reason), _) => Some(End::Failed(reason)),
-            (None, _) if self.is_unavailable(key, now) => Some(End::Uncounted),
-            // It overtakes no waiter.
-            (None, Some(leg)) if others_wait && !queued => Some(End::Saturated(leg)),
-            _ => None,
+        let end = match self.refuses(key, now) {
+            Some(reason) => Some(End::Failed(reason)),
+            None if self.is_unavailable(key, now) => Some(End::Uncounted),
+            None => end,
         };
-        let is_sent = end.is_none();
-        let waker = if is_sent {
+        let waker = if end.is_none() {
             Some(waker)
         } else {
             self.wakers.push(waker);
@@ -263,19 +296,6 @@ impl Client {
             waker,
         };
         self.waits.insert(number, wait);
-        if !is_sent {
-            return;
-        }
-        self.make_room(key);
-        if leg.is_none() || !queued {
-            return self.send(key, Item::Take(number));
-        }
-        let held = self.held(key, legs);
-        held.queue.push_back(number);
-        if !held.is_refused {
-            held.is_due = true;
-            self.ready(key);
-        }
     }
 
     /// What is held of the permits of `key`.
@@ -341,7 +361,7 @@ impl Client {
         let Some(wait) = self.waits.get_mut(&number) else {
             return (Some(End::Failed(Reason::Closed)), waker);
         };
-        match wait.end {
+        match wait.end.take() {
             Some(end) => {
                 self.waits.remove(&number);
                 (Some(end), waker)
@@ -407,11 +427,37 @@ impl Client {
         }
         self.send(key, Item::Correct(Arc::clone(legs), correction));
         let mut units = correction.charged.iter().zip(&correction.actual);
-        let returns = units.any(|(charged, actual)| actual < charged);
-        if let Some(state) = self.keys.get_mut(key).filter(|_| returns) {
+        if units.any(|(charged, actual)| actual < charged) {
+            self.on_returns(key);
+        }
+    }
+
+    /// Units go back: a refusal from before does not hold.
+    fn on_returns(&mut self, key: &Key) {
+        if let Some(state) = self.keys.get_mut(key) {
             state.returns += 1;
             self.notifies
                 .extend(state.refused.take().and_then(|refused| refused.notify));
+        }
+    }
+
+    /// Begins a wait for the usage of `key`, once these units of it have been granted. It may have ended already.
+    pub(super) fn grant(
+        &mut self,
+        number: u64,
+        key: &Key,
+        legs: &Arc<Legs>,
+        units: LegUnits,
+        waker: Waker,
+        now: Instant,
+    ) {
+        self.enter(number, key, legs, units, None, waker, now);
+        if self.is_waiting(number) {
+            self.make_room(key);
+            self.send(key, Item::Grant(number));
+        }
+        if units.iter().any(|&n| n > 0) {
+            self.on_returns(key);
         }
     }
 
@@ -437,23 +483,34 @@ impl Client {
             legs: Arc::clone(legs),
             step: step.clone(),
             waits: Vec::new(),
+            grants: Vec::new(),
             since: now,
             returns,
         };
         let mut flight: Option<Flight> = None;
         while let Some(item) = state.outbox.front() {
             let legs = match item {
-                Item::Take(number) => self.waits.get(number).map(|wait| (&wait.legs, Some(wait.units))),
-                Item::Correct(legs, _) => Some((legs, None)),
+                Item::Take(number) | Item::Grant(number) => self.waits.get(number).map(|wait| (&wait.legs, wait.units)),
+                Item::Correct(legs, _) => Some((legs, LegUnits::default())),
             };
             if let Some((legs, units)) = legs {
                 let flight = flight.get_or_insert_with(|| new(legs));
                 if flight.is_full() || !Arc::ptr_eq(&flight.legs, legs) {
                     break;
                 }
-                flight.step.takes.extend(units);
                 match item {
-                    Item::Take(number) => flight.waits.push(*number),
+                    Item::Take(number) => {
+                        flight.step.takes.push(units);
+                        flight.waits.push(*number);
+                    }
+                    Item::Grant(number) => {
+                        let grant = flight.step.grant.get_or_insert_default();
+                        grant
+                            .iter_mut()
+                            .zip(units)
+                            .for_each(|(all, n)| *all = all.saturating_add(n));
+                        flight.grants.push(*number);
+                    }
                     Item::Correct(_, correction) => flight.step.corrections.push(*correction),
                 }
             }
@@ -617,6 +674,7 @@ impl Client {
                             leg,
                             units: units[leg],
                             until,
+                            doubted_at: until.min(self.clock.after(now, self.config.ttl)),
                             notify,
                         });
                     }
@@ -634,6 +692,9 @@ impl Client {
                 // It was given up, or admitted without the store.
                 self.give_back(key, &flight.legs, at, lease, units);
             }
+        }
+        for number in &flight.grants {
+            self.end(*number, End::Usage(reply.usage.clone().into()));
         }
         if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut())
             && lease.is_some()
@@ -681,7 +742,7 @@ impl Client {
             }
         }
         let end = self.unavailable();
-        open.into_iter().for_each(|number| self.end(number, end));
+        open.into_iter().for_each(|number| self.end(number, end.clone()));
     }
 
     /// True when a step is not repeated any more: the store may have forgotten that it carried it out.
@@ -738,6 +799,6 @@ impl KeyState {
 
     /// True when a refusal is to be remembered.
     fn holds(&self, now: Instant) -> bool {
-        self.refused.as_ref().is_some_and(|refused| now < refused.until)
+        self.refused.as_ref().is_some_and(|refused| now < refused.doubted_at)
     }
 }

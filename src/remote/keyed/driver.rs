@@ -107,7 +107,9 @@ async fn send<B: Backend>(shared: &Shared<B>, key: &Key, flight: &Flight) -> Res
     };
     let legs = flight.legs.counted.len();
     let mut refusals = reply.takes.iter().filter_map(|taken| taken.as_ref().err());
-    if reply.takes.len() == flight.step.takes.len() && refusals.all(|refusal| refusal.leg < legs) {
+    let is_whole =
+        reply.takes.len() == flight.step.takes.len() && (flight.step.grant.is_none() || reply.usage.len() == legs);
+    if is_whole && refusals.all(|refusal| refusal.leg < legs) {
         return Ok(reply);
     }
     Err(StoreError::Answer {

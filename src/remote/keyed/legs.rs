@@ -57,6 +57,11 @@ impl Legs {
         &self.counted[leg].name
     }
 
+    /// What a leg counts; calls where there is nothing.
+    pub(super) fn cost(&self, leg: usize) -> Option<Cost> {
+        self.costs[leg]
+    }
+
     /// The units of each leg; otherwise the leg whose cost is not named.
     pub(super) fn units(&self, calls: u64, cost: impl Fn(Cost) -> Option<u64>) -> Result<LegUnits, usize> {
         let mut units = LegUnits::default();

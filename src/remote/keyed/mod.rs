@@ -5,6 +5,7 @@ mod client;
 mod driver;
 mod held;
 mod legs;
+mod usage;
 
 use self::client::{Client, Config, End};
 use self::legs::Legs;
@@ -35,6 +36,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
+pub use usage::RemoteKeyUsage;
 
 /// A policy for each of many keys, such as tenants, that is kept in a store and that all processes share.
 ///
@@ -54,7 +56,7 @@ use std::time::Duration;
 /// An admission is one step of the store, a refusal too; a settlement, a cancellation or the end of a permit is another. A key with
 /// permits in use or with waiters for them is renewed three times in a [time to live](RemoteKeyedBuilder::ttl). While the store has said that a leg
 /// does not admit some units before an instant, this process does not ask for as many again: for more of a rate not before its own
-/// instant, for more of a window not before that one. What this process gives back ends that. Asks for one key that come while a step at that
+/// instant, for more of a window not before that one. What this process gives back ends that, and so does a time to live. Asks for one key that come while a step at that
 /// key is under way travel together in the next one.
 ///
 /// # Memory
@@ -455,28 +457,119 @@ impl<B: Backend> RemoteKey<B> {
 
     /// Waits for the store's answer, or with `queued` for the permits in turn.
     async fn ask(&self, units: LegUnits, queued: bool) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
+        let now = self.now();
+        let join = |client: &mut Client, number, waker| {
+            client.join(number, queued, &self.key, &self.legs, units, waker, now);
+        };
+        let end = self.wait(join).await;
+        let ticket = self.ended(end, units, self.now())?;
+        Ok(Permit::new(self.clone(), ticket))
+    }
+
+    /// Waits for the end of what `join` begins at the first poll, with the number of the wait.
+    async fn wait(&self, join: impl FnOnce(&mut Client, u64, Waker)) -> End {
         let shared = &*self.handles.0;
+        let mut join = Some(join);
         let mut asking: Option<Asking<'_, B>> = None;
-        let end = poll_fn(|cx| {
+        poll_fn(|cx| {
             let waker = cx.waker().clone();
-            let (end, old) = match &asking {
-                None => {
-                    let (now, number) = (self.now(), shared.with(Client::next_wait));
+            let (end, old) = match (&asking, join.take()) {
+                (None, Some(join)) => {
+                    let number = shared.with(Client::next_wait);
                     // First of all the wait has an owner: a waker that panics leaves nothing behind.
                     asking = Some(Asking { shared, number });
-                    shared.with(|client| client.join(number, queued, &self.key, &self.legs, units, waker, now));
+                    shared.with(|client| join(client, number, waker));
                     // A store that answers at once has answered.
                     shared.with(|client| client.poll(number, None))
                 }
-                Some(asking) => shared.with(|client| client.poll(asking.number, Some(waker))),
+                (Some(asking), _) => shared.with(|client| client.poll(asking.number, Some(waker))),
+                (None, None) => (None, None),
             };
             drop(old);
             end.map_or(Poll::Pending, Poll::Ready)
         })
-        .await;
-        drop(asking);
-        let ticket = self.ended(end, units, self.now())?;
-        Ok(Permit::new(self.clone(), ticket))
+        .await
+    }
+
+    /// Asks the store for the usage of each leg, as an operator does. Nothing is taken.
+    ///
+    /// # Errors
+    /// [`RemoteError::Unavailable`] while the store is unavailable, or this process knows as many keys as it may; [`RemoteError::Closed`].
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    /// # use tollgate::remote::{Key, Memory, Remote, RemoteError};
+    /// # use tollgate::status::State;
+    /// # use tollgate::ManualClock;
+    /// # let clock = ManualClock::new();
+    /// # let policy = PolicySpec::new([LegSpec::new("requests", LegRule::token_bucket("60/h".parse()?))]);
+    /// # let spec = KeyedSpec::new(100, "free", policy);
+    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).clock(&clock).in_place(Memory::new(&clock))?;
+    /// # clock.run(async {
+    /// let acme = tenants.get("acme")?;
+    /// drop(acme.acquire_now(60).await.unwrap());
+    /// let available = |usage: &tollgate::remote::RemoteKeyUsage| match usage.legs().next().unwrap().state {
+    ///     State::Rate { available, .. } => available,
+    ///     _ => unreachable!("it is a rate"),
+    /// };
+    /// assert_eq!(available(&acme.usage().await?), 0);
+    /// assert_eq!(available(&acme.grant("requests", 5).await?), 5);
+    /// assert_eq!(available(&acme.reset().await?), 60);
+    /// # Ok::<(), RemoteError>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn usage(&self) -> Result<RemoteKeyUsage, RemoteError> {
+        self.look(LegUnits::default()).await
+    }
+
+    /// Gives back `units` of a rate or window, taken by any process, and no more than were taken. Returns the usage after that.
+    ///
+    /// This process asks again at once. Another one that remembers a refusal asks again within a [time to
+    /// live](RemoteKeyedBuilder::ttl); what waits there for an instant goes on to wait for it.
+    ///
+    /// # Errors
+    /// [`RemoteError::Leg`] when the key has no rate or window of this name; otherwise as [`usage`](Self::usage): it may be carried out
+    /// all the same.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the grant may or may not be carried out.
+    pub async fn grant(&self, leg: &str, units: u64) -> Result<RemoteKeyUsage, RemoteError> {
+        let mut grant = LegUnits::default();
+        let of_time = (0..self.legs.counted.len()).filter(|&leg| !self.legs.is_permits(leg));
+        let Some(position) = of_time.clone().find(|&position| self.legs.name(position) == leg) else {
+            let known: Vec<_> = of_time
+                .map(|position| format!("`{}`", self.legs.name(position)))
+                .collect();
+            return Err(RemoteError::Leg {
+                given: leg.into(),
+                known: known.join(", ").into(),
+            });
+        };
+        grant[position] = units;
+        self.look(grant).await
+    }
+
+    /// Gives back all units of all rates and windows, as if the key were new. Permits stay with their holders. Returns the usage after
+    /// that.
+    ///
+    /// # Errors
+    /// As [`grant`](Self::grant), which also says when other processes see it.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, it may or may not be carried out.
+    pub async fn reset(&self) -> Result<RemoteKeyUsage, RemoteError> {
+        self.look([u64::MAX; KeyLeg::MOST]).await
+    }
+
+    async fn look(&self, grant: LegUnits) -> Result<RemoteKeyUsage, RemoteError> {
+        let now = self.now();
+        let join = |client: &mut Client, number, waker| client.grant(number, &self.key, &self.legs, grant, waker, now);
+        match self.wait(join).await {
+            End::Usage(usage) => Ok(RemoteKeyUsage::new(&self.legs, usage)),
+            End::Failed(Reason::Closed) => Err(RemoteError::Closed),
+            _ => Err(RemoteError::Unavailable),
+        }
     }
 
     /// Waits until the store admits `ask`: it asks again at each instant that the store names, and when permits are there.
@@ -558,6 +651,13 @@ impl<B: Backend> RemoteKey<B> {
     fn ended(&self, end: End, units: LegUnits, now: Instant) -> Result<RemoteKeyTicket, Refusal<'_>> {
         match end {
             End::Granted { at, lease } => Ok(RemoteKeyTicket { at, lease, units }),
+            // Of a grant, which admits nothing.
+            End::Usage(_) => Err(Refusal::new(
+                Reason::Closed,
+                self.handles.0.name.as_str(),
+                units[0],
+                Wait::Never,
+            )),
             End::Uncounted => Ok(RemoteKeyTicket {
                 at: UNCOUNTED,
                 lease: 0,

@@ -10,9 +10,10 @@ use std::time::Duration;
 use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::remote::model::KeyLegs;
 use tollgate::remote::{
-    Backend, Correction, Key, KeyLeg, LegUnits, Memory, OnUnavailable, Remote, RemoteKeyed, RemoteKeyedBuilder, Rule,
-    Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
+    Backend, Correction, Key, KeyLeg, LegUnits, Memory, OnUnavailable, Remote, RemoteError, RemoteKeyUsage,
+    RemoteKeyed, RemoteKeyedBuilder, Rule, Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
 };
+use tollgate::status::State;
 use tollgate::time::Sleep;
 use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Reason, Semaphore};
 
@@ -258,6 +259,99 @@ fn waiters_of_a_policy_are_served_in_order() {
     );
     // One refusal tells the instant, at which it is asked again.
     assert_eq!(world.line.steps(), 6);
+}
+
+/// The available units of the rates and windows, and the permits in use.
+fn numbers(usage: &RemoteKeyUsage) -> Vec<u64> {
+    let numbers = usage.legs().map(|status| match status.state {
+        State::Rate { available, .. } => available,
+        State::Permits { in_use, .. } => in_use,
+        other => panic!("{other:?}"),
+    });
+    numbers.collect()
+}
+
+/// Given a key of three legs, then an operator sees what is left of each, gives back some units of one, or all, and never more than were
+/// taken. A process that remembers a refusal asks again within a time to live.
+#[test]
+fn an_operator_sees_what_is_left_and_gives_units_back() {
+    let world = World::new();
+    let legs = [
+        bucket("requests", "60/h"),
+        LegSpec::new("tokens", LegRule::sliding_window(100, 3_600 * SECOND)).per("tokens"),
+        LegSpec::new("in flight", LegRule::semaphore(3)),
+    ];
+    let spec = KeyedSpec::new(10, "all", PolicySpec::new(legs));
+    let [one, other] = [0, 1].map(|_| world.keyed(spec.clone()).get("a").unwrap());
+    world.clock.run(async {
+        assert_eq!(numbers(&other.usage().await.unwrap()), [60, 100, 0]);
+        let held = one.acquire_now(ask(70)).await.unwrap();
+        let refused = other.acquire_now(ask(31)).await.unwrap_err();
+        assert_eq!(refused.leg(), "tokens");
+        let usage = other.usage().await.unwrap();
+        assert_eq!(numbers(&usage), [59, 30, 1]);
+        let next: Vec<_> = usage
+            .legs()
+            .map(|status| (status.leg, status.cost, status.kind))
+            .collect();
+        let kinds = ["remote_rate", "remote_window", "remote_semaphore"];
+        assert_eq!(
+            next,
+            [
+                ("requests", None, kinds[0]),
+                ("tokens", Some(TOKENS), kinds[1]),
+                ("in flight", None, kinds[2])
+            ]
+        );
+
+        let steps = world.line.steps();
+        assert!(other.acquire_now(ask(31)).await.is_err());
+        assert_eq!(world.line.steps(), steps, "it remembers");
+        assert_eq!(numbers(&one.grant("tokens", 5).await.unwrap()), [59, 35, 1]);
+        assert!(other.acquire_now(ask(31)).await.is_err(), "it remembers still");
+        world.clock.advance(10 * SECOND);
+        let second = other.acquire_now(ask(31)).await.unwrap();
+        // What this process has heard itself ends with a grant.
+        assert!(other.acquire_now(ask(90)).await.is_err());
+        assert_eq!(numbers(&other.grant("tokens", 90).await.unwrap()), [58, 94, 2]);
+        drop(other.acquire_now(ask(90)).await.unwrap());
+        assert_eq!(numbers(&one.reset().await.unwrap()), [60, 100, 2]);
+        assert_eq!(
+            numbers(&one.reset().await.unwrap()),
+            [60, 100, 2],
+            "no more than there are"
+        );
+        drop((held, second));
+        assert_eq!(numbers(&one.usage().await.unwrap()), [60, 100, 0]);
+        for leg in ["in flight", "money"] {
+            let error = one.grant(leg, 1).await.unwrap_err();
+            let text = format!("the leg `{leg}` was given, and `requests`, `tokens` is allowed");
+            assert_eq!(error.to_string(), text);
+        }
+    });
+}
+
+/// Given a grant whose reply is lost, then it is carried out once. Given a store that is away, then an operator is told.
+#[test]
+fn a_grant_whose_reply_is_lost_is_carried_out_once() {
+    let world = World::new();
+    let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
+    let keyed = world
+        .builder(KeyedSpec::new(10, "all", slow))
+        .on_unavailable(OnUnavailable::Admit);
+    let keyed = keyed.in_place(Arc::clone(&world.line)).unwrap();
+    let key = keyed.get("a").unwrap();
+    world.clock.run(async { drop(key.acquire_now(ask(90)).await.unwrap()) });
+    world.line.set(Fault::Unheard);
+    let mut grant = Box::pin(key.grant("tokens", 20));
+    assert!(poll(grant.as_mut()).is_pending());
+    world.line.set(Fault::None);
+    world.clock.advance(SECOND);
+    assert_eq!(numbers(&world.clock.run(grant).unwrap()), [30]);
+    world.line.set(Fault::Cut);
+    let away = world.clock.run(key.usage());
+    assert_eq!(away.unwrap_err(), RemoteError::Unavailable);
+    drop(keyed);
 }
 
 /// Given asks for a key while a step is under way, then they travel together in the next one, in order.
