@@ -451,7 +451,10 @@ impl<'a> Leg<'a> {
                 }
             }
             // A leg of another kind has its name now.
-            _ => LegUsage::default(),
+            _ => LegUsage {
+                after: (self.limit() > 0).then_some(Duration::ZERO),
+                ..LegUsage::default()
+            },
         }
     }
 

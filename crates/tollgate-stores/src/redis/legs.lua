@@ -311,7 +311,7 @@ for n = 1, size do
         legs[n], permits[n] = false, one
     elseif old and not adopts and (three == 'w') == (#old == 6) then
         -- A leg of another kind has its name now.
-        legs[n] = false
+        legs[n], limits[n] = false, three == 'w' and one or nil
     elseif three == 'w' then
         legs[n], limits[n] = window(old, two), one
     else
@@ -397,7 +397,9 @@ for n = 1, grants * size do
     if permits[n] then
         for _, other in pairs(leases) do in_use = in_use + (other[2][name] or 0) end
         for _, place in ipairs(places) do waiting = waiting + (place[3][name] and 1 or 0) end
-    elseif leg then
+    elseif not leg then
+        time = (limits[n] or 1) > 0 and 0 or nil
+    else
         time = wait(leg, 1, limits[n])
         if #leg == 6 then
             in_use = ceil(leg[4] / leg[1])
