@@ -1,8 +1,8 @@
 //! What blocks save: permits and tokens of one store, one call for each against blocks that are spent here, 64 callers, in one
 //! run. In Redis, and in PostgreSQL with synchronous and with asynchronous commits; fails below a hundred times in Redis.
 //!
-//! And what many keys cost: admissions by four legs each of 10,000 keys, 64 callers, beside the same scripts sent by a client that
-//! keeps no state, in turns of one run.
+//! And what keys cost: admissions by four legs, with their ends, of one key and of each of 10,000, beside the same scripts sent by a client
+//! that keeps no state, in turns of one run.
 //!
 //! `ci/with-redis ci/with-postgres cargo bench -p tollgate-compare --bench remote`
 
@@ -51,7 +51,8 @@ async fn measure<B: Backend + Clone>(builder: RemoteBuilder, each: bool, store: 
 /// The script of a step at a key, as the store sends it.
 const LEGS: &str = include_str!("../../tollgate-stores/src/redis/legs.lua");
 
-const KEYS: u64 = 10_000;
+/// The time to live of permits of a key, and the longest that a server that was just started waits for.
+const TTL: Duration = Duration::from_secs(1);
 
 /// Four legs that refuse nothing.
 fn tenant() -> KeyedSpec {
@@ -63,13 +64,13 @@ fn tenant() -> KeyedSpec {
             LegRule::sliding_window(1_000_000, Duration::from_secs(86_400)),
         ),
         LegSpec::new("tokens", big()).per("tokens"),
-        LegSpec::new("bytes", big()).per("bytes"),
+        LegSpec::new("in flight", LegRule::semaphore(1_000_000)),
     ];
     KeyedSpec::new(100_000, "all", PolicySpec::new(legs))
 }
 
 /// Calls a second of `callers` that call one after the other.
-async fn at_once<F>(callers: usize, call: impl Fn(u64) -> F + Clone + Send + 'static) -> f64
+async fn at_once<F>(callers: usize, keys: u64, call: impl Fn(u64, u64) -> F + Clone + Send + 'static) -> f64
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -80,7 +81,7 @@ where
         tasks.spawn(async move {
             let mut calls = 0;
             while start.elapsed() < SPAN {
-                call((caller * 7_919 + calls * 104_729) % KEYS).await;
+                call(caller, (caller * 7_919 + calls * 104_729) % keys).await;
                 calls += 1;
             }
             calls
@@ -90,45 +91,56 @@ where
     calls as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Admissions of many keys, and the bare scripts.
+/// Admissions of keys with their ends, and the bare scripts.
 async fn keyed(address: &str, redis: &Redis) {
-    let tenants = Remote::keyed(Key::new("tenants").expect("a name"), tenant());
+    let tenants = Remote::keyed(Key::new("tenants").expect("a name"), tenant()).ttl(TTL);
     let tenants = tenants.spawn(redis.clone()).expect("settings that can be");
-    let ask = Ask::one().cost(Cost::new("tokens"), 70).cost(Cost::new("bytes"), 900);
-    let ours = move |number: u64| {
+    let ask = Ask::one().cost(Cost::new("tokens"), 70);
+    let ours = move |_, number: u64| {
         let key = tenants.get(&number.to_string()).expect("a key");
-        async move { drop(key.acquire_now(ask).await.expect("there is enough")) }
+        async move { drop(key.acquire(ask).await.expect("there is enough")) }
     };
     let client = redis::Client::open(address).expect("an address");
     let link = client.get_multiplexed_async_connection().await.expect("a server");
     let script = Arc::new(redis::Script::new(LEGS));
     let sent = Arc::new(AtomicU64::new(0));
-    let bare = move |number: u64| {
-        let (mut link, script, sent) = (link.clone(), Arc::clone(&script), Arc::clone(&sent));
+    let bare = move |caller: u64, number: u64| {
+        let (link, script, sent) = (link.clone(), Arc::clone(&script), Arc::clone(&sent));
         async move {
-            let key = format!("bare{{{number}}}");
-            let mut call = script.key(format!("{key}:state"));
-            call.key(format!("{key}:answer"));
-            // Relaxed: only that no number comes twice.
-            call.arg(sent.fetch_add(1, Ordering::Relaxed))
-                .arg(24_000)
-                .arg(&[4, 0, 1]);
-            for leg in ["requests", "tokens", "bytes"] {
-                call.arg(leg).arg(&[1, 1, 1_000_000]);
-            }
-            call.arg("requests a day").arg(&[1_000_000, 1_350_000_000_u64]).arg("w");
-            call.arg(&[1, 70, 900, 1]);
-            let _: Vec<String> = call.invoke_async(&mut link).await.expect("an answer");
+            let step = async |takes: &[u64]| {
+                let (key, mut link) = (format!("bare{{{number}}}"), link.clone());
+                let mut call = script.key(format!("{key}:state"));
+                call.key(format!("{key}:answer:{caller:016x}"));
+                // Relaxed: only that no number comes twice.
+                call.arg(sent.fetch_add(1, Ordering::Relaxed))
+                    .arg(24_000)
+                    .arg(&[4, 0, takes.len() as u64 / 4, 0]);
+                call.arg("requests").arg(&[1, 1, 1_000_000]);
+                call.arg("requests a day").arg(&[1_000_000, 1_350_000_000_u64]).arg("w");
+                call.arg("tokens").arg(&[1, 1, 1_000_000]);
+                call.arg("in flight").arg(&[1_000_000, 0]).arg("p");
+                call.arg(takes).arg(1_000_000).arg(format!("{caller:016x}"));
+                call.arg(takes.len() / 4)
+                    .arg(&["channel", "message", ""])
+                    .arg(&[1_000_000, 0, 0, 0, 0, 0]);
+                let answer: Vec<String> = call.invoke_async(&mut link).await.expect("an answer");
+                assert!(takes.is_empty() || answer[1] == "0", "{answer:?}");
+            };
+            step(&[1, 1, 70, 1]).await;
+            step(&[]).await;
         }
     };
-    for callers in [1, CALLERS] {
+    // A server that was just started grants permits of unknown keys then.
+    ours(0, 0).await;
+    tokio::time::sleep(TTL).await;
+    for (keys, callers) in [(10_000, 1), (10_000, CALLERS), (1, CALLERS)] {
         let (mut best, mut bare_best) = (0.0_f64, 0.0_f64);
         for _ in 0..3 {
-            bare_best = bare_best.max(at_once(callers, bare.clone()).await);
-            best = best.max(at_once(callers, ours.clone()).await);
+            bare_best = bare_best.max(at_once(callers, keys, bare.clone()).await);
+            best = best.max(at_once(callers, keys, ours.clone()).await);
         }
         println!(
-            "keys, {callers} callers: {best:.0}/s, the bare scripts {bare_best:.0}/s, {:.2}",
+            "keys: {keys}, callers: {callers}: {best:.0}/s with their ends, the bare scripts {bare_best:.0}/s, {:.2}",
             best / bare_best
         );
     }

@@ -57,7 +57,8 @@ struct Held {
 struct Place {
     client: u64,
     until: u64,
-    needs: BTreeMap<Box<str>, u64>,
+    /// By leg that it needs: with how many in use there is room for it, by the limit of its own client.
+    rooms: BTreeMap<Box<str>, u64>,
     /// Whether its client was told, or comes by itself at the instant of a rate.
     told: bool,
 }
@@ -146,7 +147,7 @@ impl KeyLegs {
             takes.push(taken);
         }
         self.held.set_place(&legs, step, waiter, now);
-        let tells = self.held.tell(&legs, adopts);
+        let tells = self.held.tell();
         let looked_at = legs.iter().filter(|_| step.grant.is_some());
         let usage = looked_at.map(|leg| leg.usage(&self.held, now)).collect();
         let reply = StepReply {
@@ -226,6 +227,13 @@ fn needs<'a>(legs: &[Leg<'a>], units: &[u64]) -> impl Iterator<Item = (&'a str, 
     permits.filter_map(|(leg, &n)| (n > 0 && matches!(leg.rule, Rule::Permits { .. })).then_some((leg.name, n)))
 }
 
+/// With how many in use there is room for `units`, by permit leg.
+fn rooms(legs: &[Leg<'_>], units: &[u64]) -> BTreeMap<Box<str>, u64> {
+    let limit = |name: &str| legs.iter().find(|leg| leg.name == name).map_or(0, Leg::limit);
+    let rooms = needs(legs, units).map(|(name, n)| (name.into(), limit(name).saturating_sub(n)));
+    rooms.collect()
+}
+
 impl Held {
     /// Drops the leases and places that have ended.
     fn sweep(&mut self, now: u64) {
@@ -268,7 +276,7 @@ impl Held {
         step.lease?;
         let room = leg.limit().checked_sub(n)?;
         let ahead = self.places.iter().take_while(|place| place.client != step.client);
-        let ahead = ahead.filter(|place| place.needs.contains_key(leg.name));
+        let ahead = ahead.filter(|place| place.rooms.contains_key(leg.name));
         let mut until = ahead.map(|place| place.until).max().unwrap_or(now);
         let mut used = self.used(leg.name);
         let mut leases: Vec<_> = self.leases.values().collect();
@@ -294,7 +302,7 @@ impl Held {
         let place = place.map(|(units, refusal)| Place {
             client: step.client,
             until: now.saturating_add(micros(lease.ttl)),
-            needs: needs(legs, &units).map(|(name, n)| (name.into(), n)).collect(),
+            rooms: rooms(legs, &units),
             told: !by_permits(&refusal),
         });
         match (known, place) {
@@ -305,35 +313,22 @@ impl Held {
         }
     }
 
-    /// Notes the clients with places whose permits are there, and those that a new limit makes impossible, whose places go. True if there
-    /// are some.
-    fn tell(&mut self, legs: &[Leg<'_>], adopts: bool) -> bool {
-        let mut places = std::mem::take(&mut self.places);
-        let limit = |name: &str| {
-            let leg = legs.iter().find(|leg| leg.name == name);
-            leg.filter(|leg| matches!(leg.rule, Rule::Permits { .. }))
-                .map(Leg::limit)
-        };
-        let (mut ahead, mut tells) = (BTreeSet::new(), false);
-        places.retain_mut(|place| {
-            let (mut fits, mut possible) = (true, true);
-            for (name, &n) in &place.needs {
-                let room = limit(name).map(|limit| limit.checked_sub(n));
-                possible &= !(adopts && room == Some(None));
-                fits &= room.flatten().is_some_and(|room| self.used(name) <= room) && !ahead.contains(name);
+    /// Notes the clients with places whose permits are there. True if there are some.
+    fn tell(&mut self) -> bool {
+        let (mut ahead, mut tells) = (BTreeSet::new(), Vec::new());
+        for (position, place) in self.places.iter().enumerate() {
+            let mut rooms = place.rooms.iter();
+            if !place.told && rooms.all(|(name, &room)| self.used(name) <= room && !ahead.contains(name)) {
+                tells.push(position);
             }
-            if !possible || (fits && !place.told) {
-                self.notify.insert(place.client);
-                place.told = true;
-                tells = true;
-            }
-            if possible {
-                ahead.extend(place.needs.keys().cloned());
-            }
-            possible
-        });
-        self.places = places;
-        tells
+            ahead.extend(place.rooms.keys());
+        }
+        for &position in &tells {
+            let place = &mut self.places[position];
+            place.told = true;
+            self.notify.insert(place.client);
+        }
+        !tells.is_empty()
     }
 }
 
@@ -443,7 +438,7 @@ impl<'a> Leg<'a> {
             (Counts::Window(_, counts), Rule::Window { .. }) => counted(counts.values().sum()),
             (_, Rule::Permits { .. }) => {
                 let places = held.places.iter();
-                let waiting = places.filter(|place| place.needs.contains_key(self.name)).count();
+                let waiting = places.filter(|place| place.rooms.contains_key(self.name)).count();
                 LegUsage {
                     in_use: held.used(self.name),
                     after: None,

@@ -230,13 +230,18 @@ fn places_are_served_in_order() {
     // It has died. The next one is told by the first step after that.
     assert_eq!(ask(&mut key, 11, 5, 0, &[1], &[]), (vec![Err((1, Some(2)))], vec![3]));
     assert_eq!(ask(&mut key, 11, 3, 0, &[], &[1, 1]), (vec![Ok(()), Ok(())], vec![]));
-    // A lowered limit makes a place impossible.
+    // A place is judged by the limit of its own client, whatever the limits of others.
     assert_eq!(ask(&mut key, 12, 6, 0, &[], &[2]).0, [Err((1, Some(9)))]);
     let lower = self::legs(1, "1000/s burst 1000");
     let reply = key.step(12 * SECOND, &lower, &step(7, 1, 0, &[1], &[]));
     assert_eq!(
         (after(&reply), key.take_notified().len()),
-        (vec![Err((1, Some(10)))], 1)
+        (vec![Err((1, Some(10)))], 0)
+    );
+    let reply = key.step(13 * SECOND, &lower, &step(3, 9, 0, &[], &[]));
+    assert_eq!(
+        (reply.lost, key.take_notified().into_iter().collect()),
+        (false, vec![6])
     );
 }
 

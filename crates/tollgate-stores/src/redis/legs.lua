@@ -5,8 +5,8 @@
 --   1 { at, ahead (how much later `at` is than the clock, which may be set back), until (when all legs are as new), { by name what was
 --     taken of a leg } }: { price, gain, brim, level, when that was, since when it counts by this rule } of a rate, { length of a segment,
 --     number, units, ... } of a window, in order. Then, with permits, { leases, places, the run id and replication id of the server, until
---     when it may not know all leases }: by client { when its lease ends, { units by leg } }; in order { client, when its place ends,
---     { needs by leg }, whether it was told, channel, message }.
+--     when it may not know all leases, the longest time to live }: by client { when its lease ends, { units by leg } }; in order { client,
+--     when its place ends, { with how many in use there is room for it, by leg }, whether it was told, channel, message }.
 --   2 the number of the last step of this client that changed something, and its answer.
 -- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections, admissions and grants, of which there is one at most; then
 --   for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
@@ -167,9 +167,10 @@ end
 -- Permits. What a client reports, renews and needs.
 local lease = 7 + (4 + takes + grants) * size + corrections * (1 + 2 * size)
 local ttl, client, permits, history = tonumber(ARGV[lease] or ''), ARGV[lease + 1], {}, '-'
-local leases, places, run, frozen = unpack(held or {})
+local leases, places, run, frozen, longest_ttl = unpack(held or {})
 local froze = false
 leases, places, frozen = leases or {}, places or {}, frozen or 0
+if ttl then longest_ttl = max(ttl, tonumber(ARGV[lease + 6]), longest_ttl or 0) end
 
 local place_of, used, look_at_server, permit_wait, needs, sweep, report, set_place, to_tell
 -- Made only where they are used: a key without permits pays for none of them.
@@ -197,7 +198,7 @@ if ttl or held then
         local took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
         run = here .. ' ' .. history
         if was == here and not took_over then return end
-        local longest, age = max(ttl, tonumber(ARGV[lease + 6])), 0
+        local age = 0
         if not was then
             -- The server reports whole seconds, which may be one too many.
             age = (tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1) * 1000000
@@ -205,7 +206,7 @@ if ttl or held then
             if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
             if took_over or evicts then age = tonumber(string.match(' ' .. ARGV[lease + 5], ' ' .. history .. ':(%d+)') or 0) end
         end
-        froze, frozen = was ~= nil, max(frozen, now + longest - max(age, 0))
+        froze, frozen = was ~= nil, max(frozen, now + longest_ttl - max(age, 0))
     end
 
     -- The microseconds until `n` permits are there unless leases and places are renewed; nothing when they never are.
@@ -273,33 +274,31 @@ if ttl or held then
     function set_place(waiter, by_permits)
         local place = place_of(client)
         if waiter and (place or by_permits) then
-            places[place or #places + 1] = { client, now + ttl, waiter, not by_permits, ARGV[lease + 3], ARGV[lease + 4] }
+            local rooms = {}
+            for n, limit in pairs(permits) do
+                local name = ARGV[3 + 4 * n]
+                if waiter[name] then rooms[name] = max(limit - waiter[name], 0) end
+            end
+            places[place or #places + 1] = { client, now + ttl, rooms, not by_permits, ARGV[lease + 3], ARGV[lease + 4] }
         elseif place then
             table.remove(places, place)
         end
     end
 
-    -- The places whose clients are to be told: their permits are there, or the limit makes them impossible.
+    -- The places whose clients are to be told: their permits are there.
     function to_tell()
-        local limits, ahead, kept, told = {}, {}, {}, {}
-        for n, limit in pairs(permits) do limits[ARGV[3 + 4 * n]] = limit end
-        for _, place in ipairs(places) do
-            local fits, possible = true, true
-            for name, n in pairs(place[3]) do
-                local limit = limits[name]
-                if limit and n > limit and adopts then possible = false end
-                fits = fits and limit and not ahead[name] and used(name) <= limit - n
+        local ahead, told = {}, {}
+        for _, place in ipairs(frozen > now and {} or places) do
+            local fits = not place[4]
+            for name, room in pairs(place[3]) do
+                fits = fits and not ahead[name] and used(name) <= room
+                ahead[name] = true
             end
-            if not possible or (fits and not place[4]) then
+            if fits then
                 told[#told + 1] = place
                 place[4] = true
             end
-            if possible then
-                kept[#kept + 1] = place
-                for name in pairs(place[3]) do ahead[name] = true end
-            end
         end
-        places = kept
         return told
     end
 end
@@ -424,7 +423,7 @@ if changed then
         over = max(over, frozen)
         for _, other in pairs(leases) do over = max(over, other[1]) end
         for _, place in ipairs(places) do over = max(over, place[2]) end
-        held = (next(leases) or places[1] or frozen > now) and { leases, places, run or '', frozen } or nil
+        held = (next(leases) or places[1] or frozen > now) and { leases, places, run or '', frozen, longest_ttl } or nil
         if not held and not next(taken) then over = now end
     end
     if over > now then
