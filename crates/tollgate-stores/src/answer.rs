@@ -56,7 +56,6 @@ impl Answer {
     }
 
     /// The reply of the script for steps.
-    #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "other stores carry out no steps"))]
     pub(crate) fn of_step(&self, legs: usize, step: &Step, has_lease: bool) -> Result<StepReply, StoreError> {
         let count = step.takes.len();
         let takes = (0..count).map(|take| {

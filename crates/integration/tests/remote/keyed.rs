@@ -1,7 +1,10 @@
-//! Rates, windows and permits of many keys at a store, one step an admission.
+//! Rates, windows and permits of many keys at a store, one step an admission: the same tests for each store that carries out steps.
 
+use crate::rates_shared::Place;
+use crate::raw_session::SHORT;
 use crate::rig::proxy::{Mode, Proxy};
-use crate::store::{at, key, own_unopened, store};
+use crate::store::key;
+use futures::FutureExt as _;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
@@ -15,6 +18,57 @@ use tollgate::{Ask, Cost, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
+
+mod redis {
+    use crate::redis::Redis as Program;
+    use crate::rig::server::Store as _;
+    use tollgate::remote::Key;
+    use tollgate_stores::Redis;
+    pub(super) struct Here;
+    impl crate::rates_shared::Place for Here {
+        type Store = Redis;
+        fn server() -> std::net::SocketAddr {
+            let url = std::env::var("TOLLGATE_REDIS").expect("ci/with-redis starts a server");
+            let address = url.trim_start_matches("redis://").trim_end_matches('/');
+            address.parse().expect("an address")
+        }
+        fn at(address: std::net::SocketAddr) -> Redis {
+            crate::store::at(address)
+        }
+        async fn keys(key: &Key) -> usize {
+            let keys = Program.keys(Self::server()).expect("a server that answers");
+            keys.iter().filter(|name| name.contains(&format!("{{{key}}}"))).count()
+        }
+    }
+    super::keyed!(Here);
+}
+
+mod postgres {
+    use crate::postgres_sync::shared::Here;
+    super::keyed!(Here);
+}
+
+macro_rules! keyed {
+    ($place:ty; $($name:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                $crate::keyed::$name::<$place>().await;
+            }
+        )*
+    };
+    ($place:ty) => {
+        $crate::keyed::keyed! {
+            $place;
+            the_server_counts_as_the_reference
+            a_waiter_for_permits_of_a_key_is_told
+            a_key_leaves_the_store_by_itself
+            processes_share_keys_over_a_line_that_loses_replies
+            permits_of_a_key_are_passed_on_at_once
+        }
+    };
+}
+use keyed;
 
 fn rules() -> impl Strategy<Value = Vec<KeyLeg>> {
     let rule = prop_oneof![
@@ -71,9 +125,8 @@ async fn settled(store: &impl Backend) {
 
 /// Given random steps of three clients with rules that change, some repeated, then the server replies as the reference does at the
 /// server's instant, and forgets the key when that may.
-#[tokio::test]
-async fn the_server_counts_as_the_reference() {
-    let store = store();
+async fn the_server_counts_as_the_reference<P: Place>() {
+    let store = P::store();
     settled(&store).await;
     let mut runner = TestRunner::new(Config::default());
     let units = (0u64..20, 0u64..20, 0u64..20).prop_map(|(a, b, c)| -> LegUnits { [a, b, c, 0, 0, 0, 0, 0] });
@@ -137,13 +190,17 @@ async fn the_server_counts_as_the_reference() {
             let changed = grants || !step.corrections.is_empty() || reply.takes.iter().any(Result::is_ok);
             if kind == 1 && changed {
                 assert_eq!(store.step(&key, &legs, &step).await, Ok(reply), "repeated");
+            } else if kind == 2 && changed {
+                step.seq -= 1;
+                let reply = store.step(&key, &legs, &step).await.expect("a reply");
+                assert_eq!(model.step(reply.at, &legs, &step), reply, "late: {step:?}");
             }
         }
     }
 }
 
 /// A step that reports `held` permits of the one leg, and takes or waits for `takes`.
-fn permit_step(client: u64, seq: u64, held: u64, takes: &[u64], waiting: usize) -> Step {
+pub(crate) fn permit_step(client: u64, seq: u64, held: u64, takes: &[u64], waiting: usize) -> Step {
     let units = |n| [n, 0, 0, 0, 0, 0, 0, 0];
     let mut step = Step::new(client, seq, 10 * SECOND);
     step.takes = takes.iter().map(|&n| units(n)).collect();
@@ -155,32 +212,86 @@ fn permit_step(client: u64, seq: u64, held: u64, takes: &[u64], waiting: usize) 
     step
 }
 
-/// Given a server that was just started, then it gives no permits of unknown keys for a time to live. Given a waiter, then it is told when
-/// its permit comes back. Given a server that has forgotten a lease, then its holder learns it.
+/// One leg of permits.
+pub(crate) fn in_flight(limit: u64) -> [KeyLeg; 1] {
+    let (name, rule) = ("in flight".into(), Rule::Permits { limit });
+    [KeyLeg { name, rule }]
+}
+
+/// Given waiters, then the first is notified when its permit comes back, no other overtakes it meanwhile, and its next waiter goes behind the
+/// others.
+async fn a_waiter_for_permits_of_a_key_is_told<P: Place>() {
+    let (store, name, legs) = (P::store(), key(), in_flight(1));
+    settled(&store).await;
+    let mut seq = 0;
+    let mut step = async |client, takes: &[u64], waiting| {
+        seq += 1;
+        let step = permit_step(client, seq, 0, takes, waiting);
+        store.step(&name, &legs, &step).await.expect("a reply")
+    };
+    while step(1, &[1], 1).await.takes[0].is_err() {}
+    assert!(step(2, &[1], 0).await.takes[0].is_err());
+    assert!(step(3, &[1], 0).await.takes[0].is_err());
+    assert!(!step(1, &[], 0).await.lost, "a return");
+    let notified = |client| tokio::time::timeout(10 * SECOND, store.notified(&name, Session::of_place(client)));
+    notified(2).await.expect("a message");
+    assert!(step(1, &[1], 1).await.takes[0].is_err(), "the places are ahead");
+    assert_eq!(notified(3).now_or_never(), None, "it is not the first");
+    let two = step(2, &[1, 1], 0).await.takes;
+    assert!(two[0].is_ok() && two[1].is_err(), "{two:?}");
+    assert!(step(2, &[1], 0).await.takes[0].is_err(), "a return, and a later place");
+    notified(3).await.expect("a message");
+    assert!(step(3, &[1], 0).await.takes[0].is_ok());
+}
+
+/// Given a key with permits, a rate and a window in use, then it goes once their time has passed, and so does one that refused all.
+async fn a_key_leaves_the_store_by_itself<P: Place>() {
+    let (store, name) = (P::store(), key());
+    settled(&store).await;
+    let quota = "100/s burst 10".parse().expect("a quota");
+    let length = SHORT;
+    let [in_flight] = in_flight(9);
+    let others = [
+        ("rate", Rule::Rate { quota }),
+        ("window", Rule::Window { limit: 9, length }),
+    ];
+    let others = others.map(|(name, rule)| KeyLeg {
+        name: name.into(),
+        rule,
+    });
+    let legs: Vec<KeyLeg> = std::iter::once(in_flight).chain(others).collect();
+    let mut step = Step::new(1, 1, SHORT);
+    step.takes = vec![[20, 1, 1, 0, 0, 0, 0, 0]];
+    assert!(store.step(&name, &legs, &step).await.expect("a reply").takes[0].is_err());
+    assert_eq!(P::keys(&name).await, 0, "it took nothing");
+    let (ttl, held) = (SHORT, LegUnits::default());
+    step.seq = 2;
+    step.lease = Some(KeyLease { ttl, held, waiting: 1 });
+    step.takes = vec![[1, 1, 1, 0, 0, 0, 0, 0]];
+    assert!(store.step(&name, &legs, &step).await.expect("a reply").takes[0].is_ok());
+    assert!(P::keys(&name).await > 0);
+    while P::keys(&name).await > 0 {
+        tokio::time::sleep(SHORT).await;
+    }
+}
+
+/// Given a server that was just started, then it gives no permits of unknown keys for a time to live. Given a server that has forgotten a
+/// lease, then its holder learns it.
 #[tokio::test]
 async fn permits_of_keys_survive_what_a_server_forgets() {
     let begun = std::time::Instant::now();
-    let (server, store, name) = own_unopened().await;
-    let legs = [KeyLeg {
-        name: "in flight".into(),
-        rule: Rule::Permits { limit: 1 },
-    }];
+    let (server, store, name) = crate::store::own_unopened().await;
+    let legs = in_flight(1);
     let mut seq = 0;
-    let mut step = async |client, held, takes: &[u64], waiting| {
+    let mut step = async |held, takes: &[u64]| {
         seq += 1;
-        let step = permit_step(client, seq, held, takes, waiting);
+        let step = permit_step(1, seq, held, takes, takes.len());
         store.step(&name, &legs, &step).await.expect("a reply")
     };
-    while step(1, 0, &[1], 1).await.takes[0].is_err() {}
+    while step(0, &[1]).await.takes[0].is_err() {}
     assert!(begun.elapsed() >= 2 * SECOND, "{:?}", begun.elapsed());
-    assert!(step(2, 0, &[1], 0).await.takes[0].is_err());
-    assert!(!step(1, 0, &[], 0).await.lost, "a return");
-    let told = store.notified(&name, Session::of_place(2));
-    tokio::time::timeout(10 * SECOND, told).await.expect("a message");
-    assert!(step(3, 0, &[1], 1).await.takes[0].is_err(), "the place is ahead");
-    assert!(step(2, 0, &[1], 0).await.takes[0].is_ok());
     crate::redis::eval(&server, "redis.call('FLUSHALL')").expect("a server that answers");
-    assert!(step(2, 1, &[], 0).await.lost);
+    assert!(step(1, &[]).await.lost);
 }
 
 fn spec(requests: &str) -> KeyedSpec {
@@ -193,23 +304,18 @@ fn spec(requests: &str) -> KeyedSpec {
 
 /// Given processes that ask for the same keys over a line that loses replies, then no key gives more than it has, and what was not used is
 /// there again.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_share_keys_over_a_line_that_loses_replies() {
-    let (server, _, name) = own_unopened().await;
-    let proxy = Proxy::before(server.address()).await.expect("a proxy");
+async fn processes_share_keys_over_a_line_that_loses_replies<P: Place>() {
+    let name = key();
+    let proxy = Proxy::before(P::server()).await.expect("a proxy");
     let mut processes = Vec::new();
     for process in 0..3 {
-        let address = if process == 0 {
-            proxy.address()
-        } else {
-            server.address()
-        };
+        let address = if process == 0 { proxy.address() } else { P::server() };
         let builder = Remote::keyed(name.clone(), spec("1/h burst 300"))
             .timeout(SECOND / 10)
             .retry(SECOND / 100);
         let keyed = builder
             .unavailable_after(60 * SECOND)
-            .spawn(at(address))
+            .spawn(P::at(address))
             .expect("a limiter");
         processes.push(keyed);
     }
@@ -249,20 +355,19 @@ async fn processes_share_keys_over_a_line_that_loses_replies() {
 
 /// Given two processes that hand the permits of a key to each other, then each hears of them by a message: a wait for the end of a lease,
 /// or for a renewal, would take a second each time.
-#[tokio::test]
-async fn permits_of_a_key_are_passed_on_at_once() {
-    let (server, _, name) = own_unopened().await;
+async fn permits_of_a_key_are_passed_on_at_once<P: Place>() {
+    let name = key();
     let policy = PolicySpec::new([
         LegSpec::new("requests", LegRule::token_bucket("1000/s".parse().expect("a quota"))),
         LegSpec::new("in-flight", LegRule::semaphore(2)),
     ]);
-    let process = |address| {
+    let process = || {
         let spec = KeyedSpec::new(10, "all", policy.clone());
         let builder = Remote::keyed(name.clone(), spec).ttl(3 * SECOND).timeout(30 * SECOND);
-        let keyed = builder.spawn(at(address)).expect("a limiter");
+        let keyed = builder.spawn(P::store()).expect("a limiter");
         keyed.get("acme").expect("a key")
     };
-    let (one, other) = (process(server.address()), process(server.address()));
+    let (one, other) = (process(), process());
     // A server that was just started waits for a time to live.
     let mut held = one.acquire(2).await.expect("it is served");
     let begun = tokio::time::Instant::now();

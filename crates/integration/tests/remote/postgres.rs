@@ -57,7 +57,7 @@ impl Store for Program {
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
         ask(
             address,
-            "SELECT kind || ' ' || key FROM tollgate.state_v1 WHERE kind <> 'server'",
+            "SELECT kind || ' ' || key FROM tollgate.state_v1 WHERE kind <> 'server' UNION ALL SELECT key FROM tollgate.keys_v1",
         )
     }
 
@@ -142,10 +142,11 @@ pub(crate) async fn raw(url: &str) -> Client {
     client
 }
 
-/// The number of rows with this name.
+/// The number of rows with this name, and of those of keys of a limiter of many keys.
 pub(crate) async fn keys(key: &Key) -> usize {
     let client = raw(&url()).await;
-    let rows = "SELECT count(*) FROM tollgate.state_v1 WHERE key = $1";
+    let rows = "SELECT count(*) FROM (SELECT key FROM tollgate.state_v1 UNION ALL SELECT key FROM tollgate.keys_v1) t
+        WHERE key = $1 OR starts_with(key, $1 || ':')";
     let rows: i64 = client
         .query_one(rows, &[&key.as_str()])
         .await

@@ -2,6 +2,7 @@
 
 use crate::certificates::{Authority, Encrypted, Guard};
 use crate::change::changes;
+use crate::keyed::{in_flight, permit_step};
 use crate::postgres::{Program, at, keys, options, raw, schema, store, url};
 use crate::raw_session::{LONG, RawSession, SHORT, raw_sessions, refused, serves_waiters};
 use crate::rig::server::{Server, Store as _};
@@ -11,7 +12,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tollgate::remote::{Backend, Remote, Rule, StoreError};
+use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+use tollgate::remote::{Backend, Key, KeyLeg, Remote, Rule, StoreError};
 
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
@@ -22,10 +24,10 @@ mod windows {
     use crate::postgres::store;
     crate::window_sync::lines!(store());
 }
-mod shared {
+pub(crate) mod shared {
     use tollgate::remote::Key;
     use tollgate_stores::Postgres;
-    struct Here;
+    pub(crate) struct Here;
     impl crate::rates_shared::Place for Here {
         type Store = Postgres;
         fn server() -> std::net::SocketAddr {
@@ -109,6 +111,9 @@ async fn a_killed_server_grants_at_once_and_remembers_all() {
     let [mut one, mut other] = raw_sessions(&store, &key, permits(2), [LONG; 2]);
     let first = one.request(1, false).await;
     assert_eq!(first.grants.len(), 1);
+    let legs = in_flight(1);
+    let taken = store.step(&key, &legs, &permit_step(1, 1, 0, &[1], 1)).await.unwrap();
+    assert_eq!(taken.takes, [Ok(())], "a new server waits for nothing");
     server.kill().unwrap();
     server.restart().await.unwrap();
     while one.say(|_| {}).await.is_err() {}
@@ -117,6 +122,74 @@ async fn a_killed_server_grants_at_once_and_remembers_all() {
     let second = other.request(2, false).await;
     assert_eq!((second.grants.len(), second.usage.in_use), (0, 1), "{second:?}");
     assert_eq!(other.request(1, false).await.grants.len(), 1);
+    let again = store.step(&key, &legs, &permit_step(1, 1, 0, &[1], 1)).await;
+    assert_eq!(again, Ok(taken), "it is repeated");
+    assert!(
+        !store
+            .step(&key, &legs, &permit_step(1, 2, 1, &[], 0))
+            .await
+            .unwrap()
+            .lost
+    );
+    let client = raw(&format!("postgres://tollgate@{}/postgres", server.address())).await;
+    client.batch_execute("DELETE FROM tollgate.keys_v1").await.unwrap();
+    assert!(
+        store
+            .step(&key, &legs, &permit_step(1, 3, 1, &[], 0))
+            .await
+            .unwrap()
+            .lost
+    );
+}
+
+/// Given a server that took over, or that has lost commits in a crash, then it gives no permits of a key until unknown leases have ended;
+/// its rates are there at once.
+#[tokio::test]
+async fn a_server_that_may_have_forgotten_gives_no_permits_of_a_key_for_a_time_to_live() {
+    let mut server = Server::start(Program).await.expect("a server");
+    let address = format!("postgres://tollgate@{}/postgres", server.address());
+    let store = tollgate_stores::Postgres::options(address.as_str()).asynchronous_commit();
+    let store = store.connect().unwrap();
+    let quota = "1/s burst 100".parse().unwrap();
+    let rate = KeyLeg {
+        name: "rate".into(),
+        rule: Rule::Rate { quota },
+    };
+    let mut seq = 0;
+    let mut step = async |key: &Key, takes: &[u64]| {
+        seq += 1;
+        let mut legs = in_flight(2).to_vec();
+        legs.push(rate.clone());
+        let mut step = permit_step(seq, seq, 0, takes, takes.len());
+        step.takes.iter_mut().for_each(|units| units[1] = 1);
+        store.step(key, &legs, &step).await
+    };
+    for crashes in [true, false] {
+        let (known, unknown) = (key(), key());
+        while step(&known, &[1]).await.unwrap().takes != [Ok(())] {}
+        if crashes {
+            server.kill().unwrap();
+            server.restart().await.unwrap();
+            while step(&known, &[]).await.is_err() {}
+        } else {
+            let forget = "UPDATE tollgate.state_v1 SET timeline = 7; UPDATE tollgate.keys_v1 SET timeline = 7";
+            raw(&address).await.batch_execute(forget).await.unwrap();
+        }
+        let begun = std::time::Instant::now();
+        for key in [&known, &unknown] {
+            let reply = step(key, &[1, 0]).await.unwrap();
+            let [Err(refusal), Ok(())] = reply.takes[..] else {
+                panic!("{crashes} {reply:?}");
+            };
+            assert!(refusal.leg == 0 && refusal.after > Some(SHORT), "{crashes} {refusal:?}");
+        }
+        while step(&unknown, &[1]).await.unwrap().takes != [Ok(())] {}
+        assert!(
+            begun.elapsed() >= Duration::from_millis(1_800),
+            "{crashes} {:?}",
+            begun.elapsed()
+        );
+    }
 }
 
 /// Without them the last grants may be lost: nothing is granted until unknown leases have ended.
@@ -186,9 +259,30 @@ async fn a_client_behind_a_pooler_keeps_nothing_at_its_connection() {
         drop(held);
     });
     drop(waited.expect("it asks again"));
+    let policy = PolicySpec::new([LegSpec::new("in-flight", LegRule::semaphore(1))]);
+    let keyed = || {
+        let builder = Remote::keyed(key.clone(), KeyedSpec::new(10, "all", policy.clone())).ttl(LONG);
+        builder.timeout(LONG).spawn(connect()).unwrap().get("acme").unwrap()
+    };
+    let (one, other) = (keyed(), keyed());
     let client = raw(&url()).await;
-    let channels = format!("SELECT count(*) FROM {schema}.state_v1 WHERE sessions::text LIKE '%tollgate_%'");
-    let known: i64 = client.query_one(&channels, &[]).await.unwrap().get(0);
+    let count = async |rows: &str| -> i64 {
+        let count = format!("SELECT count(*) FROM {schema}.{rows}");
+        client.query_one(&count, &[]).await.unwrap().get(0)
+    };
+    let held = one.acquire(1).await.unwrap();
+    let waits = tokio::time::timeout(LONG / 6, other.acquire(1));
+    let (waited, ()) = tokio::join!(waits, async {
+        while count("keys_v1 WHERE places <> '[]'").await == 0 {}
+        assert_eq!(
+            count("keys_v1 WHERE places::text LIKE '%tollgate_%'").await,
+            0,
+            "no channel is known"
+        );
+        drop(held);
+    });
+    drop(waited.expect("it asks again").unwrap());
+    let known = count("state_v1 WHERE sessions::text LIKE '%tollgate_%'").await;
     assert_eq!(known, 0, "no channel is known");
 }
 
@@ -230,9 +324,18 @@ async fn a_plain_user_needs_a_schema_of_its_own() {
         panic!("it has no right to the table");
     };
     assert!(why.contains("state_v1"), "{why}");
+    let (legs, step) = (in_flight(1), permit_step(1, 1, 0, &[1], 0));
+    let refused = connect().step(&crate::store::key(), &legs, &step).await;
+    let named = |why: &str| why.contains("keys_v1");
+    assert!(
+        matches!(&refused, Err(StoreError::Refused { why }) if named(why)),
+        "{refused:?}"
+    );
     let grant = format!("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {other}");
     client.batch_execute(&grant).await.unwrap();
     serves_waiters(connect()).await;
+    let taken = connect().step(&crate::store::key(), &legs, &step).await;
+    assert_eq!(taken.unwrap().takes, [Ok(())]);
 }
 
 /// Encrypted connections need a certificate.
@@ -322,11 +425,29 @@ async fn a_clock_that_is_set_back_goes_on() {
     };
     assert_eq!(take(&mut rate).await, 1);
     let first = holder.request(1, false).await.grants[0];
+    let mut legs = in_flight(1).to_vec();
+    let name = "rate".into();
+    legs.push(KeyLeg {
+        name,
+        rule: Rule::Rate { quota },
+    });
+    let mut seq = 0;
+    let mut step = async |held, taken| {
+        seq += 1;
+        let mut step = permit_step(1, seq, held, &[], 1);
+        step.takes = vec![[1 - held, 1, 0, 0, 0, 0, 0, 0]];
+        let reply = store.step(&key, &legs, &step).await.unwrap();
+        assert_eq!((reply.lost, reply.takes[0].is_ok()), (false, taken), "{reply:?}");
+        reply.at
+    };
+    let at = step(0, true).await;
     set(NOW / 2).await;
+    assert_eq!(step(1, false).await, at);
     assert_eq!(take(&mut rate).await, 0);
     assert!(holder.look().await.alive);
     set(NOW / 2 + 100_000).await;
     assert_eq!(take(&mut rate).await, 1, "a tenth of a second has passed");
+    step(1, true).await;
     holder.end().await;
     let second = RawSession::new(&store, &key, permits(1), LONG)
         .request(1, false)
@@ -364,5 +485,13 @@ async fn a_sync_is_one_round_trip() {
     let after: u64 = proxy.exchanges().iter().sum();
     // A purge may come between.
     assert!((20..=22).contains(&(after - before)), "{}", after - before);
+    for seq in 1..=20 {
+        let reply = store
+            .step(&key, &in_flight(30), &permit_step(1, seq, seq - 1, &[1], 0))
+            .await;
+        assert_eq!(reply.unwrap().takes, [Ok(())]);
+    }
+    let steps = proxy.exchanges().iter().sum::<u64>() - after;
+    assert!((20..=22).contains(&steps), "{steps}");
     drop(store.notification(&key, tollgate::remote::Session { client: 0, number: 0 }));
 }

@@ -31,6 +31,29 @@ BEGIN
         CREATE UNLOGGED TABLE {schema}.epoch_v1 (one boolean PRIMARY KEY, since bigint NOT NULL);
         INSERT INTO {schema}.epoch_v1 VALUES (true, 0);
     END IF;
+    IF NOT EXISTS (SELECT FROM pg_tables t WHERE t.schemaname = '{schema}' AND t.tablename = 'keys_v1') THEN
+        -- A row for each key with legs of its own. Columns of the same names are those of `state_v1`; `due` is at most the first instant at
+        -- which something in the row ends.
+        CREATE TABLE {schema}.keys_v1 (
+            key text PRIMARY KEY,
+            deadline bigint NOT NULL DEFAULT 0, gone bigint NOT NULL DEFAULT 0,
+            at bigint NOT NULL DEFAULT 0, ahead bigint NOT NULL DEFAULT 0, due bigint NOT NULL DEFAULT 0,
+            timeline integer, epoch bigint, frozen bigint, longest bigint,
+            -- The last answer is forgotten then.
+            answered bigint,
+            -- By name, what was taken of a leg, as steps.sql has it.
+            taken jsonb NOT NULL DEFAULT '{}',
+            -- By client: when its lease ends, and its permits by the names of legs.
+            leases jsonb NOT NULL DEFAULT '{}',
+            -- In order: when the place ends, its client, the needs by the names of legs, whether the client was told, and its channel.
+            places jsonb NOT NULL DEFAULT '[]',
+            -- By client: until when its last answer is remembered, the number of that step, and the answer.
+            answers jsonb NOT NULL DEFAULT '{}'
+        ) WITH (fillfactor = 50);
+        ALTER TABLE {schema}.keys_v1 ALTER taken SET STORAGE MAIN, ALTER leases SET STORAGE MAIN, ALTER places SET STORAGE MAIN,
+            ALTER answers SET STORAGE MAIN;
+        CREATE INDEX keys_v1_deadline ON {schema}.keys_v1 (deadline);
+    END IF;
 END $$;
 
 CREATE OR REPLACE FUNCTION {schema}.micros_{v}() RETURNS bigint LANGUAGE sql AS $$
@@ -61,6 +84,37 @@ BEGIN
     RETURN ARRAY[greatest(since, crashed), tokens, crashed];
 END $$;
 
+-- What a row with permits has of the server from now on, its timeline and epoch; where these are others than before, since when the
+-- server knows all grants, by its clock: one that took over, or that lost commits in a crash, may not know the last ones. Until all leases
+-- that it may not know have ended it grants nothing. Then the highest token of deleted rows.
+CREATE OR REPLACE FUNCTION {schema}.look_{v}(timeline integer, epoch bigint, durable boolean, clock bigint) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    here integer := {schema}.timeline_{v}();
+    server bigint[]; crashed bigint; since bigint;
+BEGIN
+    IF NOT durable THEN
+        SELECT e.since INTO crashed FROM {schema}.epoch_v1 e;
+    END IF;
+    IF timeline IS DISTINCT FROM here OR epoch IS DISTINCT FROM crashed OR NOT durable AND crashed IS NULL THEN
+        server := {schema}.server_{v}(durable AND epoch IS NULL, clock);
+        IF timeline IS DISTINCT FROM here OR epoch <> server[3] THEN
+            since := server[1];
+        END IF;
+        crashed := CASE WHEN durable THEN NULL ELSE server[3] END;
+    END IF;
+    RETURN ARRAY[here, crashed, since, server[2]];
+END $$;
+
+-- Whether the commit waits until it is on disk.
+CREATE OR REPLACE FUNCTION {schema}.commit_{v}(durable boolean) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT durable THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+    ELSIF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END $$;
+
 -- Deletes a row. Its tokens stay known if the clock may fall behind them.
 CREATE OR REPLACE FUNCTION {schema}.forget_{v}(of_kind text, k text, last bigint, clock bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -81,7 +135,10 @@ BEGIN
     LOOP
         PERFORM {schema}.forget_{v}(old.kind, old.key, old.token, clock);
     END LOOP;
-    RETURN coalesce((SELECT greatest(min(t.deadline) - clock, 0) FROM {schema}.state_v1 t WHERE t.kind <> 'server'), -1);
+    DELETE FROM {schema}.keys_v1 t WHERE t.key = ANY (array(
+        SELECT t.key FROM {schema}.keys_v1 t WHERE t.deadline <= clock ORDER BY t.deadline LIMIT 10 * bound FOR UPDATE SKIP LOCKED));
+    RETURN coalesce(greatest(least((SELECT min(t.deadline) FROM {schema}.state_v1 t WHERE t.kind <> 'server'),
+        (SELECT min(t.deadline) FROM {schema}.keys_v1 t)) - clock, 0), -1);
 END $$;
 
 -- A level in parts of another price, rounded up: taken tokens stay taken.

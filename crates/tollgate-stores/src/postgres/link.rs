@@ -15,10 +15,11 @@ use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row
 use tollgate::remote::StoreError;
 
 /// What is installed, in order.
-pub(super) const SOURCES: [&str; 3] = [
+pub(super) const SOURCES: [&str; 4] = [
     include_str!("install.sql"),
     include_str!("permits.sql"),
     include_str!("rates.sql"),
+    include_str!("steps.sql"),
 ];
 
 /// Makes a connection when it is first needed, and another when it breaks, or does not answer in time.

@@ -1,10 +1,12 @@
-//! PostgreSQL as a store. A function in the database for permits, and one for rates and windows; each sync is one call of it.
+//! PostgreSQL as a store. A function in the database for permits, one for rates and windows, and one for the legs of a key; each sync or step
+//! is one call of it.
 //!
 //! | file | what it is |
 //! |---|---|
 //! | `install.sql` | the tables, and what the functions share |
 //! | `permits.sql` | sessions with their units, and one queue |
 //! | `rates.sql` | a token bucket in whole numbers, and a sliding window in segments |
+//! | `steps.sql` | the legs of a key, taken from together, and its queue for permits |
 
 mod link;
 mod options;
@@ -20,9 +22,12 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_postgres::types::{ToSql, Type};
 use tollgate::remote::model::{micros, random_number};
-use tollgate::remote::{Backend, Key, Notification, Rule, Session, StoreError, SyncReply, SyncRequest};
+use tollgate::remote::{
+    Backend, Key, KeyLeg, LegUnits, Notification, RemoteError, Rule, Session, Step, StepReply, StoreError, SyncReply,
+    SyncRequest,
+};
 
-/// The most rows that one call deletes.
+/// The most rows of limiters that one call deletes, and a tenth of the most of keys.
 const PURGED: i32 = 100;
 /// The least and the longest pause between two such calls, while there are rows.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(60));
@@ -77,8 +82,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// time to live later at most.
 ///
 /// # Size
-/// A limiter is one row, with its sessions and waiting requests in it: each sync reads and writes all of it. Rows that are as good as
-/// none are deleted by the processes that are connected, at most 100 in a call.
+/// A limiter is one row, with its sessions and waiting requests in it: each sync reads and writes all of it. So is a
+/// [key](tollgate::remote::Remote::keyed) with its legs and the last answer to each process. Rows that are as good as none are deleted by the
+/// processes that are connected, at most 100 limiters and 1,000 keys in a call.
 #[derive(Clone)]
 pub struct Postgres(Arc<Inner>);
 
@@ -95,6 +101,7 @@ struct Inner {
     used: Notify,
     permits: Box<str>,
     rates: Box<str>,
+    steps: Box<str>,
     purge: Box<str>,
 }
 
@@ -158,6 +165,7 @@ impl Postgres {
             used: Notify::new(),
             permits: call("permits", 18),
             rates: call("rates", 17),
+            steps: call("steps", 16),
             purge: call("purge", 1),
         });
         tokio::spawn(purge(Arc::clone(&inner)));
@@ -305,6 +313,70 @@ impl Backend for Postgres {
 
     fn leave(&self, key: &Key, session: Session) {
         self.0.subscriptions.close(&Self::name(key, session));
+    }
+
+    fn supports_steps(&self) -> Result<(), RemoteError> {
+        Ok(())
+    }
+
+    async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
+        let is_permits = |leg: &KeyLeg| matches!(leg.rule, Rule::Permits { .. });
+        let lease = step.lease.filter(|_| legs.iter().any(is_permits));
+        let place = Session::of_place(step.client);
+        let waiting = lease.map_or(usize::MAX, |lease| lease.waiting);
+        if waiting < step.takes.len() {
+            // Before there is a notification.
+            self.subscription(key, place);
+        }
+        let mut rules = Vec::with_capacity(3 * legs.len());
+        for leg in legs {
+            rules.extend(match leg.rule {
+                Rule::Permits { limit } => [int(limit), 0, 0],
+                _ => numbers(&leg.rule)?.map(int),
+            });
+        }
+        let ints = |units: &LegUnits| -> Vec<i64> { units.iter().take(legs.len()).copied().map(int).collect() };
+        let mut corrections = Vec::new();
+        for correction in &step.corrections {
+            corrections.push(int(correction.at));
+            let units = correction.charged.iter().zip(&correction.actual).take(legs.len());
+            corrections.extend(units.flat_map(|(&charged, &actual)| [int(charged), int(actual)]));
+        }
+        let parameters: [Parameter<'_>; 16] = [
+            (&key.as_str(), Type::TEXT),
+            (&place.to_string(), Type::TEXT),
+            (&&*self.0.channel, Type::TEXT),
+            (&int(step.seq), Type::INT8),
+            (&int(micros(step.remember)), Type::INT8),
+            (&legs.iter().map(|leg| &*leg.name).collect::<Vec<_>>(), Type::TEXT_ARRAY),
+            (
+                &legs.iter().map(|leg| leg.rule.kind()).collect::<Vec<_>>(),
+                Type::TEXT_ARRAY,
+            ),
+            (&rules, Type::INT8_ARRAY),
+            (&corrections, Type::INT8_ARRAY),
+            (&step.takes.iter().flat_map(ints).collect::<Vec<_>>(), Type::INT8_ARRAY),
+            (&step.grant.as_ref().map(ints), Type::INT8_ARRAY),
+            (&lease.map(|lease| int(micros(lease.ttl))), Type::INT8),
+            (&lease.map(|lease| int(lease.waiting as u64)), Type::INT8),
+            (&lease.map(|lease| ints(&lease.held)), Type::INT8_ARRAY),
+            (&int(micros(self.0.longest_ttl)), Type::INT8),
+            (&self.0.durable, Type::BOOL),
+        ];
+        let answer = Answer(self.0.call(&self.0.steps, &parameters).await?);
+        let mut reply = answer.of_step(legs.len(), step, lease.is_some())?;
+        // A waiter for permits is not notified: it asks again.
+        if let Some(interval) = self.0.polling {
+            let refusals = reply
+                .takes
+                .iter_mut()
+                .skip(waiting)
+                .filter_map(|taken| taken.as_mut().err());
+            for refusal in refusals.filter(|refusal| legs.get(refusal.leg).is_some_and(is_permits)) {
+                refusal.after = refusal.after.map(|after| after.min(interval));
+            }
+        }
+        Ok(reply)
     }
 }
 

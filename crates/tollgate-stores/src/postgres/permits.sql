@@ -12,8 +12,7 @@ CREATE OR REPLACE FUNCTION {schema}.permits_{v}(
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     s {schema}.state_v1%ROWTYPE;
-    here integer := {schema}.timeline_{v}();
-    clock bigint; now bigint; last bigint; server bigint[]; crashed bigint; fresh boolean;
+    clock bigint; now bigint; last bigint; look bigint[]; fresh boolean;
     held jsonb; head jsonb; unseen jsonb; leaving text[]; told text[] := '{}'; id text;
     alive boolean := false; applies boolean := false; waited boolean; looks boolean; others boolean;
     need bigint; units bigint; free bigint; again bigint; floor bigint; other_due bigint; last_due bigint;
@@ -27,31 +26,21 @@ BEGIN
     clock := {schema}.micros_{v}();
     fresh := s.gone <= clock;
     IF fresh THEN
-        s.sessions := '{}'; s.queue := '[]'; s.at := 0; s.ahead := 0; s.due := 0; s.epoch := NULL;
+        s.sessions := '{}'; s.queue := '[]'; s.at := 0; s.ahead := 0; s.due := 0; s.timeline := NULL; s.epoch := NULL;
         s.most := first_limit; s.used := 0; s.frozen := 0; s.longest := 0;
     END IF;
     s.ahead := greatest(s.ahead, s.at - clock);
     now := clock + s.ahead;
     s.longest := greatest(s.longest, ttl, longest);
 
-    -- A server that took over, or that lost commits in a crash, may not know the last grants. It grants nothing until all leases that
-    -- it may not know have ended.
-    IF NOT durable THEN
-        SELECT e.since INTO crashed FROM {schema}.epoch_v1 e;
-    END IF;
-    IF fresh OR s.timeline <> here OR s.epoch IS DISTINCT FROM crashed OR NOT durable AND crashed IS NULL THEN
-        server := {schema}.server_{v}(durable AND s.epoch IS NULL, clock);
-        s.token := greatest(s.token, server[2]);
-        IF fresh OR s.timeline <> here OR s.epoch IS NOT NULL AND s.epoch <> server[3] THEN
-            s.frozen := greatest(s.frozen, server[1] + s.longest + s.ahead);
-        END IF;
-        crashed := CASE WHEN durable THEN NULL ELSE server[3] END;
-    END IF;
+    look := {schema}.look_{v}(s.timeline, s.epoch, durable, clock);
+    s.token := greatest(s.token, look[4]);
+    s.frozen := greatest(s.frozen, look[3] + s.longest + s.ahead);
+    s.timeline := look[1]; s.epoch := look[2];
     IF fresh THEN
         -- All tokens of former rows are lower.
         s.token := greatest(s.token, now - 1);
     END IF;
-    s.timeline := here; s.epoch := crashed;
     last := s.token;
 
     -- -1: sessions that have expired; 0: the report; then each request. What it frees is granted at once, so that those behind find less.
@@ -153,11 +142,7 @@ BEGIN
         again := least(CASE WHEN looks AND other_due > 0 THEN greatest(other_due - now, 0) END, CASE WHEN s.frozen > now THEN s.frozen - now END);
     END IF;
 
-    IF NOT durable THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-    ELSIF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
+    PERFORM {schema}.commit_{v}(durable);
     IF members = 0 THEN
         PERFORM {schema}.forget_{v}('permits', k, s.token, clock);
     ELSE

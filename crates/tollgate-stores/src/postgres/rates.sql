@@ -191,11 +191,7 @@ BEGIN
         s.sessions := s.sessions || jsonb_build_object(me, held);
     END IF;
 
-    IF NOT durable THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-    ELSIF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
+    PERFORM {schema}.commit_{v}(durable);
     SELECT count(*), min((e.held->>'e')::bigint), coalesce(max((e.held->>'e')::bigint), 0) INTO members, s.due, last_due
         FROM jsonb_each(s.sessions) e(id, held);
     s.due := coalesce(s.due, 9223372036854775807);
