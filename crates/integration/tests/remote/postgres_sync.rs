@@ -7,13 +7,15 @@ use crate::postgres::{Program, at, keys, options, raw, schema, store, url};
 use crate::raw_session::{LONG, RawSession, SHORT, raw_sessions, refused, serves_waiters};
 use crate::rig::server::{Server, Store as _};
 use crate::store::key;
+use futures::FutureExt as _;
+use std::cell::Cell;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
-use tollgate::remote::{Backend, Key, KeyLeg, Remote, Rule, StoreError};
+use tollgate::remote::{Backend, Key, KeyLeg, Remote, Rule, Session, StoreError};
 
 fn permits(limit: u64) -> Rule {
     Rule::Permits { limit }
@@ -142,8 +144,8 @@ async fn a_killed_server_grants_at_once_and_remembers_all() {
     );
 }
 
-/// Given a server that took over, or that has lost commits in a crash, then it gives no permits of a key until unknown leases have ended;
-/// its rates are there at once.
+/// Given a server that took over, or that has lost commits in a crash, then it gives no permits of a key until unknown leases have ended,
+/// and notifies no waiter before; its rates are there at once.
 #[tokio::test]
 async fn a_server_that_may_have_forgotten_gives_no_permits_of_a_key_for_a_time_to_live() {
     let mut server = Server::start(Program).await.expect("a server");
@@ -155,35 +157,39 @@ async fn a_server_that_may_have_forgotten_gives_no_permits_of_a_key_for_a_time_t
         name: "rate".into(),
         rule: Rule::Rate { quota },
     };
-    let mut seq = 0;
-    let mut step = async |key: &Key, takes: &[u64]| {
-        seq += 1;
+    let seq = Cell::new(0);
+    let step = async |key: &Key, takes: &[u64], waiting| {
+        seq.update(|seq| seq + 1);
         let mut legs = in_flight(2).to_vec();
         legs.push(rate.clone());
-        let mut step = permit_step(seq, seq, 0, takes, takes.len());
+        let mut step = permit_step(seq.get(), seq.get(), 0, takes, waiting);
         step.takes.iter_mut().for_each(|units| units[1] = 1);
         store.step(key, &legs, &step).await
     };
     for crashes in [true, false] {
         let (known, unknown) = (key(), key());
-        while step(&known, &[1]).await.unwrap().takes != [Ok(())] {}
+        while step(&known, &[1], 1).await.unwrap().takes != [Ok(())] {}
         if crashes {
             server.kill().unwrap();
             server.restart().await.unwrap();
-            while step(&known, &[]).await.is_err() {}
+            while step(&known, &[], 0).await.is_err() {}
         } else {
             let forget = "UPDATE tollgate.state_v1 SET timeline = 7; UPDATE tollgate.keys_v1 SET timeline = 7";
             raw(&address).await.batch_execute(forget).await.unwrap();
         }
         let begun = std::time::Instant::now();
         for key in [&known, &unknown] {
-            let reply = step(key, &[1, 0]).await.unwrap();
+            let reply = step(key, &[1, 0], 0).await.unwrap();
             let [Err(refusal), Ok(())] = reply.takes[..] else {
                 panic!("{crashes} {reply:?}");
             };
             assert!(refusal.leg == 0 && refusal.after > Some(SHORT), "{crashes} {refusal:?}");
+            let place = Session::of_place(seq.get());
+            // A message would come before the next answer.
+            step(key, &[], 0).await.unwrap();
+            assert_eq!(store.notified(key, place).now_or_never(), None, "{crashes}");
         }
-        while step(&unknown, &[1]).await.unwrap().takes != [Ok(())] {}
+        while step(&unknown, &[1], 1).await.unwrap().takes != [Ok(())] {}
         assert!(
             begun.elapsed() >= Duration::from_millis(1_800),
             "{crashes} {:?}",

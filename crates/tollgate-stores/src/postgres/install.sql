@@ -45,7 +45,8 @@ BEGIN
             taken jsonb NOT NULL DEFAULT '{}',
             -- By client: when its lease ends, and its permits by the names of legs.
             leases jsonb NOT NULL DEFAULT '{}',
-            -- In order: when the place ends, its client, the needs by the names of legs, whether the client was told, and its channel.
+            -- In order: when the place ends, its client, with how many in use there is room for it, by the names of legs that it needs,
+            -- whether the client was told, and its channel.
             places jsonb NOT NULL DEFAULT '[]',
             -- By client: until when its last answer is remembered, the number of that step, and the answer.
             answers jsonb NOT NULL DEFAULT '{}'

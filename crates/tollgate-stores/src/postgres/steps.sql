@@ -65,9 +65,9 @@ DECLARE
     legs text[] := '{}'; used bigint[] := array_fill(0, ARRAY[size]); leg bigint[]; rule bigint[];
     clock bigint; now bigint; over bigint; look bigint[]; last jsonb; answer text[];
     fresh boolean; changed boolean := corrections <> '{}' OR coalesce(0 < ANY (given), false); lost boolean := false;
-    own jsonb := '{}'; mine integer; place jsonb; kept jsonb := '[]'; ahead text[] := '{}'; need jsonb; waiter jsonb; waits boolean;
-    fits boolean; possible boolean; first integer; first_wait bigint; refused integer; latest bigint; wait bigint;
-    at integer; units bigint; charged bigint; left_ bigint; passed bigint; room bigint; name text;
+    own jsonb := '{}'; mine integer; place jsonb; ahead text[] := '{}'; need jsonb; waiter jsonb; waits boolean;
+    first integer; first_wait bigint; refused integer; latest bigint; wait bigint;
+    at integer; units bigint; charged bigint; left_ bigint; passed bigint; room bigint;
 BEGIN
     LOOP
         SELECT * INTO s FROM {schema}.keys_v1 t WHERE t.key = k FOR UPDATE;
@@ -205,7 +205,7 @@ BEGIN
         refused := 0; latest := 0; need := '{}';
         FOR n IN 1 .. size LOOP
             IF ttl > 0 AND kinds[n] = 'permits' AND takes[take * size + n] > 0 THEN
-                need := need || jsonb_build_object(names[n], takes[take * size + n]);
+                need := need || jsonb_build_object(names[n], greatest(rules[3 * n - 2] - takes[take * size + n], 0));
             END IF;
         END LOOP;
         waits := need <> '{}' AND take >= waiting;
@@ -265,9 +265,8 @@ BEGIN
     END LOOP;
 
     IF ttl IS NOT NULL THEN
-        fits := kinds[first] = 'permits';
-        IF waiter IS NOT NULL AND (fits OR mine IS NOT NULL) THEN
-            place := jsonb_build_array(now + ttl, me, waiter, NOT fits, channel);
+        IF waiter IS NOT NULL AND (kinds[first] = 'permits' OR mine IS NOT NULL) THEN
+            place := jsonb_build_array(now + ttl, me, waiter, kinds[first] <> 'permits', channel);
             s.places := CASE WHEN mine IS NULL THEN s.places || jsonb_build_array(place)
                 ELSE jsonb_set(s.places, ARRAY[(mine - 1)::text], place) END;
             changed := true;
@@ -276,28 +275,21 @@ BEGIN
         END IF;
         answer := answer || ARRAY[lost::integer::text, '-'];
     END IF;
-    -- The clients whose permits are there are told, and those that a new limit makes impossible, whose places go.
-    FOR place IN SELECT q.place FROM jsonb_array_elements(s.places) q(place) WHERE s.places <> '[]' LOOP
-        fits := true; possible := true;
-        FOR name, units IN SELECT e.key, e.value::bigint FROM jsonb_each_text(place->2) e LOOP
-            at := array_position(names, name);
-            room := CASE kinds[at] WHEN 'permits' THEN rules[3 * at - 2] - units END;
-            possible := possible AND NOT coalesce(adopts AND room < 0, false);
-            fits := fits AND coalesce(used[at] <= room, false) AND name <> ALL (ahead);
-        END LOOP;
-        IF NOT possible OR fits AND NOT (place->>3)::boolean THEN
+    -- The clients whose permits are there are told, unless the server may not know all leases.
+    FOR place, at IN SELECT q.place, q.n FROM jsonb_array_elements(s.places) WITH ORDINALITY q(place, n)
+        WHERE s.places <> '[]' AND s.frozen <= now ORDER BY q.n
+    LOOP
+        IF NOT (place->>3)::boolean AND NOT EXISTS (SELECT FROM jsonb_each(place->2) r(name, room) WHERE r.name = ANY (ahead)
+            OR r.room::bigint < (SELECT sum((e.held->1->>r.name)::bigint) FROM jsonb_each(s.leases) e(id, held)))
+        THEN
             IF place->>4 <> '' THEN
                 PERFORM pg_notify(place->>4, k || ' ' || (place->>1));
             END IF;
-            place := jsonb_set(place, '{3}', 'true');
+            s.places := jsonb_set(s.places, ARRAY[(at - 1)::text, '3'], 'true');
             changed := true;
         END IF;
-        IF possible THEN
-            kept := kept || jsonb_build_array(place);
-            ahead := ahead || array(SELECT jsonb_object_keys(place->2));
-        END IF;
+        ahead := ahead || array(SELECT jsonb_object_keys(place->2));
     END LOOP;
-    s.places := kept;
     FOR n IN 1 .. coalesce(cardinality(given), 0) LOOP
         leg := legs[n];
         units := 0; wait := NULL; left_ := 0;
