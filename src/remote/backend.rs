@@ -190,8 +190,6 @@ pub struct SyncReply {
     pub differs: bool,
     /// The usage of the key.
     pub usage: Usage,
-    /// The [`usage`](Self::usage) is an upper bound, for stores that do not know it exactly.
-    pub bound: bool,
     /// How long before the sync the session was last renewed, for stores where syncs do not renew it: the lease is shorter by
     /// that.
     pub age: Duration,
@@ -226,8 +224,7 @@ pub enum Notification {
 /// A store that keeps permits for many machines.
 ///
 /// It promises, for each key and kind of [`Rule`] by themselves:
-/// - A sync is atomic, by the store's own clock. A store without a clock that counts tokens assumes no more time than has
-///   passed.
+/// - A sync is atomic, by the store's own clock.
 /// - A repeated sync acts once. One with a lower number than the last of its session does nothing.
 /// - The units of live sessions never exceed the limit, unless the limit was lowered below them.
 /// - Requests are granted in order of arrival; in a window, those of sessions that keep asking. A token is never given twice,
@@ -240,7 +237,8 @@ pub trait Backend: Send + Sync + 'static {
     /// and before the limit is changed.
     ///
     /// # Errors
-    /// [`RemoteError::Unsupported`], or another when only the number is out of range.
+    /// [`RemoteError::Unsupported`], or another when only the number is out of range. A rate that is unsupported where permits
+    /// are supported is [leased](super::RemoteBuilder::capacity).
     fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
         let _ = (rule, ttl);
         Ok(())

@@ -175,18 +175,17 @@ impl RemoteBuilder {
     /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
     pub fn build<B: Backend>(self, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
         let clock = self.clock.clone();
-        let supported = backend.supports(&if self.capacity { LEASED } else { self.rule }, self.ttl);
+        let supports = |rule| backend.supports(rule, self.ttl);
+        let is_unsupported = |rule| matches!(supports(rule), Err(RemoteError::Unsupported { .. }));
         // A store that tells no time leases what it cannot count.
         let leases = matches!(self.rule, Rule::Rate { .. })
-            && !self.capacity
             && self.prefetch.is_none()
-            && matches!(supported, Err(RemoteError::Unsupported { .. }))
-            && backend.supports(&LEASED, self.ttl).is_ok();
+            && is_unsupported(&self.rule)
+            && !is_unsupported(&LEASED);
         let capacity = self.capacity || leases;
+        let supported = supports(if capacity { &LEASED } else { &self.rule });
         let config = Self { capacity, ..self }.config()?;
-        if !leases {
-            supported?;
-        }
+        supported?;
         let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
         let driver = Driver::of(Arc::clone(&shared));
         Ok((Remote::new(shared), driver))

@@ -136,8 +136,7 @@ impl<B: Backend> Remote<B> {
     ///
     /// Waiters that need more than a lowered limit are refused as `Oversized`; with a limit of zero these are all waiters.
     ///
-    /// A raised limit serves waiters at once. In a window of Consul, ZooKeeper or etcd other processes are not notified. Their
-    /// waiters are served when they ask again, which is with their next [renewal](RemoteBuilder::renewal) at the latest.
+    /// A raised limit serves waiters at once.
     ///
     /// The store remembers the limit of permits as long as they are used. For a window see [`set_quota`](Self::set_quota).
     ///
@@ -173,7 +172,8 @@ impl<B: Backend> Remote<B> {
     ///
     /// # Errors
     /// [`RemoteError::Quota`] when stores cannot count by it, [`RemoteError::Unsupported`] when this one cannot;
-    /// [`RemoteError::Rule`] for permits and windows; otherwise as [`set_limit`](Self::set_limit).
+    /// [`RemoteError::Rule`] for permits, windows and leased [capacity](super::RemoteBuilder::capacity); otherwise as
+    /// [`set_limit`](Self::set_limit).
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.

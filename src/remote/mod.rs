@@ -26,18 +26,9 @@
 //! The store uses its own clock; that of a process only measures how long ago it sent something. Clocks may differ by any
 //! amount, and drift apart by 1 %.
 //!
-//! Consul, ZooKeeper and etcd do not report the time. There the refill of a rate or window is counted from what each process
-//! has observed. It knows of each token that it was taken *before* an instant of its own clock, and counts the time from then
-//! on. It compares no instant with those of others: no clock has to be set right, and a wrong one creates no token. No span of
-//! time has more than the burst and the refill in it. Only the speed of clocks counts: one that is 1 % fast brings tokens 1 %
-//! faster.
-//!
-//! The cost is time without an observer: a new process finds a bucket as the last taker left it. In Consul it counts from then
-//! on, which loses one filling of the bucket, or one window, at most, and only if none of the earlier takers is left. But many
-//! processes that live for an instant each never observe any refill. Keep one process alive there, or use [`Prefetch`].
-//! ZooKeeper and etcd keep a clock of their own: the times of its changes, or the time passed of a lease. By that clock a new
-//! process counts the time before it. The clocks of two leaders are never compared. That of etcd cannot be set. If the clock of
-//! ZooKeeper's leader is set forward, new processes gain the refill of as much time, one filling or window at most.
+//! Consul, ZooKeeper and etcd do not report the time, and keep permits alone. A rate is [leased](RemoteBuilder::capacity) there:
+//! each process fills its part by its own clock, which does not have to be set right. Windows are
+//! [unsupported](RemoteError::Unsupported).
 
 mod acquire;
 mod backend;

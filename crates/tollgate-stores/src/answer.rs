@@ -50,7 +50,6 @@ impl Answer {
             rule: None,
             differs: false,
             grants: self.grants(9)?,
-            bound: false,
             age: Duration::ZERO,
         })
     }
@@ -104,7 +103,6 @@ impl Answer {
             },
             differs: self.number(9)? == 1,
             grants: self.grants(10)?,
-            bound: false,
             age: Duration::ZERO,
         })
     }

@@ -10,8 +10,10 @@
 //! | `Consul` | Consul: all permits of a limiter in one document | `consul` |
 //! | `ConsulSlots` | Consul: a key for each permit | `consul` |
 //!
-//! Tokens of rates and windows are kept in all of them. [`tollgate::remote`] says what is promised, and how time is counted;
-//! each store says what it adds, what it costs, and what it cannot promise.
+//! All keep permits. Redis and PostgreSQL have a clock, and keep the tokens of rates and windows too. In `Consul`, `Etcd` and
+//! `Zookeeper` a rate is [leased](tollgate::remote::RemoteBuilder::capacity), and windows are
+//! [unsupported](tollgate::remote::RemoteError::Unsupported). `ConsulSlots` has permits alone. [`tollgate::remote`] says what is
+//! promised; each store says what it adds, what it costs, and what it cannot promise.
 //!
 //! # Features
 //! Each store has a feature, and none is on unless it is asked for.
@@ -38,6 +40,8 @@ mod seeded;
 
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod answer;
+#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
+mod clockless;
 #[cfg(any(
     feature = "consul",
     feature = "etcd",
@@ -48,15 +52,11 @@ mod answer;
 mod connect;
 #[cfg(feature = "consul")]
 mod consul;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-mod document;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(any(feature = "consul", feature = "etcd"))]
 #[allow(dead_code, reason = "not every store needs all of it")]
 mod http;
-#[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]
-mod kv;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(any(feature = "etcd", feature = "zookeeper"))]

@@ -849,8 +849,6 @@ impl Client {
         let fresh = reply.grants.iter().filter(|grant| once(grant.request));
         let given: u64 = fresh.map(|grant| grant.units).sum();
         self.shortfall = match reply.again {
-            // The bucket may be fuller than reported. Only the tokens granted, now or for later, were certainly there.
-            _ if reply.bound && !seeded!("remote_trusts_bounds") => (given.min(limit), sent),
             // A grant for later leaves nothing until then.
             Some(again) if given > 0 => (limit, self.clock.after(sent, again)),
             None if given > known.0 => (given.min(limit), sent),

@@ -54,20 +54,14 @@ fn gcd(a: u128, b: u128) -> u128 {
 
 /// The state of a bucket.
 #[derive(Clone, Debug)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     pub(super) level: u64,
     at: u64,
 }
 
 impl Bucket {
-    /// A bucket with this level.
-    #[inline]
-    pub(super) fn filled(level: u64, now: u64) -> Self {
-        Self { level, at: now }
-    }
-
     pub(super) fn full(now: u64) -> Self {
-        Self::filled(0, now)
+        Self { level: 0, at: now }
     }
 
     pub(super) fn advance(&mut self, fill: &Fill, now: u64) {

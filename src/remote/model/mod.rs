@@ -1,15 +1,14 @@
-//! The state of one key as pure state machines: the reference for every store, and, for stores of plain values, the
-//! counting itself. Only authors of a [`Backend`](super::Backend) need it.
+//! The state of one key as pure state machines: the reference for every store. Only authors of a [`Backend`](super::Backend)
+//! need it.
 //!
 //! | part | what it is |
 //! |---|---|
 //! | [`Permits`], [`PermitsState`] | sessions with their units, and one queue |
-//! | [`Rates`], [`RatesState`] | a token bucket, or a window with its queue |
 //! | [`KeyLegs`] | rates, windows and permits of one key, taken from together, and the queue for the permits |
 //! | [`Fill`], [`segment`] | a bucket and a window in whole numbers, for stores that count by themselves |
 //! | [`random_number`] | for names that no other process may draw |
 //!
-//! A store of plain values reads the state under the key, restores the model, carries out the sync, and writes the state if
+//! A store of plain values reads the permits under the key, restores the model, carries out the sync, and writes the state if
 //! the value is still the one that was read. [`Memory`](super::Memory) keeps the models as they are.
 //!
 //! Time is microseconds of the store's clock, and only has to grow.
@@ -24,7 +23,9 @@ pub use super::random::number as random_number;
 pub use bucket::Fill;
 pub use legs::KeyLegs;
 pub use permits::{Held, Permits, PermitsState, Queued};
-pub use rates::{Meter, Place, Rates, RatesState, Taker, segment};
+pub(crate) use rates::Meter;
+use rates::Rates;
+pub use rates::segment;
 
 /// The state of one key.
 #[derive(Debug)]

@@ -357,7 +357,6 @@ impl Permits {
             rule: None,
             differs: false,
             usage,
-            bound: false,
             age: Duration::ZERO,
         }
     }

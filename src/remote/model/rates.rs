@@ -15,92 +15,67 @@ use std::time::Duration;
 const PACE: u64 = 1_000;
 
 /// The rate or the window of a key.
-///
-/// ```
-/// use std::time::Duration;
-/// use tollgate::remote::model::Rates;
-/// use tollgate::remote::{Request, Rule, Session, SyncRequest};
-///
-/// let session = Session { client: 7, number: 1 };
-/// let mut sync = SyncRequest::first(session, Duration::from_secs(10));
-/// sync.requests.push(Request { id: 1, need: 2, want: 2, queue: false });
-///
-/// let rule = Rule::Rate { quota: "10/s burst 5".parse()? };
-/// let mut rates = Rates::new(&rule, 0, 0);
-/// assert_eq!(rates.sync(1_000, &rule, &sync).reply.grants[0].units, 2);
-/// assert_eq!(rates.fresh_in(1_000), 10_000_000, "the session is remembered for longer than the bucket takes to fill");
-/// # Ok::<(), tollgate::QuotaError>(())
-/// ```
 // Invariants: `dues` has the expiry of each taker; each place in the queue is of a taker.
 #[derive(Debug)]
-pub struct Rates {
-    state: RatesState,
+pub(crate) struct Rates {
+    /// The taken tokens.
+    meter: Meter,
+    /// The present rule, which is that of the meter.
+    rule: Rule,
+    /// Above zero once the rule was changed while it was used.
+    edition: u64,
+    /// The instant of the last sync.
+    asked_at: u64,
+    /// The token of the last grant.
+    token: u64,
+    /// The sessions.
+    takers: BTreeMap<Session, Taker>,
+    /// Sessions that wait for a window, in order. Each is a taker.
+    queue: Vec<Place>,
     now: u64,
     dues: BTreeSet<(u64, Session)>,
     /// The limit was raised for the waiters.
     is_raised: bool,
 }
 
-/// The state of [`Rates`], as plain data but for its meter.
-#[derive(Debug)]
-pub struct RatesState {
-    /// The taken tokens.
-    pub meter: Meter,
-    /// The present rule, which is that of the meter.
-    pub rule: Rule,
-    /// Above zero once the rule was changed while it was used.
-    pub edition: u64,
-    /// The instant of the last sync.
-    pub asked_at: u64,
-    /// The token of the last grant.
-    pub token: u64,
-    /// The sessions.
-    pub takers: BTreeMap<Session, Taker>,
-    /// Sessions that wait for a window, in order. Each is a taker.
-    pub queue: Vec<Place>,
-}
-
 /// The meter of [`Rates`]: a bucket, or a window in [`Rule::SEGMENTS`] segments.
 #[derive(Debug)]
-pub struct Meter(Kind);
-
-#[derive(Debug)]
-enum Kind {
+pub(crate) enum Meter {
     Bucket(Bucket, Fill),
     Window(WindowMeter, Duration),
 }
 
 /// A session of [`Rates`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Taker {
+#[derive(Debug, Default)]
+struct Taker {
     /// When it expires.
-    pub expires: u64,
+    expires: u64,
     /// The number of its last sync.
-    pub seq: u64,
+    seq: u64,
     /// The units that it has [charged](SyncRequest::charged), in total.
-    pub charged: u64,
+    charged: u64,
     /// The highest id of a granted request so far.
-    pub asked: u64,
+    asked: u64,
     /// Grants that the client has not seen.
-    pub grants: Vec<Grant>,
+    grants: Vec<Grant>,
     /// When the last of its grants may be used.
-    pub due: u64,
+    due: u64,
 }
 
 /// The place of a session in the queue of a window. It has at most one, for any of its requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+#[derive(Debug)]
+struct Place {
     /// The session.
-    pub session: Session,
+    session: Session,
     /// The request.
-    pub request: u64,
+    request: u64,
     /// The units that it needs.
-    pub need: u64,
+    need: u64,
 }
 
 impl Meter {
     /// A full bucket, or an empty window.
-    pub fn new(rule: &Rule, now: u64) -> Self {
+    pub(crate) fn new(rule: &Rule, now: u64) -> Self {
         match rule {
             Rule::Rate { quota } => {
                 let fill = Fill::of(quota).unwrap_or(Fill {
@@ -108,7 +83,7 @@ impl Meter {
                     gain: 1,
                     brim: 0,
                 });
-                Self(Kind::Bucket(Bucket::full(now), fill))
+                Self::Bucket(Bucket::full(now), fill)
             }
             Rule::Permits { limit } => Self::window(now, *limit, Duration::ZERO),
             Rule::Window { limit, length } => Self::window(now, *limit, *length),
@@ -117,44 +92,20 @@ impl Meter {
 
     fn window(now: u64, limit: u64, length: Duration) -> Self {
         let segments = Rule::SEGMENTS as usize;
-        Self(Kind::Window(
-            WindowMeter::new(now, segments, segment(length), limit),
-            length,
-        ))
-    }
-
-    /// A bucket at this level at the instant `now`.
-    pub fn at_level(fill: Fill, level: u64, now: u64) -> Self {
-        Self(Kind::Bucket(Bucket::filled(level, now), fill))
-    }
-
-    /// The parameters of a bucket.
-    pub fn fill(&self) -> Option<Fill> {
-        match &self.0 {
-            Kind::Bucket(_, fill) => Some(*fill),
-            Kind::Window(..) => None,
-        }
-    }
-
-    /// What counts of the taken tokens: the level of a bucket, or the tokens in a window.
-    pub fn counted(&self) -> u64 {
-        match &self.0 {
-            Kind::Bucket(bucket, _) => bucket.level,
-            Kind::Window(window, _) => u64::try_from(i128::from(window.limit()) - window.room()).unwrap_or(u64::MAX),
-        }
+        Self::Window(WindowMeter::new(now, segments, segment(length), limit), length)
     }
 
     /// Adopts another rule; taken tokens stay taken.
     pub(crate) fn adopt(&mut self, rule: &Rule) {
-        match (&mut self.0, rule) {
-            (Kind::Bucket(bucket, fill), Rule::Rate { quota }) => {
+        match (self, rule) {
+            (Meter::Bucket(bucket, fill), Rule::Rate { quota }) => {
                 let new = Fill::of(quota).unwrap_or(*fill);
                 if new != *fill {
                     bucket.convert(fill, &new);
                     *fill = new;
                 }
             }
-            (Kind::Window(window, _), Rule::Window { limit, .. }) if window.limit() != *limit => {
+            (Meter::Window(window, _), Rule::Window { limit, .. }) if window.limit() != *limit => {
                 let room = i128::from(*limit) - (i128::from(window.limit()) - window.room());
                 window.set_limit(*limit, room);
             }
@@ -163,40 +114,40 @@ impl Meter {
     }
 
     /// Advances the time.
-    pub fn advance(&mut self, now: u64) {
-        match &mut self.0 {
-            Kind::Bucket(bucket, fill) => bucket.advance(fill, now),
-            Kind::Window(window, _) => window.advance(now),
+    pub(crate) fn advance(&mut self, now: u64) {
+        match self {
+            Meter::Bucket(bucket, fill) => bucket.advance(fill, now),
+            Meter::Window(window, _) => window.advance(now),
         }
     }
 
     fn free(&self) -> u64 {
-        match &self.0 {
-            Kind::Bucket(bucket, fill) => bucket.free(fill),
-            Kind::Window(window, _) => window.free(),
+        match self {
+            Meter::Bucket(bucket, fill) => bucket.free(fill),
+            Meter::Window(window, _) => window.free(),
         }
     }
 
     /// Takes `n` tokens, whether they are there or not.
-    pub fn take(&mut self, n: u64) {
-        match &mut self.0 {
-            Kind::Bucket(bucket, fill) => bucket.take(fill, n),
-            Kind::Window(window, _) => drop(window.take(n)),
+    pub(crate) fn take(&mut self, n: u64) {
+        match self {
+            Meter::Bucket(bucket, fill) => bucket.take(fill, n),
+            Meter::Window(window, _) => drop(window.take(n)),
         }
     }
 
     /// Returns in how many microseconds `n` fit; `None` when they never do.
     pub(crate) fn wait(&self, n: u64) -> Option<u64> {
-        match &self.0 {
-            Kind::Bucket(bucket, fill) => bucket.wait(fill, n),
-            Kind::Window(window, _) => Some(window.ready(n, 0)?.saturating_sub(window.now())),
+        match self {
+            Meter::Bucket(bucket, fill) => bucket.wait(fill, n),
+            Meter::Window(window, _) => Some(window.ready(n, 0)?.saturating_sub(window.now())),
         }
     }
 
     /// The same, behind waiters that need `ahead` of a window. Never at once: those have to ask first.
     fn wait_behind(&self, n: u64, ahead: u64) -> Option<u64> {
-        match &self.0 {
-            Kind::Window(window, length) if ahead > 0 => {
+        match self {
+            Meter::Window(window, length) if ahead > 0 => {
                 let wait = window.ready(n, ahead)?.saturating_sub(window.now());
                 Some(wait.max(segment(*length)).max(PACE))
             }
@@ -210,27 +161,27 @@ impl Meter {
 
     /// Takes `n` tokens of the future, and returns in how many microseconds they will have come, if that is possible.
     fn reserve(&mut self, n: u64) -> Option<u64> {
-        match &mut self.0 {
-            Kind::Bucket(bucket, fill) => bucket.reserve(fill, n),
-            Kind::Window(..) => None,
+        match self {
+            Meter::Bucket(bucket, fill) => bucket.reserve(fill, n),
+            Meter::Window(..) => None,
         }
     }
 
     fn has_queue(&self) -> bool {
-        matches!(self.0, Kind::Window(..))
+        matches!(self, Meter::Window(..))
     }
 
     fn limit(&self) -> u64 {
-        match &self.0 {
-            Kind::Bucket(_, fill) => fill.burst(),
-            Kind::Window(window, _) => window.limit(),
+        match self {
+            Meter::Bucket(_, fill) => fill.burst(),
+            Meter::Window(window, _) => window.limit(),
         }
     }
 
     fn is_as_new(&self, now: u64) -> bool {
-        match &self.0 {
-            Kind::Bucket(bucket, fill) => bucket.is_full(fill, now),
-            Kind::Window(window, _) => window.fresh_at().is_some_and(|at| at <= now),
+        match self {
+            Meter::Bucket(bucket, fill) => bucket.is_full(fill, now),
+            Meter::Window(window, _) => window.fresh_at().is_some_and(|at| at <= now),
         }
     }
 }
@@ -242,8 +193,8 @@ pub fn segment(length: Duration) -> u64 {
 
 impl Rates {
     /// A full bucket or an empty window, and no session. Tokens are greater than `token`.
-    pub fn new(rule: &Rule, now: u64, token: u64) -> Self {
-        let state = RatesState {
+    pub(crate) fn new(rule: &Rule, now: u64, token: u64) -> Self {
+        Self {
             meter: Meter::new(rule, now),
             rule: *rule,
             edition: 0,
@@ -251,94 +202,62 @@ impl Rates {
             token,
             takers: BTreeMap::new(),
             queue: Vec::new(),
-        };
-        Self::restore(state, now)
-    }
-
-    /// Goes on from `state` at the instant `now`, in microseconds.
-    pub fn restore(state: RatesState, now: u64) -> Self {
-        let dues = state.takers.iter().map(|(&session, taker)| (taker.expires, session));
-        Self {
-            dues: dues.collect(),
-            state,
             now,
+            dues: BTreeSet::new(),
             is_raised: false,
         }
     }
 
-    /// The state.
-    pub fn state(&self) -> &RatesState {
-        &self.state
-    }
-
     /// True when it is for a rule of this kind, and for a window of this length.
-    pub fn fits(&self, rule: &Rule) -> bool {
-        match (&self.state.meter.0, rule) {
-            (Kind::Bucket(..), Rule::Rate { .. }) => true,
-            (Kind::Window(_, length), Rule::Window { length: other, .. }) => length == other,
+    pub(crate) fn fits(&self, rule: &Rule) -> bool {
+        match (&self.meter, rule) {
+            (Meter::Bucket(..), Rule::Rate { .. }) => true,
+            (Meter::Window(_, length), Rule::Window { length: other, .. }) => length == other,
             _ => false,
         }
     }
 
     pub(super) fn token(&self) -> u64 {
-        self.state.token
+        self.token
     }
 
     /// True when it may be forgotten without a loss: it is as good as new.
-    pub fn is_empty(&self, now: u64) -> bool {
-        let known = self.state.edition > 0 && now < self.state.asked_at.saturating_add(micros(Rule::REMEMBERED));
-        self.state.takers.is_empty() && self.state.meter.is_as_new(now) && !known
-    }
-
-    /// In how many microseconds it is empty, without a sync before.
-    pub fn fresh_in(&self, now: u64) -> u64 {
-        let meter = match &self.state.meter.0 {
-            Kind::Bucket(bucket, fill) => now.saturating_add(bucket.level.div_ceil(fill.gain)),
-            Kind::Window(window, _) => window.fresh_at().unwrap_or(u64::MAX),
-        };
-        let known = if self.state.edition > 0 {
-            micros(Rule::REMEMBERED)
-        } else {
-            0
-        };
-        let takers = self.dues.last().map_or(now, |&(due, _)| due);
-        meter
-            .max(takers)
-            .max(self.state.asked_at.saturating_add(known))
-            .saturating_sub(now)
+    pub(crate) fn is_empty(&self, now: u64) -> bool {
+        let known = self.edition > 0 && now < self.asked_at.saturating_add(micros(Rule::REMEMBERED));
+        self.takers.is_empty() && self.meter.is_as_new(now) && !known
     }
 
     /// Advances the time, and ends the sessions that have expired.
-    pub fn sweep(&mut self, now: u64) {
+    pub(crate) fn sweep(&mut self, now: u64) {
         self.now = self.now.max(now);
         while let Some(&(due, session)) = self.dues.first()
             && due <= self.now
         {
             self.end(session);
         }
-        self.state.meter.advance(self.now);
+        self.meter.advance(self.now);
     }
 
     /// Carries out `sync`, of a client that was set up with `rule`, at the instant `now`.
-    pub fn sync(&mut self, now: u64, rule: &Rule, sync: &SyncRequest) -> Outcome {
+    pub(crate) fn sync(&mut self, now: u64, rule: &Rule, sync: &SyncRequest) -> Outcome {
         self.sweep(now);
-        self.state.asked_at = self.now;
+        self.asked_at = self.now;
         let session = sync.session;
         let mut reply = SyncReply {
-            differs: sync.edition == self.state.edition
-                && self.state.rule != *rule
-                && self.state.takers.keys().any(|&taker| taker != session),
+            differs: sync.edition == self.edition
+                && self.rule != *rule
+                && self.takers.keys().any(|&taker| taker != session),
             ..SyncReply::default()
         };
-        if sync.edition >= self.state.edition {
+        if sync.edition >= self.edition {
             self.adopt(sync.edition, rule);
         }
         if sync.end {
             self.end(session);
-        } else if sync.begin || self.state.takers.contains_key(&session) {
+        } else if sync.begin || self.takers.contains_key(&session) {
             reply.alive = true;
             reply.again = self.apply(sync).map(Duration::from_micros);
-            let taker = self.state.takers.entry(session).or_default();
+            let taker = self.takers.entry(session).or_default();
             reply
                 .grants
                 .extend(taker.grants.iter().filter(|grant| grant.token > sync.seen));
@@ -346,18 +265,18 @@ impl Rates {
                 reply.again = Some(Duration::from_micros(taker.due - self.now));
             }
         }
-        if reply.alive && self.state.edition > sync.edition {
-            reply.rule = Some((self.state.edition, self.state.rule));
+        if reply.alive && self.edition > sync.edition {
+            reply.rule = Some((self.edition, self.rule));
         }
-        let (limit, free) = (self.state.meter.limit(), self.state.meter.free());
+        let (limit, free) = (self.meter.limit(), self.meter.free());
         reply.usage = Usage {
             limit,
             in_use: limit - free.min(limit),
-            waiting: self.state.queue.len() as u64,
-            sessions: self.state.takers.len() as u64,
+            waiting: self.queue.len() as u64,
+            sessions: self.takers.len() as u64,
         };
         let raised = std::mem::take(&mut self.is_raised);
-        let notify = self.state.queue.iter().map(|place| place.session);
+        let notify = self.queue.iter().map(|place| place.session);
         Outcome {
             reply,
             notify: notify.filter(|other| raised && *other != session).collect(),
@@ -366,47 +285,44 @@ impl Rates {
 
     /// Adopts the rule of the latest edition.
     fn adopt(&mut self, edition: u64, rule: &Rule) {
-        self.state.meter.adopt(rule);
-        (self.state.rule, self.state.edition) = (*rule, edition);
+        self.meter.adopt(rule);
+        (self.rule, self.edition) = (*rule, edition);
     }
 
     /// Ends a session.
-    pub fn end(&mut self, session: Session) {
-        if let Some(taker) = self.state.takers.remove(&session) {
+    pub(crate) fn end(&mut self, session: Session) {
+        if let Some(taker) = self.takers.remove(&session) {
             self.dues.remove(&(taker.expires, session));
         }
         self.leave(session);
     }
 
     fn leave(&mut self, session: Session) {
-        self.state.queue.retain(|place| place.session != session);
+        self.queue.retain(|place| place.session != session);
     }
 
     /// The needs of the places before this request of `session`, and those of all other sessions.
     fn needed(&self, session: Session, request: &Request) -> (u64, u64) {
         let need = |place: &Place| place.need;
-        let own = self.state.queue.iter().position(|place| place.session == session);
-        let before = own.filter(|_| request.queue).unwrap_or(self.state.queue.len());
-        let others = self.state.queue.iter().filter(|place| place.session != session);
-        (
-            self.state.queue[..before].iter().map(need).sum(),
-            others.map(need).sum(),
-        )
+        let own = self.queue.iter().position(|place| place.session == session);
+        let before = own.filter(|_| request.queue).unwrap_or(self.queue.len());
+        let others = self.queue.iter().filter(|place| place.session != session);
+        (self.queue[..before].iter().map(need).sum(), others.map(need).sum())
     }
 
     /// Takes a place at the end of the queue, or keeps the present one.
     fn enqueue(&mut self, session: Session, request: &Request) {
         let Request { id: request, need, .. } = *request;
         let new = Place { session, request, need };
-        match self.state.queue.iter_mut().find(|place| place.session == session) {
+        match self.queue.iter_mut().find(|place| place.session == session) {
             Some(place) => *place = new,
-            None => self.state.queue.push(new),
+            None => self.queue.push(new),
         }
     }
 
     /// Carries out the new parts of `sync`. Returns in how many microseconds the first request fits that does not.
     fn apply(&mut self, sync: &SyncRequest) -> Option<u64> {
-        let taker = self.state.takers.entry(sync.session).or_default();
+        let taker = self.takers.entry(sync.session).or_default();
         if sync.seq <= taker.seq {
             return None;
         }
@@ -417,51 +333,46 @@ impl Rates {
         let debt = sync.charged.saturating_sub(taker.charged);
         taker.charged = taker.charged.max(sync.charged);
         taker.grants.retain(|grant| grant.token > sync.seen);
-        self.state.meter.take(debt);
+        self.meter.take(debt);
         // A change counts if its client knows the latest edition. Otherwise another change came first, maybe this one under
         // another number.
-        let is_latest = sync.edition >= self.state.edition || seeded!("remote_changes_again");
+        let is_latest = sync.edition >= self.edition || seeded!("remote_changes_again");
         if let Some(rule) = sync.change.filter(|rule| self.fits(rule) && is_latest) {
-            let before = self.state.meter.limit();
-            self.adopt(next_token(self.state.edition, self.now), &rule);
-            let limit = self.state.meter.limit();
+            let before = self.meter.limit();
+            self.adopt(next_token(self.edition, self.now), &rule);
+            let limit = self.meter.limit();
             // A waiter that needs more than that is refused when it asks again, and blocks no other until then.
-            self.state.queue.retain(|place| place.need <= limit);
+            self.queue.retain(|place| place.need <= limit);
             self.is_raised = limit > before;
         }
         let session = sync.session;
         if !sync.requests.iter().any(|request| request.queue) {
             let gone = |place: &Place| place.session == session && sync.withdrawn.contains(&place.request);
-            self.state.queue.retain(|place| !gone(place));
+            self.queue.retain(|place| !gone(place));
         }
         for request in sync.requests.iter() {
-            if self
-                .state
-                .takers
-                .get(&session)
-                .is_some_and(|taker| request.id <= taker.asked)
-            {
+            if self.takers.get(&session).is_some_and(|taker| request.id <= taker.asked) {
                 continue;
             }
             let (ahead, others) = self.needed(session, request);
-            let (free, want) = (self.state.meter.free(), request.want.max(request.need));
+            let (free, want) = (self.meter.free(), request.want.max(request.need));
             let fits = request.need.saturating_add(ahead) <= free;
             let units = if fits {
                 want.min(free.saturating_sub(others)).max(request.need)
             } else {
-                want.min(self.state.meter.limit()).max(request.need)
+                want.min(self.meter.limit()).max(request.need)
             };
             let wait = if fits {
-                self.state.meter.take(units);
+                self.meter.take(units);
                 Some(0)
             } else if request.queue {
-                self.state.meter.reserve(units)
+                self.meter.reserve(units)
             } else {
                 None
             };
             let Some(wait) = wait else {
-                let again = self.state.meter.wait_behind(request.need, ahead);
-                if request.queue && again.is_some() && self.state.meter.has_queue() {
+                let again = self.meter.wait_behind(request.need, ahead);
+                if request.queue && again.is_some() && self.meter.has_queue() {
                     self.enqueue(session, request);
                 }
                 return again;
@@ -469,11 +380,11 @@ impl Rates {
             if request.queue {
                 self.leave(session);
             }
-            let taker = self.state.takers.entry(session).or_default();
+            let taker = self.takers.entry(session).or_default();
             taker.due = self.now.saturating_add(wait);
             taker.asked = request.id;
-            self.state.token = next_token(self.state.token, self.now);
-            let token = self.state.token;
+            self.token = next_token(self.token, self.now);
+            let token = self.token;
             taker.grants.push(Grant {
                 request: request.id,
                 units,

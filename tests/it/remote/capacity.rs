@@ -178,12 +178,12 @@ fn machine(world: &World) -> Remote<Arc<Memory>> {
     world.make(Remote::rate(world.key.clone(), quota).capacity().ttl(TTL))
 }
 
-fn at_once(rate: &Remote<Arc<Memory>>) -> usize {
+fn at_once<B: Backend>(rate: &Remote<B>) -> usize {
     (0..99).take_while(|_| rate.try_acquire(1).is_ok()).count()
 }
 
 /// The admissions of machines that try all the time.
-fn tried(world: &World, machines: &[Remote<Arc<Memory>>], time: Duration) -> Vec<usize> {
+fn tried<B: Backend>(world: &World, machines: &[Remote<B>], time: Duration) -> Vec<usize> {
     let until = world.clock.elapsed() + time;
     let mut all = vec![0; machines.len()];
     while world.clock.elapsed() < until {
@@ -347,6 +347,65 @@ fn a_lease_refuses_unsupported_settings() {
     ] {
         let built = builder.capacity().in_place(Arc::clone(&world.store));
         assert_eq!(built.unwrap_err().to_string(), error);
+    }
+}
+
+/// A store that counts permits alone, and sessions of a second at least.
+#[derive(Clone)]
+struct Clockless(Arc<Memory>);
+
+impl Backend for Clockless {
+    fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+        let (what, allowed) = ("time to live", (SECOND, 60 * SECOND));
+        match rule {
+            Rule::Permits { .. } if ttl < allowed.0 => Err(RemoteError::Duration {
+                what,
+                given: ttl,
+                allowed,
+            }),
+            Rule::Permits { .. } => Ok(()),
+            _ => Err(RemoteError::Unsupported {
+                what: "time",
+                store: "it",
+            }),
+        }
+    }
+
+    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+        assert!(matches!(rule, Rule::Permits { .. }), "{rule:?}");
+        self.0.sync(key, rule, sync).await
+    }
+
+    async fn notified(&self, key: &Key, session: Session) {
+        self.0.notified(key, session).await;
+    }
+}
+
+#[test]
+fn a_store_without_rates_leases_them_unasked() {
+    let world = World::new();
+    let store = Clockless(Arc::clone(&world.store));
+    let build = |builder: RemoteBuilder| builder.clock(&world.clock).in_place(store.clone());
+    let rate = || Remote::rate(world.key.clone(), Quota::per_second(100).burst(20)).ttl(TTL);
+    let unasked = build(rate()).unwrap();
+    assert!(unasked.try_acquire(1).is_err());
+    world.clock.advance(SECOND);
+    assert_eq!(at_once(&unasked), 20);
+    // It is one limit with a lease that is asked for.
+    let machines = [unasked, build(rate().capacity()).unwrap()];
+    tried(&world, &machines, 4 * TTL);
+    assert_eq!(machines.map(|machine| machine.stats().held), [10, 10]);
+    // What cannot be leased stays unsupported, and a lease needs what permits need.
+    for (builder, error) in [
+        (rate().prefetch(Prefetch::up_to(1)), "it cannot do time"),
+        (
+            Remote::window(world.key.clone(), 1, SECOND).ttl(TTL),
+            "it cannot do time",
+        ),
+        (rate().ttl(SECOND / 2), "time to live"),
+    ] {
+        let refused = build(builder).unwrap_err().to_string();
+        assert!(refused.contains(error), "{refused}");
     }
 }
 

@@ -87,3 +87,20 @@ fn a_session_unknown_to_the_store_leaves_at_once() {
     }
     assert_eq!(*store.told.lock().unwrap(), ["leave"]);
 }
+
+/// As when its runtime ends, or its task is aborted.
+#[test]
+fn a_driver_that_is_dropped_leaves_nothing_here() {
+    let clock = ManualClock::new();
+    let (store, deaf, told) = (Memory::new(&clock), AtomicU64::new(0), Mutex::default());
+    let store = std::sync::Arc::new(Deaf { store, deaf, told });
+    let remote = Remote::permits(Key::new("key").unwrap(), 1).clock(&clock);
+    let (remote, driver) = remote.build(store.clone()).unwrap();
+    let mut driver = Box::pin(driver);
+    let mut acquire = pin!(remote.acquire(1));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(acquire.as_mut().poll(&mut cx).is_pending() && driver.as_mut().poll(&mut cx).is_pending());
+    assert!(acquire.poll(&mut cx).is_ready());
+    drop(driver);
+    assert_eq!(*store.told.lock().unwrap(), ["leave"]);
+}

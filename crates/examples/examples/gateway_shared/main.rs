@@ -1,13 +1,11 @@
-//! The gateway's policy with its budget shared by three processes on one store, and an audit of what they did together.
+//! The gateway's policy with its budget shared by three processes in one Redis, and an audit of what they did together.
 //!
 //! ```sh
 //! cargo run -p tollgate-examples --example gateway_shared           # three machines in one process, over memory
 //! cargo run -p tollgate-examples --example gateway_shared --features redis -- --redis redis://127.0.0.1:6379/
-//! cargo run -p tollgate-examples --example gateway_shared --features consul -- --backend consul-holders --address http://127.0.0.1:8500
-//! cargo run -p tollgate-examples --example gateway_shared --features consul -- --backend consul-slots --address http://127.0.0.1:8500
-//! cargo run -p tollgate-examples --example gateway_shared --features zookeeper -- --backend zookeeper --address 127.0.0.1:2181
-//! cargo run -p tollgate-examples --example gateway_shared --features etcd -- --backend etcd --address http://127.0.0.1:2379
 //! ```
+//!
+//! A Redis that was just started grants permits after ten seconds: give it `--seconds 13`.
 //!
 //! Each process spends what it was given in blocks. So the store is given a smaller burst: a block less for each process. The
 //! audit looks at every span of time, from what all of them have written down on one clock, and fails if the budget was
@@ -51,34 +49,29 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<bool, Failure> {
-    let (mut backend, mut address, mut worker, mut seconds) = ("redis".to_owned(), None, None, 3);
+    let (mut address, mut worker, mut seconds) = (None, None, 3);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value"))?;
         match &*word {
             "--redis" => address = Some(value),
-            "--backend" => backend = value,
-            "--address" => address = Some(value),
             "--seconds" => {
                 seconds = value
                     .parse::<u64>()
                     .map_err(|_| format!("--seconds {value} is no number"))?;
             }
             "--worker" => worker = Some(PathBuf::from(value)),
-            _ => {
-                let known = "--backend NAME, --address ADDRESS, --redis ADDRESS and --seconds N";
-                return Err(format!("{word} is unknown; there are {known}").into());
-            }
+            _ => return Err(format!("{word} is unknown; there are --redis ADDRESS and --seconds N").into()),
         }
     }
     let time = Duration::from_secs(seconds.clamp(1, 3_600));
     if let (Some(path), Some(address)) = (&worker, &address) {
-        let admitted = runtime()?.block_on(worker_at(&backend, address, time))?;
+        let admitted = runtime()?.block_on(worker_at(address, time))?;
         audit::write(path, &admitted)?;
         return Ok(true);
     }
     let admitted = match &address {
-        Some(address) => processes(&backend, address, seconds)?,
+        Some(address) => processes(address, seconds)?,
         None => machines(time)?,
     };
     Ok(audit::report(&BUDGET, &admitted))
@@ -86,7 +79,7 @@ fn run() -> Result<bool, Failure> {
 
 /// Three machines in this process, over a store in memory.
 fn machines(time: Duration) -> Result<Vec<Admission>, Failure> {
-    println!("no --address: three machines in one process, over a store in memory");
+    println!("no --redis: three machines in one process, over a store in memory");
     runtime()?.block_on(async {
         let store = Arc::new(Memory::new(&Clock::real()));
         let mut machines = tokio::task::JoinSet::new();
@@ -102,22 +95,22 @@ fn machines(time: Duration) -> Result<Vec<Admission>, Failure> {
 }
 
 /// Three processes of this program.
-fn processes(backend: &str, address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
-    println!("three processes, {backend} at {address}");
+fn processes(address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
+    println!("three processes, Redis at {address}");
     let folder = std::env::temp_dir().join(format!("gateway_shared.{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let admitted = processes_in(&folder, backend, address, seconds);
+    let admitted = processes_in(&folder, address, seconds);
     std::fs::remove_dir_all(&folder)?;
     admitted
 }
 
-fn processes_in(folder: &Path, backend: &str, address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
+fn processes_in(folder: &Path, address: &str, seconds: u64) -> Result<Vec<Admission>, Failure> {
     let program = std::env::current_exe()?;
     let mut children = Vec::new();
     for n in 0..PROCESSES {
         let path = folder.join(n.to_string());
         let mut command = Command::new(&program);
-        command.args(["--backend", backend, "--address", address]);
+        command.args(["--redis", address]);
         command.args(["--seconds", &seconds.to_string()]);
         children.push((command.arg("--worker").arg(&path).spawn()?, path));
     }
@@ -131,29 +124,14 @@ fn processes_in(folder: &Path, backend: &str, address: &str, seconds: u64) -> Re
     Ok(admitted)
 }
 
-async fn worker_at(backend: &str, address: &str, time: Duration) -> Result<Vec<Admission>, Failure> {
-    match backend {
-        #[cfg(feature = "redis")]
-        "redis" => serve(shared(&tollgate_stores::Redis::options(address).connect()?)?, time).await,
-        #[cfg(feature = "consul")]
-        "consul-holders" => serve(shared(&tollgate_stores::Consul::options(address).connect()?)?, time).await,
-        #[cfg(feature = "consul")]
-        "consul-slots" => {
-            serve(
-                shared(&tollgate_stores::Consul::options(address).connect()?.slots())?,
-                time,
-            )
-            .await
-        }
-        #[cfg(feature = "zookeeper")]
-        "zookeeper" => serve(shared(&tollgate_stores::Zookeeper::options(address).connect()?)?, time).await,
-        #[cfg(feature = "etcd")]
-        "etcd" => serve(shared(&tollgate_stores::Etcd::options(address).connect()?)?, time).await,
-        _ => {
-            let _ = (address, time);
-            Err(format!("the backend {backend} is unknown, or its feature is not compiled in").into())
-        }
-    }
+#[cfg(feature = "redis")]
+async fn worker_at(address: &str, time: Duration) -> Result<Vec<Admission>, Failure> {
+    serve(shared(&tollgate_stores::Redis::options(address).connect()?)?, time).await
+}
+
+#[cfg(not(feature = "redis"))]
+async fn worker_at(_: &str, _: Duration) -> Result<Vec<Admission>, Failure> {
+    Err("--redis needs the feature `redis`".into())
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

@@ -3,6 +3,7 @@
 #[path = "changes.rs"]
 pub(crate) mod changes;
 
+use crate::places::Place;
 use crate::raw_session::LONG;
 use crate::store::{key, opened, own_unopened, store};
 use std::pin::pin;
@@ -12,23 +13,25 @@ use tollgate::Quota;
 use tollgate::remote::{Remote, RemoteBuilder, Rule};
 use tollgate_stores::Redis;
 
+macro_rules! lowered {
+    ($place:ty) => {
+        $crate::places::tests! {
+            change, $place;
+            a_lowered_limit_refuses_an_impossible_head
+        }
+    };
+}
+pub(crate) use lowered;
+
+pub(crate) async fn a_lowered_limit_refuses_an_impossible_head<P: Place>() {
+    let key = key();
+    let make = |builder: RemoteBuilder| builder.ttl(LONG).spawn(P::store()).unwrap();
+    let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&key, make);
+    timeout(LONG / 6, changed).await.expect("the next waiter is served");
+}
+
 fn spawn(builder: RemoteBuilder) -> Remote<Redis> {
     builder.ttl(LONG).spawn(store()).expect("settings that can be")
-}
-
-#[tokio::test]
-async fn a_quota_is_changed_for_every_process() {
-    changes::a_quota_is_changed_for_every_process(&key(), spawn).await;
-}
-
-#[tokio::test]
-async fn a_faster_rate_serves_the_waiters_too() {
-    changes::a_faster_rate_serves_the_waiters_too(&key(), spawn).await;
-}
-
-#[tokio::test]
-async fn a_window_is_changed_for_every_process() {
-    changes::a_window_is_changed_for_every_process(&key(), spawn).await;
 }
 
 /// A raised window serves a waiter in another process, which asks again only each third of a long time to live: this ends a
@@ -54,21 +57,6 @@ async fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
     let make = |builder: RemoteBuilder| builder.ttl(LONG).spawn(store.clone()).unwrap();
     let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&key, make);
     timeout(LONG / 6, changed).await.expect("the next waiter is served");
-}
-
-#[tokio::test]
-async fn an_impossible_waiter_holds_up_no_other_in_a_lowered_window() {
-    changes::an_impossible_waiter_holds_up_no_other_in_a_lowered_window(&key(), spawn).await;
-}
-
-#[tokio::test]
-async fn rules_that_differ_are_reported() {
-    changes::rules_that_differ_are_reported(&key(), spawn).await;
-}
-
-#[tokio::test]
-async fn an_impossible_change_is_an_error() {
-    changes::an_impossible_change_is_an_error(&key(), spawn).await;
 }
 
 /// A process that knows the change repeats it.

@@ -42,7 +42,7 @@ fn history() -> Vec<Event> {
 
 fn report(events: &[Event], allowed: Allowed) -> Report {
     let mut report = Report::default();
-    check_spent(events, allowed, &mut report);
+    check_spent(events, &METERS, allowed, &mut report);
     report
 }
 

@@ -1,13 +1,13 @@
 //! `Remote`, as the rig uses a semaphore across machines.
 
 use crate::rig::contender::{Gate, Held};
-use crate::rig::spender::{BURST, LENGTH, LIMIT, RATE, Tap};
+use crate::rig::spender::{BURST, LENGTH, LIMIT, METERS, Meter, RATE, Tap};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::Quota;
-use tollgate::remote::{Backend, Key, Lost, OwnedRemotePermit, Remote, RemoteBuilder};
+use tollgate::remote::{Backend, Key, Lost, OwnedRemotePermit, Remote, RemoteError};
 
 /// A semaphore of this name at `store`.
 pub(crate) fn gate<B: Backend + Clone>(store: B, name: &str, limit: u64, ttl: Duration) -> RemoteGate<B> {
@@ -55,17 +55,19 @@ impl<B: Backend + Clone> Gate for RemoteGate<B> {
     type Permit = RemoteHeld<B>;
     type Tap = RemoteTap<B>;
 
-    fn taps(&self) -> [RemoteTap<B>; 2] {
+    fn taps(&self) -> Vec<(Meter, RemoteTap<B>)> {
         let key = |what| Key::new(format!("{}-{what}", self.name)).expect("a name");
-        let tap = |builder: RemoteBuilder| {
-            let remote = builder.ttl(self.ttl).spawn(self.store.clone());
-            RemoteTap(remote.expect("settings that can be"))
+        let tap = |meter| {
+            let builder = match meter {
+                Meter::Rate => Remote::rate(key("rate"), Quota::per_second(RATE).burst(BURST)),
+                Meter::Window => Remote::window(key("window"), LIMIT, LENGTH),
+            };
+            match builder.ttl(self.ttl).spawn(self.store.clone()) {
+                Err(RemoteError::Unsupported { .. }) => None,
+                tap => Some((meter, RemoteTap(tap.expect("settings that can be")))),
+            }
         };
-        let quota = Quota::per_second(RATE).burst(BURST);
-        [
-            tap(Remote::rate(key("rate"), quota)),
-            tap(Remote::window(key("window"), LIMIT, LENGTH)),
-        ]
+        METERS.into_iter().filter_map(tap).collect()
     }
 
     async fn acquire(&self, weight: u64) -> Result<Self::Permit, String> {

@@ -1,6 +1,6 @@
 //! Rates, windows and permits of many keys at a store, one step an admission: the same tests for each store that carries out steps.
 
-use crate::rates_shared::Place;
+use crate::places::Place;
 use crate::raw_session::SHORT;
 use crate::rig::proxy::{Mode, Proxy};
 use crate::store::key;
@@ -20,32 +20,11 @@ const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
 
 mod redis {
-    use crate::redis::Redis as Program;
-    use crate::rig::server::Store as _;
-    use tollgate::remote::Key;
-    use tollgate_stores::Redis;
-    pub(super) struct Here;
-    impl crate::rates_shared::Place for Here {
-        type Store = Redis;
-        fn server() -> std::net::SocketAddr {
-            let url = std::env::var("TOLLGATE_REDIS").expect("ci/with-redis starts a server");
-            let address = url.trim_start_matches("redis://").trim_end_matches('/');
-            address.parse().expect("an address")
-        }
-        fn at(address: std::net::SocketAddr) -> Redis {
-            crate::store::at(address)
-        }
-        async fn keys(key: &Key) -> usize {
-            let keys = Program.keys(Self::server()).expect("a server that answers");
-            keys.iter().filter(|name| name.contains(&format!("{{{key}}}"))).count()
-        }
-    }
-    super::keyed!(Here);
+    super::keyed!(crate::places::redis::Here);
 }
 
 mod postgres {
-    use crate::postgres_sync::shared::Here;
-    super::keyed!(Here);
+    super::keyed!(crate::places::postgres::Here);
 }
 
 macro_rules! keyed {

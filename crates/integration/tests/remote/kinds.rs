@@ -1,4 +1,4 @@
-//! Permits, a rate and a window of one name are three limits, at every store.
+//! Permits, a rate and a window of one name are three limits, at every store that has them.
 
 use crate::raw_session::{LONG, RawSession};
 use std::time::Duration;
@@ -54,12 +54,6 @@ mod redis {
 }
 
 mod slots {
-    #[tokio::test]
-    async fn limiters_of_one_name_and_different_kinds_are_independent() {
-        let (store, key) = crate::consul_store::store::<tollgate_stores::ConsulSlots>();
-        super::are_independent(&store, &key).await;
-    }
-
     #[tokio::test]
     async fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
         use crate::change::changes;

@@ -48,7 +48,7 @@ pub(crate) async fn minute<B: Backend + Clone>(
             folder.keep().display()
         );
     }
-    // Rates and windows were granted, also during the faults.
+    // The rate and the window were granted, also during the faults, if the store has them.
     assert!(report.spent.iter().all(|(_, count)| *count > 0), "{:?}", report.spent);
     // Permits were lost, waits were given up, also at their grants, and every process that went held something.
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);

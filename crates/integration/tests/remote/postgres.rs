@@ -142,11 +142,11 @@ pub(crate) async fn raw(url: &str) -> Client {
     client
 }
 
-/// The number of rows with this name, and of those of keys of a limiter of many keys.
+/// The number of rows with this name, of its leased capacity, and of those of keys of a limiter of many keys.
 pub(crate) async fn keys(key: &Key) -> usize {
     let client = raw(&url()).await;
     let rows = "SELECT count(*) FROM (SELECT key FROM tollgate.state_v1 UNION ALL SELECT key FROM tollgate.keys_v1) t
-        WHERE key = $1 OR starts_with(key, $1 || ':')";
+        WHERE key = $1 OR starts_with(key, $1 || ':') OR starts_with(key, $1 || '.')";
     let rows: i64 = client
         .query_one(rows, &[&key.as_str()])
         .await

@@ -1,7 +1,6 @@
 //! What only PostgreSQL has: an installation, rights, commits, timelines and poolers.
 
 use crate::certificates::{Authority, Encrypted, Guard};
-use crate::change::changes;
 use crate::keyed::{in_flight, permit_step};
 use crate::postgres::{Program, at, keys, options, raw, schema, store, url};
 use crate::raw_session::{LONG, RawSession, SHORT, raw_sessions, refused, serves_waiters};
@@ -26,38 +25,10 @@ mod windows {
     use crate::postgres::store;
     crate::window_sync::lines!(store());
 }
-pub(crate) mod shared {
-    use tollgate::remote::Key;
-    use tollgate_stores::Postgres;
-    pub(crate) struct Here;
-    impl crate::rates_shared::Place for Here {
-        type Store = Postgres;
-        fn server() -> std::net::SocketAddr {
-            crate::postgres::server()
-        }
-        fn at(address: std::net::SocketAddr) -> Postgres {
-            crate::postgres::at(address)
-        }
-        async fn keys(key: &Key) -> usize {
-            crate::postgres::keys(key).await
-        }
-    }
-    crate::rates_shared::shared!(Here);
-}
 
 #[tokio::test]
 async fn limiters_of_one_name_and_different_kinds_are_independent() {
     crate::kinds::are_independent(&store(), &key()).await;
-}
-
-#[tokio::test]
-async fn an_impossible_head_is_refused_when_the_limit_is_lowered() {
-    let (store, key) = (store(), key());
-    let make = |builder: tollgate::remote::RemoteBuilder| builder.ttl(LONG).spawn(store.clone()).unwrap();
-    let changed = changes::an_impossible_head_is_refused_when_the_limit_is_lowered(&key, make);
-    tokio::time::timeout(LONG / 6, changed)
-        .await
-        .expect("the next waiter is served");
 }
 
 /// Of two processes: the one that releases notifies the other.

@@ -10,18 +10,6 @@ use tollgate::remote::{Backend, Request, Rule};
 mod redis {
     crate::rate_sync::rated!(crate::store::store());
 }
-mod consul {
-    crate::rate_sync::rated!(crate::consul_store::store::<tollgate_stores::Consul>().0);
-}
-mod consul_slots {
-    crate::rate_sync::rated!(crate::consul_store::store::<tollgate_stores::ConsulSlots>().0);
-}
-mod etcd {
-    crate::rate_sync::rated!(crate::etcd_sync::store());
-}
-mod zookeeper {
-    crate::rate_sync::rated!(crate::zookeeper_sync::store());
-}
 
 /// The tests, at the store that `$store` makes.
 macro_rules! rated {

@@ -131,14 +131,6 @@ impl<'a, B: Backend> RawSession<'a, B> {
         self.requests(need, queue).await.expect("the store answers")
     }
 
-    /// The same without waiting; `None` when the store is busy.
-    pub(crate) async fn try_request(&mut self, need: u64) -> SyncReply {
-        match self.requests(need, false).await {
-            Err(StoreError::Busy { .. }) => SyncReply::default(),
-            reply => reply.expect("the store answers"),
-        }
-    }
-
     async fn requests(&mut self, need: u64, queue: bool) -> Result<SyncReply, StoreError> {
         self.requests += 1;
         let id = self.requests;

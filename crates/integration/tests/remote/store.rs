@@ -12,11 +12,17 @@ use tollgate_stores::Redis;
 /// No test depends on how long a server takes to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client of the server that `ci/with-redis` started.
-pub(crate) fn store() -> Redis {
+/// The server that `ci/with-redis` started.
+pub(crate) fn server() -> SocketAddr {
     let address =
         std::env::var("TOLLGATE_REDIS").expect("TOLLGATE_REDIS has the address of a server; ci/with-redis starts one");
-    connect(&address)
+    let address = address.strip_prefix("redis://").unwrap_or(&address);
+    address.trim_end_matches('/').parse().expect("an address")
+}
+
+/// A client of that server.
+pub(crate) fn store() -> Redis {
+    at(server())
 }
 
 /// A client of that server, and a name that the server knows and grants at.

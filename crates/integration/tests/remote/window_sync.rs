@@ -8,15 +8,6 @@ use tollgate::remote::{Backend, Rule};
 mod redis {
     crate::window_sync::lines!(crate::store::store());
 }
-mod consul {
-    crate::window_sync::lines!(crate::consul_store::store::<tollgate_stores::Consul>().0);
-}
-mod etcd {
-    crate::window_sync::lines!(crate::etcd_sync::store());
-}
-mod zookeeper {
-    crate::window_sync::lines!(crate::zookeeper_sync::store());
-}
 
 /// The tests, at the store that `$store` makes.
 macro_rules! lines {

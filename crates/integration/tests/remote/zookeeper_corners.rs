@@ -2,9 +2,8 @@
 
 use crate::raw_session::{LONG, RawSession};
 use crate::store::key;
-use crate::zookeeper::{children, raw};
+use crate::zookeeper::raw;
 use crate::zookeeper_sync::{address, names, store};
-use tollgate::Quota;
 use tollgate::remote::{Backend, Rule, StoreError};
 use zookeeper_client::{Acls, CreateMode};
 
@@ -91,22 +90,4 @@ async fn a_repeated_end_is_an_end() {
         again.sync(&key, &RULE, &end).await.expect("it ends");
         assert!(client.get_data(&format!("/tollgate/{key}.permits")).await.is_err());
     }
-}
-
-/// By hand, or by a clean-up: the taken tokens are forgotten then, and the key is still usable.
-#[tokio::test]
-async fn a_rate_whose_document_was_deleted_is_created_anew() {
-    let (store, again, key) = (store(), store(), key());
-    let client = raw(address()).await;
-    let quota = Quota::per_hour(10).burst(10);
-    let mut one = RawSession::new(&store, &key, Rule::Rate { quota }, LONG);
-    assert_eq!(one.request(10, false).await.grants.len(), 1);
-    let path = format!("/tollgate/{key}.rate");
-    let names = children(&client, &path).await.unwrap();
-    assert_eq!(names.len(), 1, "{names:?}");
-    client.delete(&format!("{path}/{}", names[0]), None).await.unwrap();
-    let mut other = RawSession::new(&again, &key, Rule::Rate { quota }, LONG);
-    let taken = other.request(4, false).await;
-    assert_eq!((taken.grants.len(), taken.usage.in_use), (1, 4));
-    other.end().await;
 }

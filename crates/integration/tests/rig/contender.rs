@@ -3,7 +3,7 @@
 use super::history::{Ask, Event, Writer};
 use super::instant::{Nanos, nanos, now, until};
 use super::process::until_closed;
-use super::spender::{Tap, spend};
+use super::spender::{Meter, Tap, spend};
 use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -27,8 +27,8 @@ pub(crate) trait Gate: Send + Sync + 'static {
 
     type Tap: Tap;
 
-    /// A rate and a window beside it, which do not block each other.
-    fn taps(&self) -> [Self::Tap; 2];
+    /// The rate and the window beside it, as far as the store has them. They do not block each other.
+    fn taps(&self) -> Vec<(Meter, Self::Tap)>;
 
     /// Gives everything back, and returns when it is given back.
     fn close(&self) -> impl Future<Output = ()> + Send;

@@ -8,7 +8,7 @@ use super::instant::{Nanos, nanos, now, until};
 use super::process::Process;
 use super::proxy::{Mode, Proxy};
 use super::server::{Server, Store};
-use super::spender::{LENGTH, Tap};
+use super::spender::{LENGTH, Meter, Tap};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -106,7 +106,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     };
     run.start(entry)?;
     run.strike(&gate).await?;
-    run.end(&gate).await?;
+    let meters = run.end(&gate).await?;
     drop(stop);
     watching.join().expect("it ends");
 
@@ -122,7 +122,7 @@ pub(crate) async fn run<S: Store, G: Gate>(
     let mut report = check(&events, bars);
     // A dead waiter blocks the queue of a window for a life; and then it may be full.
     let dry = nanos(life + life / 10 + LENGTH);
-    check_spent(&events, Allowed { dry, forgets }, &mut report);
+    check_spent(&events, &meters, Allowed { dry, forgets }, &mut report);
     Ok(report)
 }
 
@@ -340,8 +340,9 @@ impl<S: Store> Run<S> {
         Ok(held.values().sum::<u64>() >= HEAVIEST)
     }
 
-    /// Takes every permit, so that none can be missing, lets all processes close, and counts the remaining keys.
-    async fn end(&mut self, gate: &impl Gate) -> io::Result<()> {
+    /// Takes every permit, so that none can be missing, lets all processes close, and counts the remaining keys. Returns the
+    /// meters that were taken from.
+    async fn end(&mut self, gate: &impl Gate) -> io::Result<Vec<Meter>> {
         self.until(END).await;
         let ask = Ask {
             process: DIRECTOR,
@@ -375,9 +376,11 @@ impl<S: Store> Run<S> {
             }
         }
         // The survivors delete the state of the dead.
-        for tap in gate.taps() {
+        let mut meters = Vec::new();
+        for (meter, tap) in gate.taps() {
             tap.take().await.map_err(io::Error::other)?;
             tap.close().await;
+            meters.push(meter);
         }
         let gone = now() + nanos(LIFE);
         let mut keys = self.server.keys()?;
@@ -388,6 +391,6 @@ impl<S: Store> Run<S> {
         self.writer.write(&Event::Left {
             keys: keys.len() as u64,
         });
-        Ok(())
+        Ok(meters)
     }
 }

@@ -35,9 +35,9 @@ pub(crate) trait Tap: Send + Sync + 'static {
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// Takes from both of them until the plan's end.
-pub(crate) async fn spend<T: Tap>(plan: &Plan, writer: &Arc<Writer>, taps: [T; 2]) {
-    let tasks = METERS.into_iter().zip(taps).map(|(meter, tap)| {
+/// Takes from all of them until the plan's end.
+pub(crate) async fn spend<T: Tap>(plan: &Plan, writer: &Arc<Writer>, taps: Vec<(Meter, T)>) {
+    let tasks = taps.into_iter().map(|(meter, tap)| {
         let (plan, writer) = (plan.clone(), Arc::clone(writer));
         tokio::spawn(async move {
             while now() < plan.end {

@@ -9,9 +9,9 @@
 //! sessions that got a grant, if they live. If a condition does not hold, it reads again.
 
 use super::api::{Entry, MOST_OPS, Op};
+use super::document::{PermitsDocument, is_near, sync_at_version, wants_news};
 use super::sessions::{ConsulSession, ConsulSessions};
-use super::{Consul, Inner, Keeping};
-use crate::document::{PermitsDocument, is_near, sync_at_version, wants_news};
+use super::{Consul, Inner, Keeping, permits_only};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -354,7 +354,8 @@ impl Consul {
 
 impl Backend for Consul {
     fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
-        super::supports(rule, ttl)
+        permits_only(rule, "Consul")?;
+        super::supports(ttl)
     }
 
     async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
@@ -366,6 +367,6 @@ impl Backend for Consul {
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.leave(key, session);
+        self.0.consul_sessions.remove(key, session);
     }
 }

@@ -6,7 +6,8 @@
 //! | order | first come, first served | nearly |
 //! | an acquire that finds permits | a read and a write | a read and a write |
 //! | conflicts | between all writers of the document | between requests for the same slot |
-//! | rates and windows | yes | yes, the same |
+//! | rates | by leased capacity | no |
+//! | windows | no | no |
 //!
 //! # Sessions
 //! Each session of a limiter is a session of Consul's, whose keys are deleted when it ends. Consul ends a silent session at the
@@ -26,20 +27,6 @@
 //! The first three waiting sessions check for dead ones. When all three of them are dead as well, the others find out when they
 //! renew. A session whose creation was answered too late holds nothing, and ends by itself.
 //!
-//! # Rates and windows
-//! The document of one is a value under `rate` in the folder of the limiter. A sync replaces it by check-and-set, and reads it
-//! before, unless the process was alone there of late: one round trip, or two. It has no session of Consul's, and any time to
-//! live will do. Taken tokens stay counted after the death of their taker. Consul keeps no clock that could be read: the refill
-//! while none of the takers observes it is lost, and processes that live for an instant each never see any. Keep one that lives
-//! long, and use [`Prefetch`](tollgate::remote::Prefetch) there; see [`remote`](tollgate::remote#time).
-//!
-//! Writers collide there: an overtaken sync reads again, after a pause of up to 64 ms. For more than some hundred syncs a
-//! second of all processes together, use [`Prefetch`](tollgate::remote::Prefetch): one sync then serves a whole process.
-//!
-//! The value is deleted once the bucket is full again, or the window empty, and the time to live of all sessions is over that
-//! were not closed. Its last writer does that, if it still runs; otherwise another process that has used it and is still there.
-//! When all have died at once it stays until the limiter is used again.
-//!
 //! # What it needs
 //! Consul 1.8 or later. A time to live of 10 s to a day: the shortest is the server's `session_ttl_min`, and syncs with a
 //! shorter one are [refused](tollgate::remote::StoreError::Refused). One connection for each limiter with waiters
@@ -49,22 +36,21 @@
 //! # What is not promised
 //! Consul writes to a majority of its servers before it answers, and forgets nothing when servers change. A cluster that is
 //! restarted without data, or from a snapshot, has forgotten the holders, and its tokens may be smaller than they were: keep
-//! all processes from it for a time to live, and tell resources that check fences. The tokens of rates granted since are there
-//! again.
+//! all processes from it for a time to live, and tell resources that check fences.
 
 mod api;
+mod document;
 mod holders;
-#[cfg(test)]
-mod model;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;
 mod sessions;
 mod slots;
-mod values;
+#[cfg(test)]
+mod tests;
 
+use crate::clockless::{permits, permits_only};
 use crate::connect::ConnectOptions;
-use crate::kv::Ledger;
 use api::Api;
 #[cfg(feature = "policy-file")]
 pub use policy::ConsulPolicy;
@@ -75,11 +61,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::remote::Key;
 use tollgate::remote::RemoteError;
-use tollgate::remote::{Rule, Session, StoreError, SyncReply, SyncRequest};
-use values::Folders;
+use tollgate::remote::{Rule, StoreError, SyncReply, SyncRequest};
 
-/// Permits in Consul, in a document, and rates and windows. All permits of a limiter, their holders and the queue are one
-/// value, changed by check-and-set. A handle: clones share connections.
+/// Permits in Consul, in a document, and rates by [leased capacity](tollgate::remote::RemoteBuilder::capacity). All permits of a
+/// limiter, their holders and the queue are one value, changed by check-and-set. A handle: clones share connections.
 ///
 /// Requests are served in the order in which they reach the store. A waiter sleeps on a key of its own. The sync that returns
 /// units writes to that key along with the document: no other waiter is woken.
@@ -110,20 +95,14 @@ struct Inner {
     api: Api,
     prefix: Box<str>,
     consul_sessions: ConsulSessions,
-    rates: Ledger<Folders>,
 }
 
 impl Inner {
     fn new(api: Api, prefix: Box<str>) -> Self {
-        let folders = Folders {
-            api: api.clone(),
-            prefix: prefix.clone(),
-        };
         Self {
             api,
             prefix,
             consul_sessions: ConsulSessions::default(),
-            rates: Ledger::new(folders),
         }
     }
 }
@@ -135,10 +114,10 @@ impl Consul {
     }
 }
 
-/// Checks the time to live of sessions. Rates and windows have none at the store.
-fn supports(rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
+/// Checks the time to live of sessions.
+fn supports(ttl: Duration) -> Result<(), RemoteError> {
     let allowed = (Duration::from_secs(1), Duration::from_secs(86_400));
-    if matches!(rule, Rule::Permits { .. }) && (ttl < allowed.0 || ttl > allowed.1) {
+    if ttl < allowed.0 || ttl > allowed.1 {
         let (what, given) = ("time to live", ttl);
         return Err(RemoteError::Duration { what, given, allowed });
     }
@@ -165,11 +144,8 @@ async fn sync(keeping: &impl Keeping, key: &Key, rule: &Rule, sync: &SyncRequest
         api,
         consul_sessions,
         prefix,
-        rates,
     } = keeping.inner();
-    let Rule::Permits { limit } = *rule else {
-        return rates.sync(key, rule, sync).await;
-    };
+    let limit = permits(rule)?;
     let folder = folder(prefix, &key.of_kind(rule.kind()));
     let started = consul_sessions.now();
     let consul_session = consul_sessions.of(api, key, sync).await?;
@@ -210,14 +186,6 @@ async fn sync(keeping: &impl Keeping, key: &Key, rule: &Rule, sync: &SyncRequest
         _ => consul_sessions.remove(key, sync.session),
     }
     Ok(reply)
-}
-
-impl Inner {
-    /// Forgets this session.
-    fn leave(&self, key: &Key, session: Session) {
-        self.consul_sessions.remove(key, session);
-        self.rates.leave(key, session);
-    }
 }
 
 /// The folder of a limiter, whose key names its kind. It has no keys of other limiters: a slash in the name is escaped.

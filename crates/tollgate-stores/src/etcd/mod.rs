@@ -6,7 +6,6 @@
 //! | `keyspace` | the parsing of keys |
 //! | `auth` | our credentials |
 //! | `lease` | the lease of a session |
-//! | `values`, `leases`, `clock` | the document of a rate or window, its lifetime, and the clock for it |
 //! | `wire`, `stream` | requests and answers |
 //! | `options` | the address of the server |
 //! | `policy` | policies that are pushed from it |
@@ -14,34 +13,28 @@
 //! The keys alone decide which requests are granted: see [`queue`](super::queue).
 
 mod auth;
-mod clock;
 mod keyspace;
 mod lease;
-mod leases;
 mod nodes;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;
 mod stream;
-mod values;
 mod wire;
 
+use crate::clockless::permits_only;
 use crate::connect::ConnectOptions;
-use crate::kv::Ledger;
 use crate::queue::Queue;
-use leases::SharedLeases;
 use nodes::Nodes;
-use parking_lot::Mutex;
 #[cfg(feature = "policy-file")]
 pub use policy::EtcdPolicy;
 use std::fmt;
 use std::time::Duration;
 use tollgate::remote::Key;
-use tollgate::remote::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
-use wire::MemberTerm;
+use tollgate::remote::{Backend, RemoteError, Rule, Session, StoreError, SyncReply, SyncRequest};
 
-/// Permits, rates and windows in etcd 3.4 or later. A handle: clones share their connections, and so can all limiters of a
-/// process.
+/// Permits in etcd 3.4 or later, and rates by [leased capacity](tollgate::remote::RemoteBuilder::capacity). A handle: clones
+/// share their connections, and so can all limiters of a process.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -72,37 +65,14 @@ use wire::MemberTerm;
 /// three round trips more. A watch whose connection has died silently is noticed after some 25 s. One that a proxy keeps open
 /// and silent is not: its waiters are then served when the lease is renewed.
 ///
-/// # Rates and windows
-/// The document of one is a value under its key. A sync replaces it by compare-and-set, and reads it before, unless the process
-/// was alone there of late: one round trip, or two. A process counts the time that it observes itself. The time before follows
-/// from a lease, whose rest the process reads in whole seconds: one round trip more when it comes, when it goes, and now and
-/// then, see [`remote`](tollgate::remote#time). An overtaken sync reads again, after a pause of up to 64 ms. For more than some
-/// hundred syncs a second of all processes together, use [`Prefetch`](tollgate::remote::Prefetch).
-///
-/// The value is deleted once the bucket is full again, or the window empty, and the time to live of all sessions is over that
-/// were not closed. Its last writer does that. It lies under a lease that is never renewed, so that it goes as well when all
-/// processes have died: after up to three times as long, and three seconds. That is one more round trip for a new lease now and
-/// then.
-///
 /// # Fencing
 /// Tokens grow with the store's revisions, as long as it keeps its data.
 ///
 /// # What is not promised
-/// A new leader prolongs all leases. A server that has lost its data has forgotten all holders, and the tokens of rates, and
-/// grants them again at once.
+/// A new leader prolongs all leases. A server that has lost its data has forgotten all holders, and grants their permits again
+/// at once.
 #[derive(Clone)]
-pub struct Etcd {
-    permits: Queue<Nodes>,
-    rates: Ledger<Values>,
-}
-
-/// The values of rates and windows.
-pub(crate) struct Values {
-    nodes: Nodes,
-    shared_leases: SharedLeases,
-    /// The server and term of the last answer.
-    member_term: Mutex<MemberTerm>,
-}
+pub struct Etcd(Queue<Nodes>);
 
 impl Etcd {
     /// The etcd at `address`: `http://host:port`.
@@ -114,38 +84,31 @@ impl Etcd {
     }
 
     fn new(nodes: Nodes) -> Self {
-        Self {
-            permits: Queue::new(nodes.clone()),
-            rates: Ledger::new(Values {
-                nodes,
-                shared_leases: SharedLeases::default(),
-                member_term: Mutex::default(),
-            }),
-        }
+        Self(Queue::new(nodes))
     }
 }
 
 impl Backend for Etcd {
+    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
+        permits_only(rule, "etcd")
+    }
+
     async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
-        match rule {
-            Rule::Permits { .. } => self.permits.sync(key, rule, sync).await,
-            _ => self.rates.sync(key, rule, sync).await,
-        }
+        self.0.sync(key, rule, sync).await
     }
 
     async fn notified(&self, key: &Key, session: Session) {
-        self.permits.notified(key, session).await;
+        self.0.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.permits.leave(key, session);
-        self.rates.leave(key, session);
+        self.0.leave(key, session);
     }
 }
 
 impl fmt::Debug for Etcd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes = self.permits.store();
+        let nodes = self.0.store();
         f.debug_struct("Etcd")
             .field("prefix", &nodes.prefix)
             .field("http", &nodes.http)

@@ -77,7 +77,7 @@ impl Nodes {
     }
 
     /// The length of a lease, and its rest.
-    pub(super) async fn life(&self, lease: i64) -> Result<Life, StoreError> {
+    async fn life(&self, lease: i64) -> Result<Life, StoreError> {
         self.call("/v3/lease/timetolive", &json!({ "ID": lease.to_string() }))
             .await
     }

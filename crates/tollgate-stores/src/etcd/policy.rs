@@ -3,8 +3,7 @@
 use super::Etcd;
 use super::auth::AuthHttp;
 use super::stream::JsonStream;
-use super::wire::{self, Event, Found};
-use serde::Deserialize;
+use super::wire::{self, Found, Watched};
 use serde_json::json;
 use std::fmt;
 use std::time::Duration;
@@ -77,7 +76,7 @@ impl Etcd {
     /// # Errors
     /// As those of [`policy`](Self::policy).
     pub async fn policy_with<S: FileSpec>(&self, key: &str, kinds: &Kinds) -> Result<(S, EtcdPolicy<S>), SourceError> {
-        let http = self.permits.store().http.clone();
+        let http = self.0.store().http.clone();
         let (content, heard) = look(&http, key).await?;
         let (spec, kept) = LastGood::first_with(key, content, kinds)?;
         let source = EtcdPolicy {
@@ -120,7 +119,7 @@ impl<S: FileSpec> EtcdPolicy<S> {
     async fn hear(&mut self) -> Result<Option<Seen>, StoreError> {
         let Some(heard) = &mut self.heard else { return Ok(None) };
         loop {
-            let next = timeout_at(self.look_at, heard.next::<Heard>()).await;
+            let next = timeout_at(self.look_at, heard.next::<Watched>()).await;
             let next = next.unwrap_or(Ok(None))?;
             let Some(next) = next.filter(|next| !next.canceled) else {
                 return Ok(None);
@@ -131,15 +130,6 @@ impl<S: FileSpec> EtcdPolicy<S> {
             }
         }
     }
-}
-
-/// Events of a key.
-#[derive(Debug, Deserialize)]
-struct Heard {
-    #[serde(default)]
-    canceled: bool,
-    #[serde(default)]
-    events: Vec<Event>,
 }
 
 impl<S: FileSpec> PolicySource<S> for EtcdPolicy<S> {

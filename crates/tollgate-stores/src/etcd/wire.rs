@@ -25,7 +25,7 @@ pub(super) fn all_under(prefix: &str) -> Value {
     json!({ "key": encoded(prefix), "range_end": encoded(after(prefix)) })
 }
 
-pub(super) fn put(key: &str, value: &(impl AsRef<[u8]> + ?Sized), lease: i64) -> Value {
+pub(super) fn put(key: &str, value: &str, lease: i64) -> Value {
     json!({ "request_put": { "key": encoded(key), "value": encoded(value), "lease": lease.to_string() } })
 }
 
@@ -105,21 +105,6 @@ fn text<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
 pub(super) struct Header {
     #[serde(default, deserialize_with = "number")]
     pub(super) revision: i64,
-    /// The server that has answered.
-    #[serde(default, alias = "memberId", deserialize_with = "number")]
-    member_id: u64,
-    /// The latest election that it knows.
-    #[serde(default, alias = "raftTerm", deserialize_with = "number")]
-    raft_term: u64,
-}
-
-/// The server that has answered, and the latest election that it knows.
-pub(super) type MemberTerm = (u64, u64);
-
-impl Header {
-    pub(super) fn member_term(&self) -> MemberTerm {
-        (self.member_id, self.raft_term)
-    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -198,8 +183,6 @@ pub(super) struct Granted {
 /// The rest of a lease; an unknown one has none.
 #[derive(Debug, Deserialize)]
 pub(super) struct Life {
-    #[serde(default)]
-    pub(super) header: Header,
     #[serde(default, rename = "grantedTTL", deserialize_with = "number")]
     pub(super) granted: i64,
     #[serde(default, rename = "TTL", deserialize_with = "number")]

@@ -19,21 +19,18 @@
 //! etcd keep it alive, whatever becomes of the limiter. So this process itself ends sessions that were silent for their time to
 //! live.
 
-#[cfg(test)]
-mod client;
-#[cfg(test)]
-mod corners;
 mod encoding;
-#[cfg(test)]
-mod fake;
 mod node_queue;
 mod node_store;
 mod reaper;
 mod reconcile;
 mod session_diff;
+#[cfg(test)]
+mod tests;
 mod waiters;
 mod watch;
 
+use crate::clockless::permits;
 pub(crate) use encoding::{escaped, parse_session};
 use node_queue::Outlook;
 pub(crate) use node_queue::{Node, NodeQueue};
@@ -108,10 +105,7 @@ impl<S: NodeStore> Queue<S> {
     }
 
     pub(crate) async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
-        let Rule::Permits { limit } = *rule else {
-            let why = "it counts permits, and neither rates nor windows".into();
-            return Err(StoreError::Refused { why });
-        };
+        let limit = permits(rule)?;
         let (inner, key) = (&self.0, &key.of_kind(rule.kind()));
         let id = (key.clone(), sync.session);
         let slot = inner.slots.lock().get(&id).cloned();

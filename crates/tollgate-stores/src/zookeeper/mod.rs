@@ -8,7 +8,6 @@
 //! | `watch_events` | the events of a key |
 //! | `options`, `servers` | the addresses of the servers |
 //! | `acl` | the check of our rights |
-//! | `values` | the document of a rate or window |
 //!
 //! A key is one node, whose data is the limit, and whose children are the sessions and their requests. The names of the
 //! children alone decide which requests are granted: see [`queue`](super::queue).
@@ -19,11 +18,10 @@ mod names;
 mod options;
 mod servers;
 mod session_node;
-mod values;
 mod watch_events;
 
+use crate::clockless::permits_only;
 use crate::connect::ConnectOptions;
-use crate::kv::Ledger;
 use crate::queue::{Change, NodeQueue, NodeStore, Ops, Queue};
 use link::Link;
 use parking_lot::Mutex;
@@ -34,10 +32,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tollgate::remote::Key;
-use tollgate::remote::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
+use tollgate::remote::{Backend, RemoteError, Rule, Session, StoreError, SyncReply, SyncRequest};
 
-/// Permits, rates and windows in ZooKeeper 3.6 or later. A handle: clones share their sessions, and so can all limiters of a
-/// process.
+/// Permits in ZooKeeper 3.6 or later, and rates by [leased capacity](tollgate::remote::RemoteBuilder::capacity). A handle:
+/// clones share their sessions, and so can all limiters of a process.
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -68,18 +66,6 @@ use tollgate::remote::{Backend, Rule, Session, StoreError, SyncReply, SyncReques
 /// not send a second request before the first is acknowledged. A waiter asks the server only when its turn has come, once, and
 /// never in vain. The first sync at a key, and of a session, takes a few round trips more.
 ///
-/// # Rates and windows
-/// The document of one is the data of a node under that of the key. A sync sets it if it is of the version that the process
-/// knows, and reads it before, unless the process was alone there of late: one round trip, or three. A process counts the time
-/// that it observes itself. The time before follows from the leader's times of changes. To learn it, a process sets the data of
-/// the upper node to its present value, when it comes, when it goes, and at most once in a minute: two round trips more, see
-/// [`remote`](tollgate::remote#time). An overtaken sync reads again, after a pause of up to 64 ms. For more than some hundred
-/// syncs a second of all processes together, use [`Prefetch`](tollgate::remote::Prefetch).
-///
-/// Both nodes are deleted once the bucket is full again, or the window empty, and the time to live of all sessions is over that
-/// were not closed. The process that set the data last does it, if it still runs; otherwise another that has used the limiter
-/// and is still there. When all have died at once they stay until the limiter is used again.
-///
 /// # Several servers
 /// The leader confirms a renewal, not a follower that the others may have lost. But the leader hears that a session is alive
 /// only with the follower's next answer to its own ping.
@@ -92,14 +78,11 @@ use tollgate::remote::{Backend, Rule, Session, StoreError, SyncReply, SyncReques
 /// Tokens are numbers of transactions. They grow as long as the servers keep their data.
 ///
 /// # What is not promised
-/// Servers that have lost their data have forgotten all holders, and the tokens of rates, and grant them again at once.
+/// Servers that have lost their data have forgotten all holders, and grant their permits again at once.
 /// Sequence numbers of nodes begin anew after 2^32 at one key. The holder of a permit older than that, while the key was never
 /// without a session, may be taken for a newcomer.
 #[derive(Clone)]
-pub struct Zookeeper {
-    permits: Queue<Nodes>,
-    rates: Ledger<Nodes>,
-}
+pub struct Zookeeper(Queue<Nodes>);
 
 impl Zookeeper {
     /// The ZooKeeper at `servers`: `host:port`, several by commas.
@@ -111,10 +94,7 @@ impl Zookeeper {
     }
 
     fn new(nodes: Nodes) -> Self {
-        Self {
-            permits: Queue::new(nodes.clone()),
-            rates: Ledger::new(nodes),
-        }
+        Self(Queue::new(nodes))
     }
 }
 
@@ -209,27 +189,27 @@ impl NodeStore for Nodes {
 }
 
 impl Backend for Zookeeper {
+    fn supports(&self, rule: &Rule, _ttl: Duration) -> Result<(), RemoteError> {
+        permits_only(rule, "ZooKeeper")
+    }
+
     async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
-        match rule {
-            Rule::Permits { .. } => self.permits.sync(key, rule, sync).await,
-            _ => self.rates.sync(key, rule, sync).await,
-        }
+        self.0.sync(key, rule, sync).await
     }
 
     async fn notified(&self, key: &Key, session: Session) {
-        self.permits.notified(key, session).await;
+        self.0.notified(key, session).await;
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.permits.leave(key, session);
-        self.rates.leave(key, session);
+        self.0.leave(key, session);
     }
 }
 
 impl fmt::Debug for Zookeeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Zookeeper")
-            .field("options", &self.permits.store().options)
+            .field("options", &self.0.store().options)
             .finish_non_exhaustive()
     }
 }

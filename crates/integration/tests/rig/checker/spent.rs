@@ -8,7 +8,7 @@ use super::recovery::stalled;
 use super::{Fault, Report};
 use crate::rig::history::Event;
 use crate::rig::instant::{Nanos, nanos};
-use crate::rig::spender::{BURST, LENGTH, LIMIT, METERS, Meter, RATE};
+use crate::rig::spender::{BURST, LENGTH, LIMIT, Meter, RATE};
 use std::collections::BTreeSet;
 
 /// What is allowed beside the quota and the limit.
@@ -32,9 +32,9 @@ const SECOND: Nanos = 1_000_000_000;
 /// Clocks of processes and servers drift apart by 1 %.
 const APART: Nanos = 100;
 
-/// Finds violations of the quota and the limit, and times without a grant.
-pub(crate) fn check_spent(events: &[Event], allowed: Allowed, report: &mut Report) {
-    for meter in METERS {
+/// Finds violations of the quota and the limit, and times without a grant, of these meters.
+pub(crate) fn check_spent(events: &[Event], meters: &[Meter], allowed: Allowed, report: &mut Report) {
+    for &meter in meters {
         let mut gifts: Vec<Gift> = events.iter().filter_map(|event| gift(event, meter)).collect();
         gifts.sort_by_key(|gift| gift.received);
         report.spent.push((meter, gifts.len()));

@@ -3,7 +3,7 @@
 use super::super::sessions::ConsulSessions;
 use super::{Place, Seen};
 use crate::consul::api::Op;
-use crate::consul::model::Keys;
+use crate::consul::tests::Keys;
 use std::time::Duration;
 use tollgate::remote::{Request, Session, SyncReply, SyncRequest};
 

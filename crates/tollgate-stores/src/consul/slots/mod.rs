@@ -55,7 +55,8 @@ const LOOKOUTS: usize = 3;
 /// ```
 ///
 /// # Bounds
-/// At most 60 permits: as many as a transaction of Consul's fits. Rates and windows are those of [`Consul`].
+/// At most 60 permits: as many as a transaction of Consul's fits. So the capacity of a rate cannot be leased here: rates are
+/// unsupported.
 ///
 /// Nothing is left when the last session ends. When the last ones die, or end while a dead one is not gone yet, the limit stays
 /// until the limiter is used again, which replaces it.
@@ -284,13 +285,14 @@ fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) 
 
 impl Backend for ConsulSlots {
     fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
-        match *rule {
-            Rule::Permits { limit } if limit > MOST => Err(RemoteError::Unsupported {
-                what: "more than 60 permits",
-                store: "Consul with slots",
-            }),
-            _ => super::supports(rule, ttl),
-        }
+        let store = "Consul with slots";
+        let what = match *rule {
+            Rule::Permits { limit } if limit <= MOST => return super::supports(ttl),
+            Rule::Permits { .. } => "more than 60 permits, and so no leased capacity: Consul with a document can",
+            Rule::Rate { .. } => "rates: Redis and PostgreSQL can, and Consul with a document by leased capacity",
+            _ => "windows: Redis and PostgreSQL can",
+        };
+        Err(RemoteError::Unsupported { what, store })
     }
 
     async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
@@ -302,7 +304,7 @@ impl Backend for ConsulSlots {
     }
 
     fn leave(&self, key: &Key, session: Session) {
-        self.0.leave(key, session);
+        self.0.consul_sessions.remove(key, session);
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::sessions::ConsulSessions;
 use super::view::{Change, View};
 use super::{Place, ops, ops_of_leaving};
 use crate::consul::api::Op;
-use crate::consul::model::Keys;
+use crate::consul::tests::Keys;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

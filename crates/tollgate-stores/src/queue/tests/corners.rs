@@ -1,8 +1,8 @@
 //! Failures and events at bad moments.
 
-use super::Queue;
 use super::client::Client;
 use super::fake::{LIMIT, State, Store, TTL, failing, store};
+use crate::queue::Queue;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::sleep;

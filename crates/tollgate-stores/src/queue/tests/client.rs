@@ -1,7 +1,7 @@
 //! Clients that repeat unacknowledged requests, at a store that fails.
 
-use super::Queue;
 use super::fake::{Fake, LIMIT, Random, State, TTL, failing, store};
+use crate::queue::Queue;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tollgate::remote::Key;

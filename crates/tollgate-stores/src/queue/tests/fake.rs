@@ -1,6 +1,6 @@
 //! A store in memory that fails as stores do: before it has done anything, half-way, or before the answer.
 
-use super::{Change, Node, NodeQueue, NodeStore, Ops, Queue};
+use crate::queue::{Change, Node, NodeQueue, NodeStore, Ops, Queue};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
