@@ -276,20 +276,20 @@ BEGIN
         answer := answer || ARRAY[lost::integer::text, '-'];
     END IF;
     -- The clients whose permits are there are told, unless the server may not know all leases.
-    FOR place, at IN SELECT q.place, q.n FROM jsonb_array_elements(s.places) WITH ORDINALITY q(place, n)
-        WHERE s.places <> '[]' AND s.frozen <= now ORDER BY q.n
-    LOOP
-        IF NOT (place->>3)::boolean AND NOT EXISTS (SELECT FROM jsonb_each(place->2) r(name, room) WHERE r.name = ANY (ahead)
-            OR r.room::bigint < (SELECT sum((e.held->1->>r.name)::bigint) FROM jsonb_each(s.leases) e(id, held)))
-        THEN
-            IF place->>4 <> '' THEN
-                PERFORM pg_notify(place->>4, k || ' ' || (place->>1));
+    IF s.places <> '[]' AND s.frozen <= now THEN
+        FOR place, at IN SELECT q.place, q.n FROM jsonb_array_elements(s.places) WITH ORDINALITY q(place, n) ORDER BY q.n LOOP
+            IF NOT (place->>3)::boolean AND NOT EXISTS (SELECT FROM jsonb_each(place->2) r(name, room) WHERE r.name = ANY (ahead)
+                OR r.room::bigint < (SELECT sum((e.held->1->>r.name)::bigint) FROM jsonb_each(s.leases) e(id, held)))
+            THEN
+                IF place->>4 <> '' THEN
+                    PERFORM pg_notify(place->>4, k || ' ' || (place->>1));
+                END IF;
+                s.places := jsonb_set(s.places, ARRAY[(at - 1)::text, '3'], 'true');
+                changed := true;
             END IF;
-            s.places := jsonb_set(s.places, ARRAY[(at - 1)::text, '3'], 'true');
-            changed := true;
-        END IF;
-        ahead := ahead || array(SELECT jsonb_object_keys(place->2));
-    END LOOP;
+            ahead := ahead || array(SELECT jsonb_object_keys(place->2));
+        END LOOP;
+    END IF;
     FOR n IN 1 .. coalesce(cardinality(given), 0) LOOP
         leg := legs[n];
         units := 0; wait := NULL; left_ := 0;
