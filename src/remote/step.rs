@@ -54,8 +54,9 @@ pub struct KeyLease {
     pub held: LegUnits,
     /// The position of the first admission that waits; the number of admissions for none.
     ///
-    /// One that is admitted gives up the place of the client. The first of them that needs permits, and is refused by a permit leg, leaves a place. Those behind it that need permits are refused
-    /// like it. The place stays until no admission that waits is refused, or the lease ends.
+    /// One that is admitted gives up the place of the client. The first of them that needs permits, and is refused for some time, leaves
+    /// a place. Those behind it that need permits are refused like it. The place stays until no admission that waits is refused, or the
+    /// lease ends.
     pub waiting: usize,
 }
 

@@ -12,7 +12,7 @@ use super::legs::Legs;
 use crate::core::refusal::Reason;
 use crate::remote::config::OnUnavailable;
 use crate::remote::key::Key;
-use crate::remote::step::{Correction, LegUnits, LegUsage, Step, StepReply};
+use crate::remote::step::{Correction, KeyLeg, LegUnits, LegUsage, Step, StepReply};
 use crate::sync::notify::Notify;
 use crate::time::{Clock, Instant};
 use futures::future::AbortHandle;
@@ -81,10 +81,22 @@ enum Item {
     Correct(Arc<Legs>, Correction),
 }
 
+impl Item {
+    /// Its legs, unless it was given up.
+    fn legs<'a>(&'a self, waits: &'a HashMap<u64, Wait>) -> Option<&'a Arc<Legs>> {
+        match self {
+            Self::Take(number) | Self::Grant(number) => waits.get(number).map(|wait| &wait.legs),
+            Self::Correct(legs, _) => Some(legs),
+        }
+    }
+}
+
 /// A step that is under way.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) legs: Arc<Legs>,
+    /// Those, and permit legs of other names of which some are held.
+    pub(super) counted: Arc<[KeyLeg]>,
     pub(super) step: Step,
     /// The waits of its admissions, and of its grants.
     waits: Vec<u64>,
@@ -135,6 +147,8 @@ pub(super) struct Client {
     /// Keys whose notifications are to be awaited, and waits for notifications that are to end.
     listens: Vec<Key>,
     aborts: Vec<AbortHandle>,
+    /// Keys at which there are no more notifications for a place.
+    leaves: Vec<Key>,
     /// Steps that are under way.
     flights: usize,
     /// Since when all steps fail, while some are under way: with none, the next ask finds out.
@@ -162,6 +176,7 @@ impl Client {
             timers: BTreeSet::new(),
             listens: Vec::new(),
             aborts: Vec::new(),
+            leaves: Vec::new(),
             flights: 0,
             failing_since: None,
             is_closed: false,
@@ -184,10 +199,6 @@ impl Client {
     /// The keys that are listed.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
-    }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
     }
 
     /// True when all steps have failed for long, or that of `key`.
@@ -238,8 +249,7 @@ impl Client {
         waker: Waker,
         now: Instant,
     ) {
-        let needs = legs.permits(&units).next().map(|(name, _)| name);
-        let leg = legs.counted.iter().position(|leg| Some(&*leg.name) == needs);
+        let leg = (0..legs.counted.len()).find(|&leg| legs.is_permits(leg) && units[leg] > 0);
         let queue = self.keys.get(key).and_then(|state| state.held.as_ref());
         let others_wait = queue.is_some_and(|held| !held.queue.is_empty());
         // It overtakes no waiter.
@@ -253,8 +263,9 @@ impl Client {
             return self.send(key, Item::Take(number));
         }
         let held = self.held(key, legs);
-        held.queue.push_back(number);
-        if !held.is_refused {
+        let at = held.queue.partition_point(|&other| other < number);
+        held.queue.insert(at, number);
+        if !held.is_refused || at == 0 {
             held.is_due = true;
             self.ready(key);
         }
@@ -363,7 +374,14 @@ impl Client {
         };
         match wait.end.take() {
             Some(end) => {
-                self.waits.remove(&number);
+                let wait = self.waits.remove(&number);
+                if let (End::Granted { at, lease: lease @ 1.. }, Some(wait)) = (&end, wait)
+                    && self.is_lost(&wait.key, *lease, self.clock.now())
+                {
+                    // Lost before it was handed out.
+                    self.give_back(&wait.key, &wait.legs, *at, *lease, &wait.units);
+                    return (Some(End::Failed(Reason::Unavailable)), waker);
+                }
                 (Some(end), waker)
             }
             None if waker.is_some() => (None, std::mem::replace(&mut wait.waker, waker)),
@@ -422,7 +440,9 @@ impl Client {
 
     /// Hands a correction to the store. What it has refused before may be there then.
     pub(super) fn correct(&mut self, key: &Key, legs: &Arc<Legs>, correction: Correction) {
-        if correction.charged == correction.actual {
+        let units = correction.charged.iter().zip(&correction.actual).enumerate();
+        let mut changed = units.filter(|(leg, (charged, actual))| charged != actual && !legs.is_permits(*leg));
+        if changed.next().is_none() {
             return;
         }
         self.send(key, Item::Correct(Arc::clone(legs), correction));
@@ -473,6 +493,10 @@ impl Client {
 
     /// The next step at `key`; nothing when there is none, and then it is not under way any more.
     pub(super) fn begin(&mut self, key: &Key, now: Instant) -> Option<Flight> {
+        if std::process::id() != self.process {
+            // The parent sends its steps, and what it was granted is its own.
+            return None;
+        }
         let state = self.keys.get_mut(key)?;
         state.is_ready = false;
         self.flights -= usize::from(state.under_way.take().is_some());
@@ -481,6 +505,7 @@ impl Client {
         let returns = state.returns;
         let new = |legs: &Arc<Legs>| Flight {
             legs: Arc::clone(legs),
+            counted: Arc::clone(&legs.counted),
             step: step.clone(),
             waits: Vec::new(),
             grants: Vec::new(),
@@ -488,23 +513,28 @@ impl Client {
             returns,
         };
         let mut flight: Option<Flight> = None;
-        while let Some(item) = state.outbox.front() {
-            let legs = match item {
-                Item::Take(number) | Item::Grant(number) => self.waits.get(number).map(|wait| (&wait.legs, wait.units)),
-                Item::Correct(legs, _) => Some((legs, LegUnits::default())),
-            };
-            if let Some((legs, units)) = legs {
+        // A renewal, or a waiter, takes its turn beside other legs.
+        let is_due = state.held.as_ref().is_some_and(|held| held.is_due);
+        let first = state.outbox.iter().find_map(|item| item.legs(&self.waits));
+        let waiter = state.held.as_ref().and_then(|held| held.queue.front());
+        let waiter = waiter.and_then(|number| self.waits.get(number));
+        let is_other = |legs: &Arc<Legs>| waiter.is_some_and(|wait| !Arc::ptr_eq(&wait.legs, legs));
+        let waits_for_renewal = is_due && first.is_some_and(|legs| !legs.has_permits() || is_other(legs));
+        let has_waiters = waiter.is_some();
+        while let Some(item) = state.outbox.front().filter(|_| !waits_for_renewal) {
+            if let Some(legs) = item.legs(&self.waits) {
                 let flight = flight.get_or_insert_with(|| new(legs));
-                if flight.is_full() || !Arc::ptr_eq(&flight.legs, legs) {
+                if flight.is_full(has_waiters) || !Arc::ptr_eq(&flight.legs, legs) {
                     break;
                 }
                 match item {
                     Item::Take(number) => {
-                        flight.step.takes.push(units);
+                        flight.step.takes.extend(self.waits.get(number).map(|wait| wait.units));
                         flight.waits.push(*number);
                     }
                     Item::Grant(number) => {
                         let grant = flight.step.grant.get_or_insert_default();
+                        let units = self.waits.get(number).map(|wait| wait.units).unwrap_or_default();
                         grant
                             .iter_mut()
                             .zip(units)
@@ -527,20 +557,34 @@ impl Client {
                 held.lose(self.last_lease);
             }
             if held.is_due && flight.is_none() {
-                let first = held.queue.front().and_then(|number| self.waits.get(number));
-                flight = Some(new(first.map_or(&held.legs, |wait| &wait.legs)));
+                flight = Some(new(waiter.map_or(&held.legs, |wait| &wait.legs)));
             }
-            if let Some(flight) = flight.as_mut().filter(|flight| flight.legs.has_permits()) {
+            // Without a lease it leaves the place of a waiter by other legs as it is.
+            let leaves_place = |flight: &Flight| {
+                let mut takes = flight.step.takes.iter();
+                is_other(&flight.legs) && !takes.any(|units| flight.legs.permits(units).next().is_some())
+            };
+            if let Some(flight) = flight
+                .as_mut()
+                .filter(|flight| flight.legs.has_permits() && !leaves_place(flight))
+            {
                 let waiting = flight.step.takes.len();
                 for number in &held.queue {
                     let Some(wait) = self.waits.get(number) else { continue };
-                    if flight.is_full() || !Arc::ptr_eq(&wait.legs, &flight.legs) {
+                    if flight.is_full(false) || !Arc::ptr_eq(&wait.legs, &flight.legs) {
                         break;
                     }
                     flight.step.takes.push(wait.units);
                     flight.waits.push(*number);
                 }
-                flight.step.lease = Some(held.report(&flight.legs.counted, self.config.ttl, waiting));
+                if let Some(counted) = held.counted(&flight.legs.counted) {
+                    flight.counted = counted;
+                } else {
+                    self.last_lease += 1;
+                    held.lose(self.last_lease);
+                }
+                flight.step.lease = Some(held.report(&flight.counted, self.config.ttl, waiting));
+                held.is_subscribed |= flight.step.takes.len() > waiting;
                 held.legs = Arc::clone(&flight.legs);
                 held.is_due = false;
             }
@@ -563,7 +607,8 @@ impl Client {
             } else if !listens {
                 self.aborts.extend(held.listening.take());
             }
-            let timer = held.due_at().filter(|_| !self.is_closed);
+            // What comes up during a step is seen to after it.
+            let timer = held.due_at().filter(|_| !self.is_closed && state.under_way.is_none());
             if timer != held.timer {
                 if let Some(before) = std::mem::replace(&mut held.timer, timer) {
                     self.timers.remove(&(before, key.clone()));
@@ -574,6 +619,7 @@ impl Client {
                 }
             }
             if held.is_idle() && state.under_way.is_none() {
+                self.leaves.extend(held.is_subscribed.then(|| key.clone()));
                 state.held = None;
             }
         }
@@ -595,6 +641,23 @@ impl Client {
                 return Some(key);
             }
         }
+    }
+
+    /// A key at which there are no more notifications for a place.
+    pub(super) fn next_leave(&mut self) -> Option<Key> {
+        self.leaves.pop()
+    }
+
+    /// All keys with notifications for a place.
+    pub(super) fn subscribed(&self) -> Vec<Key> {
+        let is_subscribed = |state: &KeyState| state.held.as_ref().is_some_and(|held| held.is_subscribed);
+        let held = self.keys.iter().filter(|(_, state)| is_subscribed(state));
+        held.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// True when nothing is left to be sent after the limiter was closed.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_closed && self.ready.is_empty()
     }
 
     /// The permits for which a place was kept may be there.
@@ -620,10 +683,18 @@ impl Client {
         None
     }
 
-    /// A step was given up: what it has done is unknown. The next report sets it right.
-    pub(super) fn on_given_up(&mut self, key: &Key) {
-        if !self.is_closed {
-            self.on_notified(key);
+    /// A step was given up: what it has done is unknown. The next report of what is held sets it right, and without one the lease ends.
+    pub(super) fn on_given_up(&mut self, key: &Key, flight: &Flight) {
+        let waiting = flight.step.lease.map_or(usize::MAX, |lease| lease.waiting);
+        let asked = flight.waits.iter().take(waiting).chain(&flight.grants);
+        for number in asked {
+            if self.is_waiting(*number) {
+                self.end(*number, self.unavailable());
+            }
+        }
+        if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut()) {
+            held.has_place &= !held.queue.is_empty();
+            held.is_due = !self.is_closed && held.has_something();
         }
     }
 
@@ -642,6 +713,7 @@ impl Client {
                     let (charged, actual) = (*units, LegUnits::default());
                     let at = reply.at;
                     self.correct(key, &flight.legs, Correction { at, charged, actual });
+                    // The process was suspended: its waiters ask again.
                     if n >= waiting {
                         continue;
                     }
@@ -652,7 +724,6 @@ impl Client {
                     let mut lease = 0;
                     if let Some(held) = held.filter(|_| flight.legs.permits(units).next().is_some()) {
                         held.add(&flight.legs, units);
-                        held.leave(*number);
                         lease = held.lease;
                     }
                     End::Granted { at: reply.at, lease }
@@ -700,13 +771,9 @@ impl Client {
             && lease.is_some()
         {
             held.retry_at = first_refused.map(|(_, until)| until);
-            held.has_place = first_refused.is_some_and(|(leg, _)| held.has_place || flight.legs.is_permits(leg));
-            held.is_refused = first_refused.is_some();
-            let waits = &self.waits;
-            let is_over = |number: &u64| waits.get(number).is_none_or(|wait| wait.end.is_some());
-            while held.queue.front().is_some_and(is_over) {
-                held.queue.pop_front();
-            }
+            held.has_place = first_refused.is_some();
+            held.is_refused = first_refused.is_some() && !held.queue.is_empty();
+            held.is_due |= held.has_place && held.queue.is_empty();
             held.is_due |= !held.queue.is_empty() && !held.is_refused;
         }
     }
@@ -716,9 +783,15 @@ impl Client {
         let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut()) else {
             return true;
         };
+        if let Some(report) = &flight.step.lease {
+            held.reported(&flight.counted, report);
+        }
+        // What was lost stays lost, though the store knows of it.
+        let was_over = held.has_ended(now);
         held.renew(flight.since, self.config.ttl, &self.clock);
         let is_late = held.is_over(now);
-        if reply.lost || is_late {
+        held.is_due |= was_over;
+        if reply.lost || is_late || was_over {
             self.last_lease += 1;
             held.lose(self.last_lease);
             held.is_due |= is_late;
@@ -755,9 +828,20 @@ impl Client {
     }
 
     fn end(&mut self, number: u64, end: End) {
-        if let Some(wait) = self.waits.get_mut(&number) {
-            wait.end = Some(end);
-            self.wakers.extend(wait.waker.take());
+        let Some(wait) = self.waits.get_mut(&number) else {
+            return;
+        };
+        wait.end = Some(end);
+        self.wakers.extend(wait.waker.take());
+        if let Some(state) = self.keys.get_mut(&wait.key)
+            && let Some(held) = state.held.as_mut()
+            && held.leave(number)
+            && state.under_way.is_none()
+        {
+            // The place goes, or to the next one.
+            held.is_due = true;
+            let key = wait.key.clone();
+            self.ready(&key);
         }
     }
 
@@ -785,8 +869,9 @@ impl Client {
 }
 
 impl Flight {
-    fn is_full(&self) -> bool {
-        self.step.takes.len() + self.step.corrections.len() >= BATCH
+    /// With `has_waiters` there has to be room for one more.
+    fn is_full(&self, has_waiters: bool) -> bool {
+        self.step.takes.len() + self.step.corrections.len() + usize::from(has_waiters) >= BATCH
     }
 }
 

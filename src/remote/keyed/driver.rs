@@ -20,6 +20,7 @@ const MOST: usize = 256;
 pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
     let (mut flights, mut listens) = (FuturesUnordered::new(), FuturesUnordered::new());
     let mut timer: Option<Sleep> = None;
+    let _leaving = Leaving(&shared);
     poll_fn(|cx| {
         loop {
             // First, so that no key falls between.
@@ -47,7 +48,7 @@ pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
             while let Poll::Ready(Some(_)) = listens.poll_next_unpin(cx) {}
             match flights.poll_next_unpin(cx) {
                 Poll::Ready(Some(())) => continue,
-                Poll::Ready(None) if shared.with(|client| client.is_closed()) => return Poll::Ready(()),
+                Poll::Ready(None) if shared.with(|client| client.is_done()) => return Poll::Ready(()),
                 _ => {}
             }
             let Some(next) = next else { return Poll::Pending };
@@ -63,17 +64,27 @@ pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
 
 /// Passes on the notifications for the place at `key`, until it is aborted.
 async fn listen<B: Backend>(shared: &Shared<B>, key: Key) {
-    struct LeaveOnDrop<'a, B: Backend>(&'a Shared<B>, Key, Session);
-    impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
-        fn drop(&mut self) {
-            self.0.backend.leave(&self.1, self.2);
-        }
-    }
-    let place = Session::of_place(shared.with(|client| client.config().client));
-    let leaving = LeaveOnDrop(shared, key, place);
+    let place = place(shared);
     loop {
-        shared.backend.notified(&leaving.1, place).await;
-        shared.with(|client| client.on_notified(&leaving.1));
+        shared.backend.notified(&key, place).await;
+        shared.with(|client| client.on_notified(&key));
+    }
+}
+
+/// The name of this process in notifications.
+fn place<B>(shared: &Shared<B>) -> Session {
+    Session::of_place(shared.with(|client| client.config().client))
+}
+
+/// When the driver ends, the store listens for no key.
+struct Leaving<'a, B: Backend>(&'a Shared<B>);
+
+impl<B: Backend> Drop for Leaving<'_, B> {
+    fn drop(&mut self) {
+        let place = place(self.0);
+        for key in self.0.with(|client| client.subscribed()) {
+            self.0.backend.leave(&key, place);
+        }
     }
 }
 
@@ -84,7 +95,7 @@ async fn exchange<B: Backend>(shared: &Shared<B>, key: Key) {
         // The clock is read before each repetition: the process may have been suspended.
         loop {
             if shared.with(|client| client.gives_up(&flight, shared.clock.now())) {
-                shared.with(|client| client.on_given_up(&key));
+                shared.with(|client| client.on_given_up(&key, &flight));
                 break;
             }
             if let Ok(reply) = send(shared, &key, &flight).await {
@@ -95,17 +106,20 @@ async fn exchange<B: Backend>(shared: &Shared<B>, key: Key) {
             Sleep::until(&shared.clock, shared.clock.after(shared.clock.now(), retry)).await;
         }
     }
+    while let Some(key) = shared.with(super::client::Client::next_leave) {
+        shared.backend.leave(&key, place(shared));
+    }
 }
 
 async fn send<B: Backend>(shared: &Shared<B>, key: &Key, flight: &Flight) -> Result<StepReply, StoreError> {
     let timeout = shared.with(|client| client.config().timeout);
     let limit = shared.clock.after(shared.clock.now(), timeout);
-    let reply = pin!(shared.backend.step(key, &flight.legs.counted, &flight.step));
+    let reply = pin!(shared.backend.step(key, &flight.counted, &flight.step));
     let reply = match select(reply, Sleep::until(&shared.clock, limit)).await {
         Either::Left((reply, _)) => reply?,
         Either::Right(_) => return Err(StoreError::TimedOut { after: timeout }),
     };
-    let legs = flight.legs.counted.len();
+    let legs = flight.counted.len();
     let mut refusals = reply.takes.iter().filter_map(|taken| taken.as_ref().err());
     let is_whole =
         reply.takes.len() == flight.step.takes.len() && (flight.step.grant.is_none() || reply.usage.len() == legs);

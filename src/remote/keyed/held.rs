@@ -4,9 +4,10 @@
 //! the place of the first waiter in the store's queue. The lease counts from the first sending of a step, less 1 %: it ends here
 //! before it ends at the store.
 //!
-//! Invariants: `held` has no zeros. A lease that has ended has another number than the next one, so its permits give nothing back.
+//! Invariants: a leg of which nothing is held any more is named until a step has reported that. A lease that has ended has another number than the next one, so its permits give nothing back.
 
 use super::legs::Legs;
+use crate::remote::backend::Rule;
 use crate::remote::step::{KeyLease, KeyLeg, LegUnits};
 use crate::time::{Clock, Instant};
 use futures::future::AbortHandle;
@@ -20,15 +21,15 @@ pub(super) struct Held {
     pub(super) legs: Arc<Legs>,
     /// The number of the lease, which its permits have.
     pub(super) lease: u64,
-    /// Units by the name of the leg.
-    units: Vec<(Box<str>, u64)>,
+    /// Units by leg, as it was when they were granted.
+    units: Vec<(KeyLeg, u64)>,
     /// When all of it is lost; nothing while nothing is held.
     deadline: Option<Instant>,
     /// When the lease, or the place, is to be renewed.
     renew_at: Option<Instant>,
     /// When the first waiter asks again.
     pub(super) retry_at: Option<Instant>,
-    /// The waits for permits, in order.
+    /// The waits for permits, in the order of their numbers.
     pub(super) queue: VecDeque<u64>,
     /// The store has refused the first of them, which comes again at `retry_at` or when it is notified.
     pub(super) is_refused: bool,
@@ -40,6 +41,8 @@ pub(super) struct Held {
     pub(super) timer: Option<Instant>,
     /// A step is to be sent, without another reason.
     pub(super) is_due: bool,
+    /// A step with waiters was sent: the store listens for notifications.
+    pub(super) is_subscribed: bool,
 }
 
 impl Held {
@@ -57,12 +60,51 @@ impl Held {
             listening: None,
             timer: None,
             is_due: false,
+            is_subscribed: false,
         }
     }
 
     /// True when nothing is held, and no one waits.
     pub(super) fn is_idle(&self) -> bool {
-        self.units.is_empty() && self.queue.is_empty() && !self.has_place && !self.is_due
+        !self.has_something() && !self.has_place && !self.is_due
+    }
+
+    /// True when something is held or awaited.
+    pub(super) fn has_something(&self) -> bool {
+        self.holds() || !self.queue.is_empty()
+    }
+
+    fn holds(&self) -> bool {
+        self.units.iter().any(|(_, units)| *units > 0)
+    }
+
+    /// A report has arrived: what was returned with it is known.
+    pub(super) fn reported(&mut self, counted: &[KeyLeg], report: &KeyLease) {
+        let returned = |held: &KeyLeg| {
+            counted
+                .iter()
+                .zip(&report.held)
+                .any(|(leg, &units)| leg.name == held.name && units == 0)
+        };
+        self.units.retain(|(held, units)| *units > 0 || !returned(held));
+    }
+
+    /// `legs`, and those of other names of which something is held. Nothing when there is no room for them.
+    pub(super) fn counted(&self, legs: &Arc<[KeyLeg]>) -> Option<Arc<[KeyLeg]>> {
+        let is_named = |held: &KeyLeg| legs.iter().find(|leg| leg.name == held.name);
+        let is_permits = |leg: &KeyLeg| matches!(leg.rule, Rule::Permits { .. });
+        let mut all: Option<Vec<KeyLeg>> = None;
+        for (held, _) in &self.units {
+            match is_named(held) {
+                Some(leg) if is_permits(leg) => {}
+                Some(_) => return None,
+                None => all.get_or_insert_with(|| legs.to_vec()).push(held.clone()),
+            }
+        }
+        match all {
+            None => Some(Arc::clone(legs)),
+            Some(all) => (all.len() <= KeyLeg::MOST).then(|| all.into()),
+        }
     }
 
     /// Whether the permits of this lease may have another holder by now.
@@ -83,7 +125,7 @@ impl Held {
     pub(super) fn report(&self, legs: &[KeyLeg], ttl: Duration, waiting: usize) -> KeyLease {
         let mut held = LegUnits::default();
         for (leg, units) in legs.iter().zip(&mut held) {
-            let known = self.units.iter().find(|(name, _)| *name == leg.name);
+            let known = self.units.iter().find(|(held, _)| held.name == leg.name);
             *units = known.map_or(0, |(_, units)| *units);
         }
         KeyLease { ttl, held, waiting }
@@ -97,10 +139,10 @@ impl Held {
 
     /// Units were granted.
     pub(super) fn add(&mut self, legs: &Legs, units: &LegUnits) {
-        for (name, n) in legs.permits(units) {
-            match self.units.iter_mut().find(|(known, _)| **known == *name) {
+        for (leg, n) in legs.permits(units) {
+            match self.units.iter_mut().find(|(known, _)| known.name == leg.name) {
                 Some((_, units)) => *units += n,
-                None => self.units.push((name.into(), n)),
+                None => self.units.push((leg.clone(), n)),
             }
         }
     }
@@ -110,12 +152,11 @@ impl Held {
         if lease != self.lease {
             return false;
         }
-        for (name, n) in legs.permits(units) {
-            if let Some((_, units)) = self.units.iter_mut().find(|(known, _)| **known == *name) {
+        for (leg, n) in legs.permits(units) {
+            if let Some((_, units)) = self.units.iter_mut().find(|(known, _)| known.name == leg.name) {
                 *units = units.saturating_sub(n);
             }
         }
-        self.units.retain(|(_, units)| *units > 0);
         self.is_due = true;
         true
     }
@@ -126,26 +167,22 @@ impl Held {
         self.lease = next;
     }
 
-    /// Removes a waiter. True when it was the first.
+    /// Removes a waiter, if it is one. True when it was the first.
     pub(super) fn leave(&mut self, wait: u64) -> bool {
-        // In the order of their numbers, nearly.
         let at = self.queue.binary_search(&wait).ok();
-        let at = at.or_else(|| self.queue.iter().position(|&other| other == wait));
-        if let Some(at) = at {
-            self.queue.remove(at);
-        }
+        at.map(|at| self.queue.remove(at));
         at == Some(0)
     }
 
     /// True when the lease ended with something held.
     pub(super) fn has_ended(&self, now: Instant) -> bool {
-        !self.units.is_empty() && self.is_over(now)
+        self.holds() && self.is_over(now)
     }
 
     /// When the next step is due without another reason.
     pub(super) fn due_at(&self) -> Option<Instant> {
         let retry = self.retry_at.filter(|_| !self.queue.is_empty());
-        let renew = self.renew_at.filter(|_| !self.units.is_empty() || self.has_place);
+        let renew = self.renew_at.filter(|_| self.holds() || self.has_place);
         retry.into_iter().chain(renew).min()
     }
 }

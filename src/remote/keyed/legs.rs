@@ -6,13 +6,14 @@ use crate::remote::backend::Rule;
 use crate::remote::builder::check_rule;
 use crate::remote::model::Fill;
 use crate::remote::step::{KeyLeg, LegUnits};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The legs of the keys of a tier.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(super) struct Legs {
     /// As the store counts them.
-    pub(super) counted: Box<[KeyLeg]>,
+    pub(super) counted: Arc<[KeyLeg]>,
     /// What each counts; calls where there is nothing.
     costs: Box<[Option<Cost>]>,
     /// The most units that each can give at once.
@@ -85,13 +86,13 @@ impl Legs {
     }
 
     pub(super) fn is_permits(&self, leg: usize) -> bool {
-        matches!(self.counted[leg].rule, Rule::Permits { .. })
+        (self.counted.get(leg)).is_some_and(|leg| matches!(leg.rule, Rule::Permits { .. }))
     }
 
-    /// What `units` take of the permit legs, by name.
-    pub(super) fn permits<'a>(&'a self, units: &'a LegUnits) -> impl Iterator<Item = (&'a str, u64)> {
+    /// What `units` take of the permit legs.
+    pub(super) fn permits<'a>(&'a self, units: &'a LegUnits) -> impl Iterator<Item = (&'a KeyLeg, u64)> {
         let legs = self.counted.iter().zip(units);
-        legs.filter_map(|(leg, &n)| (n > 0 && matches!(leg.rule, Rule::Permits { .. })).then_some((&*leg.name, n)))
+        legs.filter_map(|(leg, &n)| (n > 0 && matches!(leg.rule, Rule::Permits { .. })).then_some((leg, n)))
     }
 
     /// The time in which `units` come back; nothing for a window, of which that is not known.

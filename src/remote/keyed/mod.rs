@@ -118,17 +118,24 @@ struct Handles<B: Backend>(Arc<Shared<B>>);
 
 /// The legs by tier.
 struct Tiers {
+    named: BTreeMap<String, Arc<Legs>>,
     default: Arc<Legs>,
     keys: BTreeMap<String, Arc<Legs>>,
 }
 
 impl Tiers {
-    fn of(spec: &KeyedSpec) -> Result<Self, SpecError> {
+    /// The tiers of `spec`. Legs that are as they were stay the same, with what is known of them.
+    fn of(spec: &KeyedSpec, before: Option<&Self>) -> Result<Self, SpecError> {
+        let same = |known: Option<&Arc<Legs>>, legs: Legs| match known {
+            Some(known) if **known == legs => Arc::clone(known),
+            _ => Arc::new(legs),
+        };
         spec.check("keys", &BTreeMap::new())?;
         let mut named = BTreeMap::new();
         for (tier, policy) in &spec.tiers {
             let legs = Legs::of(policy).map_err(|error| error.within(&["tier", tier]))?;
-            named.insert(tier, Arc::new(legs));
+            let known = before.and_then(|before| before.named.get(tier));
+            named.insert(tier.clone(), same(known, legs));
         }
         let mut keys = BTreeMap::new();
         for (key, tier) in &spec.keys {
@@ -136,13 +143,14 @@ impl Tiers {
                 KeyTier::Named(tier) => Arc::clone(&named[tier]),
                 KeyTier::Own(policy) => {
                     let legs = Legs::of(policy).map_err(|error| error.within(&["keys", key]))?;
-                    Arc::new(legs)
+                    same(before.and_then(|before| before.keys.get(key)), legs)
                 }
             };
             keys.insert(key.clone(), legs);
         }
         Ok(Self {
             default: Arc::clone(&named[&spec.default]),
+            named,
             keys,
         })
     }
@@ -185,7 +193,7 @@ impl Remote<Memory> {
             spec,
             clock: Clock::real(),
             ttl: Duration::from_secs(10),
-            timeout: Duration::from_secs(1),
+            timeout: None,
             retry: Duration::from_millis(200),
             on_unavailable: OnUnavailable::default(),
             unavailable_after: Duration::from_secs(3),
@@ -215,7 +223,7 @@ pub struct RemoteKeyedBuilder {
     spec: KeyedSpec,
     clock: Clock,
     ttl: Duration,
-    timeout: Duration,
+    timeout: Option<Duration>,
     retry: Duration,
     on_unavailable: OnUnavailable,
     unavailable_after: Duration,
@@ -235,9 +243,10 @@ impl RemoteKeyedBuilder {
         self
     }
 
-    /// How long the store may take to answer before a step is repeated: 50 ms to a day, a second unless set.
+    /// How long the store may take to answer before a step is repeated: up to half a time to live; unless set a second, or that half if it
+    /// is less.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout = Some(timeout);
         self
     }
 
@@ -266,7 +275,8 @@ impl RemoteKeyedBuilder {
     /// [`RemoteError`] when a setting is out of range, a leg is of a kind that stores do not count, or this store cannot do it.
     pub fn build<B: Backend>(self, backend: B) -> Result<(RemoteKeyed<B>, Driver), RemoteError> {
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
-        check("time-out", self.timeout, (SHORTEST, LONGEST))?;
+        let timeout = self.timeout.unwrap_or(Duration::from_secs(1).min(self.ttl / 2));
+        check("time-out", timeout, (SHORTEST / 2, self.ttl / 2))?;
         check("retry", self.retry, (Duration::from_millis(1), LONGEST))?;
         let name = "time until the store is unavailable";
         check(name, self.unavailable_after, (Duration::ZERO, LONGEST))?;
@@ -276,13 +286,13 @@ impl RemoteKeyedBuilder {
                 store: "a limiter of many keys",
             });
         }
-        let tiers = Tiers::of(&self.spec)?;
+        let tiers = Tiers::of(&self.spec, None)?;
         backend.supports_steps()?;
         let config = Config {
             client: random::number(),
             max_keys: self.spec.max_keys,
             ttl: self.ttl,
-            timeout: self.timeout,
+            timeout,
             retry: self.retry,
             on_unavailable: self.on_unavailable,
             unavailable_after: self.unavailable_after,
@@ -344,9 +354,11 @@ impl<B: Backend> RemoteKeyed<B> {
     /// # Errors
     /// [`RemoteError::Spec`] when a leg is of a kind that stores do not count: nothing has changed then.
     pub fn apply(&self, spec: &KeyedSpec) -> Result<(), RemoteError> {
-        let tiers = Arc::new(Tiers::of(spec)?);
-        let before = std::mem::replace(&mut *self.handles.0.tiers.lock(), tiers);
-        drop(before);
+        let tiers = &self.handles.0.tiers;
+        let before = Arc::clone(&tiers.lock());
+        let after = Arc::new(Tiers::of(spec, Some(&before))?);
+        let replaced = std::mem::replace(&mut *tiers.lock(), after);
+        drop(replaced);
         Ok(())
     }
 
@@ -585,8 +597,9 @@ impl<B: Backend> RemoteKey<B> {
     /// them, waiters of one key race at that instant. For an order, and for deadlines, wait in a [`Policy`](crate::Policy).
     pub async fn acquire(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
         let ask = ask.into();
-        if self.legs.has_permits() {
-            return self.ask(self.units_of(&ask)?, true).await;
+        let units = self.units_of(&ask)?;
+        if self.legs.permits(&units).next().is_some() {
+            return self.ask(units, true).await;
         }
         loop {
             match self.acquire_now(ask).await {
@@ -726,12 +739,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
         if let Some(reason) = shared.with(|client| client.refuses(&self.key, now)) {
             return Err(Refusal::new(reason, name, demand.units(), Wait::Never));
         }
-        Err(Refusal::new(
-            Reason::RateExceeded,
-            name,
-            demand.units(),
-            Wait::Turn(self),
-        ))
+        Err(Refusal::new(Reason::RoundTrip, name, demand.units(), Wait::Turn(self)))
     }
 
     fn cancel(&self, ticket: RemoteKeyTicket, _: &ClockReading) {
@@ -787,7 +795,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
             (Some(false), ..) => ReadyAt::NOW,
             (None, _, Some(reason)) => ReadyAt::never_for(reason, name, demand.units()),
             (None, Some((leg, until)), None) => ReadyAt::at(self.legs.name(leg), until).because(Reason::RateExceeded),
-            _ => ReadyAt::in_turn(name, self, demand.units()).because(Reason::RateExceeded),
+            _ => ReadyAt::in_turn(name, self, demand.units()).because(Reason::RoundTrip),
         }
     }
 

@@ -298,8 +298,7 @@ impl Held {
         let Some(lease) = &step.lease else { return };
         let known = self.places.iter().position(|place| place.client == step.client);
         let by_permits = |refusal: &StepRefusal| matches!(legs[refusal.leg].rule, Rule::Permits { .. });
-        let place = waiter.filter(|(_, refusal)| known.is_some() || by_permits(refusal));
-        let place = place.map(|(units, refusal)| Place {
+        let place = waiter.map(|(units, refusal)| Place {
             client: step.client,
             until: now.saturating_add(micros(lease.ttl)),
             rooms: rooms(legs, &units),

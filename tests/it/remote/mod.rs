@@ -8,6 +8,7 @@ mod faults;
 mod fence;
 mod keyed;
 mod keyed_in_flight;
+mod keyed_lease;
 mod keyed_permits;
 mod kinds;
 mod leave;

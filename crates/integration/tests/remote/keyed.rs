@@ -342,7 +342,7 @@ async fn permits_of_a_key_are_passed_on_at_once<P: Place>() {
     ]);
     let process = || {
         let spec = KeyedSpec::new(10, "all", policy.clone());
-        let builder = Remote::keyed(name.clone(), spec).ttl(3 * SECOND).timeout(30 * SECOND);
+        let builder = Remote::keyed(name.clone(), spec).ttl(3 * SECOND);
         let keyed = builder.spawn(P::store()).expect("a limiter");
         keyed.get("acme").expect("a key")
     };

@@ -239,7 +239,7 @@ async fn a_client_behind_a_pooler_keeps_nothing_at_its_connection() {
     let policy = PolicySpec::new([LegSpec::new("in-flight", LegRule::semaphore(1))]);
     let keyed = || {
         let builder = Remote::keyed(key.clone(), KeyedSpec::new(10, "all", policy.clone())).ttl(LONG);
-        builder.timeout(LONG).spawn(connect()).unwrap().get("acme").unwrap()
+        builder.spawn(connect()).unwrap().get("acme").unwrap()
     };
     let (one, other) = (keyed(), keyed());
     let client = raw(&url()).await;

@@ -265,7 +265,7 @@ BEGIN
     END LOOP;
 
     IF ttl IS NOT NULL THEN
-        IF waiter IS NOT NULL AND (kinds[first] = 'permits' OR mine IS NOT NULL) THEN
+        IF waiter IS NOT NULL THEN
             place := jsonb_build_array(now + ttl, me, waiter, kinds[first] <> 'permits', channel);
             s.places := CASE WHEN mine IS NULL THEN s.places || jsonb_build_array(place)
                 ELSE jsonb_set(s.places, ARRAY[(mine - 1)::text], place) END;

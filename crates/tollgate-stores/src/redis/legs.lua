@@ -273,7 +273,7 @@ if ttl or held then
     -- Leaves, renews or withdraws the place of the client.
     function set_place(waiter, by_permits)
         local place = place_of(client)
-        if waiter and (place or by_permits) then
+        if waiter then
             local rooms = {}
             for n, limit in pairs(permits) do
                 local name = ARGV[3 + 4 * n]
