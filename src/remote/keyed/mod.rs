@@ -453,8 +453,8 @@ impl<B: Backend> RemoteKey<B> {
     ///
     /// # Errors
     /// `RateExceeded` with the leg and the instant at which it admits; `Saturated` with the leg whose permits are in use, or awaited;
-    /// `Oversized`, `Unpriced`, `Unavailable` while the store is
-    /// unavailable, `QueueFull` when this process knows as many keys as it may, `Closed`.
+    /// `Oversized`, `Unpriced`, `Unavailable` while the store is unavailable, or when the permits were lost before they were handed out,
+    /// `QueueFull` when this process knows as many keys as it may, `Closed`.
     ///
     /// # Cancel safety
     /// It may be dropped at any point. What it was granted goes back.
@@ -593,8 +593,8 @@ impl<B: Backend> RemoteKey<B> {
     /// It may be dropped at any point. What it was granted goes back.
     ///
     /// # Fairness
-    /// With permits waiters have places: those of a process in order, and one place at the store for the first of each process. Without
-    /// them, waiters of one key race at that instant. For an order, and for deadlines, wait in a [`Policy`](crate::Policy).
+    /// Waiters that need permits have places: those of a process in order, and one place at the store for the first of each process. Other
+    /// waiters of one key race at that instant. For an order, and for deadlines, wait in a [`Policy`](crate::Policy).
     pub async fn acquire(&self, ask: impl Into<Ask>) -> Result<RemoteKeyPermit<B>, Refusal<'_>> {
         let ask = ask.into();
         let units = self.units_of(&ask)?;

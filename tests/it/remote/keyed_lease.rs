@@ -266,7 +266,7 @@ fn a_permit_of_a_renamed_leg_is_not_held_twice() {
     }
 }
 
-/// A time to live that is shorter than the way to the store: an ask ends, and takes no permits for nobody.
+/// A time to live that is shorter than the way to the store: an ask ends, and takes no permits in vain.
 #[test]
 fn a_short_time_to_live_does_not_send_without_end() {
     let world = World::new();
@@ -287,9 +287,9 @@ fn a_short_time_to_live_does_not_send_without_end() {
     panic!("{} steps, and it still waits", slow.steps());
 }
 
-/// A waiter is not handed a permit that is lost.
+/// A permit that is handed out is not lost already.
 #[test]
-fn what_is_handed_out_is_not_lost() {
+fn a_permit_that_is_handed_out_is_not_lost() {
     let world = World::new();
     let lines = [(); 2].map(|()| world.line.another());
     let [one, other] = lines
@@ -310,9 +310,9 @@ fn what_is_handed_out_is_not_lost() {
     }
 }
 
-/// What is lost stays lost.
+/// A permit that was lost stays so, though the store has renewed it.
 #[test]
-fn what_is_lost_stays_lost() {
+fn a_lost_permit_stays_lost() {
     let world = World::new();
     let one = process(&world, spec(1));
     let key = one.get("acme").unwrap();
