@@ -8,6 +8,7 @@
 --     when it may not know all leases, the longest time to live }: by client { when its lease ends, { units by leg } }; in order { client,
 --     when its place ends, { with how many in use there is room for it, by leg }, whether it was told, channel, message }.
 --   2 the number of the last step of this client that changed something, and its answer.
+--   3 not in a cluster, with permits: as the sixth of permits.lua.
 -- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections, admissions and grants, of which there is one at most; then
 --   for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
 --   each correction the instant, and for each leg the charged and the actual units; for each admission and grant the units of each leg. Then,
@@ -204,7 +205,14 @@ if ttl or held then
             age = (tonumber(string.match(server, 'uptime_in_seconds:(%d+)') or 0) - 1) * 1000000
             local evicts = ARGV[lease + 7] == '1'
             if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
-            if took_over or evicts then age = tonumber(string.match(' ' .. ARGV[lease + 5], ' ' .. history .. ':(%d+)') or 0) end
+            if took_over or evicts then
+                age = tonumber(string.match(' ' .. ARGV[lease + 5], ' ' .. history .. ':(%d+)') or 0)
+                if KEYS[3] then
+                    local noted, since = string.match(redis.call('GET', KEYS[3]) or '', '^(%w+) (%d+)$')
+                    if noted == history then age = max(age, time - since) else since = time end
+                    redis.call('SET', KEYS[3], history .. ' ' .. int(since), 'PX', 604800000)
+                end
+            end
         end
         froze, frozen = was ~= nil, max(frozen, now + longest_ttl - max(age, 0))
     end

@@ -196,6 +196,12 @@ impl Redis {
         format!("{}{{{key}}}:{kind}:{part}", self.0.prefix)
     }
 
+    /// The key of the server's history. In a cluster it could not lie beside `key`.
+    fn history(&self, key: &Key) -> Option<String> {
+        let alone = self.0.link.slot(key).is_none();
+        alone.then(|| format!("{}history", self.0.prefix))
+    }
+
     fn subscription(&self, key: &Key, session: Session) -> Arc<Subscription> {
         self.0
             .subscriptions
@@ -245,7 +251,8 @@ impl Redis {
             inner.subscriptions.open(self.name(key, sync.session), &channel.channel);
         }
         let parts = ["state", "dues", "sessions", "queue", "oldest"];
-        let mut call = inner.permits.on(parts.map(|part| self.key(key, rule.kind(), part)));
+        let parts = parts.map(|part| self.key(key, rule.kind(), part));
+        let mut call = inner.permits.on(parts.into_iter().chain(self.history(key)));
         call.arg(limit)
             .arg(&*channel.channel)
             .arg(sync.session.to_string())
@@ -376,9 +383,9 @@ impl Backend for Redis {
             self.ready(key).await?;
         }
         let answer = format!("answer:{:016x}", step.client);
-        let mut call = inner
-            .legs
-            .on([self.key(key, "legs", "state"), self.key(key, "legs", &answer)]);
+        let keys = [self.key(key, "legs", "state"), self.key(key, "legs", &answer)];
+        let history = lease.and_then(|_| self.history(key));
+        let mut call = inner.legs.on(keys.into_iter().chain(history));
         call.arg(step.seq)
             .arg(micros(step.remember).div_ceil(1_000))
             .arg(legs.len())

@@ -1,12 +1,13 @@
 -- Permits that many machines share. Carries out one sync; src/remote/backend.rs has the contract of a Backend.
 --
--- KEYS, all with one hash tag, all gone with the last session:
+-- KEYS, all with one hash tag, of which the first five are gone with the last session:
 --   1 hash: kind, limit, used, token, place, now, ahead (how much later `now` is than the clock, which may be set back), frozen, run
 --     (the run id and replication id of the server), ttl (the longest), parts, told (how many of 5 were, about the waiters), and by "w<session>:<request>" the need and want
 --   2 sorted set: sessions by the microsecond at which they expire
 --   3 hash: by session, its record, packed
 --   4 sorted set: "<session>:<request>" by place in the queue
 --   5 sorted set: sessions that hold units, by the token of their oldest grant with some
+--   6 not in a cluster: the last history that was asked about, and when that was first
 -- The state counts the entries of the other keys, in `parts`. If a count differs, a key was evicted or deleted: the sync forgets the
 -- rest, each session learns that it is lost, and nothing is granted until the last of their leases has ended.
 -- ARGV: limit, channel, then the sync: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end, acked, oldest or "",
@@ -53,7 +54,7 @@ local parts = counted() .. ' ' .. redis.call('HLEN', sessions)
 local forgot = parts ~= (known[10] or '0 0 0 0')
 if forgot then
     local due = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
-    redis.call('DEL', unpack(KEYS))
+    redis.call('DEL', state, dues, sessions, queue, oldest)
     fresh, used, frozen = false, 0, math.max(frozen, now + longest, tonumber(due or 0))
 end
 
@@ -64,14 +65,21 @@ end
 -- server has missed nothing.
 local run, looked, history, took_over = known[7], false, '-', nil
 -- Until when leases from before its restart or its takeover may last. The server reports the former in whole seconds, which may be
--- one too many; the latter is known only to clients that have seen the replication id since.
+-- one too many; the latter is noted with the first ask after it, and in a cluster known to clients that have seen the replication id since.
 local function unsure()
     local age = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
     age = (tonumber(age or 0) - 1) * 1000000
     -- It may have evicted the key.
     local evicts = ARGV[17] == '1'
     if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
-    if took_over or evicts then age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0) end
+    if took_over or evicts then
+        age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0)
+        if KEYS[6] then
+            local noted, at = string.match(redis.call('GET', KEYS[6]) or '', '^(%w+) (%d+)$')
+            if noted == history then age = math.max(age, time - at) else at = time end
+            redis.call('SET', KEYS[6], history .. ' ' .. int(at), 'PX', 604800000)
+        end
+    end
     return now + longest - math.max(age, 0)
 end
 local function look_at_server()
@@ -237,7 +245,7 @@ local all, idle = redis.call('ZCARD', dues), false
 -- The wait for unknown leases is remembered, with its end; a key that was unknown then is known from now on.
 if all == 0 then idle = fresh or not is_frozen() end
 if idle then
-    redis.call('DEL', unpack(KEYS))
+    redis.call('DEL', state, dues, sessions, queue, oldest)
 else
     redis.call('HSET', state, 'kind', 'permits', 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
         'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest), 'ahead', int(ahead), 'told', int(asked),
@@ -245,7 +253,7 @@ else
     -- If all sessions die, the keys expire soon after the last one, and not before unknown leases have ended.
     local gone = math.max(frozen, tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or 0))
     local left = math.ceil((gone - now) / 1000) + 1
-    for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, left) end
+    for _, key in ipairs({ state, dues, sessions, queue, oldest }) do redis.call('PEXPIRE', key, left) end
 end
 
 local census = { int(limit), int(used), int(waiting), int(all),

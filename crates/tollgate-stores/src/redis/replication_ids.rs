@@ -1,7 +1,7 @@
 //! The replication ids that this process has seen, and for how long it has known them.
 //!
 //! A server that takes over begins a new history, with an id of its own, and does not say when that was. But a process that has
-//! seen the id knows that it was before.
+//! seen the id knows that it was before. Outside of a cluster the first ask also notes it at the server, for all processes.
 
 use parking_lot::Mutex;
 use std::time::Instant;
