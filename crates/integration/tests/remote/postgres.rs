@@ -102,7 +102,7 @@ fn at_address(address: SocketAddr) -> String {
 
 /// A client of the server there.
 pub(crate) fn at(address: SocketAddr) -> Postgres {
-    let options = Postgres::options(at_address(address));
+    let options = Postgres::options(at_address(address)).timeout(Duration::from_secs(10));
     options.connect().expect("settings that can be")
 }
 

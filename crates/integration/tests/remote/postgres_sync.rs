@@ -122,7 +122,7 @@ async fn a_server_that_may_have_forgotten_gives_no_permits_of_a_key_for_a_time_t
     let mut server = Server::start(Program).await.expect("a server");
     let address = format!("postgres://tollgate@{}/postgres", server.address());
     let store = tollgate_stores::Postgres::options(address.as_str()).asynchronous_commit();
-    let store = store.connect().unwrap();
+    let store = store.timeout(LONG / 60).connect().unwrap();
     let quota = "1/s burst 100".parse().unwrap();
     let rate = KeyLeg {
         name: "rate".into(),
@@ -175,7 +175,7 @@ async fn a_killed_server_of_asynchronous_commits_waits_for_a_time_to_live() {
     let mut server = Server::start(Program).await.expect("a server");
     let connect = || {
         let options = tollgate_stores::Postgres::options(format!("postgres://tollgate@{}/postgres", server.address()));
-        options.asynchronous_commit().connect().unwrap()
+        options.asynchronous_commit().timeout(LONG / 60).connect().unwrap()
     };
     let (store, key, unknown) = (connect(), key(), key());
     let mut one = RawSession::new(&store, &key, permits(2), SHORT * 5);

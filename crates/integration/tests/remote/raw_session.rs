@@ -163,14 +163,16 @@ impl<'a, B: Backend> RawSession<'a, B> {
         self.say(|sync| sync.end = true).await.expect("the store answers");
     }
 
-    /// Syncs, as often as the store asks for, until something has been granted.
+    /// Syncs, as often as the store asks for at least, until something has been granted.
     pub(crate) async fn until_granted(&mut self) -> Grant {
         loop {
             let reply = self.look().await;
             if let Some(&grant) = reply.grants.first() {
                 return grant;
             }
-            tokio::time::sleep(reply.again.expect("who waits is told when to look")).await;
+            // Often enough to stay alive.
+            let again = reply.again.expect("who waits is told when to look");
+            tokio::time::sleep(again.min(self.next.ttl / 4)).await;
         }
     }
 }

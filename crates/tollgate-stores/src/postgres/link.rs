@@ -2,6 +2,7 @@
 
 use super::Parameter;
 use crate::subscriptions::Subscriptions;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::MakeTlsConnect;
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, NoTls, Row, Socket, Statement};
 use tollgate::remote::StoreError;
 
 /// What is installed, in order.
@@ -43,6 +44,22 @@ pub(super) struct Live {
     reader: AbortHandle,
     /// The first call since the last answer. Its caller may have dropped it.
     unanswered: parking_lot::Mutex<Option<Instant>>,
+    /// By their text.
+    prepared: parking_lot::Mutex<HashMap<Box<str>, Statement>>,
+}
+
+impl Live {
+    /// The statement as the server knows it, once it was told.
+    async fn prepared(&self, text: &str, parameters: &[Parameter<'_>]) -> Result<Statement, Error> {
+        let known = self.prepared.lock().get(text).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let types: Vec<_> = parameters.iter().map(|(_, kind)| kind.clone()).collect();
+        let statement = self.client.prepare_typed(text, &types).await?;
+        self.prepared.lock().insert(text.into(), statement.clone());
+        Ok(statement)
+    }
 }
 
 impl Drop for Live {
@@ -53,7 +70,8 @@ impl Drop for Live {
 }
 
 impl Link {
-    /// Carries out a statement, which is prepared for this call only: poolers may lead each call to another connection.
+    /// Carries out a statement. Where nothing is listened for it is prepared for this call only: poolers may lead each call to another
+    /// connection.
     pub(super) async fn call(
         &self,
         statement: &str,
@@ -63,8 +81,15 @@ impl Link {
         let late = |_| StoreError::TimedOut { after: limit };
         let live = timeout(limit, self.live(limit)).await.map_err(late)??;
         live.unanswered.lock().get_or_insert_with(Instant::now);
-        let answer = timeout(limit, live.client.query_typed(statement, parameters)).await;
-        let answer = answer.map_err(late)?;
+        let answer = timeout(limit, async {
+            if self.listen.is_none() {
+                return live.client.query_typed(statement, parameters).await;
+            }
+            let prepared = live.prepared(statement, parameters).await?;
+            let values: Vec<_> = parameters.iter().map(|(value, _)| *value).collect();
+            live.client.query(&prepared, &values).await
+        });
+        let answer = answer.await.map_err(late)?;
         *live.unanswered.lock() = None;
         match answer {
             Err(error) => {
@@ -113,6 +138,7 @@ impl Link {
             client,
             reader,
             unanswered: parking_lot::Mutex::default(),
+            prepared: parking_lot::Mutex::default(),
         };
         self.prepare(&live.client).await?;
         // What was sent before this connection was lost.
