@@ -121,16 +121,16 @@ impl Link {
         }
     }
 
-    pub(super) async fn invoke<T: FromRedisValue>(&self, call: &Call<'_>) -> Result<T, RedisError> {
+    pub(super) async fn invoke<T: FromRedisValue>(&self, call: &Call) -> Result<T, RedisError> {
         match self.query(call.by_name()).await {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.query(call.in_full()).await
+                self.query(&call.in_full()).await
             }
             answer => answer,
         }
     }
 
-    async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
+    async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
         match self {
             Self::Single(one) => command.query_async(&mut one.connection()).await,
             #[cfg(feature = "redis-cluster")]
@@ -174,7 +174,7 @@ impl Single {
 impl Cluster {
     /// Queries the server that has the key. After a server has not answered, it queries any: one without the key names the
     /// server that has it.
-    async fn query<T: FromRedisValue>(&self, command: Cmd) -> Result<T, RedisError> {
+    async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
         // Relaxed: a hint. A stale value asks as before.
         let anyone = self.in_doubt.swap(false, Ordering::Relaxed);
         let mut connection = self.connection.clone();
@@ -184,7 +184,7 @@ impl Cluster {
         };
         let answer = if anyone {
             let route = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-            connection.route_command(command, route).await
+            connection.route_command(command.clone(), route).await
         } else {
             command.query_async(&mut connection).await
         };

@@ -213,7 +213,7 @@ impl Redis {
         format!("{}{{{key}}} {session}", self.0.prefix)
     }
 
-    async fn call(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
+    async fn call(&self, call: &Call) -> Result<Answer, StoreError> {
         let number = self.0.link.number();
         let answer: Result<Vec<String>, _> = self.0.link.invoke(call).await;
         answer.map(Answer).map_err(|error| self.failed(&error, number))

@@ -1,6 +1,6 @@
 //! Scripts and their calls.
 
-use ::redis::{Cmd, ToRedisArgs, cmd};
+use ::redis::{Arg, Cmd, ToRedisArgs, cmd};
 
 /// A script, and its name at a server that has run it.
 pub(super) struct Script {
@@ -15,45 +15,43 @@ impl Script {
     }
 
     /// A call with these keys, which lie together.
-    pub(super) fn on(&self, keys: impl IntoIterator<Item = String>) -> Call<'_> {
+    pub(super) fn on(&self, keys: impl IntoIterator<Item = String>) -> Call {
+        let keys: Vec<String> = keys.into_iter().collect();
+        let mut by_name = cmd("EVALSHA");
+        by_name.arg(&*self.hash).arg(keys.len()).arg(keys);
         Call {
-            script: self,
-            keys: keys.into_iter().collect(),
-            arguments: Vec::new(),
+            source: self.source,
+            by_name,
         }
     }
 }
 
 /// A call of a script.
-pub(super) struct Call<'a> {
-    script: &'a Script,
-    keys: Vec<String>,
-    arguments: Vec<Vec<u8>>,
+pub(super) struct Call {
+    source: &'static str,
+    by_name: Cmd,
 }
 
-impl Call<'_> {
+impl Call {
     pub(super) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
-        argument.write_redis_args(&mut self.arguments);
+        self.by_name.arg(argument);
         self
     }
 
     /// By name: for a server that knows the script.
-    pub(super) fn by_name(&self) -> Cmd {
-        self.command("EVALSHA", &self.script.hash)
+    pub(super) fn by_name(&self) -> &Cmd {
+        &self.by_name
     }
 
     /// In full, after which that server knows the script. It goes to that server alone: others of a cluster may be unavailable.
     pub(super) fn in_full(&self) -> Cmd {
-        self.command("EVAL", self.script.source)
-    }
-
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut command = cmd(verb);
-        command
-            .arg(script)
-            .arg(self.keys.len())
-            .arg(&self.keys)
-            .arg(&self.arguments);
+        let mut command = cmd("EVAL");
+        command.arg(self.source);
+        for argument in self.by_name.args_iter().skip(2) {
+            if let Arg::Simple(bytes) = argument {
+                command.arg(bytes);
+            }
+        }
         command
     }
 }
