@@ -1,12 +1,12 @@
 //! Users of an access control list, with the documented rights, and one too few.
 
 use crate::raw_session::{LONG, RawSession};
-use crate::redis::{Redis as Program, say};
+use crate::redis::{Redis as Program, bulk, eval, say};
 use crate::rig::server::Server;
 use crate::store::{key, own};
 use std::time::Duration;
 use tollgate::Quota;
-use tollgate::remote::{Backend, KeyLeg, Rule, Step, StoreError};
+use tollgate::remote::{Backend, Key, KeyLeg, Rule, Step, StoreError};
 use tollgate_stores::Redis;
 
 const PERMITS: Rule = Rule::Permits { limit: 2 };
@@ -97,6 +97,40 @@ async fn a_right_that_is_missing_is_named_before_anything_is_done() {
         tried += 1;
     }
     assert!(tried > 10);
+}
+
+/// A key that holds a value of another type, as of another version, is refused, and stays as it is.
+#[tokio::test]
+async fn a_value_of_another_type_is_refused_and_stays() {
+    let (server, store, _) = own(PERMITS).await;
+    let put = |key: &Key, kind: &str| {
+        let name = format!("tollgate:{{{key}}}:{kind}:state");
+        eval(&server, &format!("redis.call('LPUSH', '{name}', 'other')")).unwrap();
+        name
+    };
+    let refused = |answer: Result<(), StoreError>, name: String| {
+        let named = matches!(&answer, Err(StoreError::Refused { why }) if why.contains("WRONGTYPE"));
+        assert!(named, "{name}: {answer:?}");
+        let kind = bulk(server.address(), &format!("LINDEX {name} 0")).unwrap();
+        assert_eq!(kind, "other", "{name}");
+    };
+    for rule in rules() {
+        let key = key();
+        let name = put(&key, rule.kind());
+        let mut one = RawSession::new(&store, &key, rule, LONG);
+        refused(one.say(|_| {}).await.map(|_| ()), name);
+    }
+    let (key, [permits, rate, _]) = (key(), rules());
+    let name = put(&key, "legs");
+    let legs = [("permits", permits), ("rate", rate)].map(|(name, rule)| KeyLeg {
+        name: name.into(),
+        rule,
+    });
+    let step = Step {
+        takes: vec![[1; KeyLeg::MOST]],
+        ..Step::new(7, 1, LONG)
+    };
+    refused(store.step(&key, &legs, &step).await.map(|_| ()), name);
 }
 
 #[tokio::test]
