@@ -433,6 +433,35 @@ impl Client {
         held.is_none_or(|held| held.is_lost(lease, now))
     }
 
+    /// Wakes `waker` when the permits of this lease are lost, before their deadline too. Returns that, and the waker before, unless they are
+    /// lost.
+    pub(super) fn watch(
+        &mut self,
+        key: &Key,
+        lease: u64,
+        number: &mut Option<u64>,
+        waker: Waker,
+        now: Instant,
+    ) -> (Option<Instant>, Option<Waker>) {
+        if self.is_lost(key, lease, now) {
+            return (None, Some(waker));
+        }
+        let number = *number.get_or_insert_with(|| {
+            self.last_wait += 1;
+            self.last_wait
+        });
+        let held = self.keys.get_mut(key).and_then(|state| state.held.as_mut());
+        held.map_or((None, None), |held| {
+            (held.deadline(), held.watchers.insert(number, waker))
+        })
+    }
+
+    /// Ends a watch.
+    pub(super) fn unwatch(&mut self, key: &Key, number: u64) -> Option<Waker> {
+        let held = self.keys.get_mut(key).and_then(|state| state.held.as_mut());
+        held.and_then(|held| held.watchers.remove(&number))
+    }
+
     /// When they are lost unless the lease is renewed.
     pub(super) fn deadline(&self, key: &Key) -> Option<Instant> {
         self.keys.get(key)?.held.as_ref()?.deadline()
@@ -554,7 +583,7 @@ impl Client {
         if let Some(held) = &mut state.held {
             if held.has_ended(now) {
                 self.last_lease += 1;
-                held.lose(self.last_lease);
+                self.wakers.extend(held.lose(self.last_lease));
             }
             if held.is_due && flight.is_none() {
                 flight = Some(new(waiter.map_or(&held.legs, |wait| &wait.legs)));
@@ -581,7 +610,7 @@ impl Client {
                     flight.counted = counted;
                 } else {
                     self.last_lease += 1;
-                    held.lose(self.last_lease);
+                    self.wakers.extend(held.lose(self.last_lease));
                 }
                 flight.step.lease = Some(held.report(&flight.counted, self.config.ttl, waiting));
                 held.is_subscribed |= flight.step.takes.len() > waiting;
@@ -793,7 +822,7 @@ impl Client {
         held.is_due |= was_over;
         if reply.lost || is_late || was_over {
             self.last_lease += 1;
-            held.lose(self.last_lease);
+            self.wakers.extend(held.lose(self.last_lease));
             held.is_due |= is_late;
         }
         is_late
@@ -859,7 +888,7 @@ impl Client {
             if let Some(held) = self.keys.get_mut(&key).and_then(|state| state.held.as_mut()) {
                 self.last_lease += 1;
                 held.is_due |= !held.is_idle();
-                held.lose(self.last_lease);
+                self.wakers.extend(held.lose(self.last_lease));
                 held.queue.clear();
                 self.ready(&key);
             }

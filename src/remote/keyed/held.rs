@@ -11,8 +11,9 @@ use crate::remote::backend::Rule;
 use crate::remote::step::{KeyLease, KeyLeg, LegUnits};
 use crate::time::{Clock, Instant};
 use futures::future::AbortHandle;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -43,6 +44,8 @@ pub(super) struct Held {
     pub(super) is_due: bool,
     /// A step with waiters was sent: the store listens for notifications.
     pub(super) is_subscribed: bool,
+    /// Woken when the lease is lost, by a number of their own.
+    pub(super) watchers: BTreeMap<u64, Waker>,
 }
 
 impl Held {
@@ -61,6 +64,7 @@ impl Held {
             timer: None,
             is_due: false,
             is_subscribed: false,
+            watchers: BTreeMap::new(),
         }
     }
 
@@ -161,10 +165,12 @@ impl Held {
         true
     }
 
-    /// All that is held is lost. The next lease has this number.
-    pub(super) fn lose(&mut self, next: u64) {
+    /// All that is held is lost. The next lease has this number. Returns who is to be woken.
+    #[must_use]
+    pub(super) fn lose(&mut self, next: u64) -> impl Iterator<Item = Waker> + use<> {
         self.units.clear();
         self.lease = next;
+        std::mem::take(&mut self.watchers).into_values()
     }
 
     /// Removes a waiter, if it is one. True when it was the first.

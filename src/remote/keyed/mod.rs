@@ -33,6 +33,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -448,6 +449,20 @@ impl<B: Backend> Drop for Asking<'_, B> {
     }
 }
 
+/// A watch for the loss of a lease, which ends when this is dropped.
+struct Watching<'a, B: Backend> {
+    key: &'a RemoteKey<B>,
+    number: Option<u64>,
+}
+
+impl<B: Backend> Drop for Watching<'_, B> {
+    fn drop(&mut self) {
+        let shared = &self.key.handles.0;
+        let unwatch = |number| shared.with(|client| client.unwatch(&self.key.key, number));
+        drop(self.number.map(unwatch));
+    }
+}
+
 impl<B: Backend> RemoteKey<B> {
     /// Asks the store for all units of `ask`, and waits only for the reply.
     ///
@@ -705,6 +720,54 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// windows are never lost, nor are admissions while the store was unavailable.
     pub fn is_lost(&self) -> bool {
         self.good_for() == Some(Duration::ZERO)
+    }
+
+    /// Ends when its permits are lost, see [`is_lost`](Self::is_lost); never if it has none.
+    ///
+    /// # Cancel safety
+    /// It may be dropped at any point.
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::time::Sleep;
+    /// # use tollgate::ManualClock;
+    /// # use std::time::Duration;
+    /// # let clock = ManualClock::new();
+    /// let policy = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(4))]);
+    /// # let spec = KeyedSpec::new(100, "free", policy);
+    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).clock(&clock).in_place(Memory::new(&clock))?;
+    /// # clock.run(async {
+    /// let permit = tenants.get("acme").unwrap().acquire(1).await.unwrap();
+    /// let work = Sleep::until(&clock, clock.after(clock.now(), Duration::from_secs(60)));
+    /// let done = futures::future::select(work, Box::pin(permit.lost())).await;
+    /// assert!(matches!(done, futures::future::Either::Left(_)), "renewed all the time");
+    /// # });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn lost(&self) {
+        let (key, shared) = (self.limiter(), &*self.limiter().handles.0);
+        let Some(ticket) = (*self.ticket()).filter(|ticket| ticket.lease > 0) else {
+            return std::future::pending().await;
+        };
+        let mut watching = Watching { key, number: None };
+        let mut timer: Option<Sleep> = None;
+        poll_fn(|cx| {
+            loop {
+                let (now, waker, number) = (shared.clock.now(), cx.waker().clone(), &mut watching.number);
+                let (deadline, old) = shared.with(|client| client.watch(&key.key, ticket.lease, number, waker, now));
+                drop(old);
+                let Some(deadline) = deadline else {
+                    return Poll::Ready(());
+                };
+                let timer = timer.get_or_insert_with(|| Sleep::until(&shared.clock, deadline));
+                timer.reset(deadline);
+                if Pin::new(timer).poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
     }
 
     /// How long its permits are valid unless their lease is renewed; zero when they are lost. `None` if it has none.

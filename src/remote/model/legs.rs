@@ -110,7 +110,9 @@ impl KeyLegs {
         };
         // Corrections alone are of admissions by a rule that may be an old one.
         let adopts = !step.takes.is_empty();
+        // What has all come back leaves no rule.
         let before = legs.iter().map(|leg| self.legs.get(&leg.name).cloned());
+        let before = before.map(|counts| counts.filter(|counts| !counts.is_fresh(now)));
         let begun = legs
             .iter()
             .zip(before)

@@ -35,7 +35,7 @@ pub(crate) enum Fault {
 
 /// A store in memory behind a line with a fault, which keeps the steps that were sent.
 pub(crate) struct Line {
-    store: Arc<Memory>,
+    pub(crate) store: Arc<Memory>,
     fault: Mutex<Fault>,
     /// The key that has it, if it is one alone.
     only: Mutex<Option<&'static str>>,

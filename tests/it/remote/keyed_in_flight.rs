@@ -135,12 +135,14 @@ fn leases_are_renewed_and_end() {
     let (held, waits) = (one.get("acme").unwrap(), other.get("acme").unwrap());
     let held = world.clock.run(held.acquire_now(2)).unwrap();
     let mut waits = pin!(waits.acquire(1));
+    let mut lost = pin!(held.lost());
     assert!(poll(waits.as_mut()).is_pending());
     let before = world.line.steps();
     for _ in 0..30 {
         world.clock.advance(TTL / 3);
         assert!(!held.is_lost());
         assert!(held.good_for().unwrap() >= TTL * 65 / 100);
+        assert!(poll(lost.as_mut()).is_pending());
         assert!(poll(waits.as_mut()).is_pending());
     }
     let steps = world.line.steps() - before;
@@ -157,7 +159,31 @@ fn leases_are_renewed_and_end() {
     assert_eq!(refusal.reason(), Reason::Unavailable);
     world.clock.advance(TTL / 50);
     assert!(held.is_lost());
+    assert!(poll(lost.as_mut()).is_ready());
     assert_eq!(held.good_for(), Some(Duration::ZERO));
+}
+
+/// Given a store that has forgotten a lease, then its permits are lost with the next renewal, long before their deadline; and the last
+/// process that watches a permit leaves nothing behind.
+#[test]
+fn a_forgotten_lease_is_lost_with_the_next_renewal() {
+    let world = World::new();
+    let one = world.process();
+    let held = one.get("acme").unwrap();
+    let held = world.clock.run(held.acquire_now(2)).unwrap();
+    let mut given_up = Box::pin(held.lost());
+    assert!(poll(given_up.as_mut()).is_pending());
+    drop(given_up);
+    world.line.store.clear();
+    let begun = world.clock.elapsed();
+    world.clock.run(held.lost());
+    let waited = world.clock.elapsed() - begun;
+    assert!(waited <= TTL / 3, "{waited:?}");
+    assert!(held.is_lost());
+    world.clock.run(held.lost());
+    drop(held);
+    world.clock.advance(2 * TTL);
+    assert_eq!(one.keys_in_memory(), 0);
 }
 
 /// Given a process whose driver has gone, as with the process, then its permits are there after a time to live.

@@ -28,6 +28,13 @@ fn spec(limit: usize) -> KeyedSpec {
     KeyedSpec::new(100, "free", PolicySpec::new(legs))
 }
 
+/// One permit, of a leg that has another name.
+fn renamed() -> KeyedSpec {
+    let mut renamed = spec(1);
+    renamed.tiers.get_mut("free").unwrap().legs[1] = LegSpec::new("calls", LegRule::semaphore(1));
+    renamed
+}
+
 fn ask(calls: u64) -> Ask {
     Ask::many(calls).cost(TOKENS, 10)
 }
@@ -178,9 +185,7 @@ fn a_permit_of_a_renamed_leg_goes_back() {
     let (one, other) = (process(&world, spec(1)), process(&world, spec(1)));
     let other = other.get("acme").unwrap();
     let old = world.clock.run(one.get("acme").unwrap().acquire_now(ask(1))).unwrap();
-    let mut renamed = spec(1);
-    renamed.tiers.get_mut("free").unwrap().legs[1] = LegSpec::new("calls", LegRule::semaphore(1));
-    one.apply(&renamed).unwrap();
+    one.apply(&renamed()).unwrap();
     let _new = world.clock.run(one.get("acme").unwrap().acquire_now(ask(1))).unwrap();
     drop(old);
     let mut waits = pin!(other.acquire(ask(1)));
@@ -246,9 +251,7 @@ fn a_permit_of_a_renamed_leg_is_not_held_twice() {
         .map(|line| world.builder(spec(1)).ttl(TTL).in_place(Arc::clone(line)).unwrap());
     let other = other.get("acme").unwrap();
     let held = world.clock.run(one.get("acme").unwrap().acquire_now(ask(1))).unwrap();
-    let mut renamed = spec(1);
-    renamed.tiers.get_mut("free").unwrap().legs[1] = LegSpec::new("calls", LegRule::semaphore(1));
-    one.apply(&renamed).unwrap();
+    one.apply(&renamed()).unwrap();
     drop(world.clock.run(one.get("acme").unwrap().acquire_now(ask(1))).unwrap());
     // A renewal does not arrive for two thirds of a time to live, as long as the lease lasts.
     lines[0].set(Fault::Cut);

@@ -243,7 +243,8 @@ async fn a_key_leaves_the_store_by_itself<P: Place>() {
     step.takes = vec![[20, 1, 1, 0, 0, 0, 0, 0]];
     assert!(store.step(&name, &legs, &step).await.expect("a reply").takes[0].is_err());
     assert_eq!(P::keys(&name).await, 0, "it took nothing");
-    let (ttl, held) = (SHORT, LegUnits::default());
+    // Long enough to be seen.
+    let (ttl, held) = (4 * SECOND, LegUnits::default());
     step.seq = 2;
     step.lease = Some(KeyLease { ttl, held, waiting: 1 });
     step.takes = vec![[1, 1, 1, 0, 0, 0, 0, 0]];

@@ -103,6 +103,12 @@ BEGIN
     FOR n IN 1 .. size LOOP
         leg := s.taken->>names[n];
         rule := rules[3 * n - 2:3 * n];
+        -- What has all come back leaves no rule.
+        IF NOT adopts AND (cardinality(leg) = 6 AND now - leg[5] >= (leg[4] + leg[2] - 1) / leg[2] OR cardinality(leg) <> 6
+            AND NOT EXISTS (SELECT FROM generate_series(2, cardinality(leg), 2) i WHERE leg[i] >= now / leg[1] - 64 AND leg[i + 1] > 0))
+        THEN
+            leg := NULL;
+        END IF;
         IF kinds[n] = 'permits' THEN
             CONTINUE;
         ELSIF leg IS NULL OR (cardinality(leg) = 6) <> (kinds[n] = 'rate') THEN

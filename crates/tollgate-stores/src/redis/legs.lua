@@ -66,6 +66,15 @@ local function convert(level, old, new)
     return min(whole * new + min(parts, new), MOST)
 end
 
+-- Whether all that was taken of a leg has come back.
+local function is_fresh(leg)
+    if #leg == 6 then return now - leg[5] >= ceil(leg[4] / leg[2]) end
+    for n = 2, #leg, 2 do
+        if leg[n] >= floor(now / leg[1]) - SEGMENTS and leg[n + 1] > 0 then return false end
+    end
+    return true
+end
+
 -- A rate as of now, as it is packed.
 local function rate(old, price, gain, brim)
     if not old or #old ~= 6 then return { price, gain, brim, 0, now, now } end
@@ -314,6 +323,8 @@ end
 local legs, limits, at = {}, {}, 7
 for n = 1, size do
     local old, one, two, three = taken[ARGV[at]], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
+    -- It leaves no rule then.
+    if not adopts and old and is_fresh(old) then old = nil end
     if three == 'p' then
         legs[n], permits[n] = false, one
     elseif old and not adopts and (three == 'w') == (#old == 6) then
