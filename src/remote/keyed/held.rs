@@ -166,7 +166,6 @@ impl Held {
     }
 
     /// All that is held is lost. The next lease has this number. Returns who is to be woken.
-    #[must_use]
     pub(super) fn lose(&mut self, next: u64) -> impl Iterator<Item = Waker> + use<> {
         self.units.clear();
         self.lease = next;
