@@ -1,0 +1,2 @@
+//! Budgets whose price is known afterwards: reserved by an estimate, metered, settled to the true cost.
+#![cfg_attr(docsrs, feature(doc_cfg))]
