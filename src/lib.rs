@@ -30,6 +30,7 @@
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
 //! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
+//! | keep budgets of tokens and money by organisation, team and user | `Budgets` of the crate `tollgate-budget` | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
 //! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |

@@ -1,0 +1,479 @@
+//! The account of a descriptor: the levels that it counts on, taken from all or none.
+//!
+//! A change locks all levels of the account, in the order of the rules, moves them to one instant, and is made at all of them. So no
+//! other request sees half of it, and a refusal has nothing to give back.
+
+use crate::budgets::{Budgets, Counters, Level, LevelUsage, Shared};
+use crate::exceeded::Exceeded;
+use crate::level::Counter;
+use crate::meter::Meter;
+use crate::rule::Measure;
+use crate::shim::MutexGuard;
+use smallvec::SmallVec;
+use std::fmt;
+use std::sync::Arc;
+use tollgate::sync::WaitQueue;
+use tollgate::{
+    Ask, Clock, ClockReading, Cost, Demand, Due, Limiter, MAX_COSTS, Outcome, ReadyAt, Reason, Refusal, Settlement,
+    Ticket, Wait,
+};
+
+/// What an admission has taken from each level: the memory of one request, and the ticket of an [`Account`] as a limiter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The instant, in nanoseconds, to whose periods it belongs.
+    pub(crate) at: u64,
+    pub(crate) calls: u64,
+    /// By the number of the cost.
+    pub(crate) costs: [u64; MAX_COSTS],
+}
+
+impl Charge {
+    /// The units of what a limit counts: calls, calls in flight, and the costs by their number.
+    #[inline]
+    pub(crate) fn units(&self, measure: usize) -> u64 {
+        match measure {
+            0 | 1 => self.calls,
+            cost => self.costs[cost - 2],
+        }
+    }
+}
+
+impl Ticket for Charge {
+    const WORDS: usize = 2 + MAX_COSTS;
+
+    fn write(&self, words: &mut [u64]) {
+        words[0] = self.at;
+        words[1] = self.calls;
+        words[2..Self::WORDS].copy_from_slice(&self.costs);
+    }
+
+    fn read(words: &[u64]) -> Self {
+        let mut costs = [0; MAX_COSTS];
+        costs.copy_from_slice(&words[2..Self::WORDS]);
+        Self {
+            at: words[0],
+            calls: words[1],
+            costs,
+        }
+    }
+}
+
+/// Why an account cannot admit: the limit, and when it could.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Denied {
+    pub(crate) level: usize,
+    pub(crate) limit: usize,
+    pub(crate) reason: Reason,
+    pub(crate) asked: u64,
+    pub(crate) left: u64,
+    /// The instant, in nanoseconds, from which on all limits have room, as far as that is known.
+    pub(crate) ready: Option<u64>,
+}
+
+pub(crate) struct AccountState {
+    budgets: Budgets,
+    /// The descriptor.
+    pairs: Box<[(Box<str>, Box<str>)]>,
+    pub(crate) levels: Box<[Arc<Level>]>,
+    /// The costs that a limit here counts, as bits.
+    counted: u8,
+}
+
+impl AccountState {
+    pub(crate) fn new(budgets: &Budgets, descriptor: &[(&str, &str)], levels: Box<[Arc<Level>]>) -> Self {
+        let measures = levels.iter().flat_map(|level| &level.rule.measures);
+        let counted = measures
+            .filter(|measure| **measure >= 2)
+            .fold(0, |bits, measure| bits | 1 << (measure - 2));
+        Self {
+            budgets: budgets.clone(),
+            pairs: descriptor
+                .iter()
+                .map(|(name, value)| ((*name).into(), (*value).into()))
+                .collect(),
+            levels,
+            counted,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, descriptor: &[(&str, &str)]) -> bool {
+        let mine = self.pairs.iter().map(|(name, value)| (&**name, &**value));
+        mine.eq(descriptor.iter().copied())
+    }
+}
+
+/// All levels of an account, locked, at one instant.
+struct Locked<'a> {
+    levels: &'a [Arc<Level>],
+    guards: SmallVec<[MutexGuard<'a, Counters>; 8]>,
+    at: u64,
+}
+
+impl<'a> Locked<'a> {
+    /// Locks in the order of the rules, of which each has one level here: so no two wait for each other.
+    #[inline]
+    fn new(levels: &'a [Arc<Level>], now: u64) -> Self {
+        let guards = levels.iter().map(|level| level.lock()).collect();
+        let mut locked = Self {
+            levels,
+            guards,
+            at: now,
+        };
+        // Another thread may have read the clock later, and begun a period since. What is taken now belongs to that one.
+        loop {
+            let at = locked.at;
+            for (level, counters) in levels.iter().zip(&mut locked.guards) {
+                locked.at = locked.at.max(level.advance(counters, at));
+            }
+            if locked.at == at {
+                return locked;
+            }
+        }
+    }
+
+    /// Each limit with its level's number, its own, what it counts, and its counter.
+    #[inline]
+    fn each(&mut self, mut with: impl FnMut(usize, usize, usize, &mut Counter)) {
+        for (at, (level, counters)) in self.levels.iter().zip(&mut self.guards).enumerate() {
+            for (limit, (measure, counter)) in level.rule.measures.iter().zip(counters.iter_mut()).enumerate() {
+                with(at, limit, *measure, counter);
+            }
+        }
+    }
+
+    /// Whether all limits have room for `charge`, behind the units that wait before it.
+    fn check(&mut self, charge: &Charge, ahead: impl Fn(Measure) -> u64) -> Result<(), Denied> {
+        let levels = self.levels;
+        let mut denied: Option<Denied> = None;
+        self.each(|level, limit, measure, counter| {
+            let rule = &levels[level].limits()[limit];
+            let (asked, amount) = (charge.units(measure), rule.amount);
+            if rule.soft || asked == 0 {
+                return;
+            }
+            let wanted = asked.saturating_add(ahead(rule.measure));
+            let left = amount.saturating_sub(counter.total());
+            if wanted <= left {
+                return;
+            }
+            let reason = match rule.measure {
+                _ if asked > amount => Reason::Oversized,
+                Measure::InFlight => Reason::Saturated,
+                _ => Reason::RateExceeded,
+            };
+            let ready = counter.room_at(amount.saturating_sub(wanted));
+            let this = Denied {
+                level,
+                limit,
+                reason,
+                asked,
+                left,
+                ready,
+            };
+            denied = Some(match denied {
+                // What no instant can admit goes before, and then the order of the rules.
+                Some(first) if first.reason.is_permanent() || !reason.is_permanent() => Denied {
+                    ready: first.ready.zip(ready).map(|(one, two)| one.max(two)),
+                    ..first
+                },
+                _ => this,
+            });
+        });
+        match denied {
+            Some(denied) => Err(denied),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The account of one descriptor: its level in each rule that matches. A cheap handle; clones are the same account.
+///
+/// # As a limiter
+/// An account is a [`Limiter`]: a leg of a policy, beside a semaphore or a breaker, that waits in the policy's queue. It reads the
+/// [`Ask`] itself: the calls, and each cost that a rule counts. A permit that ends keeps its charge, as settled by
+/// [`Permit::settle`](tollgate::Permit::settle); only calls in flight come back. A [`Meter`] instead charges what was metered.
+///
+/// **Starvation**: policies that wait for the same level race for what comes back. Share one policy between all its callers.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Ask, LimiterExt, ManualClock, Policy, Semaphore};
+/// use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
+///
+/// let clock = ManualClock::new();
+/// let rule = Rule::new("user").per(["user"]).limit(Limit::cost(OUTPUT, 1_000, Period::Minute));
+/// let budgets = Budgets::builder().rule(rule).clock(&clock).build()?;
+/// let policy = Policy::builder()
+///     .limit(budgets.account(&[("user", "ann")]))
+///     .limit(Semaphore::new(8).per_call().named("in flight"))
+///     .max_wait(Duration::from_secs(60))
+///     .build()?;
+/// let ask = Ask::one().cost(OUTPUT, 600);
+/// clock.run(async {
+///     drop(policy.admit(ask).await.unwrap());
+///     assert_eq!(policy.try_admit(ask).unwrap_err().leg(), "user");
+///     drop(policy.admit(ask).await.unwrap());
+///     assert_eq!(clock.elapsed(), Duration::from_secs(60));
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Account(pub(crate) Arc<AccountState>);
+
+impl Account {
+    /// Reserves `ask` on every level, or on none. The [`Meter`] charges what the request then uses.
+    ///
+    /// # Errors
+    /// [`Exceeded`] names the first limit, in the order of the rules, that has no room for the ask; before that one that never has, and
+    /// a cost that is limited here and that the ask does not name.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, Reason};
+    /// # use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
+    /// # let rule = Rule::new("user").per(["user"]).limit(Limit::cost(OUTPUT, 1_000, Period::Minute));
+    /// # let budgets = Budgets::builder().rule(rule).build()?;
+    /// let account = budgets.account(&[("user", "ann")]);
+    /// let meter = account.reserve(Ask::one().cost(OUTPUT, 800)).unwrap();
+    /// let refused = account.reserve(Ask::one().cost(OUTPUT, 300)).unwrap_err();
+    /// assert_eq!((refused.rule(), refused.asked(), refused.left()), ("user", 300, 200));
+    /// assert!(refused.retry_after().is_some());
+    /// assert_eq!(account.reserve(Ask::one()).unwrap_err().reason(), Reason::Unpriced);
+    /// # Ok::<(), tollgate_budget::BudgetError>(())
+    /// ```
+    #[inline]
+    pub fn reserve(&self, ask: impl Into<Ask>) -> Result<Meter, Exceeded> {
+        let now = self.shared().now();
+        match self.take(&ask.into(), now) {
+            Ok(charge) => Ok(Meter::new(self.clone(), charge)),
+            Err(denied) => Err(self.exceeded(&denied, now)),
+        }
+    }
+
+    /// What each level of this account has used, in the order of the rules.
+    pub fn usage(&self) -> impl Iterator<Item = LevelUsage> + use<> {
+        let (now, account) = (self.shared().now(), Arc::clone(&self.0));
+        (0..account.levels.len()).map(move |level| LevelUsage::of(Arc::clone(&account.levels[level]), now))
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0.budgets.0
+    }
+
+    /// The number of a cost, if a limit here counts it.
+    pub(crate) fn number_of(&self, cost: Cost) -> Option<usize> {
+        let number = self.shared().costs.iter().position(|known| *known == cost)?;
+        (self.0.counted >> number & 1 == 1).then_some(number)
+    }
+
+    pub(crate) fn exceeded(&self, denied: &Denied, now: u64) -> Exceeded {
+        Exceeded::new(Arc::clone(&self.0.levels[denied.level]), denied, now)
+    }
+
+    /// What `ask` is to be charged. Fails with the first limit whose cost it does not name.
+    fn price(&self, ask: &Ask) -> Result<Charge, Denied> {
+        let mut charge = Charge {
+            at: 0,
+            calls: ask.count(),
+            costs: [0; MAX_COSTS],
+        };
+        for (number, cost) in self.shared().costs.iter().enumerate() {
+            match ask.of(*cost) {
+                Some(units) => charge.costs[number] = units,
+                None if self.0.counted >> number & 1 == 1 => return Err(self.unpriced(number)),
+                None => {}
+            }
+        }
+        Ok(charge)
+    }
+
+    #[cold]
+    fn unpriced(&self, number: usize) -> Denied {
+        let counts = |level: &Arc<Level>| level.rule.measures.iter().position(|measure| *measure == number + 2);
+        let mut limits = self
+            .0
+            .levels
+            .iter()
+            .enumerate()
+            .filter_map(|(at, level)| Some((at, counts(level)?)));
+        let (level, limit) = limits.next().unwrap_or((0, 0));
+        Denied {
+            level,
+            limit,
+            reason: Reason::Unpriced,
+            asked: 0,
+            left: 0,
+            ready: None,
+        }
+    }
+
+    /// Takes `ask` from all levels, or from none.
+    #[inline]
+    fn take(&self, ask: &Ask, now: u64) -> Result<Charge, Denied> {
+        let mut charge = self.price(ask)?;
+        let mut locked = Locked::new(&self.0.levels, now);
+        locked.check(&charge, |_| 0)?;
+        charge.at = locked.at;
+        locked.each(|_, _, measure, counter| counter.take(charge.units(measure)));
+        Ok(charge)
+    }
+
+    /// Changes all levels at once: `change` has the number of each limit in the account, what it counts, its counter, and the instant.
+    /// Tells waiting policies afterwards, if that `loosens`.
+    pub(crate) fn change(&self, loosens: bool, mut change: impl FnMut(usize, usize, &mut Counter, u64)) {
+        let mut number = 0;
+        let mut locked = Locked::new(&self.0.levels, self.shared().now());
+        let at = locked.at;
+        locked.each(|_, _, measure, counter| {
+            change(number, measure, counter, at);
+            number += 1;
+        });
+        drop(locked);
+        if loosens {
+            self.0.levels.iter().for_each(|level| level.notify());
+        }
+    }
+
+    /// Charges `units` more of a cost, whether there is room or not, by `take`. Fails with the first limit that is over then.
+    pub(crate) fn charge_more(
+        &self,
+        cost: usize,
+        units: u64,
+        mut take: impl FnMut(usize, &mut Counter, u64),
+    ) -> Result<(), Exceeded> {
+        let now = self.shared().now();
+        let mut locked = Locked::new(&self.0.levels, now);
+        let (levels, at) = (locked.levels, locked.at);
+        let (mut number, mut denied) = (0, None);
+        locked.each(|level, limit, measure, counter| {
+            if measure == cost + 2 {
+                take(number, counter, at);
+                let rule = &levels[level].limits()[limit];
+                if !rule.soft && counter.total() > rule.amount && denied.is_none() {
+                    denied = Some(Denied {
+                        level,
+                        limit,
+                        reason: Reason::RateExceeded,
+                        asked: units,
+                        left: 0,
+                        ready: counter.room_at(rule.amount.saturating_sub(1)),
+                    });
+                }
+            }
+            number += 1;
+        });
+        drop(locked);
+        denied.map_or(Ok(()), |denied| Err(self.exceeded(&denied, now)))
+    }
+}
+
+impl Limiter for Account {
+    type Ticket = Charge;
+
+    #[inline]
+    fn try_reserve(&self, demand: Demand<'_>) -> Result<Charge, Refusal<'_>> {
+        let shared = self.shared();
+        let now = demand.now(&shared.clock);
+        self.take(demand.ask(), shared.nanos(now)).map_err(|denied| {
+            let wait = match denied.ready {
+                _ if denied.reason.is_permanent() => Wait::Never,
+                Some(ready) => Wait::Until(Due::at(&shared.clock, now, shared.instant(ready))),
+                None => Wait::Event,
+            };
+            Refusal::new(denied.reason, self.0.levels[denied.level].name(), denied.asked, wait)
+        })
+    }
+
+    fn cancel(&self, ticket: Charge, _: &ClockReading) {
+        self.change(true, |_, measure, counter, _| {
+            counter.give_back(ticket.at, ticket.units(measure));
+        });
+    }
+
+    fn settle(&self, ticket: &mut Charge, actual: Settlement<'_>) -> u32 {
+        let Some(number) = self.number_of(actual.cost()) else {
+            return 0;
+        };
+        let before = ticket.costs[number];
+        // The account reads the costs of a request itself, so it takes those of a settlement as they are.
+        let Some(after) = actual.per(actual.cost()).actual() else {
+            return 0;
+        };
+        ticket.costs[number] = after;
+        self.change(after < before, |_, measure, counter, _| {
+            if measure == number + 2 {
+                counter.give_back(ticket.at, before.saturating_sub(after));
+                counter.take_more(ticket.at, after.saturating_sub(before));
+            }
+        });
+        1
+    }
+
+    fn finish(&self, ticket: Charge, _: Outcome, _: &ClockReading) {
+        let mut holds = false;
+        let end = |_: usize, measure, counter: &mut Counter, _: u64| {
+            let units = ticket.units(measure);
+            match measure {
+                1 => {
+                    holds = true;
+                    counter.give_back(ticket.at, units);
+                }
+                _ => counter.close(ticket.at, units),
+            }
+        };
+        self.change(false, end);
+        if holds {
+            self.0.levels.iter().for_each(|level| level.notify());
+        }
+    }
+
+    /// Calls in flight are held for good.
+    fn forget(&self, ticket: Charge) {
+        self.change(false, |_, measure, counter, _| {
+            if measure != 1 {
+                counter.close(ticket.at, ticket.units(measure));
+            }
+        });
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        let shared = self.shared();
+        for level in &self.0.levels {
+            demand.listen(level.listen());
+        }
+        let ahead = |measure| match measure {
+            Measure::Cost(cost) => demand.per(cost).map_or(0, |demand| demand.ahead()),
+            Measure::Requests | Measure::InFlight => demand.per_call().ahead(),
+        };
+        let now = shared.nanos(demand.now(&shared.clock));
+        let checked = self
+            .price(demand.ask())
+            .and_then(|charge| Locked::new(&self.0.levels, now).check(&charge, ahead));
+        let Err(denied) = checked else { return ReadyAt::NOW };
+        let name = self.0.levels[denied.level].name();
+        match denied.ready {
+            _ if denied.reason.is_permanent() => ReadyAt::never_for(denied.reason, name, denied.asked),
+            Some(ready) => ReadyAt::at(name, shared.instant(ready)).because(denied.reason),
+            None => ReadyAt::on_event(name).because(denied.reason),
+        }
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.shared().clock)
+    }
+
+    fn finish_may_panic(&self) -> bool {
+        // A waker that is told may.
+        true
+    }
+
+    /// None: a waiter waits for an instant, or for what is given back.
+    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.usage()).finish()
+    }
+}

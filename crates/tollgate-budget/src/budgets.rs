@@ -1,0 +1,563 @@
+//! The budgets of a process: their rules, and the levels and accounts that are known.
+
+use crate::account::{Account, AccountState};
+use crate::directory::Table;
+use crate::level::Counter;
+use crate::period::{Borders, Span, instant_of, nanos_of, since_1970, zone};
+use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
+use crate::shim::{Mutex, MutexGuard};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tollgate::sync::Notify;
+use tollgate::{Clock, Cost, Instant, MAX_COSTS};
+
+/// The counters of a level, in the order of the limits of its rule.
+pub(crate) type Counters = Box<[Counter]>;
+
+/// A rule at work.
+pub(crate) struct RuleState {
+    pub(crate) rule: Rule,
+    /// What each limit counts: see [`Charge::units`](crate::account::Charge::units).
+    pub(crate) measures: Box<[usize]>,
+    /// The periods of each limit of the calendar.
+    borders: Box<[Option<Mutex<Borders>>]>,
+    clock: Clock,
+}
+
+impl RuleState {
+    fn new(rule: Rule, costs: &[Cost], clock: &Clock) -> Self {
+        let measure = |limit: &Limit| match limit.measure {
+            Measure::Requests => 0,
+            Measure::InFlight => 1,
+            Measure::Cost(cost) => 2 + costs.iter().position(|known| *known == cost).unwrap_or(0),
+        };
+        let borders = |limit: &Limit| match limit.period {
+            None | Some(Period::Rolling(_)) => None,
+            Some(period) => Some(Mutex::new(Borders::new(period, zone(&limit.time_zone)?))),
+        };
+        Self {
+            measures: rule.limits.iter().map(measure).collect(),
+            borders: rule.limits.iter().map(borders).collect(),
+            clock: clock.clone(),
+            rule,
+        }
+    }
+
+    /// The period of a limit of the calendar at `now`.
+    fn span(&self, limit: usize, now: u64) -> Span {
+        match &self.borders[limit] {
+            Some(borders) => borders.lock().at(now, || since_1970(self.clock.wall())),
+            None => Span::NONE,
+        }
+    }
+
+    fn matches(&self, descriptor: &[(&str, &str)]) -> bool {
+        let mut conditions = self.rule.when.iter();
+        conditions.all(|(dimension, value)| value_of(descriptor, dimension) == value)
+    }
+}
+
+/// The value of a dimension; empty without it.
+fn value_of<'a>(descriptor: &[(&str, &'a str)], dimension: &str) -> &'a str {
+    let found = descriptor.iter().find(|(name, _)| *name == dimension);
+    found.map_or("", |(_, value)| value)
+}
+
+/// One level of a rule: the counters of one combination of values.
+pub(crate) struct Level {
+    pub(crate) rule: Arc<RuleState>,
+    /// The values of the dimensions by which the rule splits. `None` for the level of the rule itself: the only one of a rule that
+    /// does not split, else the one for keys without room.
+    pub(crate) key: Option<Box<[Box<str>]>>,
+    hash: u64,
+    counters: Mutex<Counters>,
+    /// Made when a policy waits here.
+    notify: OnceLock<Box<Notify>>,
+}
+
+impl Level {
+    fn new(rule: &Arc<RuleState>, key: Option<Box<[Box<str>]>>, hash: u64) -> Self {
+        let counters = rule.rule.limits.iter().map(|limit| Counter::new(limit.shape()));
+        Self {
+            rule: Arc::clone(rule),
+            key,
+            hash,
+            counters: Mutex::new(counters.collect()),
+            notify: OnceLock::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Counters> {
+        self.counters.lock()
+    }
+
+    /// Moves all counters on to `now`. Returns the start of the period that began last.
+    #[inline]
+    pub(crate) fn advance(&self, counters: &mut Counters, now: u64) -> u64 {
+        let mut newest = 0;
+        for (limit, counter) in counters.iter_mut().enumerate() {
+            counter.advance(now, |now| self.rule.span(limit, now));
+            newest = newest.max(counter.began());
+        }
+        newest
+    }
+
+    pub(crate) fn limits(&self) -> &[Limit] {
+        &self.rule.rule.limits
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.rule.rule.name
+    }
+
+    /// Each dimension by which the rule splits, with the value of this level.
+    pub(crate) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let values = self.key.iter().flatten().map(|value| &**value);
+        self.rule.rule.per.iter().map(String::as_str).zip(values)
+    }
+
+    /// Keys without room count here.
+    pub(crate) fn is_overflow(&self) -> bool {
+        self.key.is_none() && !self.rule.rule.per.is_empty()
+    }
+
+    /// Equals one just made.
+    fn is_new(&self, now: u64) -> bool {
+        let mut counters = self.lock();
+        self.advance(&mut counters, now);
+        counters.iter().all(Counter::is_new)
+    }
+
+    /// To be listened to before the counters are read: a change that is not seen there then notifies.
+    pub(crate) fn listen(&self) -> &Notify {
+        self.notify.get_or_init(Box::default)
+    }
+
+    /// Tells waiting policies that there may be room. Outside the lock.
+    pub(crate) fn notify(&self) {
+        if let Some(notify) = self.notify.get() {
+            notify.notify_all();
+        }
+    }
+}
+
+/// Shards in which a new key at the bound looks for an account that is not needed.
+const LOOKS_AT_SHARDS: usize = 4;
+
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    /// The costs that any rule limits.
+    pub(crate) costs: Vec<Cost>,
+    rules: Box<[Arc<RuleState>]>,
+    /// For each rule the level without a key.
+    common: Box<[Arc<Level>]>,
+    /// All other levels. Read only when an account is made.
+    levels: Mutex<Table<Level>>,
+    accounts: Box<[Mutex<Table<AccountState>>]>,
+    max_levels: usize,
+    /// Keyed from the operating system: keys come from outside.
+    hashing: RandomState,
+}
+
+impl Shared {
+    pub(crate) fn now(&self) -> u64 {
+        nanos_of(&self.clock, self.clock.now())
+    }
+
+    pub(crate) fn nanos(&self, at: Instant) -> u64 {
+        nanos_of(&self.clock, at)
+    }
+
+    pub(crate) fn instant(&self, nanos: u64) -> Instant {
+        instant_of(&self.clock, nanos)
+    }
+
+    /// The level of `rule` for a descriptor.
+    fn level(&self, rule: usize, descriptor: &[(&str, &str)]) -> Arc<Level> {
+        let (state, common) = (&self.rules[rule], &self.common[rule]);
+        let dimensions = &state.rule.per;
+        if dimensions.is_empty() {
+            return Arc::clone(common);
+        }
+        let values = || dimensions.iter().map(|dimension| value_of(descriptor, dimension));
+        let hash = self.hashing.hash_one((rule, Values(values)));
+        let is = |level: &Level| {
+            Arc::ptr_eq(&level.rule, state) && level.key.iter().flatten().map(|value| &**value).eq(values())
+        };
+        let mut levels = self.levels.lock();
+        if let Some(level) = levels.find(hash, is) {
+            return Arc::clone(level);
+        }
+        let now = self.now();
+        if levels.len() >= self.max_levels && levels.evict(|level| level.is_new(now)).is_none() {
+            return Arc::clone(common);
+        }
+        let level = Level::new(state, Some(values().map(Box::from).collect()), hash);
+        // Its key may have counted there: what was used then counts on.
+        let overflow = common.lock().iter().map(Counter::inherited).collect();
+        *level.lock() = overflow;
+        let level = Arc::new(level);
+        levels.insert(hash, Arc::clone(&level));
+        level
+    }
+
+    /// Makes room for levels at the bound: an account that is not held refers to its levels, and is made anew when it is asked for.
+    fn make_room(&self, hash: u64) {
+        if self.levels.lock().len() < self.max_levels {
+            return;
+        }
+        let now = self.now();
+        let may_go = |level: &Level| level.key.is_some() && level.is_new(now);
+        let idle = |account: &AccountState| account.levels.iter().any(|level| may_go(level));
+        let shards = self.accounts.len();
+        for shard in 0..shards.min(LOOKS_AT_SHARDS) {
+            let shard = &self.accounts[hash.wrapping_add(shard as u64) as usize % shards];
+            let evicted = shard.lock().evict(idle);
+            let Some(account) = evicted else { continue };
+            let mut levels = self.levels.lock();
+            let freed: Vec<_> = account
+                .levels
+                .iter()
+                .map(|level| (level.hash, Arc::downgrade(level)))
+                .collect();
+            drop(account);
+            for (hash, level) in freed {
+                levels.remove(hash, |known| std::ptr::eq(known, level.as_ptr()) && may_go(known));
+            }
+            return;
+        }
+    }
+}
+
+/// Hashes values that are not in a slice.
+struct Values<F>(F);
+
+impl<'a, I: Iterator<Item = &'a str>, F: Fn() -> I> std::hash::Hash for Values<F> {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.0)().for_each(|value| value.hash(state));
+    }
+}
+
+/// The budgets of a process: rules, and a level for each combination of values that a rule tells apart. Cheap to clone; clones are the
+/// same budgets.
+///
+/// # Memory
+/// There are at most [`max_levels`](BudgetsBuilder::max_levels) levels, and as many accounts that are kept ready. At the bound a new
+/// key takes the place of a level that equals a new one: its period is over or nothing was used in it, nothing runs there, and no
+/// [`Account`] of it is held. If there is none among those that are looked at, the key counts on one *overflow* level of its rule,
+/// which all such keys share, and which has the limits of one level. A key that gets a level later begins with what the overflow level
+/// has used in this period. So a flood of keys shares one budget, and no key gets a second one. An in-flight limit is the exception:
+/// calls that run on the overflow level do not count on the level that a key gets meanwhile.
+///
+/// ```
+/// use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
+///
+/// let budgets = Budgets::builder()
+///     .rule(Rule::new("user").per(["user"]).limit(Limit::cost(OUTPUT, 1_000, Period::Day)))
+///     .build()?;
+/// let account = budgets.account(&[("user", "ann"), ("model", "large")]);
+/// assert_eq!(account.usage().next().unwrap().key().collect::<Vec<_>>(), [("user", "ann")]);
+/// # Ok::<(), tollgate_budget::BudgetError>(())
+/// ```
+#[derive(Clone)]
+pub struct Budgets(pub(crate) Arc<Shared>);
+
+impl Budgets {
+    /// A builder without rules.
+    pub fn builder() -> BudgetsBuilder {
+        BudgetsBuilder {
+            rules: Vec::new(),
+            clock: Clock::real(),
+            max_levels: 100_000,
+        }
+    }
+
+    /// The account of a descriptor: the level of each rule that matches it. Dimensions that no rule names do no harm.
+    ///
+    /// A descriptor that is known costs a lookup and no allocation. Keep the account, or look it up for each request.
+    pub fn account(&self, descriptor: &[(&str, &str)]) -> Account {
+        let shared = &self.0;
+        let hash = shared.hashing.hash_one(descriptor);
+        let shard = &shared.accounts[hash as usize % shared.accounts.len()];
+        if let Some(known) = shard.lock().find(hash, |account| account.is(descriptor)) {
+            return Account(Arc::clone(known));
+        }
+        shared.make_room(hash);
+        let rules = 0..shared.rules.len();
+        let matching = rules.filter(|rule| shared.rules[*rule].matches(descriptor));
+        let levels = matching.map(|rule| shared.level(rule, descriptor)).collect();
+        let account = Arc::new(AccountState::new(self, descriptor, levels));
+        // A key without a level of its own is looked up anew: it gets one as soon as there is room.
+        if !account.levels.iter().any(|level| level.is_overflow()) {
+            let mut accounts = shard.lock();
+            if let Some(known) = accounts.find(hash, |account| account.is(descriptor)) {
+                return Account(Arc::clone(known));
+            }
+            let full = accounts.len() >= shared.max_levels.div_ceil(shared.accounts.len());
+            if !full || accounts.evict(|_| true).is_some() {
+                accounts.insert(hash, Arc::clone(&account));
+            }
+        }
+        Account(account)
+    }
+
+    /// What each level has used, of all levels that are known. The order is not defined.
+    pub fn usage(&self) -> impl Iterator<Item = LevelUsage> + use<> {
+        let shared = &self.0;
+        let mut levels = shared.common.to_vec();
+        levels.extend(shared.levels.lock().iter().cloned());
+        let now = shared.now();
+        levels.into_iter().map(move |level| LevelUsage::of(level, now))
+    }
+
+    /// The number of levels that have a key.
+    pub fn len(&self) -> usize {
+        self.0.levels.lock().len()
+    }
+
+    /// True without any level that has a key.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &Clock {
+        &self.0.clock
+    }
+}
+
+impl fmt::Debug for Budgets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Budgets")
+            .field("levels", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Builds [`Budgets`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is built before `build`"]
+pub struct BudgetsBuilder {
+    rules: Vec<Rule>,
+    clock: Clock,
+    max_levels: usize,
+}
+
+impl BudgetsBuilder {
+    /// Adds a rule. Rules are asked in this order, and the first that refuses is named.
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.rules.push(rule);
+        self
+    }
+
+    /// Sets the clock; the real one by default.
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// Sets the most levels that are kept, at least 1; 100,000 by default. See [the memory of budgets](Budgets#memory).
+    pub fn max_levels(mut self, max: usize) -> Self {
+        self.max_levels = max.max(1);
+        self
+    }
+
+    /// Builds the budgets.
+    ///
+    /// # Errors
+    /// [`BudgetError`]: a rule that cannot be, two rules of one name, or more than [`MAX_COSTS`] costs in all rules.
+    pub fn build(&self) -> Result<Budgets, BudgetError> {
+        let mut costs: Vec<Cost> = Vec::new();
+        for (at, rule) in self.rules.iter().enumerate() {
+            rule.check()?;
+            if self.rules[..at].iter().any(|other| other.name == rule.name) {
+                return Err(BudgetError::new(&rule.name, "name", &rule.name, "each name once"));
+            }
+            for limit in &rule.limits {
+                if let Measure::Cost(cost) = limit.measure
+                    && !costs.contains(&cost)
+                {
+                    costs.push(cost);
+                }
+            }
+            if costs.len() > MAX_COSTS {
+                let given = costs[MAX_COSTS].name();
+                return Err(BudgetError::new(
+                    &rule.name,
+                    "cost",
+                    given,
+                    "at most four costs in all rules",
+                ));
+            }
+        }
+        let rule = |rule: &Rule| Arc::new(RuleState::new(rule.clone(), &costs, &self.clock));
+        let rules: Box<[_]> = self.rules.iter().map(rule).collect();
+        // Few enough that one holds dozens of accounts: else the bound of each would be far from the bound of all.
+        let shards = (self.max_levels / 64).clamp(1, 64);
+        Ok(Budgets(Arc::new(Shared {
+            common: rules.iter().map(|rule| Arc::new(Level::new(rule, None, 0))).collect(),
+            rules,
+            costs,
+            clock: self.clock.clone(),
+            levels: Mutex::new(Table::new()),
+            accounts: (0..shards).map(|_| Mutex::new(Table::new())).collect(),
+            max_levels: self.max_levels,
+            hashing: RandomState::new(),
+        })))
+    }
+}
+
+/// What one level has used: of each limit of its rule.
+///
+/// ```
+/// use tollgate::Ask;
+/// use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
+///
+/// let rule = Rule::new("team").per(["team"]).limit(Limit::cost(OUTPUT, 100, Period::Month).soft());
+/// let budgets = Budgets::builder().rule(rule).build()?;
+/// let mut meter = budgets.account(&[("team", "search")]).reserve(Ask::one().cost(OUTPUT, 120)).unwrap();
+/// meter.extend(OUTPUT, 110).unwrap();
+/// drop(meter);
+/// // For operators: the soft limits that are over.
+/// let over = |level: &tollgate_budget::LevelUsage| level.limits().any(|limit| limit.is_over());
+/// let over: Vec<_> = budgets.usage().filter(over).collect();
+/// assert_eq!(over[0].to_string(), "team of team=search: 110 of 100 output per month");
+/// # Ok::<(), tollgate_budget::BudgetError>(())
+/// ```
+pub struct LevelUsage {
+    level: Arc<Level>,
+    counts: Box<[LimitCount]>,
+}
+
+#[derive(Clone, Copy)]
+struct LimitCount {
+    total: u64,
+    open: u64,
+    next: Option<Duration>,
+}
+
+impl LevelUsage {
+    pub(crate) fn of(level: Arc<Level>, now: u64) -> Self {
+        let mut counters = level.lock();
+        level.advance(&mut counters, now);
+        let count = |counter: &Counter| LimitCount {
+            total: counter.total(),
+            open: counter.open(),
+            next: counter
+                .ends()
+                .map(|ends| Duration::from_nanos(ends.saturating_sub(now))),
+        };
+        let counts = counters.iter().map(count).collect();
+        drop(counters);
+        Self { level, counts }
+    }
+
+    /// The name of the rule.
+    pub fn rule(&self) -> &str {
+        self.level.name()
+    }
+
+    /// Each dimension by which the rule splits, with the value of this level. Empty for the overflow level.
+    pub fn key(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.level.pairs()
+    }
+
+    /// True for the level on which keys count that found no room.
+    pub fn is_overflow(&self) -> bool {
+        self.level.is_overflow()
+    }
+
+    /// Each limit, with what is used of it.
+    pub fn limits(&self) -> impl Iterator<Item = LimitUsage<'_>> {
+        let usage = |(limit, count): (_, &LimitCount)| LimitUsage { limit, count: *count };
+        self.level.limits().iter().zip(&self.counts).map(usage)
+    }
+}
+
+impl fmt::Display for LevelUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_level(f, &self.level)?;
+        for (at, limit) in self.limits().enumerate() {
+            write!(
+                f,
+                "{} {} of {}",
+                if at > 0 { "," } else { ":" },
+                limit.used() + limit.open(),
+                limit.limit()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for LevelUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LevelUsage({self})")
+    }
+}
+
+/// `user of organisation=acme, user=ann`
+pub(crate) fn write_level(f: &mut fmt::Formatter<'_>, level: &Level) -> fmt::Result {
+    f.write_str(level.name())?;
+    if level.is_overflow() {
+        return f.write_str(" of other keys");
+    }
+    for (at, (dimension, value)) in level.pairs().enumerate() {
+        write!(f, "{} {dimension}={value}", if at > 0 { "," } else { " of" })?;
+    }
+    Ok(())
+}
+
+/// What is used of one limit of a level, in its current period.
+#[derive(Clone, Copy)]
+pub struct LimitUsage<'a> {
+    limit: &'a Limit,
+    count: LimitCount,
+}
+
+impl<'a> LimitUsage<'a> {
+    /// The limit.
+    pub fn limit(&self) -> &'a Limit {
+        self.limit
+    }
+
+    /// The units that admissions have used which ended, or which cannot give them back any more.
+    pub fn used(&self) -> u64 {
+        self.count.total - self.count.open
+    }
+
+    /// The units that running admissions hold.
+    pub fn open(&self) -> u64 {
+        self.count.open
+    }
+
+    /// The units that can be reserved now.
+    pub fn left(&self) -> u64 {
+        self.limit.amount.saturating_sub(self.count.total)
+    }
+
+    /// True when more is used and held than the amount: of a soft limit, or by running streams.
+    pub fn is_over(&self) -> bool {
+        self.count.total > self.limit.amount
+    }
+
+    /// The time to the end of the period; of a rolling one, until the next units come back, if any are used. `None` for calls in flight.
+    pub fn period_ends_in(&self) -> Option<Duration> {
+        self.count.next
+    }
+}
+
+impl fmt::Debug for LimitUsage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "LimitUsage({} used, {} open, of {})",
+            self.used(),
+            self.open(),
+            self.limit
+        )
+    }
+}

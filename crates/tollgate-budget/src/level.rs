@@ -1,0 +1,340 @@
+//! The counters of one level: plain data, without a clock and without a lock. A unit is *taken* from an instant on, and counts in
+//! the period of that instant. While its admission runs it is *open*: it may be given back there, and nowhere else.
+//!
+//! ```text
+//!   take --> open --close--> used
+//!              '--give_back--> returned
+//!
+//!   a new period: all that was taken before is out of the count
+//! ```
+//! Invariants, after every operation: `total` is the sum of the `taken` of all slots, and in each slot `open <= taken`.
+//!
+//! A period of the calendar is one slot. A rolling span is cut into [`SEGMENTS`] slots, beside the one that is filled: so it covers the
+//! span at any instant, and a unit comes back at most a segment late.
+
+use crate::period::Span;
+
+/// The parts into which a rolling span is cut.
+pub(crate) const SEGMENTS: u64 = 16;
+
+/// How instants fall into slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Calls in flight: one slot for ever.
+    Held,
+    /// The periods of a calendar: one slot, for the current one.
+    Calendar,
+    /// The current segment of this many nanoseconds, and the [`SEGMENTS`] before it.
+    Rolling(u64),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Slot {
+    taken: u64,
+    open: u64,
+}
+
+/// What one limit of one level counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Counter {
+    shape: Shape,
+    /// All that counts now.
+    total: u64,
+    current: Slot,
+    /// The segments before the current one, each at its number modulo their count.
+    older: Box<[Slot]>,
+    /// The current period. Of a rolling span `began` is the start of the current segment.
+    span: Span,
+}
+
+impl Counter {
+    pub(crate) fn new(shape: Shape) -> Self {
+        let older = if let Shape::Rolling(_) = shape { SEGMENTS } else { 0 };
+        Self {
+            shape,
+            total: 0,
+            current: Slot::default(),
+            older: (0..older).map(|_| Slot::default()).collect(),
+            span: Span {
+                due: if shape == Shape::Held { u64::MAX } else { 0 },
+                ..Span::NONE
+            },
+        }
+    }
+
+    /// What counts against the limit now.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// What is open of it.
+    pub(crate) fn open(&self) -> u64 {
+        self.older.iter().map(|slot| slot.open).sum::<u64>() + self.current.open
+    }
+
+    /// Nothing counts.
+    pub(crate) fn is_new(&self) -> bool {
+        self.total == 0
+    }
+
+    /// The start of the period that the counter is in.
+    pub(crate) fn began(&self) -> u64 {
+        self.span.began
+    }
+
+    /// When the current period ends; for a rolling span, when the next unit that counts comes back.
+    pub(crate) fn ends(&self) -> Option<u64> {
+        match self.shape {
+            Shape::Held => None,
+            Shape::Calendar => Some(self.span.ends),
+            Shape::Rolling(_) => self.room_at(self.total.saturating_sub(1)),
+        }
+    }
+
+    /// Moves on to the period of `now`. `span` says which that is, for a calendar.
+    #[inline]
+    pub(crate) fn advance(&mut self, now: u64, span: impl FnOnce(u64) -> Span) {
+        if now >= self.span.due {
+            self.advance_slow(now, span);
+        }
+    }
+
+    #[cold]
+    fn advance_slow(&mut self, now: u64, span: impl FnOnce(u64) -> Span) {
+        match self.shape {
+            Shape::Held => {}
+            Shape::Calendar => {
+                let span = span(now);
+                if span.began != self.span.began {
+                    (self.total, self.current) = (0, Slot::default());
+                }
+                self.span = span;
+            }
+            Shape::Rolling(segment) => {
+                let (from, to) = (self.span.began / segment, now / segment);
+                // One step for each segment that passed, as far as anything is left in one.
+                for number in from..to.min(from + SEGMENTS + 1) {
+                    let place = &mut self.older[(number % SEGMENTS) as usize];
+                    self.total -= place.taken;
+                    *place = std::mem::take(&mut self.current);
+                }
+                if to > from + SEGMENTS + 1 {
+                    (self.total, self.current) = (0, Slot::default());
+                    self.older.fill(Slot::default());
+                }
+                let began = to * segment;
+                let ends = began.saturating_add(segment);
+                self.span = Span { began, ends, due: ends };
+            }
+        }
+    }
+
+    /// Where the units that were taken at `at` are, if they still count.
+    fn slot(&mut self, at: u64) -> Option<&mut Slot> {
+        match self.shape {
+            _ if at >= self.span.began => Some(&mut self.current),
+            Shape::Rolling(segment) => {
+                let number = at / segment;
+                let recent = self.span.began / segment - number <= SEGMENTS;
+                recent.then(|| &mut self.older[(number % SEGMENTS) as usize])
+            }
+            Shape::Held | Shape::Calendar => None,
+        }
+    }
+
+    /// Takes `units` at `now`, to which it has advanced, whether there is room or not.
+    #[inline]
+    pub(crate) fn take(&mut self, units: u64) {
+        // As much as the numbers hold.
+        let units = units.min(u64::MAX - self.total);
+        self.total += units;
+        self.current.taken += units;
+        self.current.open += units;
+    }
+
+    /// Takes more of what was taken at `at`, if that still counts.
+    pub(crate) fn take_more(&mut self, at: u64, units: u64) {
+        let units = units.min(u64::MAX - self.total);
+        if let Some(slot) = self.slot(at) {
+            slot.taken += units;
+            slot.open += units;
+            self.total += units;
+        }
+    }
+
+    /// Gives `units` back that were taken at `at`. Nothing comes back of a period that is over.
+    #[inline]
+    pub(crate) fn give_back(&mut self, at: u64, units: u64) {
+        if let Some(slot) = self.slot(at) {
+            let units = units.min(slot.open);
+            slot.open -= units;
+            slot.taken -= units;
+            self.total -= units;
+        }
+    }
+
+    /// The admission that took `units` at `at` has ended: they are used.
+    #[inline]
+    pub(crate) fn close(&mut self, at: u64, units: u64) {
+        if let Some(slot) = self.slot(at) {
+            slot.open -= units.min(slot.open);
+        }
+    }
+
+    /// True where `at` is in the slot that is filled now.
+    pub(crate) fn is_current(&self, at: u64) -> bool {
+        at >= self.span.began
+    }
+
+    /// When at most `left` of what counts is left, if time alone brings that about.
+    pub(crate) fn room_at(&self, left: u64) -> Option<u64> {
+        match self.shape {
+            _ if self.total <= left => Some(self.span.began),
+            Shape::Held => None,
+            Shape::Calendar => Some(self.span.ends),
+            Shape::Rolling(segment) => {
+                let number = self.span.began / segment;
+                let mut total = self.total;
+                for past in (0..=SEGMENTS).rev().filter(|past| *past <= number) {
+                    let slot = match past {
+                        0 => self.current,
+                        _ => self.older[((number - past) % SEGMENTS) as usize],
+                    };
+                    total -= slot.taken;
+                    if total <= left {
+                        return Some((number - past + SEGMENTS + 1).saturating_mul(segment));
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// The same counts, of which nothing is open: for a level that begins with what others have used.
+    pub(crate) fn inherited(&self) -> Self {
+        let mut heir = match self.shape {
+            Shape::Held => Self::new(Shape::Held),
+            _ => self.clone(),
+        };
+        heir.current.open = 0;
+        heir.older.iter_mut().for_each(|slot| slot.open = 0);
+        heir
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Periods of 100 that begin at multiples of it.
+    fn hundreds(now: u64) -> Span {
+        let began = now / 100 * 100;
+        let ends = began + 100;
+        Span { began, ends, due: ends }
+    }
+
+    /// Each admission as a reference keeps it.
+    #[derive(Clone, Copy, Debug)]
+    struct Taken {
+        at: u64,
+        units: u64,
+        open: u64,
+    }
+
+    fn counts(shape: Shape, taken: &Taken, now: u64) -> bool {
+        match shape {
+            Shape::Held => true,
+            Shape::Calendar => taken.at / 100 == now / 100,
+            Shape::Rolling(segment) => now / segment - taken.at / segment <= SEGMENTS,
+        }
+    }
+
+    proptest! {
+        /// Given any program of takes, returns, closes and pauses, then the counter equals a list of all that was taken: after
+        /// each step the total is what is used and what is open.
+        #[test]
+        fn a_counter_equals_the_list_of_what_was_taken(
+            kind in 0..3,
+            steps in prop::collection::vec((0..5u8, 0usize..8, 0u64..40, prop_oneof![0..8u64, 0..300u64]), 1..120),
+        ) {
+            let shape = [Shape::Held, Shape::Calendar, Shape::Rolling(10)][kind as usize];
+            let mut counter = Counter::new(shape);
+            let (mut now, mut all) = (0, Vec::<Taken>::new());
+            for (what, which, units, pause) in steps {
+                now += pause;
+                counter.advance(now, hundreds);
+                let which = which % all.len().max(1);
+                match (what, all.get_mut(which)) {
+                    (1, Some(taken)) if taken.open > 0 => {
+                        let units = units.min(taken.open);
+                        counter.give_back(taken.at, units);
+                        taken.units -= units;
+                        taken.open -= units;
+                    }
+                    (2, Some(taken)) => {
+                        counter.close(taken.at, taken.open);
+                        taken.open = 0;
+                    }
+                    (3, Some(taken)) if taken.open > 0 => {
+                        counter.take_more(taken.at, units);
+                        if counts(shape, taken, now) {
+                            taken.units += units;
+                            taken.open += units;
+                        }
+                    }
+                    _ => {
+                        counter.take(units);
+                        all.push(Taken { at: now, units, open: units });
+                    }
+                }
+                let here = |taken: &&Taken| counts(shape, taken, now);
+                let total: u64 = all.iter().filter(here).map(|taken| taken.units).sum();
+                let open: u64 = all.iter().filter(here).map(|taken| taken.open).sum();
+                prop_assert_eq!((counter.total(), counter.open()), (total, open), "at {}", now);
+                for left in [0, total / 2, total.saturating_sub(1)] {
+                    let Some(at) = counter.room_at(left).filter(|_| total > left) else { continue };
+                    let left_at = |at: u64| -> u64 {
+                        all.iter().filter(|taken| counts(shape, taken, at)).map(|taken| taken.units).sum()
+                    };
+                    prop_assert!(left_at(at) <= left && left_at(at - 1) > left, "{} at {}", left, at);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_span_of_the_rolling_length_never_has_more_than_the_total() {
+        let mut counter = Counter::new(Shape::Rolling(10));
+        counter.advance(9, hundreds);
+        counter.take(5);
+        // 16 segments of 10 are the span; the segment of 9 leaves when 160 have passed since its end.
+        counter.advance(169, hundreds);
+        assert_eq!(counter.total(), 5);
+        counter.advance(170, hundreds);
+        assert_eq!(counter.total(), 0);
+    }
+
+    #[test]
+    fn an_earlier_instant_counts_as_the_latest() {
+        let mut counter = Counter::new(Shape::Calendar);
+        counter.advance(100, hundreds);
+        counter.advance(99, hundreds);
+        counter.take(3);
+        assert_eq!((counter.began(), counter.total()), (100, 3));
+        counter.give_back(99, 3);
+        assert_eq!(counter.total(), 3, "what was taken before the period is not of it");
+    }
+
+    #[test]
+    fn no_number_overflows() {
+        let mut counter = Counter::new(Shape::Calendar);
+        counter.advance(1, hundreds);
+        counter.take(u64::MAX);
+        counter.take(u64::MAX);
+        counter.take_more(1, 7);
+        assert_eq!((counter.total(), counter.open()), (u64::MAX, u64::MAX));
+        counter.give_back(1, u64::MAX);
+        assert_eq!(counter.total(), 0);
+    }
+}

@@ -1,0 +1,148 @@
+//! A flood of keys, at the bound of levels.
+
+use crate::counts;
+use std::time::Duration;
+use tollgate::{Ask, ManualClock};
+use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
+
+fn flooded(clock: &ManualClock) -> Budgets {
+    let rule = Rule::new("key")
+        .per(["key"])
+        .limit(Limit::cost(OUTPUT, 100, Period::Minute));
+    Budgets::builder()
+        .rule(rule)
+        .clock(clock)
+        .max_levels(50)
+        .build()
+        .unwrap()
+}
+
+/// What a key gets at once, asking for one unit after the other.
+fn admitted(budgets: &Budgets, key: &str) -> u64 {
+    let account = budgets.account(&[("key", key)]);
+    let spend = |_: &u64| {
+        account
+            .reserve(Ask::one().cost(OUTPUT, 1))
+            .map(|mut meter| meter.extend(OUTPUT, 1))
+            .is_ok()
+    };
+    (0..1_000).take_while(spend).count() as u64
+}
+
+#[test]
+fn a_flood_of_keys_shares_one_budget_and_resets_none() {
+    let clock = ManualClock::new();
+    let budgets = flooded(&clock);
+    assert_eq!(admitted(&budgets, "first"), 100);
+    let names = |range: std::ops::Range<usize>| range.map(|key| format!("key {key}"));
+    // 49 keys get levels of their own, and a unit each is used.
+    for key in names(0..49) {
+        drop(
+            budgets
+                .account(&[("key", &key)])
+                .reserve(Ask::one().cost(OUTPUT, 1))
+                .map(|mut meter| meter.extend(OUTPUT, 1)),
+        );
+    }
+    assert_eq!(budgets.len(), 50);
+    // All others share the overflow level.
+    let flood: u64 = names(1_000..3_000).map(|key| admitted(&budgets, &key)).sum();
+    assert_eq!((flood, budgets.len()), (100, 50));
+    assert_eq!(admitted(&budgets, "first"), 0, "its level was not made anew");
+    assert_eq!(admitted(&budgets, "key 7"), 99);
+    let overflow = budgets.usage().find(|level| level.is_overflow()).unwrap();
+    assert_eq!(overflow.to_string(), "key of other keys: 100 of 100 output per minute");
+    // In the next period the levels of old keys make room.
+    clock.advance(Duration::from_secs(60));
+    let flood: Vec<u64> = names(5_000..5_050).map(|key| admitted(&budgets, &key)).collect();
+    assert!(flood.iter().filter(|units| **units == 100).count() >= 48, "{flood:?}");
+    assert_eq!(budgets.len(), 50);
+}
+
+/// Given a key that counted on the overflow level, when it gets a level of its own in the same period, then that is no second budget.
+#[test]
+fn a_key_that_gets_a_level_later_begins_with_what_the_overflow_level_used() {
+    let clock = ManualClock::new();
+    let budgets = flooded(&clock);
+    let held: Vec<_> = (0..50)
+        .map(|key| budgets.account(&[("key", &format!("{key}"))]))
+        .collect();
+    assert_eq!(admitted(&budgets, "late"), 100);
+    assert_eq!(budgets.len(), 50);
+    drop(held);
+    assert_eq!(admitted(&budgets, "late"), 0);
+    assert!(
+        !budgets
+            .account(&[("key", "late")])
+            .usage()
+            .next()
+            .unwrap()
+            .is_overflow()
+    );
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(admitted(&budgets, "late"), 100);
+}
+
+#[test]
+fn a_level_with_a_held_account_or_a_running_request_stays() {
+    let clock = ManualClock::new();
+    let budgets = flooded(&clock);
+    let account = budgets.account(&[("key", "held")]);
+    let meter = budgets
+        .account(&[("key", "runs")])
+        .reserve(Ask::one().cost(OUTPUT, 60))
+        .unwrap();
+    for key in 0..2_000 {
+        budgets.account(&[("key", &format!("{key}"))]);
+    }
+    assert_eq!(budgets.len(), 50);
+    drop(
+        account
+            .reserve(Ask::one().cost(OUTPUT, 40))
+            .map(|mut meter| meter.extend(OUTPUT, 40)),
+    );
+    assert_eq!(counts(&budgets.account(&[("key", "held")])), [(40, 0)]);
+    assert_eq!(counts(&budgets.account(&[("key", "runs")])), [(0, 60)]);
+    drop(meter);
+}
+
+#[test]
+fn a_known_key_costs_no_allocation() {
+    let budgets = flooded(&ManualClock::new());
+    let request = || {
+        let mut meter = budgets
+            .account(&[("key", "a")])
+            .reserve(Ask::one().cost(OUTPUT, 10))
+            .unwrap();
+        meter.extend(OUTPUT, 5).unwrap();
+        meter.settle(OUTPUT, 0).unwrap();
+    };
+    request();
+    let info = allocation_counter::measure(request);
+    assert_eq!(info.count_total, 0);
+}
+
+/// As the front page says, and the docs of `Budgets`.
+#[test]
+fn a_key_takes_the_stated_bytes() {
+    const KEYS: u64 = 10_000;
+    for (limits, most) in [(1, 400), (3, 600)] {
+        let mut rule = Rule::new("key").per(["key"]);
+        for limit in 0..limits {
+            rule = rule.limit(Limit::cost(OUTPUT, 100 + limit, Period::Minute));
+        }
+        let budgets = Budgets::builder()
+            .rule(rule)
+            .clock(&ManualClock::new())
+            .build()
+            .unwrap();
+        let info = allocation_counter::measure(|| {
+            for key in 0..KEYS {
+                budgets.account(&[("key", &format!("key {key}"))]);
+            }
+        });
+        let bytes = info.bytes_current as u64 / KEYS;
+        println!("{bytes} bytes a key with {limits} limits");
+        assert!(bytes <= most, "{bytes} bytes a key with {limits} limits");
+    }
+}
