@@ -11,6 +11,7 @@
 //! | charge a stream as it produces, and stop it at the boundary | [`Meter::extend`] |
 //! | correct the charge once the bill is known | [`Meter::settle`] |
 //! | wait for budget in a queue, beside a semaphore or a breaker | [`Account`] as a leg of a [`Policy`](tollgate::Policy) |
+//! | learn estimates from the true costs of the past | [`Estimates`] |
 //! | see what is used, and which soft limits are over | [`Budgets::usage`] |
 //!
 //! ```

@@ -237,7 +237,7 @@ impl Drop for Meter {
         if self.ended {
             return;
         }
-        // A waker that is told of what came back may panic, and two panics would abort.
+        // A waker that is called for what came back may panic, and two panics would abort.
         match std::thread::panicking() {
             true => drop(catch_unwind(AssertUnwindSafe(|| self.end(false)))),
             false => self.end(false),
