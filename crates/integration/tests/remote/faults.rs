@@ -1,6 +1,6 @@
 //! The run, against Redis.
 
-use crate::minute::{contender, minute};
+use crate::minute::{contender, minute, tried_tenants};
 use crate::redis::Redis;
 use crate::store::at;
 
@@ -12,5 +12,5 @@ fn a_contender() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_seconds_of_everything_that_can_go_wrong() {
-    minute(Redis, "faults::a_contender", at).await;
+    tried_tenants(&minute(Redis, "faults::a_contender", at).await);
 }

@@ -66,7 +66,10 @@ fn a_shrink_that_was_not_kept_is_found() {
     for report in forged(|events| {
         // The limit had been 2 from a second earlier on.
         for event in events {
-            if let Event::Limit { limit: 2, sent, done } = event {
+            if let Event::Limit {
+                limit: 2, sent, done, ..
+            } = event
+            {
                 (*sent, *done) = (SHRUNK_AT - 1_000_000_000, SHRUNK_AT - 999_000_000);
             }
         }

@@ -3,7 +3,7 @@
 use crate::rig::checker::{Allowed, Fault, Report, check_spent};
 use crate::rig::history::Event;
 use crate::rig::instant::Nanos;
-use crate::rig::spender::{BURST, LENGTH, LIMIT, METERS, Meter, RATE};
+use crate::rig::spender::{BURST, Bound, LENGTH, LIMIT, METERS, Meter, RATE};
 
 const MS: Nanos = 1_000_000;
 const SECOND: Nanos = 1_000 * MS;
@@ -121,9 +121,9 @@ fn permits_that_a_store_forgets_are_granted_again_once() {
     for meter in METERS {
         let mut events = history();
         events.extend(struck(7 * SECOND, 8 * SECOND));
-        let extra = match meter {
-            Meter::Rate => BURST,
-            Meter::Window => LIMIT,
+        let extra = match meter.bound() {
+            Bound::Rate { burst, .. } => burst,
+            Bound::Window { limit, .. } => limit,
         };
         let again = |nth| spent(meter, nth, 8 * SECOND);
         events.extend((0..extra).map(again));

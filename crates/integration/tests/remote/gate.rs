@@ -1,13 +1,24 @@
 //! `Remote`, as the rig uses a semaphore across machines.
 
-use crate::rig::contender::{Gate, Held};
-use crate::rig::spender::{BURST, LENGTH, LIMIT, METERS, Meter, RATE, Tap};
+use crate::rig::contender::{Gate, Held, Semaphore, Wish};
+use crate::rig::spender::{Bound, METERS, Meter, Tap};
+use crate::rig::tenants::{
+    LEGS, PERMITS, PERMITS_LEG, RETRY, TENANTS, TIMEOUT, Tenant, TenantGate, Tenants, UNAVAILABLE_AFTER,
+};
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::Quota;
-use tollgate::remote::{Backend, Key, Lost, OwnedRemotePermit, Remote, RemoteError};
+use tokio::task::JoinHandle;
+use tollgate::policy::spec::{KeyTier, KeyedSpec, LegRule, LegSpec, PolicySpec};
+use tollgate::remote::{
+    Backend, Key, Lost, OwnedRemotePermit, Remote, RemoteError, RemoteKey, RemoteKeyPermit, RemoteKeyed,
+};
+use tollgate::status::State;
+use tollgate::{Ask, Cost, Quota, Reason};
+
+const TOKENS: Cost = Cost::new("tokens");
+const SLOTS: Cost = Cost::new("slots");
 
 /// A semaphore of this name at `store`.
 pub(crate) fn gate<B: Backend + Clone>(store: B, name: &str, limit: u64, ttl: Duration) -> RemoteGate<B> {
@@ -53,14 +64,27 @@ pub(crate) struct RemoteHeld<B: Backend> {
 
 impl<B: Backend + Clone> Gate for RemoteGate<B> {
     type Permit = RemoteHeld<B>;
+
+    async fn acquire(&self, wish: Wish) -> Result<Self::Permit, String> {
+        let acquired = Arc::clone(&self.remote).acquire_owned(wish.weight).await;
+        let permit = acquired.map_err(|refused| refused.to_string())?;
+        let lost = Box::pin(permit.lost());
+        Ok(RemoteHeld { permit, lost })
+    }
+}
+
+impl<B: Backend + Clone> Semaphore for RemoteGate<B> {
     type Tap = RemoteTap<B>;
+    type Tenants = RemoteTenants<B>;
 
     fn taps(&self) -> Vec<(Meter, RemoteTap<B>)> {
         let key = |what| Key::new(format!("{}-{what}", self.name)).expect("a name");
-        let tap = |meter| {
-            let builder = match meter {
-                Meter::Rate => Remote::rate(key("rate"), Quota::per_second(RATE).burst(BURST)),
-                Meter::Window => Remote::window(key("window"), LIMIT, LENGTH),
+        let tap = |meter: Meter| {
+            let builder = match meter.bound() {
+                Bound::Rate { per_second, burst } => {
+                    Remote::rate(key("rate"), Quota::per_second(per_second).burst(burst))
+                }
+                Bound::Window { limit, length } => Remote::window(key("window"), limit, length),
             };
             match builder.ttl(self.ttl).spawn(self.store.clone()) {
                 Err(RemoteError::Unsupported { .. }) => None,
@@ -70,11 +94,20 @@ impl<B: Backend + Clone> Gate for RemoteGate<B> {
         METERS.into_iter().filter_map(tap).collect()
     }
 
-    async fn acquire(&self, weight: u64) -> Result<Self::Permit, String> {
-        let acquired = Arc::clone(&self.remote).acquire_owned(weight).await;
-        let permit = acquired.map_err(|refused| refused.to_string())?;
-        let lost = Box::pin(permit.lost());
-        Ok(RemoteHeld { permit, lost })
+    fn tenants(&self) -> Option<RemoteTenants<B>> {
+        let name = Key::new(format!("{}-tenants", self.name)).expect("a name");
+        let mut spec = KeyedSpec::new(TENANTS.len(), "none", policy(&TENANTS[0]));
+        let own = |tenant: &Tenant| (tenant.name.into(), KeyTier::Own(policy(tenant)));
+        spec.keys = TENANTS.iter().map(own).collect();
+        let builder = Remote::keyed(name, spec).ttl(self.ttl).timeout(TIMEOUT).retry(RETRY);
+        match builder.unavailable_after(UNAVAILABLE_AFTER).build(self.store.clone()) {
+            Err(RemoteError::Unsupported { .. }) => None,
+            built => {
+                let (keyed, driver) = built.expect("settings that can be");
+                let driver = tokio::spawn(driver);
+                Some(RemoteTenants { keyed, driver })
+            }
+        }
     }
 
     async fn set_limit(&self, limit: u64) -> Result<(), String> {
@@ -101,5 +134,104 @@ impl<B: Backend> Held for RemoteHeld<B> {
 
     async fn lost(&mut self) {
         poll_fn(|context| self.lost.as_mut().poll(context)).await;
+    }
+}
+
+/// Four legs, of which three count calls or tokens by time.
+fn policy(tenant: &Tenant) -> PolicySpec {
+    let mut legs = vec![LegSpec::new(PERMITS_LEG, LegRule::semaphore(PERMITS as usize)).per(SLOTS.name())];
+    for leg in LEGS {
+        let rule = match tenant.bound(leg) {
+            Bound::Rate { per_second, burst } => LegRule::token_bucket(Quota::per_second(per_second).burst(burst)),
+            Bound::Window { limit, length } => LegRule::sliding_window(limit, length),
+        };
+        let spec = LegSpec::new(leg.name(), rule);
+        legs.push(if leg.counts_tokens() {
+            spec.per(TOKENS.name())
+        } else {
+            spec
+        });
+    }
+    PolicySpec::new(legs)
+}
+
+/// Tenants, and the task of their driver.
+pub(crate) struct RemoteTenants<B: Backend> {
+    keyed: RemoteKeyed<B>,
+    driver: JoinHandle<()>,
+}
+
+impl<B: Backend> Tenants for RemoteTenants<B> {
+    type Key = RemoteKey<B>;
+
+    fn key(&self, key: u32) -> RemoteKey<B> {
+        self.keyed.get(Tenant::of(key).name).expect("a name")
+    }
+
+    async fn close(self) {
+        drop(self.keyed);
+        self.driver.await.expect("it ends");
+    }
+}
+
+/// A permit of a tenant, and its weight.
+pub(crate) struct RemoteKeyHeld<B: Backend> {
+    permit: RemoteKeyPermit<B>,
+    weight: u64,
+}
+
+impl<B: Backend> Gate for RemoteKey<B> {
+    type Permit = RemoteKeyHeld<B>;
+
+    async fn acquire(&self, wish: Wish) -> Result<Self::Permit, String> {
+        let ask = Ask::one().cost(TOKENS, wish.tokens).cost(SLOTS, wish.weight);
+        let acquired = if wish.at_once {
+            self.acquire_now(ask).await
+        } else {
+            RemoteKey::acquire(self, ask).await
+        };
+        let permit = acquired.map_err(|refused| match refused.reason() {
+            Reason::RateExceeded | Reason::Saturated => refused.leg().to_owned(),
+            _ => refused.to_string(),
+        })?;
+        let weight = wish.weight;
+        Ok(RemoteKeyHeld { permit, weight })
+    }
+}
+
+impl<B: Backend> TenantGate for RemoteKey<B> {
+    async fn usage(&self) -> Result<[u64; 4], String> {
+        let usage = RemoteKey::usage(self).await.map_err(|error| error.to_string())?;
+        let mut in_use = usage.legs().map(|leg| match leg.state {
+            State::Permits { in_use, .. } => in_use,
+            State::Rate { limit, available, .. } => limit - available,
+            other => unreachable!("{other:?}"),
+        });
+        let permits = in_use.next().expect("the first leg");
+        let mut units = [permits; 4];
+        units.iter_mut().zip(in_use).for_each(|(units, in_use)| *units = in_use);
+        Ok(units)
+    }
+}
+
+impl<B: Backend> Held for RemoteKeyHeld<B> {
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    fn settle(&mut self, tokens: u64) {
+        self.permit.settle(TOKENS, tokens).expect("a cost that counts");
+    }
+
+    fn token(&self) -> u64 {
+        0
+    }
+
+    fn remaining(&self) -> Duration {
+        self.permit.good_for().unwrap_or_default()
+    }
+
+    async fn lost(&mut self) {
+        self.permit.lost().await;
     }
 }

@@ -48,6 +48,7 @@ pub(crate) fn history(seed: u64) -> Vec<Event> {
         (random >> 33) % below
     };
     let mut events = vec![Event::Limit {
+        key: 0,
         limit: 5,
         sent: 0,
         done: at(0),
@@ -93,6 +94,7 @@ pub(crate) fn history(seed: u64) -> Vec<Event> {
         if now == 4_000 {
             limit = 2;
             events.push(Event::Limit {
+                key: 0,
                 limit,
                 sent: at(now),
                 done: at(now + 2),
@@ -102,6 +104,7 @@ pub(crate) fn history(seed: u64) -> Vec<Event> {
             let ask = Ask {
                 process: caller.process,
                 number: caller.number,
+                key: 0,
             };
             if caller.back == Some(now) {
                 events.push(Event::Released {
@@ -121,6 +124,7 @@ pub(crate) fn history(seed: u64) -> Vec<Event> {
                     ask: Ask {
                         process: caller.process,
                         number: caller.number,
+                        key: 0,
                     },
                     weight: caller.weight,
                     at: at(now),
@@ -142,9 +146,11 @@ pub(crate) fn history(seed: u64) -> Vec<Event> {
                 ask: Ask {
                     process: caller.process,
                     number: caller.number,
+                    key: 0,
                 },
                 weight: caller.weight,
                 token,
+                tokens: (0, 0),
                 sent: at(caller.asked),
                 received: at(told),
                 deadline: at(now + TTL),

@@ -27,6 +27,7 @@ mod etcd_sync;
 mod faults;
 mod forged;
 mod forged_spending;
+mod forged_tenants;
 mod forgetful;
 mod forked;
 mod gate;

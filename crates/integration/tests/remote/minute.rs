@@ -8,6 +8,7 @@ use crate::rig::instant::nanos;
 use crate::rig::process::parameters;
 use crate::rig::run::{HEAVIEST, LIFE, run};
 use crate::rig::server::Store;
+use crate::rig::tenants::{PERMITS, PERMITS_LEG, TENANTS};
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -54,6 +55,29 @@ pub(crate) async fn minute<B: Backend + Clone>(
     assert!(report.granted > 0 && report.lost > 0 && report.cancelled_at_the_grant > 0);
     assert!(report.recoveries.len() == 4 && report.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));
     report
+}
+
+/// Tenants were beside the semaphore, and everything was tried there too: refusals by each leg, waits, returns, permits that were
+/// lost, and processes that went with some.
+pub(crate) fn tried_tenants(report: &Report) {
+    assert_eq!(report.tenants.len(), TENANTS.len());
+    for (tenant, report) in TENANTS.iter().zip(&report.tenants) {
+        let refused = |by| report.refusals.get(by).copied().unwrap_or(0);
+        let refusals = [refused(tenant.name), refused(PERMITS_LEG)];
+        let given_up = report.cancelled_at_the_grant;
+        let tried = [
+            report.granted,
+            report.waited,
+            report.returned,
+            given_up,
+            refusals[0],
+            refusals[1],
+        ];
+        assert!(tried.iter().all(|&count| count > 0), "{}: {tried:?}", tenant.name);
+    }
+    let busy = report.tenants.last().expect("there are some");
+    assert!(busy.lost > 0 && busy.most == PERMITS, "{busy:?}");
+    assert!(busy.recoveries.len() == 4 && busy.recoveries.iter().all(|recovery| recovery.weight >= HEAVIEST));
 }
 
 /// The bar of the run is for clients that are heard late, or hear nothing themselves, as the first one is. A client that is not

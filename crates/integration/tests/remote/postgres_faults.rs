@@ -1,6 +1,6 @@
 //! The run, against PostgreSQL: a server that keeps its data over a restart.
 
-use crate::minute::{contender, minute};
+use crate::minute::{contender, minute, tried_tenants};
 use crate::postgres::{Program, at};
 
 #[test]
@@ -11,5 +11,5 @@ fn a_contender() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sixty_seconds_of_everything_that_can_go_wrong() {
-    minute(Program, "postgres_faults::a_contender", at).await;
+    tried_tenants(&minute(Program, "postgres_faults::a_contender", at).await);
 }

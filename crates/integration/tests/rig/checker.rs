@@ -9,12 +9,15 @@
 //! - When it was granted: after its request, and after every smaller token; before its holder received it, and before the
 //!   holder of any greater token did. Where nothing is left between the two, tokens do not grow.
 //!
+//! Permits of tenants have no tokens, and limits that stay: all that are live at one instant are within the limit.
+//!
 //! A stalled process cannot recover in time. Where a bound of time is checked, the measured stalls of the processes are added
 //! to it, and nothing else is.
 
 use super::history::{Ask, Event};
 use super::instant::Nanos;
 use super::spender::Meter;
+use super::tenants::Leg;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
@@ -24,7 +27,7 @@ mod spent;
 
 use limits::Limits;
 pub(crate) use recovery::Recovery;
-pub(crate) use spent::{Allowed, check_spent};
+pub(crate) use spent::{Allowed, check_in_use, check_spent};
 
 /// The bars of a run.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +38,34 @@ pub(crate) struct Bars {
     pub(crate) life: Nanos,
     /// The greatest weight that is requested.
     pub(crate) heaviest: u64,
+}
+
+/// The permits that are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Of {
+    Semaphore,
+    /// The tenant with this number.
+    Tenant {
+        key: u32,
+        permits_bind: bool,
+    },
+}
+
+impl Of {
+    fn key(self) -> u32 {
+        match self {
+            Self::Semaphore => 0,
+            Self::Tenant { key, .. } => key,
+        }
+    }
+
+    /// Its permits are all in use, all the time.
+    fn binds(self) -> bool {
+        match self {
+            Self::Semaphore => true,
+            Self::Tenant { permits_bind, .. } => permits_bind,
+        }
+    }
 }
 
 /// A violation.
@@ -83,6 +114,13 @@ pub(crate) enum Fault {
         took: Option<Nanos>,
         allowed: Nanos,
     },
+    /// More of a tenant's leg is in use than calls have taken; with no leg, of its permits.
+    Charged {
+        key: u32,
+        leg: Option<Leg>,
+        in_use: u64,
+        most: u64,
+    },
     /// A caller was never answered, and lives.
     Stuck { ask: Ask },
     /// A permit was neither given back nor lost, and its holder lives.
@@ -101,6 +139,9 @@ impl fmt::Display for Fault {
     }
 }
 
+/// A caller that has its permit later than this has waited for others, without a fault.
+const WAITED: Nanos = 100_000_000;
+
 /// The result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -109,13 +150,20 @@ pub(crate) struct Report {
     pub(crate) cancelled: usize,
     pub(crate) cancelled_at_the_grant: usize,
     pub(crate) refused: usize,
+    /// By leg, or by what was said.
+    pub(crate) refusals: BTreeMap<String, usize>,
     pub(crate) lost: usize,
+    pub(crate) returned: usize,
+    /// Grants that took longer than [`WAITED`].
+    pub(crate) waited: usize,
     /// The greatest weight that was live at once.
     pub(crate) most: u64,
     /// How long it took until permits of departed processes were back.
     pub(crate) recoveries: Vec<Recovery>,
     /// The grants of each rate and window.
     pub(crate) spent: Vec<(Meter, usize)>,
+    /// Of the permits of each tenant.
+    pub(crate) tenants: Vec<Report>,
     pub(crate) faults: Vec<Fault>,
 }
 
@@ -142,12 +190,7 @@ impl Hold {
 
 /// Checks the events of all processes of a run, in any order of processes; those of one process in the order of its file.
 pub(crate) fn check(events: &[Event], bars: Bars) -> Report {
-    let mut report = Report::default();
-    let killed = killed(events);
-    let holds = holds(events, &killed, bars, &mut report);
-    let holds = tokens(holds, &mut report.faults);
-    over_limit(&holds, &Limits::of(events), &mut report);
-    recovery::check(events, &holds, bars, &mut report);
+    let mut report = check_permits(events, Of::Semaphore, bars);
     let mut left = events.iter().filter_map(|event| match event {
         Event::Left { keys } => Some(*keys),
         _ => None,
@@ -157,6 +200,24 @@ pub(crate) fn check(events: &[Event], bars: Bars) -> Report {
         Some(0) => {}
         Some(keys) => report.faults.push(Fault::KeysLeft { keys }),
     }
+    report
+}
+
+/// Checks the permits of the semaphore, or of one tenant.
+pub(crate) fn check_permits(events: &[Event], of: Of, bars: Bars) -> Report {
+    let mut report = Report::default();
+    let is_of = |event: &&Event| event.key().is_none_or(|key| key == of.key());
+    let events: Vec<Event> = events.iter().filter(is_of).cloned().collect();
+    let killed = killed(&events);
+    let mut holds = holds(&events, &killed, bars, &mut report);
+    if of == Of::Semaphore {
+        holds = tokens(holds, &mut report.faults);
+    } else {
+        holds.sort_by_key(|hold| hold.received);
+        (1..).zip(&mut holds).for_each(|(token, hold)| hold.token = token);
+    }
+    over_limit(&holds, &Limits::of(&events), &mut report);
+    recovery::check(&events, &holds, of, bars, &mut report);
     report
 }
 
@@ -194,8 +255,10 @@ fn holds(events: &[Event], killed: &HashMap<u32, Nanos>, bars: Bars, report: &mu
                 sent,
                 received,
                 deadline,
+                ..
             } => {
                 report.granted += 1;
+                report.waited += usize::from(*received > sent + WAITED);
                 match waiting.remove(ask) {
                     None => report.faults.push(impossible(ask)),
                     Some(asked) if asked != *weight => report.faults.push(Fault::WrongWeight {
@@ -227,7 +290,9 @@ fn holds(events: &[Event], killed: &HashMap<u32, Nanos>, bars: Bars, report: &mu
                 None => report.faults.push(impossible(ask)),
             },
             Event::Released { ask, at, deadline } | Event::Lost { ask, at, deadline } => {
-                report.lost += usize::from(matches!(event, Event::Lost { .. }));
+                let lost = usize::from(matches!(event, Event::Lost { .. }));
+                report.lost += lost;
+                report.returned += 1 - lost;
                 match held.remove(ask) {
                     Some(mut hold) => {
                         hold.deadline = hold.deadline.max(*deadline);
@@ -238,6 +303,9 @@ fn holds(events: &[Event], killed: &HashMap<u32, Nanos>, bars: Bars, report: &mu
                 }
             }
             Event::Refused { ask, .. } | Event::Cancelled { ask, .. } => {
+                if let Event::Refused { why, .. } = event {
+                    *report.refusals.entry(why.clone()).or_default() += 1;
+                }
                 let cancelled = matches!(event, Event::Cancelled { .. });
                 let at_the_grant = matches!(event, Event::Cancelled { at_the_grant: true, .. });
                 report.cancelled_at_the_grant += usize::from(at_the_grant);

@@ -4,6 +4,7 @@ use super::history::{Ask, Event, Writer};
 use super::instant::{Nanos, nanos, now, until};
 use super::process::until_closed;
 use super::spender::{Meter, Tap, spend};
+use super::tenants::{MOST_TOKENS, TENANTS, Tenants};
 use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -13,15 +14,29 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-/// A semaphore across machines, as the rig uses it.
+/// A request for a permit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) weight: u64,
+    /// Where tokens are counted.
+    pub(crate) tokens: u64,
+    /// It does not wait for its turn, where it need not.
+    pub(crate) at_once: bool,
+}
+
+/// Permits across machines, as the rig uses them.
 pub(crate) trait Gate: Send + Sync + 'static {
     type Permit: Held;
 
-    /// Waits for this weight.
-    fn acquire(&self, weight: u64) -> impl Future<Output = Result<Self::Permit, String>> + Send;
+    /// Waits for this.
+    fn acquire(&self, wish: Wish) -> impl Future<Output = Result<Self::Permit, String>> + Send;
+}
 
+/// A semaphore across machines, as the rig uses it.
+pub(crate) trait Semaphore: Gate {
     /// Changes the limit, for all processes, and returns when it is changed.
     fn set_limit(&self, limit: u64) -> impl Future<Output = Result<(), String>> + Send;
 
@@ -30,6 +45,11 @@ pub(crate) trait Gate: Send + Sync + 'static {
     /// The rate and the window beside it, as far as the store has them. They do not block each other.
     fn taps(&self) -> Vec<(Meter, Self::Tap)>;
 
+    type Tenants: Tenants;
+
+    /// The tenants beside it, if the store can have them.
+    fn tenants(&self) -> Option<Self::Tenants>;
+
     /// Gives everything back, and returns when it is given back.
     fn close(&self) -> impl Future<Output = ()> + Send;
 }
@@ -37,6 +57,11 @@ pub(crate) trait Gate: Send + Sync + 'static {
 /// An acquired permit. Dropping it gives it back.
 pub(crate) trait Held: Send + 'static {
     fn weight(&self) -> u64;
+
+    /// Says how many tokens were used, where they are counted.
+    fn settle(&mut self, tokens: u64) {
+        let _ = tokens;
+    }
 
     fn token(&self) -> u64;
 
@@ -84,23 +109,21 @@ fn lasting(spans: &[(Nanos, Nanos)], instant: Nanos) -> Option<Nanos> {
 }
 
 /// Takes part in the run with `gate` until the plan's end, waits until the rig closes it, and gives everything back.
-pub(crate) async fn contend(plan: Plan, writer: Arc<Writer>, gate: impl Gate) {
+pub(crate) async fn contend(plan: Plan, writer: Arc<Writer>, gate: impl Semaphore) {
     let gate = Arc::new(gate);
-    let asks = Arc::new(AtomicU64::new(0));
-    let tasks = (0..plan.tasks).map(|task| {
-        let task = Task {
-            gate: Arc::clone(&gate),
-            writer: Arc::clone(&writer),
-            asks: Arc::clone(&asks),
-            plan: plan.clone(),
-            random: Random(u64::from(plan.process) << 32 | task),
-        };
-        tokio::spawn(task.run())
-    });
-    let tasks: Vec<_> = tasks.collect();
+    let tenants = gate.tenants();
+    let mut tasks = start(&plan, &writer, &gate, 0, plan.tasks);
+    if let Some(tenants) = &tenants {
+        for (key, tenant) in (1..).zip(TENANTS) {
+            tasks.extend(start(&plan, &writer, &Arc::new(tenants.key(key)), key, tenant.tasks));
+        }
+    }
     spend(&plan, &writer, gate.taps()).await;
     for task in tasks {
         task.await.expect("the task ends");
+    }
+    if let Some(tenants) = tenants {
+        tenants.close().await;
     }
     let closed = until_closed();
     tokio::task::spawn_blocking(move || closed.join())
@@ -110,11 +133,30 @@ pub(crate) async fn contend(plan: Plan, writer: Arc<Writer>, gate: impl Gate) {
     gate.close().await;
 }
 
+/// Starts the callers of a tenant, or of the semaphore.
+fn start<G: Gate>(plan: &Plan, writer: &Arc<Writer>, gate: &Arc<G>, key: u32, tasks: u64) -> Vec<JoinHandle<()>> {
+    let asks = Arc::new(AtomicU64::new(0));
+    let tasks = (0..tasks).map(|task| {
+        let task = Task {
+            gate: Arc::clone(gate),
+            key,
+            writer: Arc::clone(writer),
+            asks: Arc::clone(&asks),
+            plan: plan.clone(),
+            random: Random(u64::from(plan.process) << 32 | u64::from(key) << 16 | task),
+        };
+        tokio::spawn(task.run())
+    });
+    tasks.collect()
+}
+
 /// One caller after another.
 struct Task<G> {
     gate: Arc<G>,
+    /// The number of the tenant.
+    key: u32,
     writer: Arc<Writer>,
-    /// The number of requests of this process.
+    /// The number of requests of this process there.
     asks: Arc<AtomicU64>,
     plan: Plan,
     random: Random,
@@ -142,14 +184,24 @@ impl<G: Gate> Task<G> {
             process: self.plan.process,
             // Relaxed: only the number has to be unique.
             number: self.asks.fetch_add(1, Ordering::Relaxed),
+            key: self.key,
         };
-        let weight = 1 + self.random.below(self.plan.heaviest);
+        let wish = Wish {
+            // A tenant's call need not hold one of its permits.
+            weight: match self.key {
+                0 => 1 + self.random.below(self.plan.heaviest),
+                _ => self.random.below(1 + self.plan.heaviest),
+            },
+            tokens: 1 + self.random.below(MOST_TOKENS),
+            at_once: self.random.below(3) == 0,
+        };
         let patience = self.random.below(10);
         let leaves_after = self.random.millis(0..100);
         let gate = Arc::clone(&self.gate);
         let sent = now();
+        let weight = wish.weight;
         self.writer.write(&Event::Asked { ask, weight, at: sent });
-        let acquire = pin!(gate.acquire(weight));
+        let acquire = pin!(gate.acquire(wish));
         let answer = match patience {
             0 => left_at_the_grant(acquire).await,
             1 => match timeout(leaves_after, acquire).await {
@@ -163,7 +215,7 @@ impl<G: Gate> Task<G> {
             },
         };
         match answer {
-            Ok(Answer::Permit(permit)) => self.hold(ask, sent, permit).await,
+            Ok(Answer::Permit(permit)) => self.hold(ask, wish, sent, permit).await,
             Ok(Answer::Left) => self.left(ask, false),
             Ok(Answer::LeftAtTheGrant) => self.left(ask, true),
             Err(why) => {
@@ -178,13 +230,15 @@ impl<G: Gate> Task<G> {
         self.writer.write(&Event::Cancelled { ask, at, at_the_grant });
     }
 
-    async fn hold(&mut self, ask: Ask, sent: Nanos, mut permit: G::Permit) {
+    async fn hold(&mut self, ask: Ask, wish: Wish, sent: Nanos, mut permit: G::Permit) {
         let received = now();
+        let kept = self.random.below(2 * MOST_TOKENS).min(wish.tokens);
         let mut deadline = later(received, &permit);
         self.writer.write(&Event::Granted {
             ask,
             weight: permit.weight(),
             token: permit.token(),
+            tokens: (wish.tokens, kept),
             sent,
             received,
             deadline,
@@ -209,6 +263,7 @@ impl<G: Gate> Task<G> {
             let at = now();
             if at >= over {
                 self.writer.write(&Event::Released { ask, at, deadline });
+                permit.settle(kept);
                 return;
             }
             self.writer.write(&Event::Held { ask, deadline });

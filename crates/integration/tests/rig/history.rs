@@ -11,11 +11,14 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// A request: a process, and its own count of requests.
+/// A request: a process, its own count of requests, and the tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Ask {
     pub(crate) process: u32,
     pub(crate) number: u64,
+    /// The number of the tenant, and zero for the semaphore.
+    #[serde(default)]
+    pub(crate) key: u32,
 }
 
 /// An event.
@@ -28,7 +31,11 @@ pub(crate) enum Event {
     Granted {
         ask: Ask,
         weight: u64,
+        /// Zero without a fence.
         token: u64,
+        /// The tokens of the call, and those that it keeps when it gives the permit back.
+        #[serde(default)]
+        tokens: (u64, u64),
         sent: Nanos,
         received: Nanos,
         deadline: Nanos,
@@ -57,8 +64,14 @@ pub(crate) enum Event {
     },
     /// The process did not run, or not in time, between these instants: found by a thread that sleeps and checks.
     Stalled { process: u32, from: Nanos, until: Nanos },
-    /// The limit became this one at some instant between the two.
-    Limit { limit: u64, sent: Nanos, done: Nanos },
+    /// The limit became this one at some instant between the two: of a tenant's permits, and with zero of the semaphore.
+    Limit {
+        #[serde(default)]
+        key: u32,
+        limit: u64,
+        sent: Nanos,
+        done: Nanos,
+    },
     /// From `at` on these processes were dead, stopped, or could not reach the store, and their permits have to come back.
     Gone { processes: Vec<u32>, at: Nanos },
     /// These processes were killed: they held their permits until now.
@@ -67,8 +80,27 @@ pub(crate) enum Event {
     Healed { fault: String, at: Nanos },
     /// The run begins this fault.
     Fault { fault: String, at: Nanos },
+    /// The units in use of the legs of a tenant, and of its permits, after all calls have ended.
+    InUse { key: u32, units: [u64; 4], at: Nanos },
     /// The keys left in the store at the end.
     Left { keys: u64 },
+}
+
+impl Event {
+    /// The tenant of which it is, and zero of the semaphore; nothing if it is of all.
+    pub(crate) fn key(&self) -> Option<u32> {
+        match self {
+            Self::Asked { ask, .. }
+            | Self::Granted { ask, .. }
+            | Self::Held { ask, .. }
+            | Self::Released { ask, .. }
+            | Self::Lost { ask, .. }
+            | Self::Refused { ask, .. }
+            | Self::Cancelled { ask, .. } => Some(ask.key),
+            Self::Limit { key, .. } | Self::InUse { key, .. } => Some(*key),
+            _ => None,
+        }
+    }
 }
 
 /// How long the thread sleeps that finds stalls.

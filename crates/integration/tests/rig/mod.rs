@@ -9,6 +9,7 @@
 //! | [`server`] | a server of the rig's own: stopped, continued, killed, restarted with nothing |
 //! | [`contender`] | a client with many tasks that take permits and give them back |
 //! | [`spender`] | the same client at a rate and a window |
+//! | [`tenants`] | the same client at keys with policies of four legs |
 //! | [`process`] | the test binary run again as a client |
 //! | [`run`] | sixty seconds of everything that can go wrong |
 //!
@@ -23,3 +24,4 @@ pub(crate) mod proxy;
 pub(crate) mod run;
 pub(crate) mod server;
 pub(crate) mod spender;
+pub(crate) mod tenants;

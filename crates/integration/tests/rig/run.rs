@@ -1,14 +1,15 @@
 //! The run: six processes of eight tasks at one semaphore, each behind a proxy of its own, and everything that can go wrong, at
 //! fixed seconds.
 
-use super::checker::{Allowed, Bars, Report, check, check_spent};
-use super::contender::{Gate, Held, Plan};
+use super::checker::{Allowed, Bars, Of, Report, check, check_in_use, check_permits, check_spent};
+use super::contender::{Gate, Held, Plan, Semaphore, Wish};
 use super::history::{Ask, Event, Writer, read};
 use super::instant::{Nanos, nanos, now, until};
 use super::process::Process;
 use super::proxy::{Mode, Proxy};
 use super::server::{Server, Store};
 use super::spender::{LENGTH, Meter, Tap};
+use super::tenants::{BUSY, LEGS, PERMITS, REMEMBERED, TENANTS, TenantGate, Tenants};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -59,12 +60,14 @@ struct Run<S> {
     folder: PathBuf,
     begin: Nanos,
     limit: u64,
+    /// The semaphore, and the tenant whose permits bind: departed processes hold some of each.
+    tried: Vec<u32>,
 }
 
 /// Plays the run with a server of `store` and processes of the test `entry`, which are contenders, and returns the report.
 /// `connect` makes a semaphore at an address, of this name and limit, with this life of a session; the histories are written to
 /// `folder`.
-pub(crate) async fn run<S: Store, G: Gate>(
+pub(crate) async fn run<S: Store, G: Semaphore>(
     store: S,
     entry: &str,
     folder: &Path,
@@ -82,12 +85,19 @@ pub(crate) async fn run<S: Store, G: Gate>(
     let (stop, stopped) = mpsc::channel();
     let watching = Arc::clone(&writer).watch_stalls(DIRECTOR, stopped);
     let begun = now();
-    writer.write(&Event::Limit {
-        limit: LIMIT,
-        sent: 0,
-        done: begun,
-    });
     let gate = connect(server.address(), NAME, LIMIT, ttl).await;
+    let tenants = gate.tenants();
+    let busy = tenants.iter().map(|_| BUSY);
+    let keys = 0..=tenants.iter().map(|_| TENANTS.len() as u32).sum();
+    for key in keys.clone() {
+        writer.write(&Event::Limit {
+            key,
+            limit: if key == 0 { LIMIT } else { PERMITS },
+            sent: 0,
+            done: begun,
+        });
+    }
+    let tried = [0].into_iter().chain(busy).collect();
     let mut proxies = Vec::new();
     for _ in 0..PROCESSES {
         proxies.push(Proxy::before(server.address()).await?);
@@ -103,10 +113,11 @@ pub(crate) async fn run<S: Store, G: Gate>(
         // The processes take a while to start.
         begin: now() + nanos(Duration::from_secs(1)),
         limit: LIMIT,
+        tried,
     };
     run.start(entry)?;
     run.strike(&gate).await?;
-    let meters = run.end(&gate).await?;
+    let meters = run.end(&gate, tenants).await?;
     drop(stop);
     watching.join().expect("it ends");
 
@@ -123,6 +134,13 @@ pub(crate) async fn run<S: Store, G: Gate>(
     // A dead waiter blocks the queue of a window for a life; and then it may be full.
     let dry = nanos(life + life / 10 + LENGTH);
     check_spent(&events, &meters, Allowed { dry, forgets }, &mut report);
+    check_in_use(&events, &mut report);
+    for key in keys.skip(1) {
+        let permits_bind = key == BUSY;
+        let mut tenant = check_permits(&events, Of::Tenant { key, permits_bind }, bars);
+        report.faults.append(&mut tenant.faults);
+        report.tenants.push(tenant);
+    }
     Ok(report)
 }
 
@@ -182,7 +200,7 @@ impl<S: Store> Run<S> {
     }
 
     /// Everything that can go wrong, one after the other.
-    async fn strike(&mut self, gate: &impl Gate) -> io::Result<()> {
+    async fn strike(&mut self, gate: &impl Semaphore) -> io::Result<()> {
         self.until(SCRIPTS_FORGOTTEN).await;
         self.begins("scripts forgotten");
         self.server.forget_scripts()?;
@@ -291,13 +309,14 @@ impl<S: Store> Run<S> {
         }
     }
 
-    async fn resize(&mut self, gate: &impl Gate, second: u64, limit: u64) -> io::Result<()> {
+    async fn resize(&mut self, gate: &impl Semaphore, second: u64, limit: u64) -> io::Result<()> {
         self.until(second).await;
         let sent = now();
         gate.set_limit(limit).await.map_err(io::Error::other)?;
         let done = now();
         self.limit = limit;
-        self.writer.write(&Event::Limit { limit, sent, done });
+        let key = 0;
+        self.writer.write(&Event::Limit { key, limit, sent, done });
         Ok(())
     }
 
@@ -337,36 +356,28 @@ impl<S: Store> Run<S> {
                 }
             }
         }
-        Ok(held.values().sum::<u64>() >= HEAVIEST)
+        let held_of = |key: &u32| {
+            held.iter()
+                .filter(|(ask, _)| ask.key == *key)
+                .map(|(_, weight)| weight)
+                .sum::<u64>()
+        };
+        Ok(self.tried.iter().all(|key| held_of(key) >= HEAVIEST))
     }
 
     /// Takes every permit, so that none can be missing, lets all processes close, and counts the remaining keys. Returns the
     /// meters that were taken from.
-    async fn end(&mut self, gate: &impl Gate) -> io::Result<Vec<Meter>> {
+    async fn end<G: Semaphore>(&mut self, gate: &G, tenants: Option<G::Tenants>) -> io::Result<Vec<Meter>> {
         self.until(END).await;
-        let ask = Ask {
-            process: DIRECTOR,
-            number: 0,
-        };
-        let (weight, sent) = (self.limit, now());
-        self.writer.write(&Event::Asked { ask, weight, at: sent });
-        let all = tokio::time::timeout(3 * LIFE, gate.acquire(weight)).await;
-        if let Ok(all) = all {
-            let all = all.map_err(io::Error::other)?;
-            let received = now();
-            let deadline = received + nanos(all.remaining());
-            self.writer.write(&Event::Granted {
-                ask,
-                weight: all.weight(),
-                token: all.token(),
-                sent,
-                received,
-                deadline,
-            });
-            let at = now();
-            self.writer.write(&Event::Released { ask, at, deadline });
-        }
+        self.take_all(gate, 0, self.limit).await?;
         gate.close().await;
+        let keys = 1..=tenants.iter().map(|_| TENANTS.len() as u32).sum();
+        let tenant = |key| tenants.as_ref().map(|tenants| tenants.key(key));
+        for key in keys.clone() {
+            if let Some(tenant) = tenant(key) {
+                self.take_all(&tenant, key, PERMITS).await?;
+            }
+        }
         for process in self.processes.iter_mut().skip(3) {
             let process = process.take().expect("it runs until the end");
             // It may wait for its last request.
@@ -375,14 +386,27 @@ impl<S: Store> Run<S> {
                 return Err(io::Error::other(format!("a process failed: {ended}")));
             }
         }
-        // The survivors delete the state of the dead.
         let mut meters = Vec::new();
+        for key in keys {
+            if let Some(tenant) = tenant(key) {
+                let units = tenant.usage().await.map_err(io::Error::other)?;
+                let at = now();
+                self.writer.write(&Event::InUse { key, units, at });
+                meters.extend(LEGS.map(|leg| Meter::Leg(key, leg)));
+            }
+        }
+        // A store remembers the replies to steps for a while.
+        let life = if tenants.is_some() { LIFE + REMEMBERED } else { LIFE };
+        if let Some(tenants) = tenants {
+            tenants.close().await;
+        }
+        // The survivors delete the state of the dead.
         for (meter, tap) in gate.taps() {
             tap.take().await.map_err(io::Error::other)?;
             tap.close().await;
             meters.push(meter);
         }
-        let gone = now() + nanos(LIFE);
+        let gone = now() + nanos(life);
         let mut keys = self.server.keys()?;
         while !keys.is_empty() && now() < gone {
             sleep(Duration::from_millis(20)).await;
@@ -392,5 +416,39 @@ impl<S: Store> Run<S> {
             keys: keys.len() as u64,
         });
         Ok(meters)
+    }
+
+    /// Takes every permit of a tenant, or of the semaphore, and gives them back.
+    async fn take_all<G: Gate>(&self, gate: &G, key: u32, weight: u64) -> io::Result<()> {
+        let ask = Ask {
+            process: DIRECTOR,
+            number: 0,
+            key,
+        };
+        let sent = now();
+        self.writer.write(&Event::Asked { ask, weight, at: sent });
+        let wish = Wish {
+            weight,
+            tokens: 1,
+            at_once: false,
+        };
+        let all = tokio::time::timeout(3 * LIFE, gate.acquire(wish)).await;
+        if let Ok(all) = all {
+            let all = all.map_err(io::Error::other)?;
+            let received = now();
+            let deadline = received + nanos(all.remaining());
+            self.writer.write(&Event::Granted {
+                ask,
+                weight: all.weight(),
+                token: all.token(),
+                tokens: (1, 1),
+                sent,
+                received,
+                deadline,
+            });
+            let at = now();
+            self.writer.write(&Event::Released { ask, at, deadline });
+        }
+        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use super::contender::Plan;
 use super::history::{Event, Writer};
 use super::instant::{now, until};
+use super::tenants::{Leg, Tenant};
 use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use tokio::time::{sleep, timeout};
 pub(crate) enum Meter {
     Rate,
     Window,
+    /// Of the tenant with this number.
+    Leg(u32, Leg),
 }
 
 pub(crate) const METERS: [Meter; 2] = [Meter::Rate, Meter::Window];
@@ -25,6 +28,29 @@ pub(crate) const BURST: u64 = 10;
 /// The limit of the window.
 pub(crate) const LIMIT: u64 = 10;
 pub(crate) const LENGTH: Duration = Duration::from_secs(2);
+
+/// What a limit by time gives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Bound {
+    Rate { per_second: u64, burst: u64 },
+    Window { limit: u64, length: Duration },
+}
+
+impl Meter {
+    pub(crate) fn bound(self) -> Bound {
+        match self {
+            Self::Rate => Bound::Rate {
+                per_second: RATE,
+                burst: BURST,
+            },
+            Self::Window => Bound::Window {
+                limit: LIMIT,
+                length: LENGTH,
+            },
+            Self::Leg(key, leg) => Tenant::of(key).bound(leg),
+        }
+    }
+}
 
 /// A rate or a window across machines, as the rig uses it.
 pub(crate) trait Tap: Send + Sync + 'static {

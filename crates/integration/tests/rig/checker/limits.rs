@@ -11,7 +11,7 @@ impl Limits {
         let mut limits: Vec<_> = events
             .iter()
             .filter_map(|event| match event {
-                Event::Limit { limit, sent, done } => Some((*sent, *done, *limit)),
+                Event::Limit { limit, sent, done, .. } => Some((*sent, *done, *limit)),
                 _ => None,
             })
             .collect();

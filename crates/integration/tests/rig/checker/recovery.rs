@@ -1,7 +1,7 @@
 //! How long it takes until permits of departed holders are back, and until the store serves again.
 
 use super::limits::Limits;
-use super::{Bars, Fault, Hold, Report};
+use super::{Bars, Fault, Hold, Of, Report};
 use crate::rig::history::Event;
 use crate::rig::instant::Nanos;
 
@@ -15,12 +15,12 @@ pub(crate) struct Recovery {
     pub(crate) stalled: Nanos,
 }
 
-pub(super) fn check(events: &[Event], holds: &[Hold], bars: Bars, report: &mut Report) {
+pub(super) fn check(events: &[Event], holds: &[Hold], of: Of, bars: Bars, report: &mut Report) {
     let limits = Limits::of(events);
     let allowed = bars.life + bars.life / 10;
     for event in events {
         match event {
-            Event::Gone { processes, at } => {
+            Event::Gone { processes, at } if of.binds() => {
                 // The permits held the instant before: a kill ends them.
                 let weight = holds
                     .iter()
