@@ -365,11 +365,8 @@ impl BudgetsBuilder {
         self
     }
 
-    /// Builds the budgets.
-    ///
-    /// # Errors
-    /// [`BudgetError`]: a rule that cannot be, two rules of one name, or more than [`MAX_COSTS`] costs in all rules.
-    pub fn build(&self) -> Result<Budgets, BudgetError> {
+    /// Checks the rules together. Returns the costs that they limit.
+    pub(crate) fn check(&self) -> Result<Vec<Cost>, BudgetError> {
         let mut costs: Vec<Cost> = Vec::new();
         for (at, rule) in self.rules.iter().enumerate() {
             rule.check()?;
@@ -393,6 +390,15 @@ impl BudgetsBuilder {
                 ));
             }
         }
+        Ok(costs)
+    }
+
+    /// Builds the budgets.
+    ///
+    /// # Errors
+    /// [`BudgetError`]: a rule that cannot be, two rules of one name, or more than [`MAX_COSTS`] costs in all rules.
+    pub fn build(&self) -> Result<Budgets, BudgetError> {
+        let costs = self.check()?;
         let rule = |rule: &Rule| Arc::new(RuleState::new(rule.clone(), &costs, &self.clock));
         let rules: Box<[_]> = self.rules.iter().map(rule).collect();
         // Few enough that one holds dozens of accounts: else the bound of each would be far from the bound of all.

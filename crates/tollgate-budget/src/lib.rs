@@ -12,6 +12,7 @@
 //! | correct the charge once the bill is known | [`Meter::settle`] |
 //! | wait for budget in a queue, beside a semaphore or a breaker | [`Account`] as a leg of a [`Policy`](tollgate::Policy) |
 //! | learn estimates from the true costs of the past | [`Estimates`] |
+//! | keep the rules in a file | `Budgets::read`, with the feature `file` |
 //! | see what is used, and which soft limits are over | [`Budgets::usage`] |
 //!
 //! ```
@@ -83,6 +84,8 @@ mod budgets;
 mod directory;
 mod estimate;
 mod exceeded;
+#[cfg(feature = "file")]
+mod file;
 mod level;
 mod meter;
 mod period;
@@ -93,6 +96,9 @@ pub use account::{Account, Charge};
 pub use budgets::{Budgets, BudgetsBuilder, LevelUsage, LimitUsage};
 pub use estimate::{Estimates, EstimatesBuilder, EstimatesError};
 pub use exceeded::Exceeded;
+#[cfg(feature = "file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "file")))]
+pub use file::BudgetFileError;
 pub use meter::Meter;
 pub use rule::{BudgetError, INPUT, Limit, MONEY, Measure, OUTPUT, Period, Rule};
 

@@ -1,6 +1,8 @@
 //! Tests of budgets from the public interface, in virtual time.
 
 mod conformance;
+#[cfg(feature = "file")]
+mod file;
 mod flood;
 mod periods;
 mod programs;
