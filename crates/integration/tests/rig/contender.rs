@@ -4,7 +4,7 @@ use super::history::{Ask, Event, Writer};
 use super::instant::{Nanos, nanos, now, until};
 use super::process::until_closed;
 use super::spender::{Meter, Tap, spend};
-use super::tenants::{MOST_TOKENS, TENANTS, Tenants};
+use super::tenants::{MOST_TOKENS, Tenant, Tenants};
 use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -114,8 +114,9 @@ pub(crate) async fn contend(plan: Plan, writer: Arc<Writer>, gate: impl Semaphor
     let tenants = gate.tenants();
     let mut tasks = start(&plan, &writer, &gate, 0, plan.tasks);
     if let Some(tenants) = &tenants {
-        for (key, tenant) in (1..).zip(TENANTS) {
-            tasks.extend(start(&plan, &writer, &Arc::new(tenants.key(key)), key, tenant.tasks));
+        for (key, tenant) in tenants.all() {
+            let callers = Tenant::of(key).tasks;
+            tasks.extend(start(&plan, &writer, &Arc::new(tenant), key, callers));
         }
     }
     spend(&plan, &writer, gate.taps()).await;
@@ -140,6 +141,7 @@ fn start<G: Gate>(plan: &Plan, writer: &Arc<Writer>, gate: &Arc<G>, key: u32, ta
         let task = Task {
             gate: Arc::clone(gate),
             key,
+            at_once: task % 2 == 1,
             writer: Arc::clone(writer),
             asks: Arc::clone(&asks),
             plan: plan.clone(),
@@ -155,6 +157,8 @@ struct Task<G> {
     gate: Arc<G>,
     /// The number of the tenant.
     key: u32,
+    /// It does not wait where it need not: so it is known when its grants were made.
+    at_once: bool,
     writer: Arc<Writer>,
     /// The number of requests of this process there.
     asks: Arc<AtomicU64>,
@@ -186,14 +190,16 @@ impl<G: Gate> Task<G> {
             number: self.asks.fetch_add(1, Ordering::Relaxed),
             key: self.key,
         };
+        // A tenant's call need not hold one of its permits.
+        let free = self.key > 0 && self.random.below(2) == 0;
         let wish = Wish {
-            // A tenant's call need not hold one of its permits.
-            weight: match self.key {
-                0 => 1 + self.random.below(self.plan.heaviest),
-                _ => self.random.below(1 + self.plan.heaviest),
+            weight: if free {
+                0
+            } else {
+                1 + self.random.below(self.plan.heaviest)
             },
             tokens: 1 + self.random.below(MOST_TOKENS),
-            at_once: self.random.below(3) == 0,
+            at_once: self.at_once,
         };
         let patience = self.random.below(10);
         let leaves_after = self.random.millis(0..100);
@@ -250,7 +256,9 @@ impl<G: Gate> Task<G> {
         };
         let mut over = received + nanos(held);
         loop {
-            if let Some(kept) = self.plan.keeps_until(now()) {
+            if wish.weight > 0
+                && let Some(kept) = self.plan.keeps_until(now())
+            {
                 over = over.max(kept);
             }
             let nap = until(over).min(self.plan.ttl / 8);

@@ -1,5 +1,5 @@
 //! The run: six processes of eight tasks at one semaphore, each behind a proxy of its own, and everything that can go wrong, at
-//! fixed seconds.
+//! fixed seconds. Beside it each process has a rate, a window and tenants, as far as the store has them.
 
 use super::checker::{Allowed, Bars, Of, Report, check, check_in_use, check_permits, check_spent};
 use super::contender::{Gate, Held, Plan, Semaphore, Wish};
@@ -9,7 +9,7 @@ use super::process::Process;
 use super::proxy::{Mode, Proxy};
 use super::server::{Server, Store};
 use super::spender::{LENGTH, Meter, Tap};
-use super::tenants::{BUSY, LEGS, PERMITS, REMEMBERED, TENANTS, TenantGate, Tenants};
+use super::tenants::{BUSY, KEYS, LEGS, PERMITS, REMEMBERED, TenantGate, Tenants};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -87,17 +87,12 @@ pub(crate) async fn run<S: Store, G: Semaphore>(
     let begun = now();
     let gate = connect(server.address(), NAME, LIMIT, ttl).await;
     let tenants = gate.tenants();
-    let busy = tenants.iter().map(|_| BUSY);
-    let keys = 0..=tenants.iter().map(|_| TENANTS.len() as u32).sum();
-    for key in keys.clone() {
-        writer.write(&Event::Limit {
-            key,
-            limit: if key == 0 { LIMIT } else { PERMITS },
-            sent: 0,
-            done: begun,
-        });
+    let (sent, done) = (0, begun);
+    for (key, limit) in [(0, LIMIT)].into_iter().chain(KEYS.map(|key| (key, PERMITS))) {
+        writer.write(&Event::Limit { key, limit, sent, done });
     }
-    let tried = [0].into_iter().chain(busy).collect();
+    let tried = if tenants.is_some() { vec![0, BUSY] } else { vec![0] };
+    let keys: Vec<u32> = KEYS.filter(|_| tenants.is_some()).collect();
     let mut proxies = Vec::new();
     for _ in 0..PROCESSES {
         proxies.push(Proxy::before(server.address()).await?);
@@ -135,7 +130,7 @@ pub(crate) async fn run<S: Store, G: Semaphore>(
     let dry = nanos(life + life / 10 + LENGTH);
     check_spent(&events, &meters, Allowed { dry, forgets }, &mut report);
     check_in_use(&events, &mut report);
-    for key in keys.skip(1) {
+    for key in keys {
         let permits_bind = key == BUSY;
         let mut tenant = check_permits(&events, Of::Tenant { key, permits_bind }, bars);
         report.faults.append(&mut tenant.faults);
@@ -371,12 +366,8 @@ impl<S: Store> Run<S> {
         self.until(END).await;
         self.take_all(gate, 0, self.limit).await?;
         gate.close().await;
-        let keys = 1..=tenants.iter().map(|_| TENANTS.len() as u32).sum();
-        let tenant = |key| tenants.as_ref().map(|tenants| tenants.key(key));
-        for key in keys.clone() {
-            if let Some(tenant) = tenant(key) {
-                self.take_all(&tenant, key, PERMITS).await?;
-            }
+        for (key, tenant) in tenants.iter().flat_map(Tenants::all) {
+            self.take_all(&tenant, key, PERMITS).await?;
         }
         for process in self.processes.iter_mut().skip(3) {
             let process = process.take().expect("it runs until the end");
@@ -387,13 +378,11 @@ impl<S: Store> Run<S> {
             }
         }
         let mut meters = Vec::new();
-        for key in keys {
-            if let Some(tenant) = tenant(key) {
-                let units = tenant.usage().await.map_err(io::Error::other)?;
-                let at = now();
-                self.writer.write(&Event::InUse { key, units, at });
-                meters.extend(LEGS.map(|leg| Meter::Leg(key, leg)));
-            }
+        for (key, tenant) in tenants.iter().flat_map(Tenants::all) {
+            let units = tenant.usage().await.map_err(io::Error::other)?;
+            let at = now();
+            self.writer.write(&Event::InUse { key, units, at });
+            meters.extend(LEGS.map(|leg| Meter::Leg(key, leg)));
         }
         // A store remembers the replies to steps for a while.
         let life = if tenants.is_some() { LIFE + REMEMBERED } else { LIFE };

@@ -41,31 +41,33 @@ pub(crate) const TENANTS: [Tenant; 4] = [
         requests: (20, 20),
         tokens: (150, 400),
         spend: 600,
-        tasks: 2,
+        tasks: 3,
     },
     Tenant {
         name: "tokens",
         requests: (80, 150),
         tokens: (100, 100),
         spend: 600,
-        tasks: 2,
+        tasks: 3,
     },
     Tenant {
         name: "spend",
         requests: (80, 150),
         tokens: (300, 400),
         spend: 150,
-        tasks: 2,
+        tasks: 3,
     },
     Tenant {
         name: PERMITS_LEG,
         requests: (2_000, 2_000),
         tokens: (6_000, 6_000),
         spend: 12_000,
-        tasks: 4,
+        tasks: 6,
     },
 ];
 
+/// The numbers of the tenants: zero is the semaphore.
+pub(crate) const KEYS: std::ops::RangeInclusive<u32> = 1..=BUSY;
 /// The number of the tenant whose permits bind.
 pub(crate) const BUSY: u32 = TENANTS.len() as u32;
 
@@ -96,7 +98,7 @@ impl Leg {
 }
 
 impl Tenant {
-    /// The tenant with this number, from one on: zero is the semaphore.
+    /// The tenant with this number.
     pub(crate) fn of(key: u32) -> Self {
         TENANTS[key as usize - 1]
     }
@@ -120,6 +122,11 @@ pub(crate) trait Tenants: Send + Sync + 'static {
 
     /// The tenant with this number.
     fn key(&self, key: u32) -> Self::Key;
+
+    /// All of them, by their numbers.
+    fn all(&self) -> impl Iterator<Item = (u32, Self::Key)> {
+        KEYS.map(|key| (key, self.key(key)))
+    }
 
     /// Returns when everything is given back, once no gate of a tenant is left.
     fn close(self) -> impl Future<Output = ()> + Send;
