@@ -18,6 +18,7 @@
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
 //! | stop calling a service that fails | [`CircuitBreaker`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | let a rate find itself from refusals | [`Adaptive`] over a [`TokenBucket`] | |
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
 //! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |

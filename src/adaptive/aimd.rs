@@ -3,7 +3,7 @@
 use super::law::{LimitLaw, Sample};
 use std::time::Duration;
 
-/// Raises the limit by one while all goes well. Lowers it by a tenth if a request is dropped for overload or takes too
+/// Raises the limit by one, or by [`increase`](Self::increase), while all goes well. Lowers it by a tenth if a request is dropped for overload or takes too
 /// long.
 ///
 /// Simple and hard to fool; it only learns by being too high. The law of D. Chiu and R. Jain (1989).
@@ -19,14 +19,16 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aimd {
     backoff: f64,
+    increase: f64,
     timeout: Duration,
 }
 
 impl Aimd {
-    /// A factor of 0.9, and a time-out of 5 s.
+    /// A factor of 0.9, an increase of 1, and a time-out of 5 s.
     pub fn new() -> Self {
         Self {
             backoff: 0.9,
+            increase: 1.0,
             timeout: Duration::from_secs(5),
         }
     }
@@ -35,6 +37,13 @@ impl Aimd {
     #[must_use]
     pub fn backoff(mut self, factor: f64) -> Self {
         self.backoff = factor.clamp(0.5, 0.99);
+        self
+    }
+
+    /// The number that is added after each window: 0.001 to 10^6, clamped. A rate of thousands per period needs more than 1.
+    #[must_use]
+    pub fn increase(mut self, by: f64) -> Self {
+        self.increase = by.clamp(1e-3, 1e6);
         self
     }
 
@@ -59,7 +68,7 @@ impl LimitLaw for Aimd {
         } else if sample.is_app_limited(limit) {
             limit
         } else {
-            limit + 1.0
+            limit + self.increase
         }
     }
 }

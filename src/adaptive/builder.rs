@@ -70,7 +70,8 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         self
     }
 
-    /// The law is asked once per `window`, and only after `samples` requests have finished since.
+    /// The law is asked once per `window`, and only after `samples` requests have finished since. For a rate, also at a drop
+    /// that is not the second one in a window.
     pub fn window(mut self, window: Duration, samples: u64) -> Self {
         (self.window, self.least) = (window, samples);
         self
@@ -133,13 +134,17 @@ impl<L: Resizable> AdaptiveBuilder<L> {
             least: self.least,
             percentile: self.percentile,
             headroom: self.headroom,
+            period: self.limiter.period().map(|period| clock.ticks_of(period)),
         };
         let tuner = Tuner {
-            sampler: Sampler::new(self.most, clock.now().ticks()),
+            sampler: Sampler::new(self.most, clock.now()),
             law: Some(self.law),
             limit: self.limiter.limit().clamp(floor, ceiling) as f64,
             pinned: None,
             learnt: None,
+            drops: 0,
+            raised: 0,
+            lowered: 0,
         };
         Ok(Adaptive::of(self.limiter, tuner, settings, clock))
     }

@@ -8,19 +8,22 @@ use std::time::Duration;
 pub struct Sample {
     /// The latency of the work: the percentile of the window.
     pub latency: Duration,
-    /// The most that was in flight.
+    /// The most that was in flight. Of a rate: the units that ended, as a number per period.
     pub in_flight: u64,
     /// True if a request was dropped for overload.
     pub dropped: bool,
+    /// The length of the window.
+    pub elapsed: Duration,
 }
 
 impl Sample {
-    /// Work that took `latency` with `in_flight` in flight, none dropped.
+    /// Work that took `latency` with `in_flight` in flight, none dropped, in a window without length.
     pub fn new(latency: Duration, in_flight: u64) -> Self {
         Self {
             latency,
             in_flight,
             dropped: false,
+            elapsed: Duration::ZERO,
         }
     }
 
@@ -28,6 +31,13 @@ impl Sample {
     #[must_use]
     pub fn dropped(mut self) -> Self {
         self.dropped = true;
+        self
+    }
+
+    /// The same, of a window of this length.
+    #[must_use]
+    pub fn over(mut self, elapsed: Duration) -> Self {
+        self.elapsed = elapsed;
         self
     }
 

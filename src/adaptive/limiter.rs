@@ -3,7 +3,7 @@
 use super::builder::AdaptiveBuilder;
 use super::law::LimitLaw;
 use super::resizable::Resizable;
-use super::tuner::{Settings, Tuner};
+use super::tuner::{Ended, Settings, Tuner};
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -23,6 +23,28 @@ use std::fmt;
 ///
 /// The law is asked once per window. The limit changes by [`Resizable::set_limit`], at once, within the floor and the
 /// ceiling. No law raises it while less than half of it is used.
+///
+/// # Rates
+/// Over a [`TokenBucket`](crate::TokenBucket) the limit is the count of its [`Quota`](crate::Quota) per period, and the burst
+/// stays. Count a refusal of the server (HTTP 429, `RESOURCE_EXHAUSTED`) as [`Outcome::Overload`]. Then the law finds the
+/// rate that the server allows, between floor and ceiling. [`Aimd`](super::Aimd) and [`Cubic`](super::Cubic) need nothing but
+/// these outcomes.
+///
+/// The law is asked at the first drop, without delay, and then at most once per window. Drops of requests that were admitted
+/// before the limit was lowered do not count: they say nothing about the lower rate. No law raises the limit while less
+/// than half of it ends per period. The period is that of the bucket when the limit is built; do not change it later.
+///
+/// ```
+/// # use tollgate::adaptive::{Adaptive, Cubic};
+/// # use tollgate::{LimiterExt, ManualClock, Outcome, Quota, TokenBucket};
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(100).burst(10)).on(&clock);
+/// let rate = Adaptive::builder(bucket).law(Cubic::new()).bounds(5, 500).clock(&clock).build()?;
+/// rate.try_admit(1).unwrap().finish(Outcome::Overload);
+/// assert_eq!(rate.limit(), 70);
+/// assert_eq!(rate.limiter().quota(), Quota::per_second(70).burst(10));
+/// # Ok::<(), tollgate::adaptive::AdaptiveError>(())
+/// ```
 ///
 /// # Fairness
 /// That of the limiter inside.
@@ -113,10 +135,35 @@ impl<L: Resizable> Adaptive<L> {
         }
     }
 
-    fn learn(&self, started: Instant, dropped: bool, now: Instant) {
-        let in_flight = self.limiter.in_use() as u64;
-        let latency = now.ticks_since(started);
-        let mut asked = (self.tuner.lock()).learn(&self.settings, &self.clock, now, latency, in_flight, dropped);
+    /// A snapshot of the limit and of its changes.
+    ///
+    /// ```
+    /// # use tollgate::adaptive::{Adaptive, Aimd};
+    /// # use tollgate::{LimiterExt, ManualClock, Outcome, Quota, TokenBucket};
+    /// # let clock = ManualClock::new();
+    /// let bucket = TokenBucket::new(Quota::per_minute(60)).on(&clock);
+    /// let rate = Adaptive::builder(bucket).law(Aimd::new()).bounds(6, 600).clock(&clock).build()?;
+    /// rate.try_admit(1).unwrap().finish(Outcome::Overload);
+    /// let stats = rate.stats();
+    /// assert_eq!((stats.limit, stats.floor, stats.ceiling), (54, 6, 600));
+    /// assert_eq!((stats.drops, stats.raised, stats.lowered), (1, 0, 1));
+    /// # Ok::<(), tollgate::adaptive::AdaptiveError>(())
+    /// ```
+    pub fn stats(&self) -> AdaptiveStats {
+        let tuner = self.tuner.lock();
+        AdaptiveStats {
+            limit: tuner.target(),
+            floor: self.settings.floor,
+            ceiling: self.settings.ceiling,
+            pinned: tuner.pinned.is_some(),
+            drops: tuner.drops,
+            raised: tuner.raised,
+            lowered: tuner.lowered,
+        }
+    }
+
+    fn learn(&self, ended: Ended) {
+        let mut asked = self.tuner.lock().learn(&self.settings, &self.clock, ended);
         // A window that another thread ended meanwhile is asked about as well. No third: a law that uses its limiter
         // ends one each time.
         for _ in 0..2 {
@@ -129,12 +176,32 @@ impl<L: Resizable> Adaptive<L> {
             asked = next.and_then(|next| {
                 let mut tuner = self.tuner.lock();
                 tuner.law = lent.law.take();
-                tuner.answer(&self.settings, next, question.in_flight);
+                tuner.answer(&self.settings, next, question.sample.in_flight);
                 tuner.question(&self.settings, &self.clock)
             });
             self.apply();
         }
     }
+}
+
+/// The limit of an [`Adaptive`] limiter, and its changes since it was made. See [`Adaptive::stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AdaptiveStats {
+    /// The limit: of permits, or of units per period.
+    pub limit: usize,
+    /// The lowest limit.
+    pub floor: usize,
+    /// The highest limit.
+    pub ceiling: usize,
+    /// True if the limit is [pinned](Adaptive::pin).
+    pub pinned: bool,
+    /// The windows in which a request was dropped.
+    pub drops: u64,
+    /// How often the law raised the limit.
+    pub raised: u64,
+    /// How often the law lowered the limit.
+    pub lowered: u64,
 }
 
 /// A law that is being asked: it comes back, also when it panics.
@@ -180,8 +247,15 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         both(
             || {
                 if let Outcome::Success | Outcome::Overload = outcome {
-                    let dropped = outcome == Outcome::Overload;
-                    self.learn(Instant::from_ticks(started), dropped, now.now(&self.clock));
+                    self.learn(Ended {
+                        started: Instant::from_ticks(started),
+                        now: now.now(&self.clock),
+                        dropped: outcome == Outcome::Overload,
+                        used: match self.settings.period {
+                            Some(_) => self.limiter.units(&ticket),
+                            None => self.limiter.in_use() as u64,
+                        },
+                    });
                 }
             },
             || self.limiter.finish(ticket, outcome, now),

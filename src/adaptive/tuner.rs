@@ -14,6 +14,10 @@ pub(super) struct Tuner {
     pub(super) pinned: Option<usize>,
     /// When it last learnt.
     pub(super) learnt: Option<Instant>,
+    /// The windows with a drop so far, and the answers that raised or lowered the limit.
+    pub(super) drops: u64,
+    pub(super) raised: u64,
+    pub(super) lowered: u64,
 }
 
 /// How long a learnt limit counts without work, or for a hundred windows if that is more.
@@ -28,6 +32,18 @@ pub(super) struct Settings {
     pub(super) least: u64,
     pub(super) percentile: f64,
     pub(super) headroom: Option<Headroom>,
+    /// The period of a rate.
+    pub(super) period: Option<u64>,
+}
+
+/// Work that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ended {
+    pub(super) started: Instant,
+    pub(super) now: Instant,
+    pub(super) dropped: bool,
+    /// The permits in use, or the units that it took of a rate.
+    pub(super) used: u64,
 }
 
 impl Settings {
@@ -55,18 +71,10 @@ impl Tuner {
         self.pinned.unwrap_or(self.limit as usize)
     }
 
-    /// Adds work of `latency` ticks. If that ends a window, returns the question and the law, which has to come back.
-    pub(super) fn learn(
-        &mut self,
-        settings: &Settings,
-        clock: &Clock,
-        now: Instant,
-        latency: u64,
-        in_flight: u64,
-        dropped: bool,
-    ) -> Option<Question> {
-        self.learnt = self.learnt.max(Some(now));
-        self.sampler.add(latency, in_flight, dropped);
+    /// Adds work. If that ends a window, returns the question and the law, which has to come back.
+    pub(super) fn learn(&mut self, settings: &Settings, clock: &Clock, ended: Ended) -> Option<Question> {
+        self.learnt = self.learnt.max(Some(ended.now));
+        self.sampler.add(ended, settings);
         self.question(settings, clock)
     }
 
@@ -74,22 +82,24 @@ impl Tuner {
     pub(super) fn question(&mut self, settings: &Settings, clock: &Clock) -> Option<Question> {
         let now = self.learnt?;
         self.law.as_ref()?;
-        let (latency, in_flight, dropped) =
-            self.sampler
-                .close(now.ticks(), settings.window, settings.least, settings.percentile)?;
-        let mut sample = Sample::new(clock.between(Instant::ZERO, Instant::from_ticks(latency)), in_flight);
-        sample.dropped = dropped;
+        let drawn = self.sampler.close(now, settings)?;
+        let time = |ticks| clock.between(Instant::ZERO, Instant::from_ticks(ticks));
+        let mut sample = Sample::new(time(drawn.latency), drawn.in_flight).over(time(drawn.elapsed));
+        sample.dropped = drawn.dropped;
+        self.drops += u64::from(drawn.dropped);
         Some(Question {
             law: self.law.take()?,
             limit: self.limit,
             sample,
-            in_flight,
         })
     }
 
     /// Applies the law's answer `next` to a question with `in_flight`.
     pub(super) fn answer(&mut self, settings: &Settings, next: f64, in_flight: u64) {
-        self.limit = settings.bound(self.limit, next, in_flight);
+        let limit = settings.bound(self.limit, next, in_flight);
+        self.raised += u64::from(limit > self.limit);
+        self.lowered += u64::from(limit < self.limit);
+        self.limit = limit;
     }
 }
 
@@ -98,44 +108,68 @@ pub(super) struct Question {
     pub(super) law: Box<dyn LimitLaw>,
     pub(super) limit: f64,
     pub(super) sample: Sample,
-    pub(super) in_flight: u64,
 }
 
 /// A window of latencies, for one percentile. It keeps at most `most`; of more, a uniform sample (J. Vitter's algorithm
 /// R, 1985).
+///
+/// The window of a rate ends at its first drop, so that the limit is lowered at once. The server goes on refusing until the
+/// lower rate has reached it, and until its own window ends. So drops of requests that were admitted within a window after
+/// that do not lower the limit again; each starts the window anew, so that the limit is raised only after a whole window
+/// without one.
 #[derive(Clone, Debug)]
 pub(super) struct Sampler {
     kept: Vec<u64>,
     most: usize,
     seen: u64,
     draws: Rng,
-    in_flight: u64,
+    /// The most in flight, or the units that ended.
+    used: u64,
     dropped: bool,
     /// When the window began.
-    since: u64,
+    since: Instant,
+    /// Drops of a rate's requests that were admitted earlier do not lower it.
+    recovered: Option<Instant>,
 }
 
-/// The result of a window: a latency in ticks, the most in flight, and whether a request was dropped.
-pub(super) type Drawn = (u64, u64, bool);
+/// The result of a window. Times are in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Drawn {
+    pub(super) latency: u64,
+    pub(super) in_flight: u64,
+    pub(super) dropped: bool,
+    pub(super) elapsed: u64,
+}
 
 impl Sampler {
-    pub(super) fn new(most: usize, now: u64) -> Self {
+    pub(super) fn new(most: usize, now: Instant) -> Self {
         Self {
             kept: Vec::with_capacity(most),
             most,
             seen: 0,
             draws: Rng::new(0),
-            in_flight: 0,
+            used: 0,
             dropped: false,
             since: now,
+            recovered: None,
         }
     }
 
     /// Adds one latency.
-    pub(super) fn add(&mut self, latency: u64, in_flight: u64, dropped: bool) {
+    pub(super) fn add(&mut self, ended: Ended, settings: &Settings) {
+        let latency = ended.now.ticks_since(ended.started);
         self.seen += 1;
-        self.in_flight = self.in_flight.max(in_flight);
-        self.dropped |= dropped;
+        if settings.period.is_some() {
+            let recovered = self.recovered.is_none_or(|at| ended.started >= at);
+            if ended.dropped && !recovered {
+                return self.restart(ended.now);
+            }
+            self.used = self.used.saturating_add(ended.used);
+            self.dropped |= ended.dropped;
+        } else {
+            self.used = self.used.max(ended.used);
+            self.dropped |= ended.dropped;
+        }
         if self.kept.len() < self.most {
             self.kept.push(latency);
         } else {
@@ -146,19 +180,35 @@ impl Sampler {
         }
     }
 
-    /// The `percentile` (0 to 100) of the window, if it has lasted `window` ticks and has `least` latencies; then the
-    /// next begins.
-    pub(super) fn close(&mut self, now: u64, window: u64, least: u64, percentile: f64) -> Option<Drawn> {
-        if now.saturating_sub(self.since) < window || self.seen < least.max(1) {
+    /// The percentile of the window, if it has its length and its number of latencies; then the next begins.
+    pub(super) fn close(&mut self, now: Instant, settings: &Settings) -> Option<Drawn> {
+        let elapsed = now.ticks_since(self.since);
+        let is_lowered = self.dropped && settings.period.is_some();
+        if !is_lowered && (elapsed < settings.window || self.seen < settings.least.max(1)) {
             return None;
         }
-        let last = self.kept.len() - 1;
-        let rank = ((percentile / 100.0 * last as f64).round() as usize).min(last);
+        let last = self.kept.len().checked_sub(1)?;
+        let rank = ((settings.percentile / 100.0 * last as f64).round() as usize).min(last);
         let (_, latency, _) = self.kept.select_nth_unstable(rank);
-        let drawn = (*latency, self.in_flight, self.dropped);
-        self.kept.clear();
-        (self.seen, self.in_flight, self.dropped, self.since) = (0, 0, false, now);
+        let drawn = Drawn {
+            latency: *latency,
+            in_flight: match settings.period {
+                None => self.used,
+                Some(period) => (self.used as f64 * period as f64 / elapsed as f64) as u64,
+            },
+            dropped: self.dropped,
+            elapsed,
+        };
+        if drawn.dropped {
+            self.recovered = Some(now.after_ticks(settings.window));
+        }
+        self.restart(now);
         Some(drawn)
+    }
+
+    fn restart(&mut self, now: Instant) {
+        self.kept.clear();
+        (self.seen, self.used, self.dropped, self.since) = (0, 0, false, now);
     }
 }
 
@@ -185,26 +235,84 @@ impl Headroom {
 mod tests {
     use super::*;
 
+    fn settings(window: u64, least: u64, period: Option<u64>) -> Settings {
+        Settings {
+            floor: 1,
+            ceiling: 1_000,
+            window,
+            least,
+            percentile: 90.0,
+            headroom: None,
+            period,
+        }
+    }
+
+    fn ended(started: u64, now: u64, used: u64, dropped: bool) -> Ended {
+        let [started, now] = [started, now].map(Instant::from_ticks);
+        Ended {
+            started,
+            now,
+            dropped,
+            used,
+        }
+    }
+
     #[test]
     fn a_window_ends_when_it_is_long_enough_and_full_enough() {
-        let mut sampler = Sampler::new(100, 0);
+        let mut sampler = Sampler::new(100, Instant::ZERO);
+        let settings = settings(100, 10, None);
         for latency in (1..=9).rev() {
-            sampler.add(latency, latency, false);
+            sampler.add(ended(0, latency, latency, false), &settings);
         }
-        assert_eq!(sampler.close(100, 100, 10, 50.0), None);
-        sampler.add(10, 3, true);
-        assert_eq!(sampler.close(99, 100, 10, 50.0), None);
-        assert_eq!(sampler.close(100, 100, 10, 90.0), Some((9, 9, true)));
-        assert_eq!(sampler.close(500, 100, 1, 90.0), None, "the next one is empty");
+        assert_eq!(sampler.close(Instant::from_ticks(100), &settings), None);
+        sampler.add(ended(0, 10, 3, true), &settings);
+        assert_eq!(sampler.close(Instant::from_ticks(99), &settings), None);
+        let drawn = Drawn {
+            latency: 9,
+            in_flight: 9,
+            dropped: true,
+            elapsed: 100,
+        };
+        assert_eq!(sampler.close(Instant::from_ticks(100), &settings), Some(drawn));
+        assert_eq!(
+            sampler.close(Instant::from_ticks(500), &settings),
+            None,
+            "the next one is empty"
+        );
+    }
+
+    /// Given a rate per 1,000 ticks, then its window of 100 ends at the first drop. Of requests admitted within a window after
+    /// that, drops start the window anew.
+    #[test]
+    fn the_window_of_a_rate_ends_at_its_first_drop() {
+        let settings = settings(100, 2, Some(1_000));
+        let mut sampler = Sampler::new(100, Instant::ZERO);
+        let mut drawn = |started, now, dropped| {
+            sampler.add(ended(started, now, 3, dropped), &settings);
+            let drawn = sampler.close(Instant::from_ticks(now), &settings)?;
+            Some((drawn.in_flight, drawn.dropped, drawn.elapsed))
+        };
+        assert_eq!(drawn(0, 40, false), None);
+        assert_eq!(drawn(0, 50, true), Some((120, true, 50)));
+        for started in [49, 100, 149] {
+            assert_eq!(drawn(started, 160, true), None);
+        }
+        assert_eq!(drawn(150, 259, false), None);
+        assert_eq!(drawn(150, 260, false), Some((60, false, 100)));
+        assert_eq!(drawn(150, 261, true), Some((3_000, true, 1)), "at once again");
     }
 
     #[test]
     fn more_latencies_than_it_keeps_are_sampled_uniformly() {
-        let mut sampler = Sampler::new(256, 0);
+        let (mut sampler, settings) = (Sampler::new(256, Instant::ZERO), settings(1, 1, None));
         for latency in 0..100_000 {
-            sampler.add(latency, 1, false);
+            sampler.add(ended(0, latency, 1, false), &settings);
         }
-        let (median, ..) = sampler.close(1, 1, 1, 50.0).unwrap();
+        let settings = Settings {
+            percentile: 50.0,
+            ..settings
+        };
+        let median = sampler.close(Instant::from_ticks(1), &settings).unwrap().latency;
         assert!((40_000..60_000).contains(&median), "{median}");
     }
 

@@ -99,9 +99,17 @@ impl Gauges {
                     set(super::ADAPTIVE_LIMIT, limit as f64);
                 }
             }
-            State::Rate { limit, available, .. } => {
+            State::Rate {
+                limit,
+                window,
+                available,
+                ..
+            } => {
                 set(super::RATE_LIMIT, limit as f64);
                 set(super::RATE_AVAILABLE, available as f64);
+                if status.kind == "adaptive" {
+                    set(super::ADAPTIVE_LIMIT, limit as f64 / window.as_secs_f64());
+                }
             }
             State::Budget { limit, available } => {
                 set(super::BUDGET_LIMIT, limit as f64);
@@ -162,7 +170,7 @@ pub fn describe() {
     describe_gauge!(
         super::ADAPTIVE_LIMIT,
         Unit::Count,
-        "the limit that an adaptive limit has found"
+        "the limit that an adaptive limit has found: permits, or units per second"
     );
     describe_gauge!(super::RATE_LIMIT, Unit::Count, "a bucket's burst, or a window's limit");
     describe_gauge!(super::RATE_AVAILABLE, Unit::Count, "units available now");

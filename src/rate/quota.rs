@@ -218,6 +218,20 @@ impl Quota {
         self.burst
     }
 
+    /// `count` per the same period, with the same burst, as far as both can be: at most one per nanosecond, and a burst that
+    /// refills within 584 years. From an unlimited quota, with a burst of `count`.
+    pub(crate) fn with_count(self, count: u64) -> Self {
+        let burst = if self.is_unlimited() { count } else { self.burst };
+        let count = count.min(self.period_nanos);
+        let fits = u128::from(u64::MAX) * u128::from(count.max(1)) / u128::from(self.period_nanos);
+        Self {
+            count,
+            burst: burst.min(Self::MAX_BURST).min(u64::try_from(fits).unwrap_or(u64::MAX)),
+            by_interval: self.by_interval && count > 0,
+            ..self
+        }
+    }
+
     /// The rate in lowest terms: tokens, and the nanoseconds that they take. For a rate that is neither zero nor
     /// unlimited.
     pub(crate) fn reduced(&self) -> (u64, u64) {

@@ -149,6 +149,11 @@ impl BucketTicket {
         refunded: 1,
     };
 
+    /// The tokens that are charged for it.
+    pub(crate) fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
     /// All tokens taken until then, whatever was refunded: reservations are ordered by it. `None` if the order is
     /// unknown. Counts modulo `2^63`.
     fn gross_position(&self) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd, Gradient, Gradient2, LimitLaw, Sample, Trend, Vegas};
+use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd, Cubic, Gradient, Gradient2, LimitLaw, Sample, Trend, Vegas};
 use tollgate::{LimiterExt, ManualClock, Outcome, Semaphore};
 
 fn ms(ms: u64) -> Duration {
@@ -78,6 +78,10 @@ fn aimd_follows_its_table() {
     assert_eq!(
         follow(Aimd::new(), 20.0, 21.0, &[(1, 10), (1, 11), (6_000, 11)]),
         [21, 21, 18]
+    );
+    assert_eq!(
+        follow(Aimd::new().increase(2.5), 20.0, 30.0, &[(1, 11), (1, 12)]),
+        [22, 25]
     );
 }
 
@@ -360,6 +364,7 @@ fn law(which: usize, says: Vec<f64>) -> Box<dyn LimitLaw> {
         2 => Box::new(Gradient2::new()),
         3 => Box::new(Gradient::new().measure_every(7)),
         4 => Box::new(Trend::new()),
+        5 => Box::new(Cubic::new()),
         _ => Box::new(Anything(says)),
     }
 }
@@ -371,7 +376,7 @@ proptest! {
     /// in the end.
     #[test]
     fn no_limit_leaves_its_bounds(
-        which in 0..6usize,
+        which in 0..7usize,
         says in prop::collection::vec(prop_oneof![Just(f64::NAN), Just(f64::INFINITY), -1e9..1e9f64], 200),
         floor in 1..20usize,
         room in 0..50usize,

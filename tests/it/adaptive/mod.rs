@@ -2,3 +2,4 @@
 
 mod corners;
 mod laws;
+mod rates;

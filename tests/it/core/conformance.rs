@@ -397,6 +397,22 @@ fn adaptive_conforms() {
 }
 
 #[test]
+fn an_adaptive_rate_conforms() {
+    use tollgate::Adaptive;
+    Suite::of_rate(3, Duration::from_secs(3), |clock| -> Adaptive<TokenBucket> {
+        let bucket = TokenBucket::new(Quota::per_second(1).burst(3)).on(clock);
+        Adaptive::builder(bucket).bounds(1, 1_000).clock(clock).build().unwrap()
+    })
+    .loosen(|rate| {
+        rate.limiter()
+            .set_quota(Quota::per_second(1).burst(6), Inherit::Additive);
+    })
+    .takes_turns()
+    .never_fits(4)
+    .check();
+}
+
+#[test]
 fn shedders_conform() {
     use tollgate::shed::{Class, Partitions, RetryBudget, Throttler};
     for shared in [
