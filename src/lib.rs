@@ -134,6 +134,7 @@ pub mod shed;
 pub mod stats;
 pub mod sync;
 pub mod time;
+pub mod upstream;
 
 pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
 #[doc(hidden)]
