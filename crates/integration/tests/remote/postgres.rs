@@ -61,6 +61,11 @@ impl Store for Program {
         )
     }
 
+    /// The instant at which a row is deleted is rounded up to a multiple of half of that, and rows are deleted a pause apart.
+    fn deletes_within(&self, remembered: Duration) -> Duration {
+        remembered + remembered / 2 + Duration::from_secs(2)
+    }
+
     fn children(&self, pid: u32) -> Vec<u32> {
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let children = children.unwrap_or_default();

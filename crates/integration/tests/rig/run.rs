@@ -62,6 +62,8 @@ struct Run<S> {
     limit: u64,
     /// The semaphore, and the tenant whose permits bind: departed processes hold some of each.
     tried: Vec<u32>,
+    /// How long the store may keep a key after the last call.
+    deletes_within: Duration,
 }
 
 /// Plays the run with a server of `store` and processes of the test `entry`, which are contenders, and returns the report.
@@ -80,6 +82,7 @@ pub(crate) async fn run<S: Store, G: Semaphore>(
     let life = LIFE + store.late();
     let slow = ttl / 20 / store.trips();
     let forgets = store.forgets();
+    let deletes_within = store.deletes_within(REMEMBERED);
     let server = Server::start(store).await?;
     let writer = Arc::new(Writer::create(&folder.join("director"))?);
     let (stop, stopped) = mpsc::channel();
@@ -109,6 +112,7 @@ pub(crate) async fn run<S: Store, G: Semaphore>(
         begin: now() + nanos(Duration::from_secs(1)),
         limit: LIMIT,
         tried,
+        deletes_within,
     };
     run.start(entry)?;
     run.strike(&gate).await?;
@@ -385,7 +389,11 @@ impl<S: Store> Run<S> {
             meters.extend(LEGS.map(|leg| Meter::Leg(key, leg)));
         }
         // A store remembers the replies to steps for a while.
-        let life = if tenants.is_some() { LIFE + REMEMBERED } else { LIFE };
+        let life = if tenants.is_some() {
+            LIFE + self.deletes_within
+        } else {
+            LIFE
+        };
         if let Some(tenants) = tenants {
             tenants.close().await;
         }

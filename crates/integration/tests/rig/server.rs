@@ -30,6 +30,11 @@ pub(crate) trait Store: Clone {
         Duration::ZERO
     }
 
+    /// How long it may keep a key of which nothing is left but replies, each remembered for `remembered`.
+    fn deletes_within(&self, remembered: Duration) -> Duration {
+        remembered
+    }
+
     /// It loses its data when it is killed.
     fn forgets(&self) -> bool {
         false

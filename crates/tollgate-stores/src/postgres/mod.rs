@@ -84,7 +84,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// # Size
 /// A limiter is one row, with its sessions and waiting requests in it: each sync reads and writes all of it. So is a
 /// [key](tollgate::remote::Remote::keyed) with its legs and the last answer to each process. Rows that are as good as none are deleted by the
-/// processes that are connected, at most 100 limiters and 1,000 keys in a call.
+/// processes that are connected, at most 100 limiters and 1,000 keys in a call. A key goes at most half of the time for which answers are
+/// remembered, and a second, after that.
 #[derive(Clone)]
 pub struct Postgres(Arc<Inner>);
 
