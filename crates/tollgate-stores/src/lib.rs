@@ -3,7 +3,7 @@
 //!
 //! | store | what it needs | feature |
 //! |---|---|---|
-//! | `Redis` | Redis 6.2 or Valkey, one server or a cluster | `redis`, `redis-cluster` |
+//! | `Redis` | Redis 6.2 or Valkey, one server, with sentinels or not, or a cluster | `redis`, `redis-cluster`, `redis-sentinel` |
 //! | `Postgres` | PostgreSQL 13 or later, and a schema | `postgres` |
 //! | `Etcd` | etcd 3.4 or later, by its JSON gateway | `etcd` |
 //! | `Zookeeper` | ZooKeeper 3.6 or later | `zookeeper` |
@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `redis` | `Redis`, and with it redis 1 |
 //! | `redis-cluster` | `Redis::cluster` |
+//! | `redis-sentinel` | `Redis::sentinel`, and with it rand |
 //! | `postgres` | `Postgres`, and with it tokio-postgres 0.7 |
 //! | `postgres-tls` | `ConnectOptions::tls` for PostgreSQL, and with it tokio-postgres-rustls 0.14 |
 //! | `consul` | `Consul` and `ConsulSlots`, with a client of HTTP of its own on hyper 1 |

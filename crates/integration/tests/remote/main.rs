@@ -50,6 +50,7 @@ mod rates_shared;
 mod raw_session;
 mod redis;
 mod rights;
+mod sentinel;
 mod served;
 mod store;
 mod sync;

@@ -1,9 +1,11 @@
-//! The connection of a [`Redis`](super::Redis): to one server, or to each of a cluster.
+//! The connection of a [`Redis`](super::Redis): to one server, to the one that sentinels name, or to each of a cluster.
 
 use super::channels::Slot;
 use super::script::Call;
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use ::redis::{Client, Cmd, ErrorKind, FromRedisValue, PushInfo, RedisError, ServerErrorKind};
+#[cfg(feature = "redis-sentinel")]
+use ::redis::sentinel::SentinelClient;
+use ::redis::{Client, Cmd, ErrorKind, FromRedisValue, PushInfo, PushKind, RedisError, ServerErrorKind};
 #[cfg(feature = "redis-cluster")]
 use ::redis::{
     ProtocolVersion,
@@ -14,7 +16,10 @@ use ::redis::{
 };
 use parking_lot::Mutex;
 use std::convert::Infallible;
-#[cfg(feature = "redis-cluster")]
+#[cfg(feature = "redis-sentinel")]
+use std::pin::Pin;
+use std::sync::Arc;
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tollgate::remote::Key;
@@ -28,10 +33,23 @@ pub(super) enum Link {
 
 /// A connection to one server, and the settings of the next one.
 pub(super) struct Single {
-    client: Client,
+    server: Server,
     config: ConnectionManagerConfig,
-    /// With the number of connections before it.
-    current: Mutex<(u64, ConnectionManager)>,
+    hear: Arc<dyn Fn(&PushInfo) + Send + Sync>,
+    /// With the number of connections before it; none before sentinels have named a server.
+    current: Mutex<(u64, Option<ConnectionManager>)>,
+}
+
+/// The server to connect to.
+enum Server {
+    Known(Client),
+    /// The one that sentinels name. A server that has not answered may have a successor: they are asked again.
+    #[cfg(feature = "redis-sentinel")]
+    Named {
+        sentinels: tokio::sync::Mutex<SentinelClient>,
+        timeout: Duration,
+        in_doubt: AtomicBool,
+    },
 }
 
 /// A connection to each server of a cluster.
@@ -49,20 +67,26 @@ impl Link {
         timeout: Duration,
         hear: impl Fn(&PushInfo) + Send + Sync + 'static,
     ) -> Result<Self, RedisError> {
-        let config = ConnectionManagerConfig::new()
-            .set_number_of_retries(3)
-            .set_min_delay(Duration::from_millis(10))
-            .set_max_delay(Duration::from_millis(200))
-            .set_connection_timeout(Some(timeout))
-            .set_response_timeout(Some(timeout))
-            .set_push_sender(heard(hear))
-            .set_automatic_resubscription();
-        let first = ConnectionManager::new_lazy_with_config(client.clone(), config.clone())?;
-        Ok(Self::Single(Box::new(Single {
-            client,
-            config,
-            current: Mutex::new((0, first)),
-        })))
+        let single = Single::new(Server::Known(client.clone()), timeout, hear);
+        // An unusable setting is found now.
+        let first = single.connect(&client)?;
+        single.current.lock().1 = Some(first);
+        Ok(Self::Single(Box::new(single)))
+    }
+
+    /// Connects to the server that sentinels name.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) fn by_sentinels(
+        sentinels: SentinelClient,
+        timeout: Duration,
+        hear: impl Fn(&PushInfo) + Send + Sync + 'static,
+    ) -> Self {
+        let server = Server::Named {
+            sentinels: tokio::sync::Mutex::new(sentinels),
+            timeout,
+            in_doubt: AtomicBool::new(false),
+        };
+        Self::Single(Box::new(Single::new(server, timeout, hear)))
     }
 
     /// Connects to a cluster, of which some servers are named.
@@ -79,7 +103,7 @@ impl Link {
             .max_retry_wait(200)
             .connection_timeout(timeout)
             .overall_response_timeout(Some(timeout))
-            .push_sender(heard(hear))
+            .push_sender(heard(Arc::new(hear)))
             .build()?;
         // The protocol is taken from here alone.
         let config = ::redis::cluster::ClusterConfig::new().set_response_timeout(timeout);
@@ -111,13 +135,13 @@ impl Link {
         }
     }
 
-    /// Replaces this connection, which leads to a wrong server by now. False where that was done already, or would not help: a
-    /// cluster finds the right one by itself.
-    pub(super) fn give_up(&self, number: u64) -> bool {
+    /// Gives up this connection, which leads to a wrong server by now, unless that was done already, or would not help: a cluster finds
+    /// the right one by itself.
+    pub(super) fn give_up(&self, number: u64) {
         match self {
             Self::Single(one) => one.give_up(number),
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(_) => false,
+            Self::Cluster(_) => {}
         }
     }
 
@@ -132,7 +156,7 @@ impl Link {
 
     async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
         match self {
-            Self::Single(one) => command.query_async(&mut one.connection()).await,
+            Self::Single(one) => one.query(command).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(many) => many.query(command).await,
         }
@@ -140,7 +164,7 @@ impl Link {
 
     pub(super) async fn subscribe(&self, channel: &str) -> Result<(), RedisError> {
         match self {
-            Self::Single(one) => one.connection().subscribe(channel).await,
+            Self::Single(one) => one.connection().await?.subscribe(channel).await,
             #[cfg(feature = "redis-cluster")]
             Self::Cluster(many) => many.connection.clone().subscribe(channel).await,
         }
@@ -148,25 +172,92 @@ impl Link {
 }
 
 impl Single {
-    fn connection(&self) -> ConnectionManager {
-        self.current.lock().1.clone()
+    fn new(server: Server, timeout: Duration, hear: impl Fn(&PushInfo) + Send + Sync + 'static) -> Self {
+        let hear: Arc<dyn Fn(&PushInfo) + Send + Sync> = Arc::new(hear);
+        let config = ConnectionManagerConfig::new()
+            .set_number_of_retries(3)
+            .set_min_delay(Duration::from_millis(10))
+            .set_max_delay(Duration::from_millis(200))
+            .set_connection_timeout(Some(timeout))
+            .set_response_timeout(Some(timeout))
+            .set_push_sender(heard(Arc::clone(&hear)))
+            .set_automatic_resubscription();
+        Self {
+            server,
+            config,
+            hear,
+            current: Mutex::default(),
+        }
     }
 
-    fn give_up(&self, number: u64) -> bool {
-        if self.current.lock().0 != number {
-            return false;
+    /// Connects when it is first used.
+    fn connect(&self, client: &Client) -> Result<ConnectionManager, RedisError> {
+        ConnectionManager::new_lazy_with_config(client.clone(), self.config.clone())
+    }
+
+    async fn query<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
+        #[cfg(feature = "redis-sentinel")]
+        if let Server::Named { in_doubt, .. } = &self.server {
+            // Relaxed: a hint. A stale value asks as before.
+            if in_doubt.swap(false, Ordering::Relaxed) {
+                let number = self.current.lock().0;
+                self.give_up(number);
+            }
+            let mut waiting = Waiting {
+                in_doubt,
+                answered: false,
+            };
+            let answer = match self.connection().await {
+                Ok(mut connection) => command.query_async(&mut connection).await,
+                Err(error) => Err(error),
+            };
+            let is_silent = |error: &RedisError| error.is_io_error() || error.is_connection_dropped();
+            waiting.answered = !answer.as_ref().is_err_and(is_silent);
+            return answer;
         }
-        let Ok(next) = ConnectionManager::new_lazy_with_config(self.client.clone(), self.config.clone()) else {
-            return false;
+        command.query_async(&mut self.connection().await?).await
+    }
+
+    async fn connection(&self) -> Result<ConnectionManager, RedisError> {
+        let (number, current) = self.current.lock().clone();
+        if let Some(current) = current {
+            return Ok(current);
+        }
+        let next = match &self.server {
+            Server::Known(client) => self.connect(client)?,
+            #[cfg(feature = "redis-sentinel")]
+            Server::Named { sentinels, timeout, .. } => {
+                // Boxed: the types of all calls would be as deep as the library's.
+                let ask: Pin<Box<dyn Future<Output = _> + Send>> =
+                    Box::pin(async { sentinels.lock().await.async_get_client().await });
+                let client = tokio::time::timeout(*timeout, ask).await.map_err(|_| {
+                    let why = "no sentinel has named a server in time";
+                    RedisError::from((ErrorKind::Io, why))
+                })?;
+                self.connect(&client?)?
+            }
         };
         let mut current = self.current.lock();
-        if current.0 != number {
-            return false;
+        if current.0 == number {
+            return Ok(current.1.get_or_insert(next).clone());
         }
-        let old = std::mem::replace(&mut *current, (number + 1, next));
+        Ok(next)
+    }
+
+    fn give_up(&self, number: u64) {
+        let mut current = self.current.lock();
+        if current.0 != number {
+            return;
+        }
+        current.0 += 1;
+        let old = current.1.take();
         drop(current);
-        drop(old);
-        true
+        if old.is_some() {
+            drop(old);
+            // What it was subscribed to goes with it.
+            let (kind, data) = (PushKind::Disconnection, Vec::new());
+            (self.hear)(&PushInfo { kind, data });
+        }
     }
 }
 
@@ -193,14 +284,14 @@ impl Cluster {
     }
 }
 
-/// A query to a server of a cluster, which its caller may drop.
-#[cfg(feature = "redis-cluster")]
+/// A query to a server that may have a successor, which its caller may drop.
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 struct Waiting<'a> {
     in_doubt: &'a AtomicBool,
     answered: bool,
 }
 
-#[cfg(feature = "redis-cluster")]
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.answered {
@@ -211,7 +302,7 @@ impl Drop for Waiting<'_> {
 }
 
 fn heard(
-    hear: impl Fn(&PushInfo) + Send + Sync + 'static,
+    hear: Arc<dyn Fn(&PushInfo) + Send + Sync>,
 ) -> impl Fn(PushInfo) -> Result<(), Infallible> + Send + Sync + 'static {
     move |push| {
         hear(&push);

@@ -69,7 +69,7 @@ use tollgate::remote::{
 ///
 /// # What is not promised
 /// A server that answers that it has become a replica is not asked again: the connection is made anew, to the present server of
-/// the address.
+/// the address, or that the sentinels name.
 ///
 /// Replication is asynchronous: a replica that takes over may not know the last grants. It knows that another server made the
 /// grants in its memory. So does a server that was restarted from its saved state, or from nothing. Either grants no permits
@@ -145,6 +145,38 @@ impl Redis {
     pub fn cluster<A: Into<Box<str>>>(addresses: impl IntoIterator<Item = A>) -> ConnectOptions<Self> {
         let mut options = Self::options("");
         options.own.cluster = Some(addresses.into_iter().map(Into::into).collect());
+        options
+    }
+
+    /// The Redis that sentinels call `name`: the server that they name, and after a fail-over its successor. The addresses are those
+    /// of the sentinels, as for [`options`](Self::options), with a user and a password of theirs if they need them; it is enough to
+    /// name some. The [user](ConnectOptions::user) and [password](ConnectOptions::password) are the server's, and so is
+    /// the database of the first address. With `rediss://` connections to sentinels and servers are encrypted.
+    ///
+    /// They are asked for the first connection, and again when the server does not answer, or answers that it is a replica. For a
+    /// replica that takes over, see [`Redis`]. `min-replicas-to-write 1` at the servers keeps one that is cut off from the others from
+    /// granting permits that its successor grants too.
+    ///
+    /// ```no_run
+    /// # use tollgate_stores::Redis;
+    /// # async fn connected() -> Result<(), tollgate::remote::RemoteError> {
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let redis = Redis::sentinel("limits", sentinels).user("gate").password("secret").connect()?;
+    /// # drop(redis);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "redis-sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-sentinel")))]
+    pub fn sentinel<A: Into<Box<str>>>(
+        name: impl Into<Box<str>>,
+        addresses: impl IntoIterator<Item = A>,
+    ) -> ConnectOptions<Self> {
+        let mut options = Self::options("");
+        options.own.sentinels = Some(options::Sentinels {
+            name: name.into(),
+            addresses: addresses.into_iter().map(Into::into).collect(),
+        });
         options
     }
 
@@ -226,14 +258,14 @@ impl Redis {
             return StoreError::TimedOut { after: self.0.timeout };
         }
         let is_replica = is_replica(error);
-        if is_replica && self.0.link.give_up(number) {
-            self.0.channels.begin_anew();
-            self.0.subscriptions.missed_all();
+        if is_replica {
+            self.0.link.give_up(number);
         }
         let why = error.to_string().into();
         let is_away = matches!(
             error.kind(),
             ErrorKind::ClusterConnectionNotFound
+                | ErrorKind::MasterNameNotFoundBySentinel
                 | ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::BusyLoading)
         );
         let is_broken = error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal();

@@ -10,6 +10,11 @@ use ::redis::cluster::ClusterClient;
 use ::redis::{Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, PushInfo, RedisError};
 #[cfg(feature = "tls")]
 use ::redis::{ClientTlsConfig, TlsCertificates};
+#[cfg(feature = "redis-sentinel")]
+use ::redis::{
+    TlsMode,
+    sentinel::{SentinelClientBuilder, SentinelServerType},
+};
 use std::time::Duration;
 use tollgate::remote::RemoteError;
 
@@ -19,8 +24,19 @@ pub struct RedisSettings {
     /// The servers of a cluster, apart from the address.
     #[cfg(feature = "redis-cluster")]
     pub(super) cluster: Option<Box<[Box<str>]>>,
+    /// Apart from the address.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) sentinels: Option<Sentinels>,
     pub(super) longest_ttl: Duration,
     pub(super) evicts: Option<Box<str>>,
+}
+
+/// The name by which sentinels know a server, and their addresses.
+#[cfg(feature = "redis-sentinel")]
+#[derive(Clone)]
+pub(super) struct Sentinels {
+    pub(super) name: Box<str>,
+    pub(super) addresses: Box<[Box<str>]>,
 }
 
 impl Connect for Redis {
@@ -34,6 +50,10 @@ impl Connect for Redis {
         let addresses = std::slice::from_ref(&options.address);
         #[cfg(feature = "redis-cluster")]
         let addresses = options.own.cluster.as_deref().unwrap_or(addresses);
+        #[cfg(feature = "redis-sentinel")]
+        if let Some(sentinels) = &options.own.sentinels {
+            return Redis::new(|hear| options.by_sentinels(sentinels, hear), &options);
+        }
         let infos = addresses.iter().map(|address| options.info(address));
         let infos: Vec<_> = infos.collect::<Result<_, _>>()?;
         Redis::new(|hear| options.link(infos, hear), &options)
@@ -95,6 +115,64 @@ impl ConnectOptions<Redis> {
         link.map_err(|error| failed(&error))
     }
 
+    #[cfg(feature = "redis-sentinel")]
+    fn by_sentinels(
+        &self,
+        Sentinels { name, addresses }: &Sentinels,
+        hear: impl Fn(&PushInfo) + Send + Sync + 'static,
+    ) -> Result<Link, RemoteError> {
+        let infos = addresses.iter().map(|address| info(address));
+        let infos: Vec<_> = infos.collect::<Result<_, _>>()?;
+        let Some(first) = infos.first() else {
+            return Err(unusable("no sentinel is named"));
+        };
+        let (asked, is_encrypted) = (
+            first.redis_settings(),
+            matches!(first.addr(), ConnectionAddr::TcpTls { .. }),
+        );
+        let given = |text: Option<&str>| text.map(str::to_owned);
+        let same = |info: &ConnectionInfo| {
+            let redis = info.redis_settings();
+            (given(redis.username()), given(redis.password())) == (given(asked.username()), given(asked.password()))
+                && matches!(info.addr(), ConnectionAddr::TcpTls { .. }) == is_encrypted
+        };
+        if !infos.iter().all(same) {
+            return Err(unusable(
+                "sentinels have one user, one password and one kind of connection",
+            ));
+        }
+        let servers = infos.iter().map(|info| info.addr().clone());
+        let failed = |error| failed(&error);
+        let mut sentinels = SentinelClientBuilder::new(servers, name, SentinelServerType::Master)
+            .map_err(failed)?
+            .set_client_to_redis_db(asked.db())
+            // The third version of the protocol sends messages beside answers.
+            .set_client_to_redis_protocol(ProtocolVersion::RESP3);
+        if let Some(user) = asked.username() {
+            sentinels = sentinels.set_client_to_sentinel_username(user);
+        }
+        if let Some(password) = asked.password() {
+            sentinels = sentinels.set_client_to_sentinel_password(password);
+        }
+        if let Some(user) = &self.user {
+            sentinels = sentinels.set_client_to_redis_username(user);
+        }
+        if let Some(password) = &self.password {
+            sentinels = sentinels.set_client_to_redis_password(password);
+        }
+        if is_encrypted {
+            sentinels = sentinels.set_client_to_redis_tls_mode(TlsMode::Secure);
+        }
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = self.certificates(first.addr())? {
+            sentinels = sentinels
+                .set_client_to_redis_certificates(certificates.clone())
+                .set_client_to_sentinel_certificates(certificates);
+        }
+        let sentinels = sentinels.build().map_err(failed)?;
+        Ok(Link::by_sentinels(sentinels, self.timeout, hear))
+    }
+
     /// The certificates of an encrypted connection; none for another one.
     #[cfg(feature = "tls")]
     fn certificates(&self, at: &ConnectionAddr) -> Result<Option<TlsCertificates>, RemoteError> {
@@ -118,13 +196,7 @@ impl ConnectOptions<Redis> {
     }
 
     fn info(&self, at: &str) -> Result<ConnectionInfo, RemoteError> {
-        if at.starts_with("rediss:") && cfg!(not(feature = "tls")) {
-            return Err(unusable("rediss:// needs the feature `tls`"));
-        }
-        let info = at.into_connection_info().map_err(|error| failed(&error))?;
-        if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
-            return Err(unusable("certificates are always checked: `#insecure` is not allowed"));
-        }
+        let info = info(at)?;
         // The third version of the protocol sends messages beside answers.
         let mut redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         if let Some(user) = &self.user {
@@ -135,6 +207,18 @@ impl ConnectOptions<Redis> {
         }
         Ok(info.set_redis_settings(redis))
     }
+}
+
+/// What an address says.
+fn info(at: &str) -> Result<ConnectionInfo, RemoteError> {
+    if at.starts_with("rediss:") && cfg!(not(feature = "tls")) {
+        return Err(unusable("rediss:// needs the feature `tls`"));
+    }
+    let info = at.into_connection_info().map_err(|error| failed(&error))?;
+    if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
+        return Err(unusable("certificates are always checked: `#insecure` is not allowed"));
+    }
+    Ok(info)
 }
 
 /// The library's messages name the fault, and no password.
