@@ -120,12 +120,12 @@ fn guarded() -> Result<Vec<Tally>, Box<dyn std::error::Error>> {
         .probes(5)
         .open_for(OpenTime::fixed(Duration::from_secs(1)))
         .seed(1)
-        .clock(&clock)
+        .on(&clock)
         .build()?;
     let limit = Adaptive::builder(Semaphore::new(20))
         .law(Aimd::new())
         .bounds(2, 100)
-        .clock(&clock)
+        .on(&clock)
         .build()?;
     // A refused request has a fallback, so it does not wait. The breaker comes first: it is asked before a permit
     // of the limit is taken, and a probe that the limit then refuses comes back.
@@ -133,7 +133,7 @@ fn guarded() -> Result<Vec<Tally>, Box<dyn std::error::Error>> {
         .limit(breaker)
         .limit(limit)
         .max_queue(0)
-        .clock(&clock)
+        .on(&clock)
         .build()?;
     let retries = RetryBudget::new(0.1, 10)?;
 

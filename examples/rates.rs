@@ -123,7 +123,7 @@ fn refusing(limiter: &BoxLimiter, clock: &ManualClock, arrivals: &[u64]) -> Vec<
 /// Lets the requests wait in a queue, up to ten seconds each.
 fn delaying(limiter: impl Limiter + 'static, clock: &ManualClock, arrivals: &[u64]) -> Vec<u64> {
     let line = Policy::builder()
-        .clock(clock)
+        .on(clock)
         .max_wait(TEN)
         .limit(limiter)
         .build()

@@ -70,7 +70,7 @@
 //!
 //! # Clocks and changes
 //!
-//! What has a builder takes its clock there, by `clock`. What `new` makes takes it by `on`. Both use the real clock unless told.
+//! `on` gives a clock, to a builder and to a limiter that `new` makes. Without it, the clock is the real one.
 //!
 //! `set_limit` changes a number of permits, tasks or units, and `set_quota` a [`Quota`]: at once, while permits are held and
 //! awaited. Both return a typed error where a value can be invalid, and change nothing then.

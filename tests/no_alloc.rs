@@ -118,7 +118,7 @@ fn a_closed_breaker_allocates_nothing_per_admission() {
     let builder = || {
         CircuitBreaker::builder()
             .minimum_calls(1_000_000_000)
-            .clock(&ManualClock::new())
+            .on(&ManualClock::new())
     };
     for breaker in [
         builder().count_window(65_536).minimum_calls(65_536),

@@ -57,7 +57,7 @@ impl Tenant {
         let clock = &pace.clock;
         let (limit, length) = self.window;
         Ok(Policy::builder()
-            .clock(clock)
+            .on(clock)
             .limit(TokenBucket::new(pace.quota(self.requests)?).on(clock).named("requests"))
             .limit(
                 TokenBucket::new(pace.quota(self.tokens)?)

@@ -70,10 +70,7 @@ pub(crate) fn run(setting: Setting) -> Vec<Second> {
         Setting::Fixed(limit) => (Box::new(Aimd::new()) as _, Some(limit), false),
         Setting::Ideal => (Box::new(Aimd::new()) as _, Some(0), false),
     };
-    let builder = Adaptive::builder(Semaphore::new(5))
-        .law(law)
-        .bounds(1, 200)
-        .clock(&clock);
+    let builder = Adaptive::builder(Semaphore::new(5)).law(law).bounds(1, 200).on(&clock);
     let builder = if near { builder.headroom(1.2, 0.0, 1.2) } else { builder };
     let gate = builder.window(Duration::from_millis(100), 10).build().expect("a limit");
     let gate = Arc::new(gate);

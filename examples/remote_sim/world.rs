@@ -170,7 +170,7 @@ async fn machine(plan: &Plan, clock: &Clock, line: Line, seen: &Seen, number: u6
             Remote::rate(key, Quota::per_second(rate).burst((rate / 100).max(100)))
         }
     };
-    let builder = builder.clock(clock).ttl(TTL).client(number + 1);
+    let builder = builder.on(clock).ttl(TTL).client(number + 1);
     let builder = match plan.prefetch {
         Some(prefetch) => builder.prefetch(prefetch),
         None => builder,

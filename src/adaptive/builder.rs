@@ -98,7 +98,7 @@ impl<L: Resizable> AdaptiveBuilder<L> {
     }
 
     /// The clock; the real one unless set.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = Some(clock.clone());
         self
     }

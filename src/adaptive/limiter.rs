@@ -39,7 +39,7 @@ use std::fmt;
 /// # use tollgate::{LimiterExt, ManualClock, Outcome, Quota, TokenBucket};
 /// let clock = ManualClock::new();
 /// let bucket = TokenBucket::new(Quota::per_second(100).burst(10)).on(&clock);
-/// let rate = Adaptive::builder(bucket).law(Cubic::new()).bounds(5, 500).clock(&clock).build()?;
+/// let rate = Adaptive::builder(bucket).law(Cubic::new()).bounds(5, 500).on(&clock).build()?;
 /// rate.try_admit(1).unwrap().finish(Outcome::Overload);
 /// assert_eq!(rate.limit(), 70);
 /// assert_eq!(rate.limiter().quota(), Quota::per_second(70).burst(10));
@@ -58,7 +58,7 @@ use std::fmt;
 ///     .law(Aimd::new())
 ///     .bounds(2, 20)
 ///     .window(Duration::ZERO, 1)
-///     .clock(&clock)
+///     .on(&clock)
 ///     .build()?;
 /// gate.try_admit(1).unwrap().finish(Outcome::Overload);
 /// assert_eq!(gate.limit(), 9);
@@ -142,7 +142,7 @@ impl<L: Resizable> Adaptive<L> {
     /// # use tollgate::{LimiterExt, ManualClock, Outcome, Quota, TokenBucket};
     /// # let clock = ManualClock::new();
     /// let bucket = TokenBucket::new(Quota::per_minute(60)).on(&clock);
-    /// let rate = Adaptive::builder(bucket).law(Aimd::new()).bounds(6, 600).clock(&clock).build()?;
+    /// let rate = Adaptive::builder(bucket).law(Aimd::new()).bounds(6, 600).on(&clock).build()?;
     /// rate.try_admit(1).unwrap().finish(Outcome::Overload);
     /// let stats = rate.stats();
     /// assert_eq!((stats.limit, stats.floor, stats.ceiling), (54, 6, 600));

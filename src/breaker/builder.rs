@@ -35,7 +35,7 @@ pub(super) type Listener = Box<dyn Fn(BreakerEvent) + Send + Sync>;
 /// # use std::time::Duration;
 /// let clock = ManualClock::new();
 /// let open_time = OpenTime::fixed(Duration::from_secs(5));
-/// let builder = CircuitBreaker::builder().consecutive_failures(2).open_for(open_time).clock(&clock);
+/// let builder = CircuitBreaker::builder().consecutive_failures(2).open_for(open_time).on(&clock);
 /// let breaker = builder.build().unwrap();
 /// for _ in 0..2 {
 ///     breaker.try_admit(1).unwrap().finish(Outcome::Failure);
@@ -138,7 +138,7 @@ impl BreakerBuilder {
     /// # use tollgate::{Ask, BreakerState, CircuitBreaker, LimiterExt, ManualClock, Outcome, breaker::History};
     /// let clock = ManualClock::new();
     /// let builder = CircuitBreaker::builder().failure_rate(0.5).adaptive(History::new());
-    /// let breaker = builder.clock(&clock).build()?;
+    /// let breaker = builder.on(&clock).build()?;
     /// let call = |outcome| breaker.try_admit(Ask::one()).unwrap().finish(outcome);
     /// for n in 0..1_001 {
     ///     call(if n % 50 == 49 { Outcome::Failure } else { Outcome::Success });
@@ -192,7 +192,7 @@ impl BreakerBuilder {
     ///         .count_window(2)
     ///         .minimum_calls(2)
     ///         .open_for(OpenTime::fixed(Duration::from_secs(2)))
-    ///         .clock(&clock)
+    ///         .on(&clock)
     /// };
     /// let (refuses, waits) = (open(builder().build()?), open(builder().wait_while_open().build()?));
     /// clock.run(async {
@@ -237,7 +237,7 @@ impl BreakerBuilder {
     }
 
     /// The clock; the real one unless set.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = Some(clock.clone());
         self
     }

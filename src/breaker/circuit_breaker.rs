@@ -91,7 +91,7 @@ const UNCOMPUTED: Duration = Duration::from_secs(30);
 ///     .failure_rate(0.5)
 ///     .probes(1)
 ///     .open_for(OpenTime::fixed(Duration::from_secs(5)))
-///     .clock(&clock)
+///     .on(&clock)
 ///     .build()?;
 /// for outcome in [Outcome::Success, Outcome::Failure, Outcome::Success, Outcome::Failure] {
 ///     breaker.try_admit(Ask::one()).unwrap().finish(outcome);

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// # use std::time::Duration;
 /// let by_attempt = OpenTime::computed(|trip| Duration::from_secs(5 * u64::from(trip.attempt.min(3))));
 /// let builder = CircuitBreaker::builder().consecutive_failures(1).open_for(by_attempt);
-/// let breaker = builder.clock(&ManualClock::new()).build().unwrap();
+/// let breaker = builder.on(&ManualClock::new()).build().unwrap();
 /// breaker.try_admit(1).unwrap().finish(Outcome::Failure);
 /// assert!(breaker.retry_after().is_some_and(|left| left <= Duration::from_secs(15)));
 /// ```
@@ -38,7 +38,7 @@ type Computed = Box<dyn Fn(Trip) -> Duration + Send + Sync>;
 /// # use std::time::Duration;
 /// let second = Duration::from_secs(1);
 /// let clock = ManualClock::new();
-/// let builder = CircuitBreaker::builder().consecutive_failures(1).probes(1).clock(&clock);
+/// let builder = CircuitBreaker::builder().consecutive_failures(1).probes(1).on(&clock);
 /// let breaker = builder.open_for(OpenTime::exponential(second, 2.0, second * 60)).build().unwrap();
 /// for doubled in [1, 2, 4] {
 ///     breaker.try_admit(1).unwrap().finish(Outcome::Failure);

@@ -118,7 +118,7 @@ impl Ask {
     /// let policy = Policy::builder()
     ///     .order(Order::Priority { classes: 2, patience: 8 })
     ///     .limit(Semaphore::new(1))
-    ///     .clock(&clock)
+    ///     .on(&clock)
     ///     .build()?;
     /// let served = std::sync::Mutex::new(Vec::new());
     /// let call = async |class: u8| {

@@ -215,7 +215,7 @@ impl<L: Limiter> Limiter for Named<L> {
 /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 /// let clock = ManualClock::new();
 /// let rate = TokenBucket::new(Quota::per_hour(1)).on(&clock).at_once();
-/// let policy = Policy::builder().limit(rate).limit(Semaphore::new(4)).clock(&clock).build().unwrap();
+/// let policy = Policy::builder().limit(rate).limit(Semaphore::new(4)).on(&clock).build().unwrap();
 /// drop(policy.try_admit(1).unwrap());
 /// // Waits for permits, and not for an hour.
 /// assert_eq!(clock.run(policy.admit(1)).unwrap_err().reason(), Reason::RateExceeded);

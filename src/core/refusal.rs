@@ -616,7 +616,7 @@ impl<'a> Refusal<'a> {
     /// # use std::time::Duration;
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
     /// # let clock = ManualClock::new();
-    /// let policy = Policy::builder().limit(Semaphore::new(1).named("in flight")).clock(&clock).build()?;
+    /// let policy = Policy::builder().limit(Semaphore::new(1).named("in flight")).on(&clock).build()?;
     /// clock.run(async {
     ///     let _held = policy.admit(1).await.unwrap();
     ///     let refused = policy.admit_timeout(1, Duration::from_secs(1)).await.unwrap_err();

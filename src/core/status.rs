@@ -123,7 +123,7 @@ pub enum State {
 /// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, ManualClock, Outcome};
 /// # use std::time::Duration;
 /// let clock = ManualClock::new();
-/// let breaker = CircuitBreaker::builder().consecutive_failures(1).clock(&clock).build().unwrap();
+/// let breaker = CircuitBreaker::builder().consecutive_failures(1).on(&clock).build().unwrap();
 /// breaker.try_admit(1).unwrap().finish(Outcome::Failure);
 /// assert_eq!(breaker.state(), BreakerState::Open);
 /// clock.advance(Duration::from_secs(30));

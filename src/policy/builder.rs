@@ -25,7 +25,7 @@ use std::time::Duration;
 ///     .limit(TokenBucket::new(Quota::per_second(5)).on(&clock).named("rate"))
 ///     .limit(Semaphore::new(1).named("in flight"))
 ///     .max_wait(Duration::from_secs(2))
-///     .clock(&clock)
+///     .on(&clock)
 ///     .build()
 ///     .unwrap();
 /// let permit = policy.try_admit(1).unwrap();
@@ -147,7 +147,7 @@ impl<L> PolicyBuilder<L> {
     }
 
     /// Waits by `clock`. Without this, the clock is that of the first leg that has one, else the real one.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = Some(clock.clone());
         self
     }
@@ -228,7 +228,7 @@ impl<L> PolicyBuilder<L> {
     ///     .limit(Semaphore::new(1))
     ///     .max_queue(100)
     ///     .reject_early(60)
-    ///     .clock(&clock)
+    ///     .on(&clock)
     ///     .build()?;
     /// let held = policy.try_admit(1).unwrap();
     /// let mut waits: Vec<_> = (0..120).map(|_| Box::pin(policy.admit(1))).collect();

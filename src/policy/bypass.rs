@@ -27,7 +27,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # use tollgate::{ManualClock, Policy, Semaphore};
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
-    /// let policy = Policy::builder().clock(&clock).limit(Semaphore::new(1)).build()?;
+    /// let policy = Policy::builder().on(&clock).limit(Semaphore::new(1)).build()?;
     /// let bypass = policy.bypass_queue(Duration::from_secs(1));
     /// let served = std::cell::RefCell::new(Vec::new());
     /// clock.run(async {

@@ -24,7 +24,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// ```
     /// # use tollgate::{Ask, ManualClock, Policy, RunError, Semaphore};
     /// let clock = ManualClock::new();
-    /// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).clock(&clock).build()?;
+    /// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).on(&clock).build()?;
     /// clock.run(async {
     ///     let fresh = policy.run(Ask::one(), || async { Ok::<_, ()>("fresh") }).await;
     ///     assert!(matches!(fresh, Ok("fresh")));
@@ -71,7 +71,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// let clock = ManualClock::new();
     /// let window = std::time::Duration::ZERO;
     /// let limit = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).window(window, 1);
-    /// let policy = Policy::builder().clock(&clock).limit(limit.clock(&clock).build()?).build()?;
+    /// let policy = Policy::builder().on(&clock).limit(limit.on(&clock).build()?).build()?;
     /// let call = policy.run_classified(
     ///     1,
     ///     || async { Err::<(), _>("timed out") },

@@ -60,7 +60,7 @@ impl Common {
         self.slots.is_some()
     }
 
-    /// Builds the engine. `clock` is [`clock`](Self::clock).
+    /// Builds the engine. `clock` is that of [`on`](Self::on).
     pub(super) fn engine<K: Kind>(self, limit: usize, clock: Clock, kind: K) -> Result<Arc<Engine<K>>, PoolError> {
         let capacity = Capacity::checked(self.queue, self.queue_weight)?;
         let (slots, gate) = (self.slots, self.gate);
@@ -108,7 +108,7 @@ impl<K> Builder<K> {
     }
 
     /// Sets the clock for deadlines and for the starts and exits of threads; a real one unless set.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.common.clock = Some(clock.clone());
         self
     }

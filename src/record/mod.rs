@@ -9,7 +9,7 @@
 //! # use std::time::Duration;
 //! const TOKENS: Cost = Cost::new("tokens");
 //! let clock = ManualClock::new();
-//! let policy = Policy::builder().limit(Semaphore::new(1).named("slots")).clock(&clock).max_queue(0).build()?;
+//! let policy = Policy::builder().limit(Semaphore::new(1).named("slots")).on(&clock).max_queue(0).build()?;
 //! let log = AdmissionLog::new(1_000, &[TOKENS]);
 //! let policy = log.record(policy);
 //! clock.run(async {

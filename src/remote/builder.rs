@@ -25,7 +25,7 @@ use std::time::Duration;
 /// # let clock = ManualClock::new();
 /// # let store = Arc::new(Memory::new(&clock));
 /// # use std::time::Duration;
-/// let builder = || Remote::permits(Key::new("exports").unwrap(), 8).clock(&clock);
+/// let builder = || Remote::permits(Key::new("exports").unwrap(), 8).on(&clock);
 /// assert!(builder().ttl(Duration::from_secs(30)).in_place(Arc::clone(&store)).is_ok());
 /// // A renewal is due within half the time to live.
 /// let renewal = Duration::from_secs(9);
@@ -71,7 +71,7 @@ impl RemoteBuilder {
     }
 
     /// The clock that measures leases here; the real one unless set. It must not be a coarse one.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
@@ -150,7 +150,7 @@ impl RemoteBuilder {
     /// # let clock = ManualClock::new();
     /// # let store = Arc::new(Memory::new(&clock));
     /// let calls = Remote::rate(Key::new("calls")?, Quota::per_second(1_000).burst(100)).capacity();
-    /// let calls = calls.clock(&clock).in_place(store)?;
+    /// let calls = calls.on(&clock).in_place(store)?;
     /// clock.run(calls.acquire(1)).unwrap();
     /// clock.advance(Duration::from_secs(1));
     /// let at_once = (0..1_000).take_while(|_| calls.try_admit(1).is_ok()).count();

@@ -48,7 +48,7 @@ pub enum OnUnavailable {
 /// # use std::sync::Arc;
 /// # let clock = ManualClock::new();
 /// # let store = Arc::new(Memory::new(&clock));
-/// let calls = Remote::permits(Key::new("calls")?, 100).prefetch(Prefetch::up_to(10)).clock(&clock).in_place(store)?;
+/// let calls = Remote::permits(Key::new("calls")?, 100).prefetch(Prefetch::up_to(10)).on(&clock).in_place(store)?;
 /// clock.run(calls.acquire(1)).unwrap();
 /// // In this process, without the store.
 /// assert!(calls.try_admit(1).is_ok());

@@ -27,7 +27,7 @@ use std::thread::{self, JoinHandle};
 /// # use std::sync::Arc;
 /// # let clock = ManualClock::new();
 /// # let store = Arc::new(Memory::new(&clock));
-/// let (exports, driver) = Remote::permits(Key::new("exports")?, 1).clock(&clock).build(store)?;
+/// let (exports, driver) = Remote::permits(Key::new("exports")?, 1).on(&clock).build(store)?;
 /// let works = async {
 ///     drop(exports.acquire(1).await.unwrap());
 ///     drop(exports);

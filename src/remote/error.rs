@@ -14,7 +14,7 @@ use std::time::Duration;
 /// # let clock = ManualClock::new();
 /// # let store = Arc::new(Memory::new(&clock));
 /// # use std::time::Duration;
-/// let builder = Remote::permits(Key::new("exports").unwrap(), 1).clock(&clock).ttl(Duration::ZERO);
+/// let builder = Remote::permits(Key::new("exports").unwrap(), 1).on(&clock).ttl(Duration::ZERO);
 /// let error = builder.in_place(store).unwrap_err();
 /// assert!(matches!(error, RemoteError::Duration { given: Duration::ZERO, .. }));
 /// ```

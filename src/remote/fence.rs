@@ -11,7 +11,7 @@ use std::fmt;
 /// # use std::sync::Arc;
 /// # let clock = ManualClock::new();
 /// # let store = Arc::new(Memory::new(&clock));
-/// let exports = Remote::permits(Key::new("exports")?, 1).clock(&clock).in_place(store)?;
+/// let exports = Remote::permits(Key::new("exports")?, 1).on(&clock).in_place(store)?;
 /// let next = || clock.run(exports.acquire(1)).unwrap().fence();
 /// let (first, second) = (next(), next());
 /// assert!(first < second);

@@ -52,7 +52,7 @@ use std::time::Duration;
 /// # use std::sync::Arc;
 /// # let clock = ManualClock::new();
 /// # let store = Arc::new(Memory::new(&clock));
-/// let exports = Remote::permits(Key::new("exports")?, 1).clock(&clock).in_place(store)?;
+/// let exports = Remote::permits(Key::new("exports")?, 1).on(&clock).in_place(store)?;
 /// clock.run(async {
 ///     let permit = exports.acquire(1).await.unwrap();
 ///     assert_eq!(exports.acquire_now(1).await.unwrap_err().leg(), "exports");

@@ -25,7 +25,7 @@ use std::task::{Poll, Waker};
 /// let clock = ManualClock::new();
 /// let store = Arc::new(Memory::new(&clock));
 /// let key = Key::new("reports")?;
-/// let machine = || Remote::permits(key.clone(), 2).clock(&clock).in_place(Arc::clone(&store));
+/// let machine = || Remote::permits(key.clone(), 2).on(&clock).in_place(Arc::clone(&store));
 /// let (one, other) = (machine()?, machine()?);
 ///
 /// clock.run(async {

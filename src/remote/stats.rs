@@ -13,7 +13,7 @@ use std::time::Duration;
 /// # use std::sync::Arc;
 /// # let clock = ManualClock::new();
 /// # let store = Arc::new(Memory::new(&clock));
-/// let exports = Remote::permits(Key::new("exports")?, 2).clock(&clock).in_place(store)?;
+/// let exports = Remote::permits(Key::new("exports")?, 2).on(&clock).in_place(store)?;
 /// let permit = clock.run(exports.acquire(1)).unwrap();
 /// let stats = exports.stats();
 /// assert_eq!((stats.limit, stats.in_use, stats.in_use_here), (2, 1, 1));

@@ -62,13 +62,7 @@ fn a_failed_write_leaves_the_names_of_the_columns_to_the_next() {
 fn a_dropped_wait_is_recorded_as_cancelled_and_a_dropped_reservation_is_no_request() {
     let clock = ManualClock::new();
     let log = AdmissionLog::new(10, &[]);
-    let gate = log.record(
-        Policy::builder()
-            .limit(Semaphore::new(1))
-            .clock(&clock)
-            .build()
-            .unwrap(),
-    );
+    let gate = log.record(Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap());
     drop(gate.reserve(1).unwrap());
     let held = gate.try_admit(1).unwrap();
     {

@@ -20,7 +20,7 @@ fn of_two_changes_the_last_is_in_force() {
     crate::bounded(3, || {
         let clock = ManualClock::new();
         let builder = Adaptive::builder(Semaphore::new(4)).law(OneMore);
-        let gate = Arc::new(builder.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
+        let gate = Arc::new(builder.window(Duration::ZERO, 1).on(&clock).build().unwrap());
         let other = gate.try_admit_owned(1).unwrap();
         let thread = thread::spawn(move || other.finish(Outcome::Success));
         gate.try_admit(1).unwrap().finish(Outcome::Success);

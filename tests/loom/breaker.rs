@@ -10,7 +10,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn breaker(clock: &ManualClock, window: usize, probes: u64) -> Arc<CircuitBreaker> {
     let builder = CircuitBreaker::builder().count_window(window).minimum_calls(2);
-    Arc::new(builder.probes(probes).seed(0).clock(clock).build().unwrap())
+    Arc::new(builder.probes(probes).seed(0).on(clock).build().unwrap())
 }
 
 fn half_open(probes: u64) -> (ManualClock, Arc<CircuitBreaker>) {
@@ -73,7 +73,7 @@ fn two_failures_at_once_open_the_circuit() {
             .count_window(4)
             .minimum_calls(2)
             .failure_rate(1.0);
-        let breaker = Arc::new(builder.seed(0).clock(&clock).build().unwrap());
+        let breaker = Arc::new(builder.seed(0).on(&clock).build().unwrap());
         let other = Arc::clone(&breaker);
         let thread = thread::spawn(move || other.try_admit(1).unwrap().finish(Outcome::Failure));
         breaker.try_admit(1).unwrap().finish(Outcome::Failure);
@@ -89,7 +89,7 @@ fn results_that_push_each_other_out_are_counted_once() {
     crate::bounded(3, || {
         let clock = ManualClock::new();
         let builder = CircuitBreaker::builder().count_window(2).failure_rate(1.0);
-        let breaker = Arc::new(builder.seed(0).clock(&clock).build().unwrap());
+        let breaker = Arc::new(builder.seed(0).on(&clock).build().unwrap());
         let call = |outcome| breaker.try_admit(1).unwrap().finish(outcome);
         call(Outcome::Failure);
         call(Outcome::Success);
@@ -133,7 +133,7 @@ fn a_late_result_beside_a_reset_is_in_no_window_of_time() {
     crate::exhaustive(|| {
         let clock = ManualClock::new();
         let builder = CircuitBreaker::builder().time_window(SECOND).minimum_calls(2);
-        let breaker = Arc::new(builder.seed(0).clock(&clock).build().unwrap());
+        let breaker = Arc::new(builder.seed(0).on(&clock).build().unwrap());
         let late = breaker.try_admit_owned(1).unwrap();
         let thread = thread::spawn(move || late.finish(Outcome::Failure));
         breaker.reset();

@@ -76,7 +76,7 @@ fn policy(free: u64) -> Policy<Arc<Gate>> {
         notify: Notify::new(),
     };
     Policy::builder()
-        .clock(&ManualClock::new())
+        .on(&ManualClock::new())
         .limit(Arc::new(gate))
         .build()
         .unwrap()
@@ -223,7 +223,7 @@ fn a_raise_beside_one_that_is_passed_over_is_not_lost() {
     crate::bounded(2, || {
         let ceiling = ceiling(1);
         let leg = Arc::clone(&ceiling).wait_for_raise();
-        let policy = Policy::builder().clock(&ManualClock::new()).limit(leg).build().unwrap();
+        let policy = Policy::builder().on(&ManualClock::new()).limit(leg).build().unwrap();
         let raiser = thread::spawn(move || ceiling.set(2));
         let count = Arc::new(Count::default());
         let mut waiter = pin!(policy.admit(2));
@@ -247,11 +247,7 @@ fn a_change_of_settings_beside_a_join_judges_the_newcomer() {
             notify: Notify::new(),
         };
         let legs = gate.and(Arc::clone(&ceiling));
-        let policy = Policy::builder()
-            .clock(&ManualClock::new())
-            .limit(legs)
-            .build()
-            .unwrap();
+        let policy = Policy::builder().on(&ManualClock::new()).limit(legs).build().unwrap();
         let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
         let mut head = pin!(policy.admit(1));
         assert!(poll(head.as_mut(), &counts[0]).is_pending());
@@ -299,7 +295,7 @@ fn an_instant_that_comes_beside_a_join_is_not_slept_through() {
         let clock = ManualClock::new();
         let second = Duration::from_secs(1);
         let leg = From(clock.clone(), clock.after(clock.now(), second));
-        let policy = Policy::builder().clock(&clock).limit(leg).build().unwrap();
+        let policy = Policy::builder().on(&clock).limit(leg).build().unwrap();
         let count = Arc::new(Count::default());
         let mut waiter = pin!(policy.admit(1));
         let advances = {

@@ -479,7 +479,7 @@ fn a_raise_beside_a_policy_that_waits_for_it_is_not_lost() {
     crate::bounded(2, || {
         let semaphore = Arc::new(Semaphore::new(1));
         let leg = Arc::clone(&semaphore).wait_for_raise();
-        let policy = Policy::builder().clock(&ManualClock::new()).limit(leg).build().unwrap();
+        let policy = Policy::builder().on(&ManualClock::new()).limit(leg).build().unwrap();
         let wait = || {
             let waits = policy.clone();
             Waiter::of(async move { waits.admit_owned(2).await.is_ok() })
@@ -503,7 +503,7 @@ fn a_policy_that_joins_beside_a_limit_that_sinks_below_its_ask_holds_up_none() {
     crate::bounded(2, || {
         let semaphore = Arc::new(Semaphore::new(2));
         let policy = Policy::builder()
-            .clock(&ManualClock::new())
+            .on(&ManualClock::new())
             .limit(Arc::clone(&semaphore))
             .build()
             .unwrap();

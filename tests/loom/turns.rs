@@ -34,11 +34,7 @@ impl Waiter {
     where
         L::Ticket: Send,
     {
-        let policy = Policy::builder()
-            .clock(clock)
-            .limit(Arc::clone(limiter))
-            .build()
-            .unwrap();
+        let policy = Policy::builder().on(clock).limit(Arc::clone(limiter)).build().unwrap();
         Self {
             future: Box::pin(async move { policy.admit_owned(1).await.map(|permit| permit.forget()).is_ok() }),
             count: Arc::default(),

@@ -16,7 +16,7 @@ const STEPS: usize = 3;
 fn half_open(clock: &ManualClock) -> Arc<CircuitBreaker> {
     let builder = CircuitBreaker::builder().count_window(4).minimum_calls(2);
     let builder = builder.probes(PROBES).probe_timeout(60 * SECOND).wait_while_open();
-    let breaker = builder.open_for(OpenTime::fixed(SECOND)).seed(0).clock(clock).build();
+    let breaker = builder.open_for(OpenTime::fixed(SECOND)).seed(0).on(clock).build();
     let breaker = Arc::new(breaker.unwrap());
     breaker.trip(SECOND);
     clock.advance(SECOND);
@@ -85,7 +85,7 @@ fn a_waiter_for_a_probe_is_woken() {
         let clock = ManualClock::new();
         let breaker = half_open(&clock);
         let policy = Policy::builder()
-            .clock(&clock)
+            .on(&clock)
             .limit(Arc::clone(&breaker))
             .build()
             .unwrap();

@@ -19,7 +19,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 fn pool(limit: usize) -> TaskPool {
     let builder = TaskPool::builder(limit).queue(2);
-    builder.clock(&ManualClock::new()).build().unwrap()
+    builder.on(&ManualClock::new()).build().unwrap()
 }
 
 /// Pending once: others have their turn.
@@ -86,7 +86,7 @@ fn a_raised_limit_starts_the_queued_tasks() {
 fn a_limit_raised_elsewhere_starts_the_queued_tasks() {
     super::check(10_000, || {
         let slots = Arc::new(Semaphore::new(1));
-        let builder = TaskPool::builder(1).clock(&ManualClock::new());
+        let builder = TaskPool::builder(1).on(&ManualClock::new());
         let pool = builder.slots(Arc::clone(&slots)).build().unwrap();
         let raiser = thread::spawn(move || slots.set_limit(2));
         let flag = Arc::new(Semaphore::new(0));
@@ -317,7 +317,7 @@ fn a_failure_beside_a_submission_drops_the_running_tasks() {
 fn a_task_at_a_closed_gate_is_taken_out() {
     super::check(10_000, || {
         let closed = Policy::new(Semaphore::new(0));
-        let builder = TaskPool::builder(1).clock(&ManualClock::new());
+        let builder = TaskPool::builder(1).on(&ManualClock::new());
         let pool = builder.admit_by(closed).build().unwrap();
         let handle = pool.try_submit(async {}).unwrap();
         // The runner is a task of the model, which may run now.
@@ -341,7 +341,7 @@ fn a_task_at_a_closed_gate_is_taken_out() {
 fn a_task_behind_one_that_is_cancelled_at_the_gate_runs() {
     super::check(10_000, || {
         let permits = Arc::new(Semaphore::new(2));
-        let builder = TaskPool::builder(2).clock(&ManualClock::new());
+        let builder = TaskPool::builder(2).on(&ManualClock::new());
         let pool = builder.admit_by(Policy::new(Arc::clone(&permits))).build().unwrap();
         let held = permits.try_acquire().unwrap();
         let heavy = pool.ask(2).try_submit(async {}).unwrap();
@@ -408,7 +408,7 @@ fn a_lent_slot_comes_back() {
 fn every_task_behind_a_gate_is_accounted_for_once() {
     super::check(10_000, || {
         let (gate, slots) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(2)));
-        let builder = TaskPool::builder(2).queue(4).clock(&ManualClock::new());
+        let builder = TaskPool::builder(2).queue(4).on(&ManualClock::new());
         let builder = builder.slots(Arc::clone(&slots));
         let pool = builder.admit_by(Policy::new(Arc::clone(&gate))).build().unwrap();
         let ran = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));

@@ -204,7 +204,7 @@ impl<'a> Locked<'a> {
 ///
 /// let clock = ManualClock::new();
 /// let rule = Rule::new("user").per(["user"]).limit(Limit::cost(OUTPUT, 1_000, Period::Minute));
-/// let budgets = Budgets::builder().rule(rule).clock(&clock).build()?;
+/// let budgets = Budgets::builder().rule(rule).on(&clock).build()?;
 /// let policy = Policy::builder()
 ///     .limit(budgets.account(&[("user", "ann")]))
 ///     .limit(Semaphore::new(8).per_call().named("in flight"))

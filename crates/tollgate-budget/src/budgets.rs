@@ -354,7 +354,7 @@ impl BudgetsBuilder {
     }
 
     /// Sets the clock; the real one by default.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }

@@ -15,7 +15,7 @@ use tollgate::Reason;
 /// use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
 ///
 /// let rule = Rule::new("user").per(["user"]).limit(Limit::cost(OUTPUT, 1_000, Period::Minute));
-/// let budgets = Budgets::builder().rule(rule).clock(&ManualClock::new()).build()?;
+/// let budgets = Budgets::builder().rule(rule).on(&ManualClock::new()).build()?;
 /// let account = budgets.account(&[("user", "ann")]);
 /// let meter = account.reserve(Ask::one().cost(OUTPUT, 900)).unwrap();
 /// let refused = account.reserve(Ask::one().cost(OUTPUT, 300)).unwrap_err();

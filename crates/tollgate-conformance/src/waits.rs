@@ -38,7 +38,7 @@ pub(super) fn policy_of<L: Limiter + 'static>(world: &World<L>) -> Result<Policy
 
 pub(super) fn policy_over<L: Limiter + 'static>(clock: &Clock, limiter: L) -> Result<Policy<L>, Violation> {
     Policy::builder()
-        .clock(clock)
+        .on(clock)
         .limit(limiter)
         .build()
         .map_err(|error| Violation::description(format!("it does not decide by the clock that it was given: {error}")))

@@ -76,7 +76,7 @@ impl Rule for AdaptiveRule {
             .bounds(self.floor, self.ceiling)
             .window(self.window, self.samples)
             .percentile(self.percentile)
-            .clock(clock);
+            .on(clock);
         let builder = match self.law.clone() {
             AdaptiveLaw::Aimd(law) => builder.law(law),
             AdaptiveLaw::Gradient(law) => builder.law(law),

@@ -68,7 +68,7 @@ impl Rule for BreakerRule {
     const KIND: &'static str = "breaker";
 
     fn build(&self, clock: &Clock) -> Result<CircuitBreaker, SpecError> {
-        self.builder().clock(clock).build().map_err(fault("kind"))
+        self.builder().on(clock).build().map_err(fault("kind"))
     }
 
     fn check(&self) -> Result<(), SpecError> {

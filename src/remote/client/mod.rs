@@ -1323,7 +1323,7 @@ mod tests {
         let store = Arc::new(Memory::new(&clock));
         let build = |prefetch| {
             let remote = Remote::permits(Key::new("shared").unwrap(), 8)
-                .clock(&clock)
+                .on(&clock)
                 .prefetch(prefetch);
             remote.in_place(Arc::clone(&store)).unwrap()
         };

@@ -88,7 +88,7 @@ pub use usage::RemoteKeyUsage;
 ///     LegSpec::new("tokens", LegRule::token_bucket("6000/min burst 1000".parse()?)).per("tokens"),
 /// ]);
 /// let spec = KeyedSpec::new(100_000, "free", tenant);
-/// let tenants = Remote::keyed(Key::new("tenants")?, spec).clock(&clock).in_place(store)?;
+/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(store)?;
 /// clock.run(async {
 ///     let acme = tenants.get("acme").unwrap();
 ///     let mut permit = acme.acquire_now(Ask::one().cost(TOKENS, 900)).await.unwrap();
@@ -211,7 +211,7 @@ impl Remote<Memory> {
 /// # use std::time::Duration;
 /// # let clock = ManualClock::new();
 /// let policy = |rule: LegRule| PolicySpec::new([LegSpec::new("leg", rule)]);
-/// let keyed = |rule| Remote::keyed(Key::new("tenants").unwrap(), KeyedSpec::new(10, "all", policy(rule))).clock(&clock);
+/// let keyed = |rule| Remote::keyed(Key::new("tenants").unwrap(), KeyedSpec::new(10, "all", policy(rule))).on(&clock);
 /// assert!(keyed(LegRule::token_bucket("10/s".parse()?)).in_place(Memory::new(&clock)).is_ok());
 /// let error = keyed(LegRule::fixed_window(3, Duration::from_secs(1))).in_place(Memory::new(&clock)).unwrap_err();
 /// assert!(error.to_string().contains("a store counts `semaphore`, `sliding-window` and `token-bucket`"));
@@ -232,7 +232,7 @@ pub struct RemoteKeyedBuilder {
 
 impl RemoteKeyedBuilder {
     /// The clock by which waits and time-outs are measured here; the real one unless set. The store counts by its own.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
@@ -531,7 +531,7 @@ impl<B: Backend> RemoteKey<B> {
     /// # let clock = ManualClock::new();
     /// # let policy = PolicySpec::new([LegSpec::new("requests", LegRule::token_bucket("60/h".parse()?))]);
     /// # let spec = KeyedSpec::new(100, "free", policy);
-    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).clock(&clock).in_place(Memory::new(&clock))?;
+    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
     /// # clock.run(async {
     /// let acme = tenants.get("acme")?;
     /// drop(acme.acquire_now(60).await.unwrap());
@@ -736,7 +736,7 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// # let clock = ManualClock::new();
     /// let policy = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(4))]);
     /// # let spec = KeyedSpec::new(100, "free", policy);
-    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).clock(&clock).in_place(Memory::new(&clock))?;
+    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
     /// # clock.run(async {
     /// let permit = tenants.get("acme").unwrap().acquire(1).await.unwrap();
     /// let work = Sleep::until(&clock, clock.after(clock.now(), Duration::from_secs(60)));

@@ -62,7 +62,7 @@ use std::time::Duration;
 /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Semaphore};
 /// # use std::time::Duration;
 /// let clock = ManualClock::new();
-/// let core = Policy::builder().clock(&clock).max_wait(Duration::ZERO).limit(Semaphore::new(1)).build()?;
+/// let core = Policy::builder().on(&clock).max_wait(Duration::ZERO).limit(Semaphore::new(1)).build()?;
 /// let bypass = core.bypass_queue(Duration::from_secs(5));
 /// let room = WaitingRoom::new(1_000, Quota::per_second(2))?.on(&clock);
 ///

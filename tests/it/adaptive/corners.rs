@@ -8,7 +8,7 @@ use tollgate::{Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Semaphor
 #[test]
 fn settings_on_the_edge() {
     let clock = ManualClock::new();
-    let builder = || Adaptive::builder(Semaphore::new(1)).clock(&clock);
+    let builder = || Adaptive::builder(Semaphore::new(1)).on(&clock);
     let year = Duration::from_secs(365 * 86_400);
     for (place, builder) in [
         builder().bounds(1, 1 << 32),
@@ -52,7 +52,7 @@ fn headroom_lets_a_small_limit_grow() {
     let clock = ManualClock::new();
     let law = Aimd::new();
     let builder = Adaptive::builder(Semaphore::new(1)).law(law).headroom(1.0, 0.0, 1.0);
-    let gate = builder.window(Duration::ZERO, 1).clock(&clock).build().unwrap();
+    let gate = builder.window(Duration::ZERO, 1).on(&clock).build().unwrap();
     for expected in 2..10 {
         let held: Vec<_> = std::iter::from_fn(|| gate.try_admit(1).ok()).collect();
         for (place, permit) in held.into_iter().enumerate() {
@@ -75,7 +75,7 @@ fn headroom_applies_only_to_growing_laws() {
     let clock = ManualClock::new();
     let builder = Adaptive::builder(Semaphore::new(30)).law(Says(vec![25.0, 20.0, 20.0, 30.0]));
     let builder = builder.headroom(2.0, 0.0, 2.0).window(Duration::ZERO, 1);
-    let gate = builder.clock(&clock).build().unwrap();
+    let gate = builder.on(&clock).build().unwrap();
     for expected in [30, 20, 20, 20] {
         gate.try_admit(1).unwrap().finish(Outcome::Success);
         assert_eq!(gate.limit(), expected);
@@ -87,7 +87,7 @@ fn headroom_applies_only_to_growing_laws() {
 fn all_else_is_the_limiters_inside() {
     const TOKENS: Cost = Cost::new("tokens");
     let clock = ManualClock::new();
-    let window = Adaptive::builder(Semaphore::new(5)).clock(&clock).build().unwrap();
+    let window = Adaptive::builder(Semaphore::new(5)).on(&clock).build().unwrap();
     assert!(window.clock().is_some_and(|seen| seen.is_same(&clock)));
     window.try_admit(2).unwrap().forget();
     // What a semaphore forgets is gone.
@@ -106,8 +106,8 @@ fn all_else_is_the_limiters_inside() {
 #[test]
 fn a_policy_waits_in_the_queue_inside() {
     let clock = ManualClock::new();
-    let limit = Adaptive::builder(Semaphore::new(1)).clock(&clock).build().unwrap();
-    let policy = Policy::builder().clock(&clock).limit(limit).build().unwrap();
+    let limit = Adaptive::builder(Semaphore::new(1)).on(&clock).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(limit).build().unwrap();
     clock.run(async {
         let held = policy.admit(1).await.unwrap();
         let mut waits = std::pin::pin!(policy.admit(1));

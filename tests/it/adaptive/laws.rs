@@ -181,7 +181,7 @@ fn the_trend_follows_its_table() {
 
 fn gate(clock: &ManualClock, law: impl LimitLaw + 'static) -> Adaptive {
     let builder = Adaptive::builder(Semaphore::new(10)).law(law).bounds(2, 12);
-    builder.window(Duration::ZERO, 1).clock(clock).build().unwrap()
+    builder.window(Duration::ZERO, 1).on(clock).build().unwrap()
 }
 
 /// The second gradient law as published, step by step: the mean of ten samples, then an average over 600; 5 % less of it
@@ -246,7 +246,7 @@ fn a_window_has_its_length_and_its_least() {
     let builder = Adaptive::builder(Semaphore::new(10))
         .law(Aimd::new())
         .window(ms(100), 3);
-    let gate = builder.clock(&clock).build().unwrap();
+    let gate = builder.on(&clock).build().unwrap();
     for _ in 0..2 {
         clock.advance(ms(60));
         gate.try_admit(1).unwrap().finish(Outcome::Overload);
@@ -274,7 +274,7 @@ fn a_percentile_of_the_window_counts() {
         let builder = Adaptive::builder(Semaphore::new(10))
             .law(law)
             .window(Duration::ZERO, 10);
-        let gate = builder.percentile(percentile).clock(&clock).build().unwrap();
+        let gate = builder.percentile(percentile).on(&clock).build().unwrap();
         for latency in 1..=10 {
             let held = gate.try_admit(10).unwrap();
             clock.advance(ms(latency * 9));
@@ -310,7 +310,7 @@ fn headroom_holds_back_a_growing_law() {
     let builder = Adaptive::builder(Semaphore::new(20))
         .law(Double)
         .headroom(5.0, 1.0, 1.2);
-    let gate = builder.window(Duration::ZERO, 1).clock(&clock).build().unwrap();
+    let gate = builder.window(Duration::ZERO, 1).on(&clock).build().unwrap();
     let in_flight = gate.try_admit(9).unwrap();
     for expected in [40, 40, 40] {
         gate.try_admit(1).unwrap().finish(Outcome::Success);
@@ -385,7 +385,7 @@ proptest! {
         let clock = ManualClock::new();
         let ceiling = floor + room;
         let builder = Adaptive::builder(Semaphore::new(10)).law(law(which, says)).bounds(floor, ceiling);
-        let gate = builder.window(ms(1), 2).clock(&clock).build().unwrap();
+        let gate = builder.window(ms(1), 2).on(&clock).build().unwrap();
         for (most, latency, outcome) in steps {
             let held: Vec<_> = (0..most).map_while(|_| gate.try_admit(1).ok()).collect();
             prop_assert!(held.len() >= floor.min(most as usize));

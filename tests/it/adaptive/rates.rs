@@ -15,7 +15,7 @@ fn ms(ms: u64) -> Duration {
 fn rate(clock: &ManualClock, quota: Quota, law: impl LimitLaw + 'static) -> Adaptive<TokenBucket> {
     let bucket = TokenBucket::new(quota).on(clock);
     let builder = Adaptive::builder(bucket).law(law).bounds(2, 2_000);
-    builder.clock(clock).build().unwrap()
+    builder.on(clock).build().unwrap()
 }
 
 /// A server with a quota that no client is told.
@@ -270,7 +270,7 @@ proptest! {
         };
         let bucket = TokenBucket::new(Quota::per_second(10).burst(burst)).on(&clock);
         let builder = Adaptive::builder(bucket).law(law).bounds(floor, ceiling);
-        let rate = builder.window(ms(200), 2).clock(&clock).build().unwrap();
+        let rate = builder.window(ms(200), 2).on(&clock).build().unwrap();
         let mut admitted = 0;
         for (units, later, outcome) in steps {
             let permit = rate.try_admit(units).ok();

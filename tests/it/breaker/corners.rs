@@ -7,7 +7,7 @@ use tollgate::{Ask, BreakerBuilder, CircuitBreaker, LimiterExt, ManualClock, Ope
 const SECOND: Duration = Duration::from_secs(1);
 
 fn builders(clock: &ManualClock) -> [BreakerBuilder; 4] {
-    let builder = || CircuitBreaker::builder().minimum_calls(4).probes(2).clock(clock);
+    let builder = || CircuitBreaker::builder().minimum_calls(4).probes(2).on(clock);
     [
         builder().count_window(4),
         builder().time_window(10 * SECOND),
@@ -71,10 +71,10 @@ fn every_window_counts_alike() {
 fn a_waiter_for_a_probe_wakes_when_the_probe_is_back() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().probes(1).wait_while_open();
-    let breaker = builder.clock(&clock).build().unwrap();
+    let breaker = builder.on(&clock).build().unwrap();
     breaker.trip(SECOND);
     clock.advance(SECOND);
-    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(breaker).build().unwrap();
     clock.run(async {
         let probe = policy.try_admit(1).unwrap();
         let mut waits = std::pin::pin!(policy.admit(1));
@@ -97,7 +97,7 @@ fn a_waiter_for_a_probe_wakes_when_the_probe_is_back() {
 fn an_overdue_trial_says_when() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().probes(1).probe_timeout(2 * SECOND);
-    let breaker = builder.clock(&clock).build().unwrap();
+    let breaker = builder.on(&clock).build().unwrap();
     breaker.trip(SECOND);
     clock.advance(SECOND);
     breaker.try_admit(1).unwrap().forget();
@@ -110,7 +110,7 @@ fn an_overdue_trial_says_when() {
 #[test]
 fn its_debug_form_names_the_state_and_the_settings() {
     let clock = ManualClock::new();
-    let builder = CircuitBreaker::builder().count_window(7).probes(3).clock(&clock);
+    let builder = CircuitBreaker::builder().count_window(7).probes(3).on(&clock);
     let shown = format!("{builder:?}");
     assert!(shown.contains("Calls(7)") && shown.contains("probes: 3"), "{shown}");
     let breaker = builder.build().unwrap();
@@ -128,7 +128,7 @@ fn a_window_whose_failures_push_out_failures_stays_exact() {
     for (size, pattern, failed) in [(1, "E", 1), (4, "ESSS", 1), (5, "EOESS", 3)] {
         let clock = ManualClock::new();
         let builder = CircuitBreaker::builder().count_window(size).minimum_calls(1);
-        let breaker = builder.clock(&clock).build().unwrap();
+        let breaker = builder.on(&clock).build().unwrap();
         breaker.metrics_only();
         // More failures than 17 bits hold.
         for _ in 0..(1 << 17) / failed + 1 {
@@ -153,7 +153,7 @@ fn successes_count_until_the_window_is_full() {
         (1_000, "EE", Open),
     ] {
         let builder = CircuitBreaker::builder().count_window(4).minimum_calls(4);
-        let breaker = builder.clock(&clock).build().unwrap();
+        let breaker = builder.on(&clock).build().unwrap();
         calls(&breaker, &"S".repeat(before));
         assert_eq!(breaker.metrics().calls, before.min(4) as u64);
         calls(&breaker, letters);
@@ -166,7 +166,7 @@ fn successes_count_until_the_window_is_full() {
 fn failures_in_a_row_open_it_time_and_again() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().any_failure_rate().consecutive_failures(3);
-    let breaker = builder.probes(2).clock(&clock).build().unwrap();
+    let breaker = builder.probes(2).on(&clock).build().unwrap();
     for round in 0..3 {
         calls(&breaker, "EESEE");
         assert_eq!(breaker.state(), Closed, "{round}");
@@ -185,7 +185,7 @@ fn failures_in_a_row_open_it_time_and_again() {
 fn metrics_name_the_thresholds() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().slow_calls(SECOND, 0.25).probes(4);
-    let breaker = builder.clock(&clock).build().unwrap();
+    let breaker = builder.on(&clock).build().unwrap();
     let metrics = breaker.metrics();
     assert_eq!(
         (metrics.failure_threshold(), metrics.slow_threshold()),
@@ -202,11 +202,7 @@ fn metrics_name_the_thresholds() {
         (Some(0.5), Some(0.0), 1)
     );
 
-    let blind = CircuitBreaker::builder()
-        .any_failure_rate()
-        .clock(&clock)
-        .build()
-        .unwrap();
+    let blind = CircuitBreaker::builder().any_failure_rate().on(&clock).build().unwrap();
     let metrics = blind.metrics();
     assert_eq!((metrics.failure_threshold(), metrics.slow_threshold()), (None, None));
     let time = OpenTime::exponential(SECOND, 2.0, 8 * SECOND).jitter(0.5);

@@ -12,7 +12,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn builder(clock: &ManualClock) -> BreakerBuilder {
     let open = OpenTime::fixed(SECOND);
     let history = History::new().memory(2_000).least(0.01);
-    CircuitBreaker::builder().adaptive(history).open_for(open).clock(clock)
+    CircuitBreaker::builder().adaptive(history).open_for(open).on(clock)
 }
 
 fn call(breaker: &CircuitBreaker, failed: bool) {
@@ -48,7 +48,7 @@ fn an_outlier_opens_the_circuit() {
         let failures = failures_to_open(&breaker);
         assert!((2..=most).contains(&failures), "{failures} where 1 in {every} fails");
     }
-    let fixed = CircuitBreaker::builder().clock(&clock).build().unwrap();
+    let fixed = CircuitBreaker::builder().on(&clock).build().unwrap();
     calls(&fixed, 1_000, 100);
     assert_eq!(failures_to_open(&fixed), 49);
 }
@@ -179,7 +179,7 @@ proptest! {
     ) {
         let clock = ManualClock::new();
         let history = History::new().memory(memory).least(least);
-        let breaker = CircuitBreaker::builder().failure_rate(most).adaptive(history).clock(&clock).build().unwrap();
+        let breaker = CircuitBreaker::builder().failure_rate(most).adaptive(history).on(&clock).build().unwrap();
         breaker.metrics_only();
         for (failed, n) in results {
             breaker.try_admit(n).unwrap().finish(if failed { Outcome::Failure } else { Outcome::Success });

@@ -20,7 +20,7 @@ fn half_open(clock: &ManualClock) -> CircuitBreaker {
         .wait_while_open()
         .probe_timeout(60 * SECOND)
         .open_for(OpenTime::fixed(5 * SECOND))
-        .clock(clock)
+        .on(clock)
         .build()
         .unwrap();
     breaker.trip(SECOND);
@@ -142,7 +142,7 @@ fn a_policy_waits_for_the_circuit() {
     let clock = ManualClock::new();
     let breaker = leaked(half_open(&clock));
     breaker.trip(5 * SECOND);
-    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(breaker).build().unwrap();
     clock.run(async {
         let probes = [policy.admit(1).await.unwrap(), policy.admit(1).await.unwrap()];
         assert_eq!(clock.elapsed(), 6 * SECOND);
@@ -175,7 +175,7 @@ fn an_overdue_trial_wakes_a_policy_that_waits() {
     let clock = ManualClock::new();
     let breaker = leaked(half_open(&clock));
     let probes: Vec<_> = (0..PROBES).map(|_| breaker.try_admit(1).unwrap()).collect();
-    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(breaker).build().unwrap();
     let start = clock.elapsed();
     clock.run(async {
         let patient = async {
@@ -197,7 +197,7 @@ fn an_overdue_trial_wakes_a_policy_that_waits() {
 fn an_ask_of_more_than_the_probes_does_not_stop_a_queue() {
     let clock = ManualClock::new();
     let breaker = leaked(half_open(&clock));
-    let policy = Policy::builder().clock(&clock).limit(breaker).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(breaker).build().unwrap();
     clock.run(async {
         let probe = policy.admit(1).await.unwrap();
         let heavy = async {
@@ -220,7 +220,7 @@ fn an_open_time_that_panics_leaves_the_circuit_open() {
     let breaker = CircuitBreaker::builder()
         .count_window(1)
         .open_for(OpenTime::computed(|_| resume_unwind(Box::new("no idea"))))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let permit = breaker.try_admit(1).unwrap();
@@ -234,7 +234,7 @@ fn second_trial(clock: &ManualClock, old: impl FnOnce(&'static CircuitBreaker)) 
         .probes(1)
         .probe_timeout(SECOND)
         .open_for(OpenTime::fixed(SECOND))
-        .clock(clock)
+        .on(clock)
         .build()
         .unwrap();
     let breaker = leaked(breaker);
@@ -293,10 +293,7 @@ fn the_end_of_a_permit_in_a_panic_is_no_second_one() {
         (false, true, false),
     ] {
         let clock = ManualClock::new();
-        let builder = CircuitBreaker::builder()
-            .consecutive_failures(1)
-            .probes(1)
-            .clock(&clock);
+        let builder = CircuitBreaker::builder().consecutive_failures(1).probes(1).on(&clock);
         let open_for = match computed {
             true => OpenTime::computed(|_| resume_unwind(Box::new("no idea"))),
             false => OpenTime::fixed(SECOND),

@@ -22,7 +22,7 @@ fn table(clock: &ManualClock) -> BreakerBuilder {
         .slow_calls(4 * SECOND, 0.5)
         .probes(4)
         .open_for(OpenTime::fixed(5 * SECOND))
-        .clock(clock)
+        .on(clock)
 }
 
 fn breaker(clock: &ManualClock) -> CircuitBreaker {
@@ -244,7 +244,7 @@ fn states_set_by_hand_stay() {
 fn a_count_window_forgets_the_oldest() {
     let clock = ManualClock::new();
     let builder = CircuitBreaker::builder().count_window(10).minimum_calls(10);
-    let breaker = builder.clock(&clock).build().unwrap();
+    let breaker = builder.on(&clock).build().unwrap();
     breaker.metrics_only();
     calls(&breaker, "SSEE");
     assert_eq!(breaker.metrics().failure_rate(), None);
@@ -302,7 +302,7 @@ fn thresholds_of_n_of_m() {
     let clock = ManualClock::new();
     let of = |window: usize, rate: f64| {
         let builder = CircuitBreaker::builder().count_window(window).failure_rate(rate);
-        builder.probes(window as u64).clock(&clock)
+        builder.probes(window as u64).on(&clock)
     };
     let two_of_three = of(3, 2.0 / 3.0).build().unwrap();
     calls(&two_of_three, "ES");
@@ -506,5 +506,5 @@ fn settings_that_cannot_be_are_refused() {
         let error: BreakerError = builder.build().unwrap_err();
         assert_eq!(error.to_string(), message);
     }
-    assert!(builder().clock(&ManualClock::new()).build().is_ok());
+    assert!(builder().on(&ManualClock::new()).build().is_ok());
 }

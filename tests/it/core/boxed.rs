@@ -55,7 +55,7 @@ fn permits_held_through_a_box_come_back() {
 fn outcomes_pass_through_a_box() {
     let clock = ManualClock::new();
     let breaker = || {
-        let builder = CircuitBreaker::builder().minimum_calls(5).clock(&clock);
+        let builder = CircuitBreaker::builder().minimum_calls(5).on(&clock);
         builder.build().unwrap()
     };
     let boxed = breaker().boxed();
@@ -104,7 +104,7 @@ fn a_rate_in_a_box_is_settled_and_cancelled() {
     let policy = Policy::builder()
         .limit(bucket.clone().per(TOKENS))
         .limit(Semaphore::new(1))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let mut permit = policy.try_admit(Ask::one().cost(TOKENS, 60)).unwrap();

@@ -331,7 +331,7 @@ fn a_grant_that_was_not_polled_goes_to_the_next_when_it_is_dropped() {
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(1));
     let policy = Policy::builder()
-        .clock(&clock)
+        .on(&clock)
         .limit(Arc::clone(&semaphore))
         .build()
         .unwrap();

@@ -152,15 +152,11 @@ fn a_refusal_leaves_a_function_as_a_boxed_error() {
     let shut = Policy::builder()
         .limit(Semaphore::new(0))
         .max_queue(0)
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     assert_eq!(&*leg(clock.run(ran(&shut, false)).unwrap_err()), "semaphore");
-    let open = Policy::builder()
-        .limit(Semaphore::new(1))
-        .clock(&clock)
-        .build()
-        .unwrap();
+    let open = Policy::builder().limit(Semaphore::new(1)).on(&clock).build().unwrap();
     assert_eq!(clock.run(ran(&open, false)).unwrap(), 7);
     let failed = clock.run(ran(&open, true)).unwrap_err();
     assert!(failed.is::<std::num::ParseIntError>());
@@ -173,7 +169,7 @@ fn an_adapter_hides_no_queue() {
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(5));
     let adaptive = Adaptive::builder(Arc::clone(&semaphore)).law(Aimd::new()).bounds(1, 10);
-    let adaptive = adaptive.clock(&clock).build().unwrap();
+    let adaptive = adaptive.on(&clock).build().unwrap();
     let meter = Meter::new(&clock, Duration::from_secs(1));
     let mark = || Trigger::above(meter.load(LoadMetric::Use, 1.0), 1.0).on(&clock);
     fn refused<L: Limiter + 'static>(builder: PolicyBuilder<L>, semaphore: &Arc<Semaphore>) {
@@ -181,7 +177,7 @@ fn an_adapter_hides_no_queue() {
         assert_eq!(built.unwrap_err(), PolicyError::SameQueue { leg: 1 });
     }
     let leg = || Arc::clone(&semaphore);
-    let builder = || Policy::builder().clock(&clock);
+    let builder = || Policy::builder().on(&clock);
     refused(builder().limit(adaptive), &semaphore);
     refused(builder().limit(leg().shadow()), &semaphore);
     refused(builder().limit(leg().when(mark())), &semaphore);

@@ -232,7 +232,7 @@ mod available_here {
     fn permits(clock: &ManualClock) -> RemoteBuilder {
         let prefetch = Prefetch::up_to(4).keep(4).idle(DAY);
         let permits = Remote::permits(Key::new("suite").unwrap(), 3);
-        permits.clock(clock).ttl(DAY).prefetch(prefetch)
+        permits.on(clock).ttl(DAY).prefetch(prefetch)
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod available_here {
         let rate = |clock: &ManualClock| {
             let prefetch = Prefetch::up_to(5).keep(5).expiry(DAY);
             let rate = Remote::rate(Key::new("suite").unwrap(), Quota::per_second(10).burst(5));
-            rate.clock(clock).prefetch(prefetch)
+            rate.on(clock).prefetch(prefetch)
         };
         // Law 1 takes the timers of the driver, which fetches what comes back, for those of an attempt: so without it.
         let alone = Suite::of_rate(5, Duration::from_millis(500), move |clock| {
@@ -389,7 +389,7 @@ fn adaptive_conforms() {
     use tollgate::Adaptive;
     Suite::of_permits(3, |clock| -> Adaptive {
         let builder = Adaptive::builder(Semaphore::new(3)).bounds(3, 4);
-        builder.clock(clock).build().unwrap()
+        builder.on(clock).build().unwrap()
     })
     .loosen(|adaptive| adaptive.pin(4))
     .takes_turns()
@@ -401,7 +401,7 @@ fn an_adaptive_rate_conforms() {
     use tollgate::Adaptive;
     Suite::of_rate(3, Duration::from_secs(3), |clock| -> Adaptive<TokenBucket> {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(3)).on(clock);
-        Adaptive::builder(bucket).bounds(1, 1_000).clock(clock).build().unwrap()
+        Adaptive::builder(bucket).bounds(1, 1_000).on(clock).build().unwrap()
     })
     .loosen(|rate| {
         rate.limiter()
@@ -442,14 +442,14 @@ fn circuit_breaker_conforms() {
     // Closed it admits everything: beside something that does not.
     Suite::of_permits(3, |clock| {
         let breaker = CircuitBreaker::builder().minimum_calls(1_000_000).time_window(MINUTE);
-        breaker.clock(clock).build().unwrap().and(Semaphore::new(3))
+        breaker.on(clock).build().unwrap().and(Semaphore::new(3))
     })
     .check();
     // Half-open, with probes that are never judged.
     let half_open = |clock: &ManualClock| -> CircuitBreaker {
         let builder = CircuitBreaker::builder().probes(3).classifier(|_, _| Outcome::Ignored);
         // The laws of waiting hold for what is waited for.
-        let breaker = builder.wait_while_open().clock(clock).build().unwrap();
+        let breaker = builder.wait_while_open().on(clock).build().unwrap();
         breaker.trip(Duration::from_nanos(1));
         clock.advance(Duration::from_nanos(1));
         breaker
@@ -483,7 +483,7 @@ fn a_shared_handle_conforms() {
 #[test]
 fn a_lane_conforms() {
     Suite::of_permits(3, |clock| -> Policy<Bypass<Semaphore>> {
-        let policy = Policy::builder().clock(clock).limit(in_flight(clock)).build().unwrap();
+        let policy = Policy::builder().on(clock).limit(in_flight(clock)).build().unwrap();
         policy.bypass_queue(MINUTE)
     })
     .loosen(|bypass| bypass.limiter().policy().limiter().set_limit(4))
@@ -646,7 +646,7 @@ fn both_of_two_conform() {
 #[test]
 fn policies_conform() {
     Suite::of_permits(3, |clock| -> Policy<Semaphore> {
-        Policy::builder().clock(clock).limit(in_flight(clock)).build().unwrap()
+        Policy::builder().on(clock).limit(in_flight(clock)).build().unwrap()
     })
     .check();
     Suite::of_rate(3, MINUTE, |clock| Policy::new(SlidingLog::new(3, MINUTE, clock))).check();

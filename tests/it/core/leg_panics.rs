@@ -248,7 +248,7 @@ fn a_bell_that_panics_in_a_policy_as_data_keeps_no_permit() {
     ]);
     let policy = spec.build(&clock).unwrap();
     let bad = Policy::builder().limit(policy.clone()).limit(Panics::at(At::Reserve));
-    let bad = bad.clock(&clock).build().unwrap();
+    let bad = bad.on(&clock).build().unwrap();
     let permit = policy.try_admit(1).unwrap();
     let mut wait = Box::pin(bad.admit(1));
     assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -328,7 +328,7 @@ fn breaker(clock: &ManualClock, listener: impl Fn(BreakerState) + Send + Sync + 
         .open_for(OpenTime::fixed(Duration::from_millis(50)))
         .probe_timeout(Duration::from_secs(3_600))
         .on_event(move |event| listener(event.to))
-        .clock(clock)
+        .on(clock)
         .build()
         .unwrap()
 }
@@ -416,7 +416,7 @@ fn a_classifier_that_panics_gives_its_probe_back() {
             true => resume_unwind(Box::new("a classifier panicked")),
             false => outcome,
         })
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     trip(&breaker);
@@ -460,7 +460,7 @@ fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
         .law(law)
         .window(Duration::ZERO, 1)
         .bounds(1, 9);
-    let limiter = Arc::new(limiter.clock(&clock).build().unwrap());
+    let limiter = Arc::new(limiter.on(&clock).build().unwrap());
     assert!(cell.set(Arc::clone(&limiter)).is_ok());
     let permit = limiter.try_admit(1).unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Success))).is_err());

@@ -479,7 +479,7 @@ fn blocking() {
     sweep((), |foreign| {
         let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
         let policy = Policy::builder()
-            .clock(&clock)
+            .on(&clock)
             .limit(own(foreign))
             .limit(Arc::clone(&semaphore));
         let policy = policy.limit(own(foreign)).build().unwrap();
@@ -760,7 +760,7 @@ fn policy<L: Limiter + 'static>(make: impl Fn(&Shared) -> World<L>) {
 fn policies_of_a_builder() {
     policy(|shared| {
         let legs = Policy::builder()
-            .clock(&shared.clock)
+            .on(&shared.clock)
             .limit(shared.first)
             .limit(shared.rate());
         let policy = legs.limit(shared.permits()).limit(shared.last).max_queue(3);
@@ -772,7 +772,7 @@ fn policies_of_legs() {
     policy(|shared| {
         let legs = [shared.first.boxed(), shared.rate().boxed(), shared.permits().boxed()];
         let legs: Legs = legs.into_iter().chain([shared.last.boxed()]).collect();
-        shared.world(Policy::builder().clock(&shared.clock).limit(legs).build().unwrap())
+        shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
     });
 }
 
@@ -780,7 +780,7 @@ fn policies_of_a_chain() {
     for newest_first in [false, true] {
         policy(|shared| {
             let legs = shared.first.and(shared.rate()).and(shared.permits()).and(shared.last);
-            let builder = Policy::builder().clock(&shared.clock);
+            let builder = Policy::builder().on(&shared.clock);
             let builder = if newest_first {
                 builder.order(Order::Lifo)
             } else {
@@ -795,7 +795,7 @@ fn policies_of_a_box() {
     policy(|shared| {
         let legs = shared.first.and(shared.rate()).and(shared.permits()).and(shared.last);
         let boxed = legs.boxed().and(shared.last.boxed());
-        shared.world(Policy::builder().clock(&shared.clock).limit(boxed).build().unwrap())
+        shared.world(Policy::builder().on(&shared.clock).limit(boxed).build().unwrap())
     });
 }
 
@@ -807,7 +807,7 @@ fn policies_of_adapters() {
         let legs = legs.and(shared.last.shadow()).and(shared.last.when(shared.load()));
         let legs = legs.and(Semaphore::new(0).when(shared.load()));
         let legs = legs.and(meter.watch(shared.permits())).and(shared.last);
-        shared.world(Policy::builder().clock(&shared.clock).limit(legs).build().unwrap())
+        shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
     });
 }
 
@@ -818,7 +818,7 @@ fn policies_that_are_observed() {
         let legs = Observed::new("own", shared.first).on(&shared.clock).and(shared.rate());
         let legs = legs.and(Observed::new("permits", shared.permits()).on(&shared.clock));
         let legs = legs.and(Observed::new("last", shared.last).on(&shared.clock));
-        shared.world(Policy::builder().clock(&shared.clock).limit(legs).build().unwrap())
+        shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
     });
 }
 
@@ -895,7 +895,7 @@ fn partitions() {
             let (clock, shared) = (ManualClock::new(), make());
             let policies = [0, 1].map(|class| {
                 let legs = own(foreign).and(Arc::clone(shared.class(class))).and(own(foreign));
-                Policy::builder().clock(&clock).limit(legs).build().unwrap()
+                Policy::builder().on(&clock).limit(legs).build().unwrap()
             });
             foreign.arm();
             let held = policies
@@ -929,7 +929,7 @@ fn channel_semaphores() {
         sweep(ending, |foreign| {
             let (clock, semaphore) = (ManualClock::new(), Arc::new(ChannelSemaphore::new(PERMITS).unwrap()));
             let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
-            let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+            let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
             let mut held = vec![semaphore.try_acquire().unwrap(), semaphore.try_acquire().unwrap()];
             foreign.arm();
             let mut tasks = Tasks::new(foreign);
@@ -969,7 +969,7 @@ fn verbs() {
                 let [front, back] = [(); 2].map(|()| Arc::new(Semaphore::new(PERMITS)));
                 let bucket = Arc::new(TokenBucket::new(quota(TOKENS)).on(&clock));
                 let breaker = || {
-                    let breaker = CircuitBreaker::builder().consecutive_failures(100).clock(&clock);
+                    let breaker = CircuitBreaker::builder().consecutive_failures(100).on(&clock);
                     breaker.classifier(move |outcome, _| {
                         foreign.call("classifier");
                         outcome
@@ -978,12 +978,12 @@ fn verbs() {
                 let legs = own(foreign).and(Arc::clone(&front)).and(breaker().build().unwrap());
                 let legs = legs.and(own(foreign)).and(Arc::clone(&bucket)).and(Arc::clone(&back));
                 let legs = legs.and(own(foreign));
-                let gate = Policy::builder().clock(&clock);
+                let gate = Policy::builder().on(&clock);
                 let gate = match boxed {
                     true => gate.limit(legs.boxed()).build().unwrap(),
                     false => {
                         let gate = Policy::builder()
-                            .clock(&clock)
+                            .on(&clock)
                             .limit(own(foreign))
                             .limit(Arc::clone(&front));
                         let gate = gate.limit(breaker().build().unwrap()).limit(own(foreign));
@@ -992,7 +992,7 @@ fn verbs() {
                             .limit(Arc::clone(&back))
                             .limit(own(foreign));
                         Policy::builder()
-                            .clock(&clock)
+                            .on(&clock)
                             .limit(gate.build().unwrap().boxed())
                             .build()
                             .unwrap()
@@ -1059,12 +1059,7 @@ fn runs() {
     sweep((), |foreign| {
         let (semaphore, clock) = (Arc::new(Semaphore::new(1)), ManualClock::new());
         let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
-        let policy = Policy::builder()
-            .clock(&clock)
-            .max_queue(1)
-            .limit(legs)
-            .build()
-            .unwrap();
+        let policy = Policy::builder().on(&clock).max_queue(1).limit(legs).build().unwrap();
         let work = || {
             foreign.call("work");
             async {
@@ -1118,7 +1113,7 @@ fn breakers() {
                 .count_window(4)
                 .minimum_calls(2)
                 .failure_rate(0.5);
-            let breaker = breaker.probes(1).probe_timeout(36_000 * SECOND).clock(&clock);
+            let breaker = breaker.probes(1).probe_timeout(36_000 * SECOND).on(&clock);
             let breaker = breaker.open_for(OpenTime::computed(move |_| {
                 foreign.call("open time");
                 SECOND
@@ -1131,7 +1126,7 @@ fn breakers() {
                 });
             let (breaker, semaphore) = (Arc::new(breaker.build().unwrap()), Arc::new(Semaphore::new(PERMITS)));
             let legs = own(foreign).and(Arc::clone(&semaphore)).and(Arc::clone(&breaker));
-            let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+            let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
             foreign.arm();
             let mut tasks = Tasks::new(foreign);
             for _ in 0..3 {
@@ -1195,9 +1190,9 @@ fn adaptive_limits() {
         let limit = Adaptive::builder(Arc::clone(&semaphore))
             .law(OwnLaw(foreign))
             .bounds(2, 3);
-        let limit = Arc::new(limit.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
+        let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
         let legs = own(foreign).and(Arc::clone(&limit)).and(own(foreign));
-        let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+        let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
         foreign.arm();
         let held: Vec<_> = (0..2)
             .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
@@ -1401,7 +1396,7 @@ fn leases() {
         let lease = Arc::new(Leased::new(bucket, 2));
         let bucket = lease.limiter();
         let legs = own(foreign).and(Arc::clone(&lease)).and(own(foreign));
-        let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+        let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
         let seen = Cell::new(0);
         foreign.arm();
         let mut tasks = Tasks::new(foreign);
@@ -1563,7 +1558,7 @@ fn own_queues() {
                     resume_unwind(panic);
                 }
             }),
-            ..shared.world(Policy::builder().clock(&shared.clock).limit(legs).build().unwrap())
+            ..shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
         }
     });
 }
@@ -1633,11 +1628,7 @@ fn leases_of_own_rates() {
         let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
         let lease = Arc::new(Leased::new(OwnAround(foreign, bucket), 2));
         let bucket = &lease.limiter().1;
-        let policy = Policy::builder()
-            .clock(&clock)
-            .limit(Arc::clone(&lease))
-            .build()
-            .unwrap();
+        let policy = Policy::builder().on(&clock).limit(Arc::clone(&lease)).build().unwrap();
         let seen = Cell::new(0);
         foreign.arm();
         let mut tasks = Tasks::new(foreign);
@@ -1670,12 +1661,8 @@ fn adaptive_limits_of_own_permits() {
     sweep((), |foreign| {
         let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
         let limit = Adaptive::builder(OwnAround(foreign, Arc::clone(&semaphore))).bounds(2, 3);
-        let limit = Arc::new(limit.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
-        let policy = Policy::builder()
-            .clock(&clock)
-            .limit(Arc::clone(&limit))
-            .build()
-            .unwrap();
+        let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
+        let policy = Policy::builder().on(&clock).limit(Arc::clone(&limit)).build().unwrap();
         foreign.arm();
         let held: Vec<_> = (0..2)
             .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
@@ -1713,7 +1700,7 @@ fn blocked_threads() {
         sweep(ending, |foreign| {
             let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
             let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
-            let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+            let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
             let mut tasks = Tasks::new(foreign);
             let held = semaphore.try_acquire_many(PERMITS as u32).unwrap();
             foreign.arm();
@@ -1771,7 +1758,7 @@ fn governed_limiters() {
         let legs = own(foreign)
             .and(Arc::clone(&semaphore))
             .and(tollgate::Governed::new(limiter).on(&clock));
-        let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+        let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
         foreign.arm();
         let mut tasks = Tasks::new(foreign);
         for _ in 0..4 {
@@ -1799,7 +1786,7 @@ fn fair_budgets() {
             let shares = [(); 2].map(|()| Arc::new(budget.share()));
             let policies = shares.each_ref().map(|share| {
                 let legs = own(foreign).and(Arc::clone(share)).and(own(foreign));
-                Policy::builder().clock(&clock).limit(legs).build().unwrap()
+                Policy::builder().on(&clock).limit(legs).build().unwrap()
             });
             let other = budget.share();
             other.try_acquire(1).unwrap();

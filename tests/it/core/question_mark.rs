@@ -22,7 +22,7 @@ type Found = fn(&(dyn Error + 'static)) -> bool;
 async fn call(verb: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let clock = ManualClock::new();
     let shut = || Semaphore::new(0);
-    let policy = Policy::builder().limit(shut()).max_queue(0).clock(&clock).build()?;
+    let policy = Policy::builder().limit(shut()).max_queue(0).on(&clock).build()?;
     match verb {
         "Policy::try_admit" => policy.try_admit(1)?.forget(),
         "Policy::admit" => policy.admit(1).await?.forget(),
@@ -183,7 +183,7 @@ fn the_question_mark_boxes_the_errors_of_remote_permits() {
             Key::new("tests.question_mark")?,
             std::sync::Arc::new(Memory::new(clock)),
         );
-        let remote = Remote::permits(key, 1).clock(clock).in_place(store)?;
+        let remote = Remote::permits(key, 1).on(clock).in_place(store)?;
         match verb {
             "acquire" => remote.acquire(2).await?.forget(),
             "acquire_now" => remote.acquire_now(2).await?.forget(),

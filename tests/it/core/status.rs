@@ -92,7 +92,7 @@ fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
     let shared = Shared::new(Semaphore::new(7));
     let found = Adaptive::builder(Semaphore::new(10))
         .bounds(1, 20)
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let both = Semaphore::new(5).named("a").and(
@@ -191,7 +191,7 @@ fn a_governor_limiter_reports_its_latest_snapshot() {
 #[test]
 fn a_breaker_says_how_long_it_stays_open() {
     let clock = ManualClock::new();
-    let breaker = CircuitBreaker::builder().count_window(1).minimum_calls(1).clock(&clock);
+    let breaker = CircuitBreaker::builder().count_window(1).minimum_calls(1).on(&clock);
     let breaker = breaker.open_for(tollgate::OpenTime::fixed(3 * SECOND)).build().unwrap();
     assert_eq!(visit_status(&breaker), ["breaker (breaker): Closed None"]);
     breaker.try_admit(1).unwrap().finish(Outcome::Failure);

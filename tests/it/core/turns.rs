@@ -216,13 +216,7 @@ fn queues_take_turns_within_a_window() {
 fn queues_that_are_driven_late_take_turns_and_lose_nothing_of_the_rate() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(5_000).burst(1)).on(&clock));
-    let policies = [0, 1].map(|_| {
-        Policy::builder()
-            .clock(&clock)
-            .limit(Arc::clone(&bucket))
-            .build()
-            .unwrap()
-    });
+    let policies = [0, 1].map(|_| Policy::builder().on(&clock).limit(Arc::clone(&bucket)).build().unwrap());
     let mut waits: Vec<_> = (0..20)
         .map(|number| (number % 2, Box::pin(policies[number % 2].admit(1))))
         .collect();
@@ -290,7 +284,7 @@ fn tenants(shared: &Partitions, tenants: [usize; 3], rounds: u64) -> ([u64; 3], 
     let clock = ManualClock::new();
     let policy = |class: usize| {
         let class = Arc::clone(shared.class(class));
-        Policy::builder().clock(&clock).limit(class).build().unwrap()
+        Policy::builder().on(&clock).limit(class).build().unwrap()
     };
     let policies = [0, 1, 2].map(policy);
     let admitted = [0, 1, 2].map(|_| Cell::new(0));
@@ -449,13 +443,7 @@ fn a_waiting_room_keeps_its_promises_where_a_rate_binds() {
 fn waiters_of_two_queues_are_woken_no_more_than_those_of_one() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1_000).burst(1)).on(&clock));
-    let policies = [0, 1].map(|_| {
-        Policy::builder()
-            .clock(&clock)
-            .limit(Arc::clone(&bucket))
-            .build()
-            .unwrap()
-    });
+    let policies = [0, 1].map(|_| Policy::builder().on(&clock).limit(Arc::clone(&bucket)).build().unwrap());
     bucket.try_acquire(1).unwrap();
     let counts: Vec<_> = (0..400).map(|_| Arc::<Count>::default()).collect();
     let mut waits: Vec<_> = (0..400)
@@ -527,7 +515,7 @@ fn a_head_that_is_not_polled_holds_up_no_other_queue() {
 fn queues_share_a_rate_and_a_semaphore_that_both_bind() {
     fn served(gate: impl Limiter + 'static, clock: &ManualClock, hold: Duration) -> [u64; 2] {
         let gate = Arc::new(gate);
-        let policies = [(); 2].map(|()| Policy::builder().clock(clock).limit(Arc::clone(&gate)).build().unwrap());
+        let policies = [(); 2].map(|()| Policy::builder().on(clock).limit(Arc::clone(&gate)).build().unwrap());
         let served = [Cell::new(0_u64), Cell::new(0)];
         clock.run(async {
             let client = async |client: usize| {

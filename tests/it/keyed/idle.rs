@@ -38,7 +38,7 @@ fn a_map_of_idle_breakers_admits_new_keys() {
     let on = clock.clone();
     let build = move || {
         let builder = CircuitBreaker::builder().time_window(MINUTE).minimum_calls(10);
-        let builder = builder.consecutive_failures(5).clock(&on);
+        let builder = builder.consecutive_failures(5).on(&on);
         builder.build().unwrap()
     };
     makes_room(&clock, MINUTE * 2, build, |breaker| {
@@ -54,7 +54,7 @@ fn a_map_of_idle_breakers_admits_new_keys() {
             .count_window(4)
             .minimum_calls(1)
             .open_for(open);
-        builder.clock(&on).build().unwrap()
+        builder.on(&on).build().unwrap()
     });
     map.get(&1).unwrap().try_admit(1).unwrap().finish(Outcome::Failure);
     map.get(&2).unwrap().try_admit(1).unwrap().finish(Outcome::Success);
@@ -69,7 +69,7 @@ fn a_map_of_idle_adaptive_limits_admits_new_keys() {
     let on = clock.clone();
     let build = move || -> Adaptive {
         let builder = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).bounds(2, 20);
-        builder.window(Duration::ZERO, 1).clock(&on).build().unwrap()
+        builder.window(Duration::ZERO, 1).on(&on).build().unwrap()
     };
     makes_room(&clock, MINUTE * 2, build.clone(), |adaptive| {
         adaptive.try_admit(1).unwrap().finish(Outcome::Overload);
@@ -86,7 +86,7 @@ fn a_map_of_idle_adaptive_limits_admits_new_keys() {
         move |_: &u64| {
             Adaptive::builder(Semaphore::new(10))
                 .bounds(2, 20)
-                .clock(&on)
+                .on(&on)
                 .build()
                 .unwrap()
         }

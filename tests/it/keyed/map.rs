@@ -175,7 +175,7 @@ fn pristine_limiters() {
                 .per_call(),
         )
         .limit(Shared::new(bucket()))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     assert!(fresh(&boxed) && fresh(&policy));
@@ -271,7 +271,7 @@ fn keys_that_share_a_semaphore_take_turns() {
     let all = Shared::new(Semaphore::new(1));
     let (budget, for_all) = (all.clone(), clock.clone());
     let map = Keyed::new(10, move |_: &u64| {
-        Policy::builder().clock(&for_all).limit(budget.clone()).build().unwrap()
+        Policy::builder().on(&for_all).limit(budget.clone()).build().unwrap()
     });
     clock.run(async {
         let handles: Vec<_> = [1, 1, 1, 1, 2, 3, 3]

@@ -22,7 +22,7 @@ const STEP: usize = 10;
 
 fn readme(clock: &ManualClock) -> Policy<impl Limiter + 'static> {
     Policy::builder()
-        .clock(clock)
+        .on(clock)
         .limit(TokenBucket::new(Quota::per_minute(300)).on(clock).named("requests"))
         .limit(
             TokenBucket::new(Quota::per_minute(TOKENS_PER_MINUTE))

@@ -390,7 +390,7 @@ fn a_file_names_a_remote_limiter_that_the_program_holds() {
     let clock = ManualClock::new();
     let store = Arc::new(Memory::new(&clock));
     let machine = || {
-        let remote = Remote::permits(Key::new("gpus").unwrap(), 2).clock(&clock);
+        let remote = Remote::permits(Key::new("gpus").unwrap(), 2).on(&clock);
         Arc::new(remote.in_place(Arc::clone(&store)).unwrap())
     };
     let (here, there) = (machine(), machine());

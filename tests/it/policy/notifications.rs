@@ -101,7 +101,7 @@ impl Shared {
 #[track_caller]
 fn gives_back_as_a_whole<L: Limiter>(composite: impl FnOnce(&Shared) -> L) {
     let shared = Shared::new();
-    let policy = Policy::builder().clock(&shared.clock).max_wait(5 * SECOND);
+    let policy = Policy::builder().on(&shared.clock).max_wait(5 * SECOND);
     let policy = policy.limit(shared.slow()).limit(shared.slots()).build().unwrap();
     let waits = async move { policy.admit(1).await.map(drop).map_err(|refusal| refusal.reason()) };
     let waits: Rc<RefCell<Pin<Box<dyn Future<Output = _>>>>> = Rc::new(RefCell::new(Box::pin(waits)));
@@ -159,12 +159,12 @@ fn no_waiter_is_asked_at_half_of_a_roll_back_by_a_nested_leg() {
     });
     gives_back_as_a_whole(|shared| -> Legs {
         let inner: Legs = [shared.slots().boxed(), Intrudes.boxed()].into_iter().collect();
-        let inner = Policy::builder().clock(&shared.clock).limit(inner).build().unwrap();
+        let inner = Policy::builder().on(&shared.clock).limit(inner).build().unwrap();
         [shared.slow().boxed(), inner.boxed()].into_iter().collect()
     });
     gives_back_as_a_whole(|shared| {
         let inner = Policy::builder()
-            .clock(&shared.clock)
+            .on(&shared.clock)
             .limit(shared.slots())
             .limit(Intrudes);
         shared.slow().and(inner.build().unwrap().bypass_queue(SECOND))
@@ -296,7 +296,7 @@ fn a_waiter_that_a_change_of_settings_turns_to_a_raise_is_ahead_of_none() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
-    let policy = Policy::builder().clock(&clock);
+    let policy = Policy::builder().on(&clock);
     let policy = policy.limit(Arc::clone(&bucket).wait_for_raise()).build().unwrap();
     let [mut head, mut large, mut last] =
         [(2, 99), (8, 99), (1, 12)].map(|(units, patience)| Box::pin(policy.admit_timeout(units, patience * SECOND)));
@@ -457,7 +457,7 @@ fn a_newcomer_that_waits_for_a_raise_is_ahead_of_none() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
-    let policy = Policy::builder().clock(&clock);
+    let policy = Policy::builder().on(&clock);
     let policy = policy.limit(Arc::clone(&bucket).wait_for_raise()).build().unwrap();
     let (mut head, mut large) = (Box::pin(policy.admit(1)), Box::pin(policy.admit(20)));
     assert!(poll(head.as_mut()).is_pending() && poll(large.as_mut()).is_pending());
@@ -536,7 +536,7 @@ fn a_waiter_is_judged_by_legs_that_are_not_waited_for() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_minute(60).burst(10)).on(&clock));
     let slots = Arc::new(Semaphore::new(1));
     let legs = Arc::clone(&slots).and(Arc::clone(&bucket).named("tokens").at_once());
-    let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
     let held = slots.try_acquire().unwrap();
     let (mut head, mut next) = (pin!(policy.admit(1)), pin!(policy.admit(1)));
     let count = Arc::<Count>::default();
@@ -562,7 +562,7 @@ fn a_waiter_that_was_judged_overtakes_none_that_waits() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_minute(60).burst(10)).on(&clock));
     let slots = Arc::new(Semaphore::new(2));
     let legs = Arc::clone(&slots).and(Arc::clone(&bucket).at_once());
-    let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
     let held = slots.try_acquire().unwrap();
     let (mut head, mut next) = (pin!(policy.admit(2)), pin!(policy.admit(1)));
     assert!(poll(head.as_mut()).is_pending() && poll(next.as_mut()).is_pending());
@@ -587,7 +587,7 @@ fn a_waiter_that_is_too_late_since_the_settings_have_changed_learns_by_which_leg
     let legs = Arc::clone(&slots)
         .named("slots")
         .and(Arc::clone(&bucket).named("tokens"));
-    let policy = Policy::builder().clock(&clock).limit(legs).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
     let _held = slots.try_acquire().unwrap();
     let (mut head, mut late) = (pin!(policy.admit(5)), pin!(policy.admit_timeout(5, 2 * SECOND)));
     slots.set_limit(5);

@@ -80,7 +80,7 @@ fn cancels_as_a_whole<L: Limiter + 'static>(policy: &Policy<L>, slow: &TokenBuck
 fn a_waiter_is_judged_after_a_cancel_has_given_back_to_all_legs() {
     let clock = ManualClock::new();
     let slow = || Arc::new(TokenBucket::new(Quota::per_hour(1).burst(2)).on(&clock));
-    let builder = || Policy::builder().clock(&clock).max_wait(5 * SECOND);
+    let builder = || Policy::builder().on(&clock).max_wait(5 * SECOND);
     let bucket = slow();
     let built = builder().limit(Arc::clone(&bucket)).limit(Semaphore::new(1));
     cancels_as_a_whole(&built.build().unwrap(), &bucket);
@@ -326,7 +326,7 @@ fn a_waiter_behind_one_whose_deadline_passes_is_served_at_that_instant() {
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(2));
     let policy = Policy::builder()
-        .clock(&clock)
+        .on(&clock)
         .limit(Arc::clone(&semaphore))
         .build()
         .unwrap();
@@ -530,7 +530,7 @@ fn a_waiter_for_larger_limits_is_passed_over() {
     let clock = ManualClock::new();
     let slots = Arc::new(Semaphore::new(2));
     let leg = Arc::clone(&slots).wait_for_raise();
-    let policy = Policy::builder().clock(&clock).limit(leg).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(leg).build().unwrap();
     let counts = [(); 3].map(|()| Count::new());
     let mut large = pin!(policy.admit(5));
     let mut gives_up = Box::pin(policy.admit(7));
@@ -609,7 +609,7 @@ fn a_demand_that_a_later_leg_can_never_admit_is_refused_for_good_by_each_composi
         bucket.per(TOKENS).named("tokens")
     };
     let slots = || Semaphore::new(2);
-    let builder = || Policy::builder().clock(&clock);
+    let builder = || Policy::builder().on(&clock);
     let built = || builder().limit(slots()).limit(tokens()).build().unwrap();
     refuses_for_good(&built());
     refuses_for_good(&builder().limit(slots().and(tokens())).build().unwrap());
@@ -677,11 +677,7 @@ fn all_waiters_are_judged_anew_after_a_change_of_settings() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(10).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
-    let policy = Policy::builder()
-        .clock(&clock)
-        .limit(Arc::clone(&bucket))
-        .build()
-        .unwrap();
+    let policy = Policy::builder().on(&clock).limit(Arc::clone(&bucket)).build().unwrap();
     let counts = [(); 5].map(|()| Count::new());
     let asks = [(5, 9), (8, 9), (2, 1), (1, 9), (2, 7)];
     let mut waits = asks.map(|(units, patience)| Box::pin(policy.admit_timeout(units, patience * SECOND)));
@@ -717,11 +713,7 @@ fn a_head_is_judged_anew_at_its_own_place() {
     let clock = ManualClock::new();
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(5)).on(&clock));
     bucket.try_acquire(5).unwrap();
-    let policy = Policy::builder()
-        .clock(&clock)
-        .limit(Arc::clone(&bucket))
-        .build()
-        .unwrap();
+    let policy = Policy::builder().on(&clock).limit(Arc::clone(&bucket)).build().unwrap();
     let counts = [(); 2].map(|()| Count::new());
     let mut head = Box::pin(policy.admit_timeout(5, 9 * SECOND));
     let mut next = Box::pin(policy.admit(1));
@@ -740,7 +732,7 @@ fn a_waiter_for_a_larger_quota_times_out_none_that_fit() {
     let bucket = Arc::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock));
     bucket.try_acquire(10).unwrap();
     let leg = Arc::clone(&bucket).wait_for_raise();
-    let policy = Policy::builder().clock(&clock).limit(leg).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(leg).build().unwrap();
     let counts = [(); 3].map(|()| Count::new());
     let mut large = Box::pin(policy.admit(100));
     let mut small = [1, 2].map(|units| Box::pin(policy.admit_timeout(units, 5 * SECOND)));
@@ -788,7 +780,7 @@ fn a_demand_that_a_conditional_limit_never_admits_is_passed_over_until_the_load_
     let until = clock.after(clock.now(), 3 * SECOND);
     let mark = Trigger::above(Arc::new(Falls(until)), 0.5).on(&clock);
     let leg = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock).when(mark);
-    let policy = Policy::builder().clock(&clock).limit(leg).build().unwrap();
+    let policy = Policy::builder().on(&clock).limit(leg).build().unwrap();
     let counts = [Count::new(), Count::new()];
     let mut large = pin!(policy.admit(5));
     assert!(counted(large.as_mut(), &counts[0]).is_pending());
@@ -810,7 +802,7 @@ fn breaker(clock: &ManualClock) -> CircuitBreaker {
         .minimum_calls(2)
         .probes(1)
         .open_for(OpenTime::fixed(Duration::from_secs(2)))
-        .clock(clock)
+        .on(clock)
         .build()
         .unwrap()
 }
@@ -828,7 +820,7 @@ fn an_open_circuit_is_not_waited_for() {
     let clock = ManualClock::new();
     let breaker = Arc::new(breaker(&clock));
     let slots = Arc::new(Semaphore::new(1));
-    let builder = Policy::builder().max_wait(Duration::from_secs(5)).clock(&clock);
+    let builder = Policy::builder().max_wait(Duration::from_secs(5)).on(&clock);
     let policy = builder
         .limit(Arc::clone(&slots).and(Arc::clone(&breaker)))
         .build()
@@ -880,7 +872,7 @@ fn a_leg_that_is_not_waited_for_refuses_at_once() {
 #[test]
 fn newcomers_are_refused_early_the_more_often_the_longer_the_queue() {
     let slots = Arc::new(Semaphore::new(1));
-    let builder = Policy::builder().limit(Arc::clone(&slots)).clock(&ManualClock::new());
+    let builder = Policy::builder().limit(Arc::clone(&slots)).on(&ManualClock::new());
     let policy = builder.max_queue(100).reject_early(20).build().unwrap();
     let _held = slots.try_acquire().unwrap();
     let mut waiters = Vec::new();

@@ -184,7 +184,7 @@ fn a_wait_for_a_release_ends_at_its_deadline() {
     let clock = ManualClock::new();
     let slots = Arc::new(Semaphore::new(1));
     let policy = Policy::builder()
-        .clock(&clock)
+        .on(&clock)
         .limit(Arc::clone(&slots).named("in flight"))
         .build()
         .unwrap();
@@ -340,7 +340,7 @@ fn a_wait_that_has_ended_leaves_no_timer() {
     let policy = Policy::builder()
         .limit(Semaphore::new(1))
         .max_wait(Duration::from_secs(5))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let held = policy.try_admit(1).unwrap();

@@ -25,9 +25,9 @@ struct Rig {
 fn rig(retries: u64) -> Rig {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().count_window(2).failure_rate(1.0).probes(1);
-    let breaker = Arc::new(breaker.clock(&clock).build().unwrap());
+    let breaker = Arc::new(breaker.on(&clock).build().unwrap());
     let limit = Adaptive::builder(Semaphore::new(2)).law(Aimd::new()).bounds(1, 2);
-    let limit = Arc::new(limit.window(Duration::ZERO, 1).clock(&clock).build().unwrap());
+    let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
     let spent = retries == 0;
     let retries = Arc::new(RetryBudget::new(0.0, retries.max(1)).unwrap());
     if spent {
@@ -39,7 +39,7 @@ fn rig(retries: u64) -> Rig {
         .limit(Arc::clone(&limit))
         .limit(Arc::clone(&retries))
         .max_queue(0)
-        .clock(&clock)
+        .on(&clock)
         .boxed()
         .build()
         .unwrap();

@@ -21,7 +21,7 @@ fn an_elastic_pool_grows_no_faster_than_it_may_and_shrinks_when_idle() {
         .queue(20_000)
         .growth(Quota::per_second(1).burst(2))
         .keep_alive(Duration::from_secs(100))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let first = Busy::on(&pool);
@@ -57,7 +57,7 @@ fn a_pool_grows_later_without_any_further_submission() {
     let pool = WorkerPool::builder()
         .workers(1..=4)
         .growth(Quota::per_second(1).burst(1))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let busy = [Busy::on(&pool), Busy::on(&pool)];

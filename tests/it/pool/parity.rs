@@ -395,7 +395,7 @@ async fn weight_and_places_come_back_whichever_way_a_task_leaves(kind: Kind) {
 /// Both for a task submitted from outside, and for one that a task of the pool awaits.
 async fn a_task_may_start_at_its_deadline_and_no_later(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 1, clock(&clock));
+    let pool = pool!(kind, 1, on(&clock));
     for (is_late, moment) in [(false, Duration::ZERO), (true, NANO)] {
         let busy = Busy::on(&pool).await;
         let task = pool.deadline(SECOND).submit(async {}).await.unwrap();
@@ -465,7 +465,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 async fn a_late_task_at_the_gate_is_dropped_after_its_permit(kind: Kind) {
     let (clock, permits) = (ManualClock::new(), Arc::new(Semaphore::new(1)));
     let policy = Policy::new(Arc::clone(&permits));
-    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
     let held = permits.try_acquire().unwrap();
     let (tell, told) = mpsc::channel();
     let asks = policy.clone();
@@ -498,7 +498,7 @@ async fn the_drop_of_a_cancelled_task_does_not_wait_for_itself(kind: Kind) {
 /// Given two late tasks, of which the drop of the first waits until others have taken the room of both, then they find it.
 async fn late_tasks_give_their_room_back_before_they_are_dropped(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 1, clock(&clock), queue(2));
+    let pool = pool!(kind, 1, on(&clock), queue(2));
     let busy = Busy::on(&pool).await;
     let (tell, told) = mpsc::channel();
     let waits = OnDrop(move || (0..2).for_each(|_| told.recv().unwrap()));
@@ -549,7 +549,7 @@ async fn of_two_cancels_of_a_task_one_ends_it(kind: Kind) {
 /// Given a task that is both first in the queue and awaited, and whose deadline passes, then it counts once.
 async fn a_late_task_that_is_awaited_expires_once(kind: Kind) {
     let clock = ManualClock::new();
-    let (pool, other) = (pool!(kind, 1, clock(&clock)), pool!(kind, 1));
+    let (pool, other) = (pool!(kind, 1, on(&clock)), pool!(kind, 1));
     let busy = Busy::on(&pool).await;
     let mut task = pool.deadline(SECOND).submit(async {}).await.unwrap();
     let (tell, told) = oneshot::channel();
@@ -613,7 +613,7 @@ async fn a_task_that_is_dropped_beside_a_shutdown_does_not_count_as_running(kind
     }
     for is_late in [false, true] {
         let clock = ManualClock::new();
-        let pool = pool!(kind, 1, clock(&clock));
+        let pool = pool!(kind, 1, on(&clock));
         let busy = Busy::on(&pool).await;
         let left = Arc::default();
         let aborts = Aborts(pool.clone(), Arc::clone(&left));
@@ -740,7 +740,7 @@ async fn a_full_queue_discards_the_oldest_of_the_lowest_priority(kind: Kind) {
 /// Waits on a thread, as a future, and with a time-out.
 async fn a_submitter_waits_for_room(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 1, queue(1), clock(&clock));
+    let pool = pool!(kind, 1, queue(1), on(&clock));
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async { 1 }).await.unwrap();
     assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
@@ -1065,7 +1065,7 @@ async fn a_cancelled_group_whose_tasks_wait_for_a_place_gives_every_end(kind: Ki
 
 async fn a_late_task_of_a_limited_group_leaves_its_place_to_the_next(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 2, clock(&clock.clock()));
+    let pool = pool!(kind, 2, on(&clock.clock()));
     let (mut held, task) = Held::new();
     let mut group = pool.deadline(LONG).group().limit(1).unwrap().keep_going();
     group.submit(task).await.unwrap();
@@ -1307,7 +1307,7 @@ fn rate(clock: &ManualClock, burst: u64) -> Policy<TokenBucket> {
 async fn a_rate_admits_the_tasks(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 2);
-    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
     let tasks = [0, 1, 2, 3].map(|n| pool.try_submit(async move { n }).unwrap());
     let [first, second, third, fourth] = tasks;
     assert_eq!((first.join().await.unwrap(), second.join().await.unwrap()), (0, 1));
@@ -1324,7 +1324,7 @@ async fn a_rate_admits_the_tasks(kind: Kind) {
     until(|| policy.waiting() == 0).await;
     // The policy is asked for the task's own `Ask`.
     let policy = rate(&clock, 4);
-    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
     pool.ask(4).submit(async {}).await.unwrap().join().await.unwrap();
     let waits = pool.submit(async {}).await.unwrap();
     until(|| policy.waiting() > 0).await;
@@ -1401,13 +1401,7 @@ async fn a_task_that_waits_for_its_admission_leaves_the_slot_to_others(kind: Kin
 async fn an_admission_without_a_slot_costs_nothing(kind: Kind) {
     let (clock, slots) = (ManualClock::new(), Arc::new(Semaphore::new(1)));
     let policy = rate(&clock, 1);
-    let pool = pool!(
-        kind,
-        1,
-        clock(&clock),
-        slots(Arc::clone(&slots)),
-        admit_by(policy.clone())
-    );
+    let pool = pool!(kind, 1, on(&clock), slots(Arc::clone(&slots)), admit_by(policy.clone()));
     pool.run(async {}).await.unwrap();
     let task = pool.submit(async { 7 }).await.unwrap();
     until(|| policy.waiting() == 1 && slots.available_permits() == 1).await;
@@ -1427,7 +1421,7 @@ async fn an_admission_without_a_slot_costs_nothing(kind: Kind) {
 async fn a_task_that_is_cancelled_at_the_gate_leaves_it(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 1);
-    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
     pool.run(async {}).await.unwrap();
     let waits = pool.submit(async {}).await.unwrap();
     until(|| policy.waiting() == 1).await;
@@ -1462,7 +1456,7 @@ async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next(kind: Kind) {
 async fn a_cancelled_or_late_task_takes_no_token(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 3);
-    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
     let busy = Busy::on(&pool).await;
     let cancelled = [(); 2].map(|()| pool.try_submit(async {}).unwrap());
     let late = [(); 2].map(|()| pool.deadline(Duration::ZERO).try_submit(async {}).unwrap());
@@ -1802,7 +1796,7 @@ async fn a_slot_that_is_not_lent_goes_to_the_next(kind: Kind) {
 async fn a_task_on_a_lent_slot_is_admitted_first(kind: Kind) {
     let clock = ManualClock::new();
     let policy = rate(&clock, 1);
-    let pool = pool!(kind, 1, clock(&clock), admit_by(policy.clone()));
+    let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
     let (here, time) = (pool.clone(), clock.clone());
     let (ran, runs) = mpsc::channel();
     let outer = pool.submit(async move {
@@ -1919,7 +1913,7 @@ async fn pools_of_one_wait_in_a_ring(kind: Kind) {
 /// A rate's tokens come back with time, so these waits end.
 async fn tasks_wait_for_tasks_behind_a_rate(kind: Kind) {
     let clock = ManualClock::new();
-    let gated = pool!(kind, 1, clock(&clock), admit_by(rate(&clock, 1)));
+    let gated = pool!(kind, 1, on(&clock), admit_by(rate(&clock, 1)));
     let pools = [gated, pool!(kind, 1)];
     let all = pools[1].submit(nested(pools.clone().into(), 8)).await.unwrap();
     until(|| {

@@ -60,7 +60,7 @@ async fn a_wait_for_idleness_that_is_given_up_leaves_nothing() {
 #[tokio::test]
 async fn a_wait_for_the_end_that_is_given_up_leaves_nothing() {
     let clock = ManualClock::new();
-    let pool = TaskPool::builder(1).clock(&clock).build().unwrap();
+    let pool = TaskPool::builder(1).on(&clock).build().unwrap();
     let (end, busy) = gated(&pool).await;
     let idler = Arc::new(Idler);
     let waker = Waker::from(Arc::clone(&idler));

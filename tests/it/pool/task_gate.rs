@@ -65,7 +65,7 @@ async fn an_awaited_child_that_is_evicted_leaves_the_policy() {
     let (policy, (give, given)) = (rate(&clock, 1), std::sync::mpsc::channel());
     let builder = one().queue(1).overflow(Overflow::DropOldest);
     let builder = builder.on_discard(move |task| give.send(task).unwrap());
-    let pool = builder.clock(&clock).admit_by(policy.clone()).build().unwrap();
+    let pool = builder.on(&clock).admit_by(policy.clone()).build().unwrap();
     let here = pool.clone();
     let outer = pool.try_submit(async move { here.try_submit(async {}).unwrap().await });
     settle().await;
@@ -162,7 +162,7 @@ async fn no_runner_is_started_for_a_task_that_is_refused() {
     let open = Arc::new(Semaphore::new(1));
     let clock = ManualClock::new();
     let policy = Policy::new(Arc::clone(&open));
-    let pool = one().queue(1_000).clock(&clock).admit_by(policy).build().unwrap();
+    let pool = one().queue(1_000).on(&clock).admit_by(policy).build().unwrap();
     open.close();
     let refused: Vec<_> = (0..500).map(|_| pool.try_submit(async {}).unwrap()).collect();
     let late = pool.deadline(Duration::ZERO);
@@ -185,7 +185,7 @@ async fn no_runner_is_started_for_a_task_that_is_refused() {
 async fn a_token_that_comes_while_the_slot_is_not_lent_is_given_back() {
     let clock = ManualClock::new();
     let policy = rate(&clock, 1);
-    let pool = one().clock(&clock).admit_by(policy.clone()).build().unwrap();
+    let pool = one().on(&clock).admit_by(policy.clone()).build().unwrap();
     let (here, time) = (pool.clone(), clock.clone());
     let (go_on, waits) = oneshot::channel::<()>();
     let outer = pool.try_submit(async move {
@@ -252,7 +252,7 @@ async fn a_wait_is_judged_by_the_policy_as_it_is() {
     let clock = ManualClock::new();
     let rate = || LegSpec::new("rate", LegRule::token_bucket("1000/s".parse().unwrap()));
     let policy = PolicySpec::new([rate()]).build(&clock).unwrap();
-    let pool = one().clock(&clock).admit_by(policy.clone()).build().unwrap();
+    let pool = one().on(&clock).admit_by(policy.clone()).build().unwrap();
     for bounded in [false, true] {
         let legs = rate_and(bounded, rate());
         policy.apply(PolicySpec::new(legs)).unwrap();

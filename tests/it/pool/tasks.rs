@@ -67,7 +67,7 @@ async fn a_handle_gives_the_result_of_its_task_and_the_limit_holds() {
 #[tokio::test(start_paused = true)]
 async fn a_submission_with_a_time_out_hands_the_task_back() {
     let clock = ManualClock::new();
-    let pool = TaskPool::builder(1).queue(1).clock(&clock).build().unwrap();
+    let pool = TaskPool::builder(1).queue(1).on(&clock).build().unwrap();
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async {}).await.unwrap();
     let late = pool.submit_timeout(async { 3 }, Duration::from_secs(1));
@@ -250,7 +250,7 @@ async fn a_batch_that_is_dropped_while_it_waits_runs_what_it_has_queued() {
 #[tokio::test]
 async fn a_wait_for_idleness_has_an_end() {
     let clock = ManualClock::new();
-    let pool = TaskPool::builder(1).clock(&clock).build().unwrap();
+    let pool = TaskPool::builder(1).on(&clock).build().unwrap();
     assert!(pool.wait_idle_timeout(LONG).await);
     let (release, released) = oneshot::channel::<()>();
     let busy = pool.submit(released).await.unwrap();
@@ -275,7 +275,7 @@ async fn a_wait_for_idleness_has_an_end() {
 #[tokio::test]
 async fn a_handle_waits_no_longer_than_it_is_told() {
     let clock = ManualClock::new();
-    let pool = TaskPool::builder(1).clock(&clock).build().unwrap();
+    let pool = TaskPool::builder(1).on(&clock).build().unwrap();
     let (release, released) = oneshot::channel::<()>();
     let handle = pool.submit(released).await.unwrap();
     let handle = handle.try_join().unwrap_err();
@@ -296,7 +296,7 @@ async fn a_handle_waits_no_longer_than_it_is_told() {
 #[tokio::test]
 async fn a_helped_task_whose_waiter_has_waited_long_enough_goes_on() {
     let clock = ManualClock::new();
-    let pool = TaskPool::builder(1).clock(&clock).build().unwrap();
+    let pool = TaskPool::builder(1).on(&clock).build().unwrap();
     let (release, released) = oneshot::channel::<()>();
     let inner = pool.clone();
     let outer = pool.submit(async move {

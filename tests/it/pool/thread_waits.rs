@@ -304,7 +304,7 @@ impl Drop for JoinsOnDrop {
 fn a_task_that_waits_as_it_is_dropped_keeps_no_other_from_its_start() {
     for gated in [false, true] {
         let clock = tollgate::ManualClock::new();
-        let mut builder = WorkerPool::builder().workers(2).clock(&clock);
+        let mut builder = WorkerPool::builder().workers(2).on(&clock);
         if gated {
             builder = builder.admit_by(Policy::new(
                 tollgate::TokenBucket::new(tollgate::Quota::per_second(1).burst(9)).on(&clock),

@@ -528,11 +528,7 @@ fn a_border_that_comes_early_wakes_the_waiters() {
         for by_try in [false, true] {
             let clock = at("2026-11-23T12:00:00Z");
             let window = Arc::new(daily(&clock, 1));
-            let policy = Policy::builder()
-                .clock(&clock)
-                .limit(Arc::clone(&window))
-                .build()
-                .unwrap();
+            let policy = Policy::builder().on(&clock).limit(Arc::clone(&window)).build().unwrap();
             window.try_acquire(1).unwrap();
             let flag = Arc::new(Flag(AtomicBool::new(false)));
             let waker = Waker::from(Arc::clone(&flag));

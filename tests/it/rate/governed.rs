@@ -44,7 +44,7 @@ fn a_policy_waits_for_it_in_order() {
     let policy = Policy::builder()
         .limit(Semaphore::new(100))
         .limit(on(&clock, 10, 1))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     clock.run(async {

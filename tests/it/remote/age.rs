@@ -35,7 +35,7 @@ impl Backend for Aged {
 
 fn limiter(clock: &ManualClock, limit: u64, age: Duration) -> Result<Remote<Aged>, RemoteError> {
     let store = Aged(Memory::new(clock), age);
-    let remote = Remote::permits(Key::new("key")?, limit).ttl(TTL).clock(clock);
+    let remote = Remote::permits(Key::new("key")?, limit).ttl(TTL).on(clock);
     remote.in_place(store)
 }
 

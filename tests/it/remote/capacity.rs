@@ -74,7 +74,7 @@ async fn suspended(clock: &ManualClock, from: Duration, until: Duration, inner: 
 
 fn leased(world: &Faulty, quota: Quota, client: u64) -> RemoteBuilder {
     Remote::rate(Key::new("rate").unwrap(), quota)
-        .clock(world.clock.clock())
+        .on(world.clock.clock())
         .client(client)
         .ttl(TTL)
         .timeout(200 * MS)
@@ -385,7 +385,7 @@ impl Backend for Clockless {
 fn a_store_without_rates_leases_them_unasked() {
     let world = World::new();
     let store = Clockless(Arc::clone(&world.store));
-    let build = |builder: RemoteBuilder| builder.clock(&world.clock).in_place(store.clone());
+    let build = |builder: RemoteBuilder| builder.on(&world.clock).in_place(store.clone());
     let rate = || Remote::rate(world.key.clone(), Quota::per_second(100).burst(20)).ttl(TTL);
     let unasked = build(rate()).unwrap();
     assert!(unasked.try_acquire(1).is_err());
@@ -450,7 +450,7 @@ fn a_fleet_shares_a_rate() {
                 store: Arc::clone(&world.store),
                 dead: Arc::clone(&dead),
             };
-            let rate = rate.client(which as u64 + 1).clock(&world.clock);
+            let rate = rate.client(which as u64 + 1).on(&world.clock);
             let machine = rate.in_place(mortal).unwrap();
             drop(machine.try_acquire(1));
             (machine, dead)

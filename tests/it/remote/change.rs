@@ -165,7 +165,7 @@ fn a_stale_limit_refuses_no_caller() {
         drop(one.acquire(1).await.unwrap());
         // Just heard: the store need not be asked.
         let ask = Ask::one().cost(Cost::new("units"), 3);
-        let policy = Policy::builder().clock(&world.clock).limit(one.per(Cost::new("units")));
+        let policy = Policy::builder().on(&world.clock).limit(one.per(Cost::new("units")));
         let policy = policy.build().unwrap();
         assert_eq!(policy.try_admit(ask).unwrap_err().reason(), Reason::Oversized);
         let held = other.acquire(1).await.unwrap();
@@ -225,7 +225,7 @@ fn a_change_whose_answer_was_lost_is_made_once() {
             other: world.make(build()),
             changes: AtomicU32::new(0),
         };
-        let one = build().clock(&world.clock).in_place(backend).unwrap();
+        let one = build().on(&world.clock).in_place(backend).unwrap();
         world.clock.run(async {
             if rate {
                 one.set_quota(quota(20)).await.unwrap();

@@ -216,7 +216,7 @@ impl World {
 fn permits(world: &World) -> RemoteBuilder {
     // It may be away for long, and is waited for.
     Remote::permits(Key::new("shared").unwrap(), 5)
-        .clock(&world.clock)
+        .on(&world.clock)
         .ttl(TTL)
         .timeout(Duration::from_millis(200))
         .unavailable_after(Duration::from_secs(86_400))
@@ -269,7 +269,7 @@ proptest! {
         let quota = Quota::per_second(rate).burst(burst);
         let spent = RefCell::new(Vec::new());
         let machine = |n: u64| {
-            let builder = Remote::rate(Key::new("rate").unwrap(), quota).clock(&world.clock).client(n).ttl(TTL);
+            let builder = Remote::rate(Key::new("rate").unwrap(), quota).on(&world.clock).client(n).ttl(TTL);
             let (remote, driver) = builder
                 .timeout(Duration::from_millis(200))
                 .unavailable_after(Duration::from_secs(86_400))
@@ -317,7 +317,7 @@ fn waiters_are_served_within_a_time_to_live_of_a_death() {
             *gap.borrow_mut() = (now, most.max(now - last));
         };
         let machine = |n: u64| {
-            let builder = Remote::permits(key(), 2).clock(&world.clock).ttl(TTL).client(n);
+            let builder = Remote::permits(key(), 2).on(&world.clock).ttl(TTL).client(n);
             let (remote, driver) = builder.build(world.line()).unwrap();
             let (world, served) = (&world, &served);
             async move {

@@ -27,7 +27,7 @@ impl Machines {
     /// A machine that holds a permit, and is suspended for ever right after. It still has its token.
     fn suspended(&self, limit: u64) -> Fence {
         let (clock, store) = (&self.0.clock, Arc::clone(&self.0.store));
-        let (remote, driver) = self.permits(limit).clock(clock).build(store).unwrap();
+        let (remote, driver) = self.permits(limit).on(clock).build(store).unwrap();
         let permit = clock.run(async {
             let (mut acquired, mut driver) = (Box::pin(remote.acquire(1)), driver);
             std::future::poll_fn(|cx| {

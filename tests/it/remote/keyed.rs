@@ -124,7 +124,7 @@ impl World {
     }
 
     pub(crate) fn builder(&self, spec: KeyedSpec) -> RemoteKeyedBuilder {
-        Remote::keyed(Key::new("t").unwrap(), spec).clock(&self.clock)
+        Remote::keyed(Key::new("t").unwrap(), spec).on(&self.clock)
     }
 
     pub(crate) fn keyed(&self, spec: KeyedSpec) -> RemoteKeyed<Arc<Line>> {
@@ -509,7 +509,7 @@ fn units_that_go_back_end_a_refusal() {
     let clock = ManualClock::new();
     let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
     let builder = Remote::keyed(Key::new("t").unwrap(), KeyedSpec::new(10, "all", slow));
-    let keyed = builder.clock(&clock).in_place(Memory::new(&clock)).unwrap();
+    let keyed = builder.on(&clock).in_place(Memory::new(&clock)).unwrap();
     let key = keyed.get("a").unwrap();
     let mut permit = clock.run(key.acquire_now(ask(100))).unwrap();
     assert!(clock.run(key.acquire_now(ask(50))).is_err());

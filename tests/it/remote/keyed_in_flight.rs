@@ -238,7 +238,7 @@ fn a_policy_waits_for_permits_of_a_key() {
     let held = world.clock.run(other.get("acme").unwrap().acquire_now(2)).unwrap();
     let own = Arc::new(tollgate::Semaphore::new(1));
     let policy = Policy::builder()
-        .clock(&world.clock)
+        .on(&world.clock)
         .limit(one.get("acme").unwrap())
         .limit(Arc::clone(&own))
         .build()

@@ -12,15 +12,9 @@ fn permits_a_rate_and_a_window_of_one_name_are_independent() {
     let key = Key::new("api").unwrap();
     let quota = Quota::per_second(20).burst(20);
     let length = std::time::Duration::from_secs(1);
-    let permits = Remote::permits(key.clone(), 3)
-        .clock(&clock)
-        .in_place(Arc::clone(&store));
-    let rate = Remote::rate(key.clone(), quota)
-        .clock(&clock)
-        .in_place(Arc::clone(&store));
-    let window = Remote::window(key, 20, length)
-        .clock(&clock)
-        .in_place(Arc::clone(&store));
+    let permits = Remote::permits(key.clone(), 3).on(&clock).in_place(Arc::clone(&store));
+    let rate = Remote::rate(key.clone(), quota).on(&clock).in_place(Arc::clone(&store));
+    let window = Remote::window(key, 20, length).on(&clock).in_place(Arc::clone(&store));
     let (permits, rate, window) = (permits.unwrap(), rate.unwrap(), window.unwrap());
     let held = now(permits.acquire(3)).unwrap();
     for _ in 0..3 {

@@ -45,7 +45,7 @@ fn told(deaf: u64) -> Vec<&'static str> {
     let (store, told) = (Memory::new(&clock), Mutex::default());
     let deaf = deaf.into();
     let store = std::sync::Arc::new(Deaf { store, deaf, told });
-    let remote = Remote::permits(Key::new("key").unwrap(), 1).clock(&clock);
+    let remote = Remote::permits(Key::new("key").unwrap(), 1).on(&clock);
     let remote = remote.in_place(store.clone()).unwrap();
     match pin!(remote.acquire(1)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(permit) => drop(permit.unwrap()),
@@ -78,7 +78,7 @@ fn a_session_unknown_to_the_store_leaves_at_once() {
     let clock = ManualClock::new();
     let (store, deaf, told) = (Memory::new(&clock), AtomicU64::new(0), Mutex::default());
     let store = std::sync::Arc::new(Deaf { store, deaf, told });
-    let remote = Remote::permits(Key::new("key").unwrap(), 1).clock(&clock);
+    let remote = Remote::permits(Key::new("key").unwrap(), 1).on(&clock);
     let remote = remote.in_place(store.clone()).unwrap();
     let permit = clock.run(remote.acquire(1)).unwrap();
     store.store.clear();
@@ -94,7 +94,7 @@ fn a_driver_that_is_dropped_leaves_nothing_here() {
     let clock = ManualClock::new();
     let (store, deaf, told) = (Memory::new(&clock), AtomicU64::new(0), Mutex::default());
     let store = std::sync::Arc::new(Deaf { store, deaf, told });
-    let remote = Remote::permits(Key::new("key").unwrap(), 1).clock(&clock);
+    let remote = Remote::permits(Key::new("key").unwrap(), 1).on(&clock);
     let (remote, driver) = remote.build(store.clone()).unwrap();
     let mut driver = Box::pin(driver);
     let mut acquire = pin!(remote.acquire(1));

@@ -94,7 +94,7 @@ impl World {
 
     fn permits(&self, limit: u64) -> RemoteBuilder {
         Remote::permits(Key::new("shared").unwrap(), limit)
-            .clock(&self.clock)
+            .on(&self.clock)
             .ttl(TTL)
     }
 
@@ -257,9 +257,7 @@ fn while_the_store_is_away_a_share_is_admitted_where_that_was_chosen() {
     drop((other, third));
 
     let quota = Quota::per_second(30).burst(6);
-    let rate = Remote::rate(Key::new("rate").unwrap(), quota)
-        .clock(&world.clock)
-        .ttl(TTL);
+    let rate = Remote::rate(Key::new("rate").unwrap(), quota).on(&world.clock).ttl(TTL);
     let rate = world.build(rate.on_unavailable(OnUnavailable::Share { of: 3 }));
     let start = world.clock.elapsed();
     world.clock.run(async {
@@ -276,7 +274,7 @@ fn while_the_store_is_away_a_share_is_admitted_where_that_was_chosen() {
 fn a_policy_is_refused_while_the_store_is_away_and_goes_on_when_it_is_back() {
     let world = World::new(Fault::Cut);
     let policy = Policy::builder()
-        .clock(&world.clock)
+        .on(&world.clock)
         .limit(world.build(world.permits(1)).named("shared"))
         .build()
         .unwrap();
@@ -300,11 +298,11 @@ fn a_whole_policy_goes_remote() {
     let world = World::new(Fault::None);
     let key = |name: &str| Key::new(name).unwrap();
     let gate = || {
-        let calls = Remote::rate(key("calls"), Quota::per_second(10).burst(5)).clock(&world.clock);
-        let tokens = Remote::rate(key("tokens"), Quota::per_second(10_000)).clock(&world.clock);
-        let window = Remote::window(key("window"), 40, Duration::from_secs(2)).clock(&world.clock);
+        let calls = Remote::rate(key("calls"), Quota::per_second(10).burst(5)).on(&world.clock);
+        let tokens = Remote::rate(key("tokens"), Quota::per_second(10_000)).on(&world.clock);
+        let window = Remote::window(key("window"), 40, Duration::from_secs(2)).on(&world.clock);
         Policy::builder()
-            .clock(&world.clock)
+            .on(&world.clock)
             .limit(world.build(calls).named("calls"))
             .limit(
                 world
@@ -338,7 +336,7 @@ fn a_charge_that_was_too_low_is_reported_to_the_store() {
     const TOKENS: Cost = Cost::new("tokens");
     let world = World::new(Fault::None);
     let build = || {
-        let rate = Remote::rate(Key::new("rate").unwrap(), Quota::per_second(10).burst(10)).clock(&world.clock);
+        let rate = Remote::rate(Key::new("rate").unwrap(), Quota::per_second(10).burst(10)).on(&world.clock);
         world.build(rate.prefetch(Prefetch::up_to(5).keep(5)))
     };
     let (one, other) = (build(), build());
@@ -363,7 +361,7 @@ fn a_charge_that_was_too_low_is_reported_to_the_store() {
 fn a_grant_for_later_is_ready_then_and_not_before() {
     let world = World::new(Fault::None);
     let rate = Remote::rate(Key::new("calls").unwrap(), Quota::per_second(10).burst(3));
-    let remote = world.build(rate.clock(&world.clock));
+    let remote = world.build(rate.on(&world.clock));
     drop(now(remote.acquire(3)).unwrap());
     {
         let mut waits = pin!(remote.acquire(2));
@@ -396,7 +394,7 @@ fn a_grant_beside_a_refusal_does_not_stop_the_next_request() {
     const HOUR: Duration = Duration::from_secs(3_600);
     let world = World::new(Fault::None);
     let window = Remote::window(Key::new("shared").unwrap(), 10, HOUR).ttl(TTL);
-    let remote = world.build(window.clock(&world.clock));
+    let remote = world.build(window.on(&world.clock));
     world.line.set(Fault::Unheard(1));
     assert!(poll(pin!(remote.acquire_now(4)).as_mut()).is_pending());
     let mut waits = pin!(remote.acquire(8));
@@ -424,7 +422,7 @@ fn a_storm_of_cancels_costs_no_more_steps_than_round_trips() {
         let held = now(held.acquire(1)).unwrap();
         let remote = Arc::new(world.build(world.permits(1).ttl(Duration::from_secs(600))));
         let shared = Policy::builder()
-            .clock(&world.clock)
+            .on(&world.clock)
             .limit(Arc::clone(&remote))
             .build()
             .unwrap();

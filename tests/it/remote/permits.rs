@@ -29,7 +29,7 @@ impl World {
     }
 
     fn permits(&self, limit: u64) -> RemoteBuilder {
-        Remote::permits(key(), limit).clock(&self.clock).ttl(TTL)
+        Remote::permits(key(), limit).on(&self.clock).ttl(TTL)
     }
 
     fn build(&self, builder: RemoteBuilder) -> Remote<Arc<Memory>> {
@@ -246,7 +246,7 @@ fn a_policy_waits_in_the_queue_of_the_store() {
     let held = now(other.acquire(1)).unwrap();
     let local = Arc::new(Semaphore::new(1));
     let policy = Policy::builder()
-        .clock(&world.clock)
+        .on(&world.clock)
         .limit(Arc::clone(&local).named("here"))
         .limit(world.machine(1).named("everywhere"))
         .build()
@@ -305,7 +305,7 @@ fn a_rate_admits_its_burst_and_then_at_its_rate_over_all_machines() {
     let world = World::new();
     let rate = || {
         let builder = Remote::rate(key(), Quota::per_second(10).burst(5))
-            .clock(&world.clock)
+            .on(&world.clock)
             .ttl(TTL);
         world.build(builder)
     };
@@ -331,7 +331,7 @@ fn waiters_for_a_rate_ask_once_and_are_served_in_order() {
     let world = World::new();
     let rate = || {
         let builder = Remote::rate(key(), Quota::per_second(10).burst(1))
-            .clock(&world.clock)
+            .on(&world.clock)
             .ttl(TTL);
         world.build(builder)
     };
@@ -355,7 +355,7 @@ fn waiters_for_a_rate_ask_once_and_are_served_in_order() {
 fn a_window_is_shared() {
     let world = World::new();
     let window = || {
-        let builder = Remote::window(key(), 4, Duration::from_secs(64)).clock(&world.clock);
+        let builder = Remote::window(key(), 4, Duration::from_secs(64)).on(&world.clock);
         world.build(builder)
     };
     let (one, other) = (window(), window());

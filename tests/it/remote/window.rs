@@ -131,7 +131,7 @@ fn a_process_keeps_its_place_for_its_waiters() {
 fn a_dead_waiter_blocks_for_one_time_to_live() {
     let world = World::new();
     let (dead, driver) = window(&world, 4)
-        .clock(&world.clock)
+        .on(&world.clock)
         .build(Arc::clone(&world.store))
         .unwrap();
     let [full, other] = machines(&world, 4);

@@ -26,7 +26,7 @@ impl World {
 
     /// A limiter of one machine, whose driver runs by itself.
     pub(crate) fn make(&self, builder: RemoteBuilder) -> Remote<Arc<Memory>> {
-        builder.clock(&self.clock).in_place(Arc::clone(&self.store)).unwrap()
+        builder.on(&self.clock).in_place(Arc::clone(&self.store)).unwrap()
     }
 }
 

@@ -43,7 +43,7 @@ fn one_permit_does_not_pass_a_policy_that_waits_for_two() {
     let semaphore = semaphore(2);
     let policy = Policy::builder()
         .limit(Arc::clone(&semaphore))
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let held = semaphore.try_admit(1).unwrap();
@@ -344,7 +344,7 @@ fn a_waiting_policy_is_woken_by_tokens_limits_and_the_close() {
     let semaphore = semaphore(2);
     let clock = ManualClock::new();
     let policy = Policy::builder()
-        .clock(&clock)
+        .on(&clock)
         .limit(Arc::clone(&semaphore).and(Semaphore::new(9)))
         .build()
         .unwrap();

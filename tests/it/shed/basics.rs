@@ -46,7 +46,7 @@ fn a_lent_part_is_waited_for() {
     assert_eq!((room(&shared, 0), room(&shared, 1)), (0, 0));
     let clock = ManualClock::new();
     let live = Policy::builder()
-        .clock(&clock)
+        .on(&clock)
         .limit(std::sync::Arc::clone(shared.class(1)))
         .build()
         .unwrap();

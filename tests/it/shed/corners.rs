@@ -58,11 +58,7 @@ fn a_waiter_for_a_retry_wakes_when_a_whole_one_is_there() {
     let budget = Arc::new(RetryBudget::new(0.4, 3).unwrap());
     budget.try_admit(3).unwrap().finish(Outcome::Success);
     assert_eq!(budget.available(), 0);
-    let policy = Policy::builder()
-        .clock(&clock)
-        .limit(Arc::clone(&budget))
-        .build()
-        .unwrap();
+    let policy = Policy::builder().on(&clock).limit(Arc::clone(&budget)).build().unwrap();
     clock.run(async {
         let mut waits = pin!(policy.admit(1));
         let mut pending = async |n: usize| {

@@ -52,11 +52,7 @@ pub(crate) fn rows(rows: &Rows) {
 
     let (exact, coarse) = (Clock::real(), Clock::real().coarse(Duration::from_millis(1)));
     let coarse = coarse.expect("a coarse clock");
-    let timed = |clock| {
-        CircuitBreaker::builder()
-            .time_window(Duration::from_secs(10))
-            .clock(clock)
-    };
+    let timed = |clock| CircuitBreaker::builder().time_window(Duration::from_secs(10)).on(clock);
     let windows = [
         ("breaker/time-window", timed(&exact), &exact, 1),
         ("breaker/time-window-coarse", timed(&coarse), &coarse, 1),

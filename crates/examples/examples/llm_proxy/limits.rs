@@ -55,7 +55,7 @@ impl Limits {
             .failure_rate(0.5)
             .open_for(OpenTime::fixed(Duration::from_secs(10)))
             .probes(2)
-            .clock(clock)
+            .on(clock)
             .build()?;
         let breaker = Arc::new(breaker);
         let mut models = BTreeMap::new();
@@ -76,7 +76,7 @@ impl Limits {
                     .limit(Arc::clone(&breaker).named("upstream"))
                     .limit(keys.get(&caller.key)?)
                     .limit(Arc::clone(&models[&caller.model]));
-                let all = all.boxed().max_wait(MAX_WAIT).max_queue(MAX_QUEUE).clock(&clock);
+                let all = all.boxed().max_wait(MAX_WAIT).max_queue(MAX_QUEUE).on(&clock);
                 Ok(all.build().expect("each leg stands once, on one clock"))
             })
         };

@@ -269,7 +269,7 @@ async fn a_client_that_exceeds_its_rate_gets_a_429() {
 async fn the_services_own_limits_are_503_with_an_instant_where_one_is_known() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().count_window(2).minimum_calls(2);
-    let breaker = Arc::new(breaker.clock(&clock).build().unwrap());
+    let breaker = Arc::new(breaker.on(&clock).build().unwrap());
     for _ in 0..2 {
         breaker.try_admit(Ask::one()).unwrap().finish(Outcome::Failure);
     }

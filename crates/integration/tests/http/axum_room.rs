@@ -28,7 +28,7 @@ struct Rig {
 fn rig() -> Rig {
     let clock = ManualClock::new();
     let core = Policy::builder()
-        .clock(&clock)
+        .on(&clock)
         .max_queue(0)
         .limit(Semaphore::new(1))
         .build()

@@ -97,10 +97,10 @@ fn gauges_show_how_each_leg_stands() {
     let seen = recorded(|| {
         describe();
         let clock = ManualClock::new();
-        let breaker = CircuitBreaker::builder().clock(&clock).build().unwrap();
+        let breaker = CircuitBreaker::builder().on(&clock).build().unwrap();
         breaker.force_open();
         let adaptive = Adaptive::builder(Semaphore::new(10))
-            .clock(&clock)
+            .on(&clock)
             .bounds(1, 20)
             .build()
             .unwrap();
@@ -357,7 +357,7 @@ fn refuse_and_open() {
     let gate = Observed::new("api", bucket);
     gate.try_admit(1).unwrap().finish(Outcome::Success);
     assert!(gate.try_admit(1).is_err());
-    let breaker = CircuitBreaker::builder().count_window(2).minimum_calls(2).clock(&clock);
+    let breaker = CircuitBreaker::builder().count_window(2).minimum_calls(2).on(&clock);
     let breaker = breaker.on_event(breaker_events("payments")).build().unwrap();
     for _ in 0..2 {
         breaker.try_admit(Ask::one()).unwrap().finish(Outcome::Failure);

@@ -100,7 +100,7 @@ async fn a_body_that_is_dropped_early_ends_as_its_head_said() {
 #[tokio::test]
 async fn a_breaker_counts_successes_whose_bodies_are_not_read() {
     let breaker = CircuitBreaker::builder().count_window(8).minimum_calls(8);
-    let breaker = Arc::new(breaker.clock(&ManualClock::new()).build().unwrap());
+    let breaker = Arc::new(breaker.on(&ManualClock::new()).build().unwrap());
     let layer = LimitLayer::new(Arc::clone(&breaker));
     for at in 0..32 {
         let status = if at % 4 == 3 { 500 } else { 200 };
@@ -176,7 +176,7 @@ async fn a_client_of_the_server_cannot_choose_overload() {
         let gate = Adaptive::builder(Semaphore::new(10))
             .law(tollgate::adaptive::Aimd::new())
             .bounds(2, 20);
-        let gate = Arc::new(gate.window(std::time::Duration::ZERO, 1).clock(&clock).build().unwrap());
+        let gate = Arc::new(gate.window(std::time::Duration::ZERO, 1).on(&clock).build().unwrap());
         let service = answers(status, Some(0), Vec::new);
         let layer = LimitLayer::new(Arc::clone(&gate));
         match classify_as_client {

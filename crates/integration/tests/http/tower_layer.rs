@@ -314,7 +314,7 @@ async fn a_dropped_request_leaves_the_queue() {
 async fn a_breaker_opens_on_responses_that_fail_and_a_refusal_can_be_a_fallback() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().count_window(4).minimum_calls(4);
-    let breaker = Arc::new(breaker.clock(&clock).build().unwrap());
+    let breaker = Arc::new(breaker.on(&clock).build().unwrap());
     let layer = LimitLayer::new(Arc::clone(&breaker)).refuse_with(|_| {
         let mut fallback = Response::new(Empty::new());
         fallback.headers_mut().insert("x-from", "cache".parse().unwrap());
@@ -340,7 +340,7 @@ async fn an_adaptive_limit_falls_when_the_service_is_overloaded() {
         .law(tollgate::adaptive::Aimd::new())
         .bounds(2, 20)
         .window(Duration::ZERO, 1)
-        .clock(&clock)
+        .on(&clock)
         .build()
         .unwrap();
     let gate = Arc::new(gate);

@@ -9,12 +9,7 @@ fn flooded(clock: &ManualClock) -> Budgets {
     let rule = Rule::new("key")
         .per(["key"])
         .limit(Limit::cost(OUTPUT, 100, Period::Minute));
-    Budgets::builder()
-        .rule(rule)
-        .clock(clock)
-        .max_levels(50)
-        .build()
-        .unwrap()
+    Budgets::builder().rule(rule).on(clock).max_levels(50).build().unwrap()
 }
 
 /// What a key gets at once, asking for one unit after the other.
@@ -131,11 +126,7 @@ fn a_key_takes_the_stated_bytes() {
         for limit in 0..limits {
             rule = rule.limit(Limit::cost(OUTPUT, 100 + limit, Period::Minute));
         }
-        let budgets = Budgets::builder()
-            .rule(rule)
-            .clock(&ManualClock::new())
-            .build()
-            .unwrap();
+        let budgets = Budgets::builder().rule(rule).on(&ManualClock::new()).build().unwrap();
         let info = allocation_counter::measure(|| {
             for key in 0..KEYS {
                 budgets.account(&[("key", &format!("key {key}"))]);

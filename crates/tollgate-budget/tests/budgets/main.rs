@@ -13,7 +13,7 @@ use tollgate_budget::{Account, Budgets, Rule};
 
 /// Budgets of these rules, on a clock that stands.
 fn budgets(clock: &ManualClock, rules: impl IntoIterator<Item = Rule>) -> Budgets {
-    let builder = Budgets::builder().clock(clock);
+    let builder = Budgets::builder().on(clock);
     rules
         .into_iter()
         .fold(builder, |builder, rule| builder.rule(rule))
