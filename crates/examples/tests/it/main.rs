@@ -2,6 +2,7 @@
 
 mod gateway;
 mod lab;
+mod llm_gateway;
 mod llm_proxy;
 mod report;
 mod service;
