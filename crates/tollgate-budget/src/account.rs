@@ -3,7 +3,7 @@
 //! A change locks all levels of the account, in the order of the rules, moves them to one instant, and is made at all of them. So no
 //! other request sees half of it, and a refusal has nothing to give back.
 
-use crate::budgets::{Budgets, Counters, Level, LevelUsage, Shared};
+use crate::budgets::{Common, Counters, Level, LevelUsage};
 use crate::exceeded::Exceeded;
 use crate::level::Counter;
 use crate::meter::Meter;
@@ -11,6 +11,7 @@ use crate::rule::Measure;
 use crate::shim::MutexGuard;
 use smallvec::SmallVec;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use tollgate::sync::WaitQueue;
 use tollgate::{
@@ -72,7 +73,8 @@ pub(crate) struct Denied {
 }
 
 pub(crate) struct AccountState {
-    budgets: Budgets,
+    /// Not the budgets, whose table holds accounts.
+    common: Arc<Common>,
     /// The descriptor.
     pairs: Box<[(Box<str>, Box<str>)]>,
     pub(crate) levels: Box<[Arc<Level>]>,
@@ -81,13 +83,13 @@ pub(crate) struct AccountState {
 }
 
 impl AccountState {
-    pub(crate) fn new(budgets: &Budgets, descriptor: &[(&str, &str)], levels: Box<[Arc<Level>]>) -> Self {
+    pub(crate) fn new(common: &Arc<Common>, descriptor: &[(&str, &str)], levels: Box<[Arc<Level>]>) -> Self {
         let measures = levels.iter().flat_map(|level| &level.rule.measures);
         let counted = measures
             .filter(|measure| **measure >= 2)
             .fold(0, |bits, measure| bits | 1 << (measure - 2));
         Self {
-            budgets: budgets.clone(),
+            common: Arc::clone(common),
             pairs: descriptor
                 .iter()
                 .map(|(name, value)| ((*name).into(), (*value).into()))
@@ -257,8 +259,21 @@ impl Account {
         (0..account.levels.len()).map(move |level| LevelUsage::of(Arc::clone(&account.levels[level]), now))
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.0.budgets.0
+    pub(crate) fn shared(&self) -> &Common {
+        &self.0.common
+    }
+
+    /// Tells the policies that wait at any level, whichever of the wakers panic; then resumes the first panic.
+    fn notify(&self) {
+        let mut first = None;
+        for level in &self.0.levels {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| level.notify())) {
+                first.get_or_insert(panic);
+            }
+        }
+        if let Some(panic) = first {
+            resume_unwind(panic);
+        }
     }
 
     /// The number of a cost, if a limit here counts it.
@@ -331,7 +346,7 @@ impl Account {
         });
         drop(locked);
         if loosens {
-            self.0.levels.iter().for_each(|level| level.notify());
+            self.notify();
         }
     }
 
@@ -348,7 +363,13 @@ impl Account {
         let (mut number, mut denied) = (0, None);
         locked.each(|level, limit, measure, counter| {
             if measure == cost + 2 {
+                let before = counter.total();
                 take(number, counter, at);
+                // Units of a period that is over are charged to none.
+                if counter.total() == before {
+                    number += 1;
+                    return;
+                }
                 let rule = &levels[level].limits()[limit];
                 if !rule.soft && counter.total() > rule.amount && denied.is_none() {
                     denied = Some(Denied {
@@ -424,7 +445,7 @@ impl Limiter for Account {
         };
         self.change(false, end);
         if holds {
-            self.0.levels.iter().for_each(|level| level.notify());
+            self.notify();
         }
     }
 

@@ -6,6 +6,7 @@ use crate::level::Counter;
 use crate::period::{Borders, Span, instant_of, nanos_of, since_1970, zone};
 use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
 use crate::shim::{Mutex, MutexGuard};
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -144,13 +145,35 @@ impl Level {
     }
 }
 
+/// The bytes of all values of a key that can have a level.
+const MAX_KEY: usize = 1_024;
+
 /// Shards in which a new key at the bound looks for an account that is not needed.
 const LOOKS_AT_SHARDS: usize = 4;
 
-pub(crate) struct Shared {
+/// What an account needs of its budgets.
+pub(crate) struct Common {
     pub(crate) clock: Clock,
     /// The costs that any rule limits.
     pub(crate) costs: Vec<Cost>,
+}
+
+impl Common {
+    pub(crate) fn now(&self) -> u64 {
+        nanos_of(&self.clock, self.clock.now())
+    }
+
+    pub(crate) fn nanos(&self, at: Instant) -> u64 {
+        nanos_of(&self.clock, at)
+    }
+
+    pub(crate) fn instant(&self, nanos: u64) -> Instant {
+        instant_of(&self.clock, nanos)
+    }
+}
+
+pub(crate) struct Shared {
+    own: Arc<Common>,
     rules: Box<[Arc<RuleState>]>,
     /// For each rule the level without a key.
     common: Box<[Arc<Level>]>,
@@ -163,18 +186,6 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn now(&self) -> u64 {
-        nanos_of(&self.clock, self.clock.now())
-    }
-
-    pub(crate) fn nanos(&self, at: Instant) -> u64 {
-        nanos_of(&self.clock, at)
-    }
-
-    pub(crate) fn instant(&self, nanos: u64) -> Instant {
-        instant_of(&self.clock, nanos)
-    }
-
     /// The level of `rule` for a descriptor.
     fn level(&self, rule: usize, descriptor: &[(&str, &str)]) -> Arc<Level> {
         let (state, common) = (&self.rules[rule], &self.common[rule]);
@@ -183,6 +194,10 @@ impl Shared {
             return Arc::clone(common);
         }
         let values = || dimensions.iter().map(|dimension| value_of(descriptor, dimension));
+        // Values come from outside.
+        if values().map(str::len).sum::<usize>() > MAX_KEY {
+            return Arc::clone(common);
+        }
         let hash = self.hashing.hash_one((rule, Values(values)));
         let is = |level: &Level| {
             Arc::ptr_eq(&level.rule, state) && level.key.iter().flatten().map(|value| &**value).eq(values())
@@ -191,7 +206,7 @@ impl Shared {
         if let Some(level) = levels.find(hash, is) {
             return Arc::clone(level);
         }
-        let now = self.now();
+        let now = self.own.now();
         if levels.len() >= self.max_levels && levels.evict(|level| level.is_new(now)).is_none() {
             return Arc::clone(common);
         }
@@ -209,7 +224,7 @@ impl Shared {
         if self.levels.lock().len() < self.max_levels {
             return;
         }
-        let now = self.now();
+        let now = self.own.now();
         let may_go = |level: &Level| level.key.is_some() && level.is_new(now);
         let idle = |account: &AccountState| account.levels.iter().any(|level| may_go(level));
         let shards = self.accounts.len();
@@ -248,7 +263,7 @@ impl<'a, I: Iterator<Item = &'a str>, F: Fn() -> I> std::hash::Hash for Values<F
 /// There are at most [`max_levels`](BudgetsBuilder::max_levels) levels, and as many accounts that are kept ready. At the bound a new
 /// key takes the place of a level that equals a new one: its period is over or nothing was used in it, nothing runs there, and no
 /// [`Account`] of it is held. If there is none among those that are looked at, the key counts on one *overflow* level of its rule,
-/// which all such keys share, and which has the limits of one level. A key that gets a level later begins with what the overflow level
+/// which all such keys share, and which has the limits of one level. So does a key whose values have more than 1,024 bytes in all. A key that gets a level later begins with what the overflow level
 /// has used in this period. So a flood of keys shares one budget, and no key gets a second one. An in-flight limit is the exception:
 /// calls that run on the overflow level do not count on the level that a key gets meanwhile.
 ///
@@ -289,9 +304,10 @@ impl Budgets {
         let rules = 0..shared.rules.len();
         let matching = rules.filter(|rule| shared.rules[*rule].matches(descriptor));
         let levels = matching.map(|rule| shared.level(rule, descriptor)).collect();
-        let account = Arc::new(AccountState::new(self, descriptor, levels));
+        let account = Arc::new(AccountState::new(&shared.own, descriptor, levels));
         // A key without a level of its own is looked up anew: it gets one as soon as there is room.
-        if !account.levels.iter().any(|level| level.is_overflow()) {
+        let bytes: usize = descriptor.iter().map(|(name, value)| name.len() + value.len()).sum();
+        if bytes <= 2 * MAX_KEY && !account.levels.iter().any(|level| level.is_overflow()) {
             let mut accounts = shard.lock();
             if let Some(known) = accounts.find(hash, |account| account.is(descriptor)) {
                 return Account(Arc::clone(known));
@@ -309,7 +325,7 @@ impl Budgets {
         let shared = &self.0;
         let mut levels = shared.common.to_vec();
         levels.extend(shared.levels.lock().iter().cloned());
-        let now = shared.now();
+        let now = shared.own.now();
         levels.into_iter().map(move |level| LevelUsage::of(level, now))
     }
 
@@ -325,7 +341,7 @@ impl Budgets {
 
     /// The clock.
     pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        &self.0.own.clock
     }
 }
 
@@ -365,13 +381,13 @@ impl BudgetsBuilder {
         self
     }
 
-    /// Checks the rules together. Returns the costs that they limit.
-    pub(crate) fn check(&self) -> Result<Vec<Cost>, BudgetError> {
-        let mut costs: Vec<Cost> = Vec::new();
+    /// Checks the rules together. Returns the costs that they limit, or the number of the wrong rule.
+    pub(crate) fn check(&self) -> Result<Vec<Cost>, (usize, BudgetError)> {
+        let (mut costs, mut names) = (Vec::<Cost>::new(), HashSet::new());
         for (at, rule) in self.rules.iter().enumerate() {
-            rule.check()?;
-            if self.rules[..at].iter().any(|other| other.name == rule.name) {
-                return Err(BudgetError::new(&rule.name, "name", &rule.name, "each name once"));
+            rule.check().map_err(|error| (at, error))?;
+            if !names.insert(&*rule.name) {
+                return Err((at, BudgetError::new(&rule.name, "name", &rule.name, "each name once")));
             }
             for limit in &rule.limits {
                 if let Measure::Cost(cost) = limit.measure
@@ -382,12 +398,8 @@ impl BudgetsBuilder {
             }
             if costs.len() > MAX_COSTS {
                 let given = costs[MAX_COSTS].name();
-                return Err(BudgetError::new(
-                    &rule.name,
-                    "cost",
-                    given,
-                    "at most four costs in all rules",
-                ));
+                let allowed = "at most four costs in all rules";
+                return Err((at, BudgetError::new(&rule.name, "cost", given, allowed)));
             }
         }
         Ok(costs)
@@ -398,7 +410,7 @@ impl BudgetsBuilder {
     /// # Errors
     /// [`BudgetError`]: a rule that cannot be, two rules of one name, or more than [`MAX_COSTS`] costs in all rules.
     pub fn build(&self) -> Result<Budgets, BudgetError> {
-        let costs = self.check()?;
+        let costs = self.check().map_err(|(_, error)| error)?;
         let rule = |rule: &Rule| Arc::new(RuleState::new(rule.clone(), &costs, &self.clock));
         let rules: Box<[_]> = self.rules.iter().map(rule).collect();
         // Few enough that one holds dozens of accounts: else the bound of each would be far from the bound of all.
@@ -406,8 +418,10 @@ impl BudgetsBuilder {
         Ok(Budgets(Arc::new(Shared {
             common: rules.iter().map(|rule| Arc::new(Level::new(rule, None, 0))).collect(),
             rules,
-            costs,
-            clock: self.clock.clone(),
+            own: Arc::new(Common {
+                costs,
+                clock: self.clock.clone(),
+            }),
             levels: Mutex::new(Table::new()),
             accounts: (0..shards).map(|_| Mutex::new(Table::new())).collect(),
             max_levels: self.max_levels,

@@ -150,6 +150,7 @@ impl Budgets {
             }
             builder = builder.max_levels(max.into_inner());
         }
+        let mut names = Vec::new();
         for table in file.rule {
             let (span, table) = (table.span(), table.into_inner());
             let (name_span, name) = (table.name.span(), table.name.into_inner());
@@ -176,10 +177,13 @@ impl Budgets {
                 return Err(wrong(place, &error));
             }
             builder = builder.rule(rule);
-            // Names and costs of all rules so far.
-            builder.check().map_err(|error| wrong(name_span, &error))?;
+            names.push(name_span);
         }
-        Ok(builder)
+        // What is wrong with the rules together.
+        match builder.check() {
+            Err((rule, error)) => Err(BudgetFileError::at(text, names.get(rule).cloned(), error.to_string())),
+            Ok(_) => Ok(builder),
+        }
     }
 
     /// Reads rules from a file: see [`parse`](Self::parse).
@@ -190,14 +194,21 @@ impl Budgets {
         use std::io::Read;
         let path = path.as_ref();
         let read = || -> Result<BudgetsBuilder, BudgetFileError> {
-            let mut text = String::new();
-            let file = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
+            let mut bytes = Vec::new();
+            let file = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
             file.map_err(|error| BudgetFileError::at("", None, error.to_string()))?;
-            if text.len() as u64 > MAX_FILE {
+            if bytes.len() as u64 > MAX_FILE {
                 let why = format!("it is longer than the {MAX_FILE} bytes that are allowed");
                 return Err(BudgetFileError::at("", None, why));
             }
-            Self::parse(&text)
+            match str::from_utf8(&bytes) {
+                Ok(text) => Self::parse(text),
+                Err(error) => {
+                    let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);
+                    let end = good.len()..good.len();
+                    Err(BudgetFileError::at(&good, Some(end), "a byte that is not UTF-8"))
+                }
+            }
         };
         read().map_err(|error| BudgetFileError {
             file: path.display().to_string(),

@@ -40,6 +40,8 @@ pub(crate) struct Counter {
     shape: Shape,
     /// All that counts now.
     total: u64,
+    /// The numbers have reached their end: whose units are missing is not known, so nothing comes back until the period is over.
+    saturated: bool,
     current: Slot,
     /// The segments before the current one, each at its number modulo their count.
     older: Box<[Slot]>,
@@ -53,6 +55,7 @@ impl Counter {
         Self {
             shape,
             total: 0,
+            saturated: false,
             current: Slot::default(),
             older: (0..older).map(|_| Slot::default()).collect(),
             span: Span {
@@ -106,7 +109,7 @@ impl Counter {
             Shape::Calendar => {
                 let span = span(now);
                 if span.began != self.span.began {
-                    (self.total, self.current) = (0, Slot::default());
+                    (self.total, self.current, self.saturated) = (0, Slot::default(), false);
                 }
                 self.span = span;
             }
@@ -122,6 +125,7 @@ impl Counter {
                     (self.total, self.current) = (0, Slot::default());
                     self.older.fill(Slot::default());
                 }
+                self.saturated &= self.total > 0;
                 let began = to * segment;
                 let ends = began.saturating_add(segment);
                 self.span = Span { began, ends, due: ends };
@@ -145,8 +149,7 @@ impl Counter {
     /// Takes `units` at `now`, to which it has advanced, whether there is room or not.
     #[inline]
     pub(crate) fn take(&mut self, units: u64) {
-        // As much as the numbers hold.
-        let units = units.min(u64::MAX - self.total);
+        let units = self.countable(units);
         self.total += units;
         self.current.taken += units;
         self.current.open += units;
@@ -154,7 +157,10 @@ impl Counter {
 
     /// Takes more of what was taken at `at`, if that still counts.
     pub(crate) fn take_more(&mut self, at: u64, units: u64) {
-        let units = units.min(u64::MAX - self.total);
+        if self.slot(at).is_none() {
+            return;
+        }
+        let units = self.countable(units);
         if let Some(slot) = self.slot(at) {
             slot.taken += units;
             slot.open += units;
@@ -162,9 +168,20 @@ impl Counter {
         }
     }
 
+    /// As many of `units` as the numbers hold.
+    #[inline]
+    fn countable(&mut self, units: u64) -> u64 {
+        let most = u64::MAX - self.total;
+        self.saturated |= units > most;
+        units.min(most)
+    }
+
     /// Gives `units` back that were taken at `at`. Nothing comes back of a period that is over.
     #[inline]
     pub(crate) fn give_back(&mut self, at: u64, units: u64) {
+        if self.saturated {
+            return self.close(at, units);
+        }
         if let Some(slot) = self.slot(at) {
             let units = units.min(slot.open);
             slot.open -= units;
@@ -334,7 +351,12 @@ mod tests {
         counter.take(u64::MAX);
         counter.take_more(1, 7);
         assert_eq!((counter.total(), counter.open()), (u64::MAX, u64::MAX));
+        // Whose units these are is not known any more.
         counter.give_back(1, u64::MAX);
-        assert_eq!(counter.total(), 0);
+        assert_eq!((counter.total(), counter.open()), (u64::MAX, 0));
+        counter.advance(100, hundreds);
+        counter.take(3);
+        counter.give_back(100, 2);
+        assert_eq!(counter.total(), 1);
     }
 }

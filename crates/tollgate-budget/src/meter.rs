@@ -149,10 +149,11 @@ impl Meter {
         }
         if actual < held {
             let back = Back::of(self, Some(number));
+            // Before the wakers of waiters run, which may panic: nothing comes back twice.
+            back.note(&mut self.reserved.costs, &mut self.beyond);
             self.account.change(true, |limit, measure, counter, _| {
                 back.give(&mut self.parts, self.reserved.at, limit, measure, counter);
             });
-            back.note(&mut self.reserved.costs, &mut self.beyond);
         }
         Ok(())
     }
@@ -172,9 +173,9 @@ impl Meter {
     /// ```
     pub fn cancel(mut self) {
         self.used = [0; MAX_COSTS];
-        self.end(true);
-        // Nothing is left for the drop to end.
+        // Nothing is left for the drop to end, also when a waker panics.
         self.ended = true;
+        self.end(true);
     }
 
     fn end(&mut self, cancelled: bool) {

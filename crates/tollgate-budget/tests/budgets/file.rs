@@ -104,3 +104,23 @@ fn a_mistake_is_named_with_its_line_and_column() {
     let missing = Budgets::read("no/such/budgets.toml").unwrap_err();
     assert!(missing.to_string().starts_with("no/such/budgets.toml: ") && missing.line().is_none());
 }
+
+#[test]
+fn a_file_that_is_no_text_is_refused_with_the_place() {
+    let path = std::env::temp_dir().join(format!("budgets-{}.toml", std::process::id()));
+    std::fs::write(&path, b"max_levels = 5\n# \xff").unwrap();
+    let error = Budgets::read(&path).unwrap_err();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((error.line(), error.column()), (Some(2), Some(3)));
+}
+
+/// Given a file as long as is allowed, of rules as short as can be, then reading it takes time in proportion.
+#[test]
+fn a_long_file_is_read_in_time_in_proportion() {
+    let rules: String = (0..8_000)
+        .map(|rule| {
+            format!("[[rule]]\nname = \"{rule}\"\nlimit = [{{ of = \"output\", amount = 1, per = \"day\" }}]\n")
+        })
+        .collect();
+    assert!(Budgets::parse(&rules).unwrap().build().is_ok());
+}

@@ -4,6 +4,7 @@ mod conformance;
 #[cfg(feature = "file")]
 mod file;
 mod flood;
+mod hostile;
 mod periods;
 mod programs;
 mod published;
