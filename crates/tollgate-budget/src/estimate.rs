@@ -3,6 +3,8 @@
 //! A reservation by an upper bound such as `max_tokens` keeps units from others that it then gives back. A reservation by a quantile of
 //! the true costs keeps fewer, and is exceeded as rarely as the quantile says.
 //!
+//! `docs/budgets.md` of the repository has two real traces through a budget, by what is reserved.
+//!
 //! # Method
 //! - A class has a histogram of 16 buckets for each power of two, as [HdrHistogram] has. The answer is the upper end of a bucket: at
 //!   least the exact quantile, and above it by less than 1 in 16.
