@@ -12,6 +12,7 @@ use std::time::Duration;
 
 /// The leased part of a rate, and the demand for it.
 #[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 pub(super) struct Capacity {
     pub(super) share: Share,
     /// Tokens taken in the current span of demand and in the one before, and the largest ask of both.

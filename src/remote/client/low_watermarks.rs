@@ -6,6 +6,7 @@ const MOST: usize = 64;
 
 /// The low watermarks of a number that rises and falls, each since another moment. Moments are numbered in order.
 #[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 pub(super) struct LowWatermarks {
     /// For moments from this number on, up to the next entry's: the lowest value since. Values rise from one entry to the next.
     since: Vec<(u64, u64)>,
@@ -74,7 +75,7 @@ impl LowWatermarks {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(tollgate_proofs)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -4,6 +4,10 @@
 //! This file has the state and its local side: acquiring and refunding, the waiters, the passing of time. [`sync`] is the exchange
 //! with the store, and [`low_watermarks`] bounds the tokens that may come back.
 
+#[cfg(tollgate_proofs)]
+#[path = "../../../crates/proofs/tests/protocols/client_state.rs"]
+pub(super) mod client_state;
+
 mod capacity;
 mod low_watermarks;
 mod share;
@@ -28,6 +32,7 @@ pub(super) use sync::Action;
 use sync::Change;
 
 #[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 pub(super) struct Client {
     config: Config,
     clock: Clock,
@@ -263,6 +268,7 @@ impl Client {
 
 /// The session at the store.
 #[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 struct LiveSession {
     id: Session,
     seq: u64,
@@ -293,6 +299,7 @@ struct PendingRequest {
 
 /// A waiter of this process.
 #[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 struct Waiter {
     need: u64,
     kind: WaitKind,
@@ -1310,7 +1317,7 @@ impl Client {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(tollgate_proofs)))]
 mod tests {
     use crate::ManualClock;
     use crate::core::refusal::Reason;

@@ -23,6 +23,7 @@ pub(in crate::remote) const UNITS: u64 = 1 << 20;
 /// The bucket of one process.
 // Invariants: `level` is at most the capacity of `units`; it is zero while `debt` is not.
 #[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 pub(super) struct Share {
     fill: Fill,
     units: u64,

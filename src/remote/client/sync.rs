@@ -402,7 +402,7 @@ impl Client {
         if self.live.as_ref().is_none_or(|live| live.id != sync.session) {
             return;
         }
-        if !reply.alive {
+        if !reply.alive && !seeded!("remote_survives_its_session") {
             self.abandon_session();
             return self.forget_session(now);
         }
@@ -587,6 +587,9 @@ impl Client {
     /// Handles a failed sync, which may or may not have been carried out.
     fn on_failure(&mut self, sync: &SyncRequest, now: Instant, error: StoreError) {
         self.counters.failures += 1;
+        if seeded!("remote_asks_once") {
+            self.unanswered = self.next_request_id;
+        }
         if seeded!("remote_reports_returns_once")
             && let Some(live) = &mut self.live
         {

@@ -1,0 +1,49 @@
+//! The search of a space, and its report.
+
+use stateright::{Checker, HasDiscoveries, Model};
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// No space takes longer on two processors.
+const LIMIT: Duration = Duration::from_secs(1_800);
+
+/// Searches the whole space of `model`. Prints its size.
+///
+/// # Panics
+/// When a property does not hold, with the actions to that state, and `why` it does not; or when the space is not exhausted within half
+/// an hour.
+pub(crate) fn exhaust<M>(name: &str, model: M, why: impl Fn(&M::State) -> Option<String>)
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Clone + Hash + PartialEq + Send + Sync + Debug + 'static,
+    M::Action: Send + Sync + Debug + Clone + PartialEq + 'static,
+{
+    let begun = Instant::now();
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let checker = model
+        .checker()
+        .threads(threads)
+        .finish_when(HasDiscoveries::AnyFailures)
+        .timeout(LIMIT)
+        .spawn_dfs()
+        .join();
+    if let Some((property, path)) = checker.discoveries().into_iter().next() {
+        let (states, actions): (Vec<_>, Vec<_>) = path.into_vec().into_iter().unzip();
+        let actions: Vec<_> = actions.into_iter().flatten().collect();
+        let last = states.last().expect("a path has a state");
+        let why = why(last).unwrap_or_default();
+        panic!("{name}: not true: {property}\nafter {actions:?}\n{why}\n{last:?}");
+    }
+    assert!(
+        checker.is_done() && begun.elapsed() < LIMIT,
+        "{name}: not exhausted within {LIMIT:?}"
+    );
+    println!(
+        "space {name}: {} states, {} steps, {} deep, {:.1} s",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth(),
+        begun.elapsed().as_secs_f64()
+    );
+}
