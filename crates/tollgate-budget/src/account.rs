@@ -5,7 +5,7 @@
 
 use crate::budgets::{Common, Counters, Level, LevelUsage};
 use crate::exceeded::Exceeded;
-use crate::level::Counter;
+use crate::lend::{Cursor, Step};
 use crate::meter::Meter;
 use crate::rule::Measure;
 use crate::shim::MutexGuard;
@@ -80,6 +80,8 @@ pub(crate) struct AccountState {
     pub(crate) levels: Box<[Arc<Level>]>,
     /// The costs that a limit here counts, as bits.
     counted: u8,
+    /// For each level the way down to the last one that borrows from it. Empty without any.
+    paths: Box<[Box<[Step]>]>,
 }
 
 impl AccountState {
@@ -94,8 +96,9 @@ impl AccountState {
                 .iter()
                 .map(|(name, value)| ((*name).into(), (*value).into()))
                 .collect(),
-            levels,
             counted,
+            paths: paths(&levels),
+            levels,
         }
     }
 
@@ -106,9 +109,26 @@ impl AccountState {
     }
 }
 
+fn paths(levels: &[Arc<Level>]) -> Box<[Box<[Step]>]> {
+    let child_of = |level: &Level| levels.iter().find(|other| other.rule.parent == Some(level.rule.number));
+    let path = |level: &Arc<Level>| {
+        let below = std::iter::successors(child_of(level), |child| child_of(child));
+        let step = |child: &Arc<Level>| Step {
+            id: child.hash,
+            weight: child.rule.rule.weight_of(child.key.as_deref()),
+        };
+        below.map(step).collect()
+    };
+    match levels.iter().any(|level| level.rule.parent.is_some()) {
+        true => levels.iter().map(path).collect(),
+        false => Box::default(),
+    }
+}
+
 /// All levels of an account, locked, at one instant.
 struct Locked<'a> {
     levels: &'a [Arc<Level>],
+    paths: &'a [Box<[Step]>],
     guards: SmallVec<[MutexGuard<'a, Counters>; 8]>,
     at: u64,
 }
@@ -116,10 +136,12 @@ struct Locked<'a> {
 impl<'a> Locked<'a> {
     /// Locks in the order of the rules, of which each has one level here: so no two wait for each other.
     #[inline]
-    fn new(levels: &'a [Arc<Level>], now: u64) -> Self {
+    fn new(account: &'a AccountState, now: u64) -> Self {
+        let levels = &account.levels;
         let guards = levels.iter().map(|level| level.lock()).collect();
         let mut locked = Self {
             levels,
+            paths: &account.paths,
             guards,
             at: now,
         };
@@ -137,10 +159,14 @@ impl<'a> Locked<'a> {
 
     /// Each limit with its level's number, its own, what it counts, and its counter.
     #[inline]
-    fn each(&mut self, mut with: impl FnMut(usize, usize, usize, &mut Counter)) {
+    fn each(&mut self, mut with: impl FnMut(usize, usize, usize, &mut Cursor<'_>)) {
         for (at, (level, counters)) in self.levels.iter().zip(&mut self.guards).enumerate() {
             for (limit, (measure, counter)) in level.rule.measures.iter().zip(counters.iter_mut()).enumerate() {
-                with(at, limit, *measure, counter);
+                let path: &[Step] = match self.paths.get(at) {
+                    Some(path) if *measure >= 2 && !level.limits()[limit].soft => path,
+                    _ => &[],
+                };
+                with(at, limit, *measure, &mut Cursor::new(counter, path));
             }
         }
     }
@@ -156,8 +182,8 @@ impl<'a> Locked<'a> {
                 return;
             }
             let wanted = asked.saturating_add(ahead(rule.measure));
-            let left = amount.saturating_sub(counter.total());
-            if wanted <= left {
+            let left = amount.saturating_sub(counter.counter().total());
+            if wanted <= left || (asked <= amount && counter.may_claim(wanted, amount)) {
                 return;
             }
             let reason = match rule.measure {
@@ -165,7 +191,11 @@ impl<'a> Locked<'a> {
                 Measure::InFlight => Reason::Saturated,
                 _ => Reason::RateExceeded,
             };
-            let ready = counter.room_at(amount.saturating_sub(wanted));
+            let ready = match counter.is_lent() {
+                // Any unit that comes back may be enough.
+                true => counter.counter().ends(),
+                false => counter.counter().room_at(amount.saturating_sub(wanted)),
+            };
             let this = Denied {
                 level,
                 limit,
@@ -247,7 +277,7 @@ impl Account {
     #[inline]
     pub fn reserve(&self, ask: impl Into<Ask>) -> Result<Meter, Exceeded> {
         let now = self.shared().now();
-        match self.take(&ask.into(), now) {
+        match self.take(&ask.into(), now, false) {
             Ok(charge) => Ok(Meter::new(self.clone(), charge)),
             Err(denied) => Err(self.exceeded(&denied, now)),
         }
@@ -274,6 +304,12 @@ impl Account {
         if let Some(panic) = first {
             resume_unwind(panic);
         }
+    }
+
+    /// A level here lends to another.
+    #[inline]
+    pub(crate) fn lends(&self) -> bool {
+        !self.0.paths.is_empty()
     }
 
     /// The number of a cost, if a limit here counts it.
@@ -325,20 +361,25 @@ impl Account {
 
     /// Takes `ask` from all levels, or from none.
     #[inline]
-    fn take(&self, ask: &Ask, now: u64) -> Result<Charge, Denied> {
+    fn take(&self, ask: &Ask, now: u64, is_spent: bool) -> Result<Charge, Denied> {
         let mut charge = self.price(ask)?;
-        let mut locked = Locked::new(&self.0.levels, now);
+        let mut locked = Locked::new(&self.0, now);
         locked.check(&charge, |_| 0)?;
         charge.at = locked.at;
-        locked.each(|_, _, measure, counter| counter.take(charge.units(measure)));
+        locked.each(|_, _, measure, counter| {
+            counter.take(charge.units(measure));
+            if is_spent {
+                counter.spend(charge.at, 0, charge.units(measure));
+            }
+        });
         Ok(charge)
     }
 
     /// Changes all levels at once: `change` has the number of each limit in the account, what it counts, its counter, and the instant.
     /// Tells waiting policies afterwards, if that `loosens`.
-    pub(crate) fn change(&self, loosens: bool, mut change: impl FnMut(usize, usize, &mut Counter, u64)) {
+    pub(crate) fn change(&self, loosens: bool, mut change: impl FnMut(usize, usize, &mut Cursor<'_>, u64)) {
         let mut number = 0;
-        let mut locked = Locked::new(&self.0.levels, self.shared().now());
+        let mut locked = Locked::new(&self.0, self.shared().now());
         let at = locked.at;
         locked.each(|_, _, measure, counter| {
             change(number, measure, counter, at);
@@ -355,30 +396,30 @@ impl Account {
         &self,
         cost: usize,
         units: u64,
-        mut take: impl FnMut(usize, &mut Counter, u64),
+        mut take: impl FnMut(usize, &mut Cursor<'_>, u64),
     ) -> Result<(), Exceeded> {
         let now = self.shared().now();
-        let mut locked = Locked::new(&self.0.levels, now);
+        let mut locked = Locked::new(&self.0, now);
         let (levels, at) = (locked.levels, locked.at);
         let (mut number, mut denied) = (0, None);
         locked.each(|level, limit, measure, counter| {
             if measure == cost + 2 {
-                let before = counter.total();
+                let before = counter.counter().total();
                 take(number, counter, at);
                 // Units of a period that is over are charged to none.
-                if counter.total() == before {
+                if counter.counter().total() == before && !counter.is_lent() {
                     number += 1;
                     return;
                 }
                 let rule = &levels[level].limits()[limit];
-                if !rule.soft && counter.total() > rule.amount && denied.is_none() {
+                if !rule.soft && denied.is_none() && counter.is_over(rule.amount) {
                     denied = Some(Denied {
                         level,
                         limit,
                         reason: Reason::RateExceeded,
                         asked: units,
                         left: 0,
-                        ready: counter.room_at(rule.amount.saturating_sub(1)),
+                        ready: counter.counter().room_at(rule.amount.saturating_sub(1)),
                     });
                 }
             }
@@ -396,7 +437,7 @@ impl Limiter for Account {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Charge, Refusal<'_>> {
         let shared = self.shared();
         let now = demand.now(&shared.clock);
-        self.take(demand.ask(), shared.nanos(now)).map_err(|denied| {
+        self.take(demand.ask(), shared.nanos(now), true).map_err(|denied| {
             let wait = match denied.ready {
                 _ if denied.reason.is_permanent() => Wait::Never,
                 Some(ready) => Wait::Until(Due::at(&shared.clock, now, shared.instant(ready))),
@@ -408,6 +449,7 @@ impl Limiter for Account {
 
     fn cancel(&self, ticket: Charge, _: &ClockReading) {
         self.change(true, |_, measure, counter, _| {
+            counter.spend(ticket.at, ticket.units(measure), 0);
             counter.give_back(ticket.at, ticket.units(measure));
         });
     }
@@ -426,6 +468,7 @@ impl Limiter for Account {
             if measure == number + 2 {
                 counter.give_back(ticket.at, before.saturating_sub(after));
                 counter.take_more(ticket.at, after.saturating_sub(before));
+                counter.spend(ticket.at, before, after);
             }
         });
         1
@@ -433,7 +476,7 @@ impl Limiter for Account {
 
     fn finish(&self, ticket: Charge, _: Outcome, _: &ClockReading) {
         let mut holds = false;
-        let end = |_: usize, measure, counter: &mut Counter, _: u64| {
+        let end = |_: usize, measure, counter: &mut Cursor<'_>, _: u64| {
             let units = ticket.units(measure);
             match measure {
                 1 => {
@@ -470,7 +513,7 @@ impl Limiter for Account {
         let now = shared.nanos(demand.now(&shared.clock));
         let checked = self
             .price(demand.ask())
-            .and_then(|charge| Locked::new(&self.0.levels, now).check(&charge, ahead));
+            .and_then(|charge| Locked::new(&self.0, now).check(&charge, ahead));
         let Err(denied) = checked else { return ReadyAt::NOW };
         let name = self.0.levels[denied.level].name();
         match denied.ready {

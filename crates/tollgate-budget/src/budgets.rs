@@ -6,7 +6,7 @@ use crate::level::Counter;
 use crate::period::{Borders, Span, instant_of, nanos_of, since_1970, zone};
 use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
 use crate::shim::{Mutex, MutexGuard};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
@@ -20,6 +20,9 @@ pub(crate) type Counters = Box<[Counter]>;
 /// A rule at work.
 pub(crate) struct RuleState {
     pub(crate) rule: Rule,
+    /// The number of the rule, and of that from which it borrows.
+    pub(crate) number: usize,
+    pub(crate) parent: Option<usize>,
     /// What each limit counts: see [`Charge::units`](crate::account::Charge::units).
     pub(crate) measures: Box<[usize]>,
     /// The periods of each limit of the calendar.
@@ -28,7 +31,9 @@ pub(crate) struct RuleState {
 }
 
 impl RuleState {
-    fn new(rule: Rule, costs: &[Cost], clock: &Clock) -> Self {
+    fn new(number: usize, rules: &[Rule], costs: &[Cost], clock: &Clock) -> Self {
+        let rule = rules[number].clone();
+        let parent = |name: &String| rules.iter().position(|other| other.name == *name);
         let measure = |limit: &Limit| match limit.measure {
             Measure::Requests => 0,
             Measure::InFlight => 1,
@@ -42,6 +47,8 @@ impl RuleState {
             measures: rule.limits.iter().map(measure).collect(),
             borders: rule.limits.iter().map(borders).collect(),
             clock: clock.clone(),
+            number,
+            parent: rule.borrows_from.as_ref().and_then(parent),
             rule,
         }
     }
@@ -72,7 +79,7 @@ pub(crate) struct Level {
     /// The values of the dimensions by which the rule splits. `None` for the level of the rule itself: the only one of a rule that
     /// does not split, else the one for keys without room.
     pub(crate) key: Option<Box<[Box<str>]>>,
-    hash: u64,
+    pub(crate) hash: u64,
     counters: Mutex<Counters>,
     /// Made when a policy waits here.
     notify: OnceLock<Box<Notify>>,
@@ -384,11 +391,24 @@ impl BudgetsBuilder {
     /// Checks the rules together. Returns the costs that they limit, or the number of the wrong rule.
     pub(crate) fn check(&self) -> Result<Vec<Cost>, (usize, BudgetError)> {
         let (mut costs, mut names) = (Vec::<Cost>::new(), HashSet::new());
+        let (mut parents, mut borrowed) = (HashMap::<&str, &Rule>::new(), HashSet::new());
         for (at, rule) in self.rules.iter().enumerate() {
             rule.check().map_err(|error| (at, error))?;
             if !names.insert(&*rule.name) {
                 return Err((at, BudgetError::new(&rule.name, "name", &rule.name, "each name once")));
             }
+            if let Some(parent) = &rule.borrows_from {
+                let wrong = |allowed| Err((at, BudgetError::new(&rule.name, "borrows_from", parent, allowed)));
+                match parents.get(&**parent) {
+                    None => return wrong("the name of a rule before it"),
+                    Some(other) if other.when != rule.when || !other.per.iter().all(|each| rule.per.contains(each)) => {
+                        return wrong("a rule with the same `when`, and no dimension that this one has not");
+                    }
+                    _ if !borrowed.insert(&**parent) => return wrong("each rule once"),
+                    _ => {}
+                }
+            }
+            parents.insert(&*rule.name, rule);
             for limit in &rule.limits {
                 if let Measure::Cost(cost) = limit.measure
                     && !costs.contains(&cost)
@@ -411,8 +431,8 @@ impl BudgetsBuilder {
     /// [`BudgetError`]: a rule that cannot be, two rules of one name, or more than [`MAX_COSTS`] costs in all rules.
     pub fn build(&self) -> Result<Budgets, BudgetError> {
         let costs = self.check().map_err(|(_, error)| error)?;
-        let rule = |rule: &Rule| Arc::new(RuleState::new(rule.clone(), &costs, &self.clock));
-        let rules: Box<[_]> = self.rules.iter().map(rule).collect();
+        let rule = |number| Arc::new(RuleState::new(number, &self.rules, &costs, &self.clock));
+        let rules: Box<[_]> = (0..self.rules.len()).map(rule).collect();
         // Few enough that one holds dozens of accounts: else the bound of each would be far from the bound of all.
         let shards = (self.max_levels / 64).clamp(1, 64);
         Ok(Budgets(Arc::new(Shared {

@@ -31,6 +31,9 @@ struct RuleTable {
     when: BTreeMap<String, String>,
     #[serde(default)]
     limit: Vec<Spanned<LimitTable>>,
+    borrows_from: Option<String>,
+    #[serde(default)]
+    weights: BTreeMap<String, u32>,
 }
 
 #[derive(Deserialize)]
@@ -101,6 +104,7 @@ impl Budgets {
     /// | `name` | its name |
     /// | `per` | the dimensions by which it splits; none without it |
     /// | `when` | the values of dimensions that it counts; all without it |
+    /// | `borrows_from`, `weights` | see [`Rule::borrows_from`], and the weights of values of its last dimension |
     /// | `[[rule.limit]]` | a limit of each level |
     /// | `of` | `"requests"`, `"in flight"`, or the name of a cost: `"input"`, `"output"`, `"money"` or another |
     /// | `amount` | the amount in each period, a whole number |
@@ -156,6 +160,7 @@ impl Budgets {
             let (name_span, name) = (table.name.span(), table.name.into_inner());
             let mut rule = Rule::new(name).per(table.per);
             rule.when = table.when;
+            (rule.borrows_from, rule.weights) = (table.borrows_from, table.weights);
             let mut places = Vec::new();
             for limit in table.limit {
                 let (limit, place) = read_limit(text, limit)?;

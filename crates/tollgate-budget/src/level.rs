@@ -12,6 +12,7 @@
 //! A period of the calendar is one slot. A rolling span is cut into [`SEGMENTS`] slots, beside the one that is filled: so it covers the
 //! span at any instant, and a unit comes back at most a segment late.
 
+use crate::lend::Lent;
 use crate::period::Span;
 
 /// The parts into which a rolling span is cut.
@@ -47,6 +48,8 @@ pub(crate) struct Counter {
     older: Box<[Slot]>,
     /// The current period. Of a rolling span `began` is the start of the current segment.
     span: Span,
+    /// What the children of the level have claimed and spent of it. `None` as long as they have nothing.
+    pub(crate) lent: Option<Box<Lent>>,
 }
 
 impl Counter {
@@ -62,6 +65,18 @@ impl Counter {
                 due: if shape == Shape::Held { u64::MAX } else { 0 },
                 ..Span::NONE
             },
+            lent: None,
+        }
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Moves on to the period of a counter of the same shape.
+    pub(crate) fn follow(&mut self, other: &Self) {
+        if self.span != other.span {
+            self.advance_slow(other.span.began, |_| other.span);
         }
     }
 
@@ -233,6 +248,7 @@ impl Counter {
             Shape::Held => Self::new(Shape::Held),
             _ => self.clone(),
         };
+        heir.lent = None;
         heir.current.open = 0;
         heir.older.iter_mut().for_each(|slot| slot.open = 0);
         heir

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | limit tokens, money, requests and calls in flight per organisation, team, user, key or model | a [`Rule`] with [`Limit`]s |
 //! | count by the minute, day or month of a time zone, or in any rolling span | [`Period`] |
+//! | lend what is unused, by weight | [`Rule::borrows_from`] |
 //! | admit a request by its estimate | [`Budgets::account`], [`Account::reserve`] |
 //! | charge a stream as it produces, and stop it at the boundary | [`Meter::extend`] |
 //! | correct the charge once the bill is known | [`Meter::settle`] |
@@ -62,7 +63,8 @@
 //! - **All or nothing**: a change is made at all levels of a request at one instant. A refusal leaves no trace, and no other request sees
 //!   half of a change.
 //! - **Hard limits**: what is used and reserved in a period exceeds a hard limit by at most the largest single charge
-//!   ([`Meter::extend`], [`Meter::settle`]) of each running request, if every stream stops when it is told to.
+//!   ([`Meter::extend`], [`Meter::settle`]) of each running request, if every stream stops when it is told to. Of a limit that is
+//!   [lent](Rule::borrows_from) that holds for what is used.
 //! - **Conservation**: in each period, what was charged is what is used, and what running requests hold. What was given back counts for
 //!   nothing.
 //! - **Periods**: a reservation belongs to the period in which it starts. Settled after the period's end, it changes nothing in the
@@ -74,7 +76,7 @@
 //! live in this process: a process that starts anew begins with empty ones.
 //!
 //! # Cost
-//! A change locks the levels of its account, one after the other. A level is some 100 bytes and 80 for each limit, and 256 more for one of
+//! A change locks the levels of its account, one after the other. A level is some 100 bytes and 100 for each limit, and 256 more for one of
 //! a rolling span. A known descriptor is found, and its request admitted, without an allocation, if at most 8 rules match it.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -86,6 +88,7 @@ mod estimate;
 mod exceeded;
 #[cfg(feature = "file")]
 mod file;
+mod lend;
 mod level;
 mod meter;
 mod period;

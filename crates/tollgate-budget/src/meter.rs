@@ -2,7 +2,7 @@
 
 use crate::account::{Account, Charge};
 use crate::exceeded::Exceeded;
-use crate::level::Counter;
+use crate::lend::Cursor;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate::{Cost, MAX_COSTS};
@@ -100,31 +100,38 @@ impl Meter {
         let Some(number) = self.account.number_of(cost) else {
             return Ok(());
         };
-        let used = self.used[number].saturating_add(units);
+        let before = self.used[number];
+        let used = before.saturating_add(units);
         self.used[number] = used;
         let held = self.reserved.costs[number].saturating_add(self.beyond[number]);
-        if used <= held {
+        if used <= held && (units == 0 || !self.account.lends()) {
             return Ok(());
         }
-        self.charge_beyond(number, used - held)
+        self.charge_beyond(number, before, used.saturating_sub(held))
     }
 
     #[cold]
-    fn charge_beyond(&mut self, number: usize, units: u64) -> Result<(), Exceeded> {
+    fn charge_beyond(&mut self, number: usize, before: u64, units: u64) -> Result<(), Exceeded> {
         self.beyond[number] += units;
-        let parts = &mut self.parts;
+        let (parts, start, reserved) = (&mut self.parts, self.reserved.at, self.reserved.costs[number]);
+        let spent = (before.min(reserved), self.used[number].min(reserved));
         self.account.charge_more(number, units, |limit, counter, at| {
+            counter.spend(start, spent.0, spent.1);
+            if units == 0 {
+                return;
+            }
             if parts.len() <= limit {
                 parts.resize(limit + 1, Part::default());
             }
             let part = &mut parts[limit];
-            if !counter.is_current(part.at) {
+            if !counter.counter().is_current(part.at) {
                 // They are of a period that is over.
                 counter.close(part.at, part.units);
                 *part = Part { at, units: 0 };
             }
             part.units = part.units.saturating_add(units);
             counter.take(units);
+            counter.spend(at, 0, units);
         })
     }
 
@@ -138,21 +145,28 @@ impl Meter {
         let Some(number) = self.account.number_of(cost) else {
             return Ok(());
         };
+        let (before, start) = (self.used[number].min(self.reserved.costs[number]), self.reserved.at);
         self.used[number] = actual;
         let held = self.reserved.costs[number].saturating_add(self.beyond[number]);
         if actual > held {
-            let (more, start) = (actual - held, self.reserved.at);
+            let more = actual - held;
             self.reserved.costs[number] += more;
-            return self
-                .account
-                .charge_more(number, more, |_, counter, _| counter.take_more(start, more));
+            let after = actual.min(self.reserved.costs[number]);
+            return self.account.charge_more(number, more, |_, counter, _| {
+                counter.take_more(start, more);
+                counter.spend(start, before, after);
+            });
         }
-        if actual < held {
+        if actual < held || self.account.lends() {
             let back = Back::of(self, Some(number));
             // Before the wakers of waiters run, which may panic: nothing comes back twice.
             back.note(&mut self.reserved.costs, &mut self.beyond);
+            let after = actual.min(self.reserved.costs[number]);
             self.account.change(true, |limit, measure, counter, _| {
-                back.give(&mut self.parts, self.reserved.at, limit, measure, counter);
+                back.give(&mut self.parts, start, limit, measure, counter);
+                if measure == number + 2 {
+                    counter.spend(start, before, after);
+                }
             });
         }
         Ok(())
@@ -172,20 +186,24 @@ impl Meter {
     /// # Ok::<(), tollgate_budget::BudgetError>(())
     /// ```
     pub fn cancel(mut self) {
-        self.used = [0; MAX_COSTS];
+        let used = std::mem::take(&mut self.used);
         // Nothing is left for the drop to end, also when a waker panics.
         self.ended = true;
-        self.end(true);
+        self.end(Some(used));
     }
 
-    fn end(&mut self, cancelled: bool) {
+    /// Ends the request; as `cancelled` where it had used that.
+    fn end(&mut self, cancelled: Option<[u64; MAX_COSTS]>) {
         let back = Back::of(self, None);
         let (at, calls) = (self.reserved.at, self.reserved.calls);
         let parts = &mut self.parts;
         self.account.change(true, |limit, measure, counter, _| match measure {
-            0 if !cancelled => counter.close(at, calls),
+            0 if cancelled.is_none() => counter.close(at, calls),
             0 | 1 => counter.give_back(at, calls),
             cost => {
+                if let Some(used) = cancelled {
+                    counter.spend(at, used[cost - 2].min(self.reserved.costs[cost - 2]), 0);
+                }
                 back.give(parts, at, limit, measure, counter);
                 counter.close(at, self.reserved.costs[cost - 2] - back.reserved[cost - 2]);
                 if let Some(part) = parts.get(limit) {
@@ -215,11 +233,12 @@ impl Back {
         Self { reserved, beyond }
     }
 
-    fn give(&self, parts: &mut [Part], start: u64, limit: usize, measure: usize, counter: &mut Counter) {
+    fn give(&self, parts: &mut [Part], start: u64, limit: usize, measure: usize, counter: &mut Cursor<'_>) {
         let Some(cost) = measure.checked_sub(2) else { return };
         if let Some(part) = parts.get_mut(limit) {
             let units = self.beyond[cost].min(part.units);
             part.units -= units;
+            counter.spend(part.at, units, 0);
             counter.give_back(part.at, units);
         }
         counter.give_back(start, self.reserved[cost]);
@@ -240,8 +259,8 @@ impl Drop for Meter {
         }
         // A waker that is called for what came back may panic, and two panics would abort.
         match std::thread::panicking() {
-            true => drop(catch_unwind(AssertUnwindSafe(|| self.end(false)))),
-            false => self.end(false),
+            true => drop(catch_unwind(AssertUnwindSafe(|| self.end(None)))),
+            false => self.end(None),
         }
     }
 }

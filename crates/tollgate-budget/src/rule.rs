@@ -198,6 +198,8 @@ pub struct Rule {
     pub(crate) per: Vec<String>,
     pub(crate) when: BTreeMap<String, String>,
     pub(crate) limits: Vec<Limit>,
+    pub(crate) borrows_from: Option<String>,
+    pub(crate) weights: BTreeMap<String, u32>,
 }
 
 impl Rule {
@@ -208,6 +210,8 @@ impl Rule {
             per: Vec::new(),
             when: BTreeMap::new(),
             limits: Vec::new(),
+            borrows_from: None,
+            weights: BTreeMap::new(),
         }
     }
 
@@ -233,6 +237,64 @@ impl Rule {
         self
     }
 
+    /// Borrows from `parent`, a rule before this one: its costs are divided among the levels of this rule by weight, max-min fair.
+    ///
+    /// A level alone has all of its parent's amounts at once. Where several want more than there is, each is left its share by
+    /// [weight](Self::weight), and the part that a modest one does not want goes to the others. An owner that comes back claims its
+    /// share with its next reservation, from what others have reserved and not spent: their meters stop at their own shares.
+    /// **Starvation**: what is spent comes back with the end of the period only, or as it is settled.
+    ///
+    /// So of a lent cost the parent's reservations may add up to more than the amount. What is metered does not, up to the largest
+    /// single charge of each running stream. Calls, and soft limits, are counted and not lent. A permit of a policy counts as spent. A
+    /// rule that borrows can lend on to one rule, and needs no limit of its own.
+    ///
+    /// A parent tells 1,024 children apart that have used it in a period; the others share one place of weight 1.
+    ///
+    /// # Performance
+    /// While the parent's reservations fit its amount, a search among its children. Else an admission, or a charge, sorts them.
+    /// [`Meter::extend`](crate::Meter::extend) locks the levels each time.
+    ///
+    /// ```
+    /// use tollgate::Ask;
+    /// use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
+    ///
+    /// let limit = Limit::cost(OUTPUT, 1_000, Period::Day);
+    /// let budgets = Budgets::builder()
+    ///     .rule(Rule::new("organisation").per(["organisation"]).limit(limit))
+    ///     .rule(Rule::new("team").per(["organisation", "team"]).borrows_from("organisation").weight("search", 3))
+    ///     .build()?;
+    /// let team = |name| budgets.account(&[("organisation", "acme"), ("team", name)]);
+    /// // Alone: all of it.
+    /// let mut batch = team("batch").reserve(Ask::one().cost(OUTPUT, 1_000)).unwrap();
+    /// batch.extend(OUTPUT, 200).unwrap();
+    /// // The other comes, and has its share at once.
+    /// assert!(team("search").reserve(Ask::one().cost(OUTPUT, 751)).is_err());
+    /// let mut search = team("search").reserve(Ask::one().cost(OUTPUT, 750)).unwrap();
+    /// search.extend(OUTPUT, 750).unwrap();
+    /// assert!(batch.extend(OUTPUT, 50).is_ok());
+    /// assert!(batch.extend(OUTPUT, 1).is_err());
+    /// # Ok::<(), tollgate_budget::BudgetError>(())
+    /// ```
+    #[must_use]
+    pub fn borrows_from(mut self, parent: impl Into<String>) -> Self {
+        self.borrows_from = Some(parent.into());
+        self
+    }
+
+    /// Sets the weight, at least 1, of the levels with this value of the rule's last dimension; 1 by default. For a rule that
+    /// [borrows](Self::borrows_from).
+    #[must_use]
+    pub fn weight(mut self, value: impl Into<String>, weight: u32) -> Self {
+        self.weights.insert(value.into(), weight);
+        self
+    }
+
+    /// The weight of a level.
+    pub(crate) fn weight_of(&self, key: Option<&[Box<str>]>) -> u32 {
+        let value = key.and_then(|values| values.last());
+        value.and_then(|value| self.weights.get(&**value)).copied().unwrap_or(1)
+    }
+
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
@@ -244,8 +306,14 @@ impl Rule {
         if self.name.is_empty() {
             return wrong("name", "", "a text");
         }
-        if self.limits.is_empty() {
+        if self.limits.is_empty() && self.borrows_from.is_none() {
             return wrong("limits", "none", "one or more");
+        }
+        if self.borrows_from.is_none() && !self.weights.is_empty() {
+            return wrong("weights", "some", "none without `borrows_from`");
+        }
+        if self.weights.values().any(|weight| *weight == 0) {
+            return wrong("weights", "0", "1 or more");
         }
         for (at, dimension) in self.per.iter().enumerate() {
             if self.per[..at].contains(dimension) {

@@ -52,6 +52,43 @@ fn a_file_is_what_code_builds() {
 }
 
 #[test]
+fn a_file_says_who_borrows() {
+    let limit = Limit::cost(OUTPUT, 1_000, Period::Day);
+    let code = Budgets::builder()
+        .rule(Rule::new("all").limit(limit))
+        .rule(Rule::new("team").per(["team"]).borrows_from("all").weight("search", 3));
+    let text = "[[rule]]\nname = \"all\"\nlimit = [{ of = \"output\", amount = 1_000, per = \"day\" }]\n\n\
+                [[rule]]\nname = \"team\"\nper = [\"team\"]\nborrows_from = \"all\"\nweights = { search = 3 }\n";
+    assert_eq!(format!("{:?}", Budgets::parse(text).unwrap()), format!("{code:?}"));
+    let rows = [
+        (
+            "borrows_from = \"all\"",
+            "borrows_from = \"al\"",
+            "6:8",
+            "a rule before it",
+        ),
+        ("search = 3", "search = 0", "5:1", "1 or more"),
+        ("borrows_from = \"all\"\n", "", "5:1", "one or more"),
+        ("per = [\"team\"]", "when = { a = \"b\" }", "6:8", "the same `when`"),
+    ];
+    for (old, new, place, why) in rows {
+        assert!(text.contains(old), "{old}");
+        let error = Budgets::parse(&text.replacen(old, new, 1)).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("budgets:{place}: ")) && error.contains(why),
+            "{new}: {error}"
+        );
+    }
+    let twice = format!("{text}[[rule]]\nname = \"user\"\nper = [\"user\"]\nborrows_from = \"all\"\n");
+    assert!(
+        Budgets::parse(&twice)
+            .unwrap_err()
+            .to_string()
+            .contains("each rule once")
+    );
+}
+
+#[test]
 fn a_mistake_is_named_with_its_line_and_column() {
     // What is replaced, by what, and where that is wrong.
     let rows = [

@@ -5,6 +5,7 @@ mod conformance;
 mod file;
 mod flood;
 mod hostile;
+mod lending;
 mod periods;
 mod programs;
 mod published;

@@ -1,0 +1,340 @@
+//! What a level lends to its children: max-min fair shares by weight (Demers, Keshav and Shenker, 1989), with floors.
+//!
+//! A child *claims* units when it reserves them, and *spends* them as they are metered. What is spent is gone until the period ends; what
+//! is claimed and not spent can be lent to another. So the share of a child is where water of a common level stands in it: at least
+//! what it has spent, and at most what it has claimed. A child spends within its share. It claims within the share that it would have
+//! if it wanted all.
+//!
+//! Invariant: the units spent by all children are at most the amount, up to the last charge of each running stream: a share leaves the
+//! others at least what they have spent.
+
+use crate::level::Counter;
+
+/// The children of one level that are told apart; others share one place.
+const MAX_CHILDREN: usize = 1_024;
+
+/// A child on the way from a level down to an account's own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// The hash of its key: the same when its level is made anew. 0 for the overflow level.
+    pub(crate) id: u64,
+    pub(crate) weight: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Child {
+    id: u64,
+    weight: u32,
+    claimed: Counter,
+    spent: Counter,
+    children: Lent,
+}
+
+/// The children of a level, by their ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lent(Vec<Child>);
+
+impl Lent {
+    /// Where the child is; else the place of those that are not told apart, if there is one.
+    fn find(&self, id: u64) -> Option<usize> {
+        let place = |id: u64| self.0.binary_search_by_key(&id, |child| child.id).ok();
+        place(id).or_else(|| place(0))
+    }
+
+    fn find_or_add(&mut self, step: Step, like: &Counter) -> usize {
+        let place = match self.0.binary_search_by_key(&step.id, |child| child.id) {
+            Ok(place) => return place,
+            Err(place) => place,
+        };
+        if self.0.len() < self.0.capacity().min(MAX_CHILDREN) {
+            let new = || Counter::new(like.shape());
+            self.0.insert(
+                place,
+                Child {
+                    id: step.id,
+                    weight: step.weight,
+                    claimed: new(),
+                    spent: new(),
+                    children: Self::default(),
+                },
+            );
+            return place;
+        }
+        // Before it grows, what is over goes.
+        self.follow(like);
+        self.0.retain(|child| !child.claimed.is_new() || !child.spent.is_new());
+        if self.0.len() < MAX_CHILDREN {
+            self.0.reserve(self.0.len().max(4));
+            return self.find_or_add(step, like);
+        }
+        match self.find(0) {
+            Some(place) => place,
+            None => {
+                // One more than the others.
+                self.0.reserve(1);
+                let new = || Counter::new(like.shape());
+                self.0.insert(
+                    0,
+                    Child {
+                        id: 0,
+                        weight: 1,
+                        claimed: new(),
+                        spent: new(),
+                        children: Self::default(),
+                    },
+                );
+                0
+            }
+        }
+    }
+
+    fn follow(&mut self, like: &Counter) {
+        for child in &mut self.0 {
+            child.follow(like);
+        }
+    }
+
+    /// Changes each child on the way. Adds those that are missing, if it `adds`.
+    fn walk(&mut self, path: &[Step], like: &Counter, adds: bool, change: &mut impl FnMut(&mut Counter, &mut Counter)) {
+        let Some((first, rest)) = path.split_first() else {
+            return;
+        };
+        let place = match adds {
+            true => Some(self.find_or_add(*first, like)),
+            false => self.find(first.id),
+        };
+        let Some(child) = place.map(|place| &mut self.0[place]) else {
+            return;
+        };
+        child.follow(like);
+        change(&mut child.claimed, &mut child.spent);
+        child.children.walk(rest, like, adds, change);
+    }
+
+    /// The share of the last child of `path` in `amount`, if it wants all; what it has claimed, and what it has spent.
+    fn share(&mut self, path: &[Step], like: &Counter, amount: u64) -> (u64, u64, u64) {
+        let Some((first, rest)) = path.split_first() else {
+            return (amount, 0, 0);
+        };
+        self.follow(like);
+        let place = self.find(first.id);
+        let others = self.0.iter().enumerate().filter(|(at, _)| Some(*at) != place);
+        let wants = others.map(|(_, child)| (child.weight, child.spent.total(), child.claimed.total()));
+        let share = max_share(amount, first.weight, wants);
+        let Some(child) = place.map(|place| &mut self.0[place]) else {
+            // Nothing is claimed below either.
+            return (share, 0, 0);
+        };
+        match rest {
+            [] => (share, child.claimed.total(), child.spent.total()),
+            _ => child.children.share(rest, like, share),
+        }
+    }
+}
+
+impl Child {
+    fn follow(&mut self, like: &Counter) {
+        self.claimed.follow(like);
+        self.spent.follow(like);
+    }
+}
+
+/// The share of one that wants all, among others of which each has a weight, at least what it has spent, and at most what it claims.
+/// Rounded down.
+fn max_share(amount: u64, weight: u32, others: impl Iterator<Item = (u32, u64, u64)>) -> u64 {
+    // The water level is a fraction. At `units / weight` it reaches what a child has spent, and then what it claims.
+    struct Border {
+        units: u64,
+        weight: u32,
+        is_end: bool,
+    }
+    let (amount, own) = (u128::from(amount), u128::from(weight));
+    let (mut fixed, mut weights, mut borders) = (0u128, own, Vec::new());
+    for (weight, spent, claimed) in others {
+        fixed += u128::from(spent);
+        if claimed > spent {
+            for (units, is_end) in [(spent, false), (claimed, true)] {
+                borders.push(Border { units, weight, is_end });
+            }
+        }
+    }
+    if fixed >= amount {
+        return 0;
+    }
+    let scaled = |one: &Border, two: &Border| u128::from(one.units) * u128::from(two.weight);
+    borders.sort_unstable_by(|one, two| {
+        scaled(one, two)
+            .cmp(&scaled(two, one))
+            .then(one.is_end.cmp(&two.is_end))
+    });
+    for border in &borders {
+        let (units, weight) = (u128::from(border.units), u128::from(border.weight));
+        if fixed * weight + weights * units >= amount * weight {
+            break;
+        }
+        match border.is_end {
+            false => (fixed, weights) = (fixed - units, weights + weight),
+            true => (fixed, weights) = (fixed + units, weights - weight),
+        }
+    }
+    u64::try_from(own * (amount - fixed) / weights).unwrap_or(u64::MAX)
+}
+
+/// A counter of a level, and the way down to the account that changes it. The way is empty where nothing is lent.
+pub(crate) struct Cursor<'a> {
+    counter: &'a mut Counter,
+    path: &'a [Step],
+}
+
+impl<'a> Cursor<'a> {
+    #[inline]
+    pub(crate) fn new(counter: &'a mut Counter, path: &'a [Step]) -> Self {
+        Self { counter, path }
+    }
+
+    #[inline]
+    pub(crate) fn counter(&self) -> &Counter {
+        self.counter
+    }
+
+    #[inline]
+    pub(crate) fn is_lent(&self) -> bool {
+        !self.path.is_empty()
+    }
+
+    #[cold]
+    fn walk(&mut self, adds: bool, mut change: impl FnMut(&mut Counter, &mut Counter)) {
+        let mut lent = self.counter.lent.take().unwrap_or_default();
+        lent.walk(self.path, self.counter, adds, &mut change);
+        self.counter.lent = Some(lent);
+    }
+
+    #[cold]
+    fn share(&mut self, amount: u64) -> (u64, u64, u64) {
+        let mut lent = self.counter.lent.take().unwrap_or_default();
+        lent.follow(self.counter);
+        // What no child has claimed counts before all: of an overflow level, or of the time before a restart.
+        let claimed = lent
+            .0
+            .iter()
+            .fold(0u64, |sum, child| sum.saturating_add(child.claimed.total()));
+        let own = self.counter.total().saturating_sub(claimed);
+        let share = lent.share(self.path, self.counter, amount.saturating_sub(own));
+        self.counter.lent = Some(lent);
+        share
+    }
+
+    /// Whether `units` more can be claimed, although the level has not as many left.
+    pub(crate) fn may_claim(&mut self, units: u64, amount: u64) -> bool {
+        self.is_lent() && {
+            let (share, claimed, _) = self.share(amount);
+            claimed.saturating_add(units) <= share
+        }
+    }
+
+    /// Whether more is spent than may be.
+    pub(crate) fn is_over(&mut self, amount: u64) -> bool {
+        self.counter.total() > amount
+            && (!self.is_lent() || {
+                let (share, _, spent) = self.share(amount);
+                spent > share
+            })
+    }
+
+    /// Claims `units` now.
+    #[inline]
+    pub(crate) fn take(&mut self, units: u64) {
+        self.counter.take(units);
+        if self.is_lent() && units > 0 {
+            self.walk(true, |claimed, _| claimed.take(units));
+        }
+    }
+
+    /// Claims more of what was claimed at `at`.
+    pub(crate) fn take_more(&mut self, at: u64, units: u64) {
+        self.counter.take_more(at, units);
+        if self.is_lent() && units > 0 {
+            self.walk(true, |claimed, _| claimed.take_more(at, units));
+        }
+    }
+
+    /// Gives back a claim.
+    #[inline]
+    pub(crate) fn give_back(&mut self, at: u64, units: u64) {
+        self.counter.give_back(at, units);
+        if self.is_lent() && units > 0 {
+            self.walk(false, |claimed, _| claimed.give_back(at, units));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn close(&mut self, at: u64, units: u64) {
+        self.counter.close(at, units);
+    }
+
+    /// Spends what was claimed at `at`: `after` units, where it was `before`.
+    #[inline]
+    pub(crate) fn spend(&mut self, at: u64, before: u64, after: u64) {
+        if self.is_lent() && before != after {
+            self.walk(true, |_, spent| match after > before {
+                true => spent.take_more(at, after - before),
+                false => spent.give_back(at, before - after),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn others_keep_what_they_have_spent_and_get_no_more_than_they_claim() {
+        /// Weight, spent, claimed.
+        type Others = &'static [(u32, u64, u64)];
+        let rows: [(u64, u32, Others, u64); 7] = [
+            (100, 1, &[], 100),
+            (100, 1, &[(1, 0, 100)], 50),
+            (100, 3, &[(1, 0, 100)], 75),
+            (100, 1, &[(1, 0, 20)], 80),
+            (100, 1, &[(1, 70, 100)], 30),
+            (100, 1, &[(1, 120, 120)], 0),
+            (100, 1, &[(1, 0, 10), (2, 0, 100), (1, 40, 40)], 16),
+        ];
+        for (amount, weight, others, share) in rows {
+            assert_eq!(max_share(amount, weight, others.iter().copied()), share, "{others:?}");
+        }
+        let most = u64::MAX;
+        assert_eq!(
+            max_share(most, u32::MAX, [(u32::MAX, 0, most), (1, most / 4, most)].into_iter()),
+            6_917_529_027_641_081_856
+        );
+    }
+
+    proptest! {
+        /// The share is that of the definition: the water level at which all parts add up to the amount, by a search in
+        /// fractions of 2^-40.
+        #[test]
+        fn a_share_is_where_the_water_stands(
+            amount in 0u64..1_000, weight in 1u32..9, others in prop::collection::vec((1u32..9, 0u64..300, 0u64..300), 0..12),
+        ) {
+            let others = others.into_iter().map(|(weight, one, two)| (weight, one.min(two), one.max(two)));
+            let others: Vec<_> = others.collect();
+            let parts = |level: u128| -> u128 {
+                let part = |&(weight, spent, claimed): &(u32, u64, u64)| {
+                    (u128::from(weight) * level).clamp(u128::from(spent) << 40, u128::from(claimed) << 40)
+                };
+                u128::from(weight) * level + others.iter().map(part).sum::<u128>()
+            };
+            let (mut low, mut high) = (0u128, 1 << 60);
+            while high - low > 1 {
+                let middle = u128::midpoint(low, high);
+                if parts(middle) <= u128::from(amount) << 40 { low = middle } else { high = middle }
+            }
+            let expected = if parts(0) > u128::from(amount) << 40 { 0 } else { u128::from(weight) * low };
+            let share = u128::from(max_share(amount, weight, others.iter().copied())) << 40;
+            prop_assert!(share <= expected + 16 && expected < share + (1 << 40) + 16, "{} of {}", share >> 40, expected >> 40);
+        }
+    }
+}
