@@ -26,6 +26,7 @@
 //! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
 //! | run a fallback when refused | [`Policy::run`] | |
 //! | share a limit by classes, by importance | [`shed::Partitions`] | |
+//! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] | |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
 //! | wait in turn, with a bound on queue and time | [`Policy`] | |
@@ -127,6 +128,7 @@ pub mod record;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
+pub mod retry;
 pub mod semaphore;
 pub mod shed;
 #[cfg(feature = "stats")]

@@ -6,6 +6,7 @@ mod coarse;
 mod manual;
 mod reading;
 mod sleep;
+mod task_time;
 mod thread_timer;
 
 pub(crate) use clock::nanos_since_1970;
@@ -14,3 +15,4 @@ pub use coarse::ClockError;
 pub use manual::ManualClock;
 pub use reading::ClockReading;
 pub use sleep::Sleep;
+pub(crate) use task_time::TaskTime;

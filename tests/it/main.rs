@@ -23,6 +23,7 @@ mod rate;
 mod record;
 #[cfg(feature = "remote")]
 mod remote;
+mod retry;
 mod semaphore;
 mod shed;
 mod time;

@@ -32,7 +32,8 @@ use tollgate::lease::{Leased, Prepaid};
 use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::shed::{Partitions, WaitingRoom};
+use tollgate::retry::{Backoff, Repeat, Retry};
+use tollgate::shed::{Partitions, RetryBudget, WaitingRoom};
 use tollgate::status::Status;
 use tollgate::sync::Notify;
 use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
@@ -1078,10 +1079,17 @@ fn runs() {
             foreign.call("the class of a result");
             Outcome::Ignored
         };
+        let repeat = |_: &Result<(), ()>| {
+            foreign.call("whether to repeat");
+            (Outcome::Failure, Repeat::Backoff)
+        };
+        let budget = Arc::new(RetryBudget::new(0.0, 1).unwrap());
+        let retry = Retry::new(Backoff::default()).seed(1).budget(&budget);
         foreign.arm();
         let mut tasks = Tasks::new(foreign);
         tasks.spawn(async { policy.run(1, work).await.map_err(|_| ()) });
         tasks.spawn(async { policy.run_classified(1, work, classify).await.map_err(|_| ()) });
+        tasks.spawn(async { retry.run_classified(&policy, 1, work, repeat).await.map_err(|_| ()) });
         let held = foreign.step(|| policy.try_admit(1).ok()).flatten();
         tasks.spawn(policy.admit(1));
         for _ in 0..2 {
@@ -1986,7 +1994,7 @@ table! {
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
     any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];
-    work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
+    work_and_its_fallback_may_panic: runs in ["policy/run.rs", "retry/driver.rs"];
     classifiers_and_listeners_may_panic: breakers in [
         "breaker/builder.rs", "breaker/circuit_breaker.rs", "breaker/open_time.rs"
     ];
