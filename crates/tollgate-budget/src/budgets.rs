@@ -2,7 +2,7 @@
 
 use crate::account::{Account, AccountState};
 use crate::directory::Table;
-use crate::level::Counter;
+use crate::level::{Counter, SEGMENTS};
 use crate::period::{Borders, Span, instant_of, nanos_of, since_1970, zone};
 use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
 use crate::shim::{Mutex, MutexGuard};
@@ -58,6 +58,20 @@ impl RuleState {
         match &self.borders[limit] {
             Some(borders) => borders.lock().at(now, || since_1970(self.clock.wall())),
             None => Span::NONE,
+        }
+    }
+
+    /// Whether the period of a limit at the instant `then` of the wall clock lasts.
+    pub(crate) fn lasts(&self, limit: usize, then: i128) -> bool {
+        let now = since_1970(self.clock.wall());
+        match (&self.borders[limit], self.rule.limits[limit].period) {
+            (Some(borders), _) => borders.lock().lasts(then, now),
+            (None, Some(Period::Rolling(length))) => {
+                // A segment later a unit of then has come back.
+                let nanos = length.as_nanos().cast_signed();
+                now - then < nanos + nanos / i128::from(SEGMENTS)
+            }
+            (None, _) => false,
         }
     }
 
@@ -180,10 +194,10 @@ impl Common {
 }
 
 pub(crate) struct Shared {
-    own: Arc<Common>,
-    rules: Box<[Arc<RuleState>]>,
+    pub(crate) own: Arc<Common>,
+    pub(crate) rules: Box<[Arc<RuleState>]>,
     /// For each rule the level without a key.
-    common: Box<[Arc<Level>]>,
+    pub(crate) common: Box<[Arc<Level>]>,
     /// All other levels. Read only when an account is made.
     levels: Mutex<Table<Level>>,
     accounts: Box<[Mutex<Table<AccountState>>]>,
@@ -194,7 +208,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// The level of `rule` for a descriptor.
-    fn level(&self, rule: usize, descriptor: &[(&str, &str)]) -> Arc<Level> {
+    pub(crate) fn level(&self, rule: usize, descriptor: &[(&str, &str)]) -> Arc<Level> {
         let (state, common) = (&self.rules[rule], &self.common[rule]);
         let dimensions = &state.rule.per;
         if dimensions.is_empty() {

@@ -14,6 +14,7 @@
 //! | wait for budget in a queue, beside a semaphore or a breaker | [`Account`] as a leg of a [`Policy`](tollgate::Policy) |
 //! | learn estimates from the true costs of the past | [`Estimates`] |
 //! | keep the rules in a file | `Budgets::read`, with the feature `file` |
+//! | keep what is used across restarts | [`Budgets::restore`], [`Budgets::save_every`] |
 //! | see what is used, and which soft limits are over | [`Budgets::usage`] |
 //!
 //! ```
@@ -73,7 +74,7 @@
 //!
 //! # What is not
 //! What an upstream reveals only at the end (hidden tokens, its price) can be estimated, settled and reported, and not prevented. Counters
-//! live in this process: a process that starts anew begins with empty ones.
+//! live in this process: one that starts anew begins with those of its last [snapshot](Budgets::save_every), if it has one.
 //!
 //! # Cost
 //! A change locks the levels of its account, one after the other. A level is some 100 bytes and 100 for each limit, and 256 more for one of
@@ -94,6 +95,7 @@ mod meter;
 mod period;
 mod rule;
 mod shim;
+mod snapshot;
 
 pub use account::{Account, Charge};
 pub use budgets::{Budgets, BudgetsBuilder, LevelUsage, LimitUsage};
@@ -104,6 +106,7 @@ pub use exceeded::Exceeded;
 pub use file::BudgetFileError;
 pub use meter::Meter;
 pub use rule::{BudgetError, INPUT, Limit, MONEY, Measure, OUTPUT, Period, Rule};
+pub use snapshot::{BudgetSaver, SnapshotError};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -120,6 +120,11 @@ impl Borders {
         self.span
     }
 
+    /// Whether `now` is in the period that contains `then`, or before it.
+    pub(crate) fn lasts(&self, then: i128, now: i128) -> bool {
+        now < self.around(then).1
+    }
+
     /// The period that contains an instant of the wall clock: its start, and its end.
     fn around(&self, wall: i128) -> (i128, i128) {
         let second = wall.div_euclid(SECOND);

@@ -9,6 +9,7 @@ mod lending;
 mod periods;
 mod programs;
 mod published;
+mod restart;
 
 use tollgate::ManualClock;
 use tollgate_budget::{Account, Budgets, Rule};
