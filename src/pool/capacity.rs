@@ -33,7 +33,6 @@ struct Taken<'a>(Option<SemaphorePermit<'a>>);
 
 impl Taken<'_> {
     /// Keeps the room for a task: the caller that claims the task gives it back.
-    #[inline]
     fn keep(mut self) {
         if let Some(mut permit) = self.0.take() {
             let _kept = permit.ticket_mut().take();
@@ -42,7 +41,6 @@ impl Taken<'_> {
 }
 
 impl Drop for Taken<'_> {
-    #[inline]
     fn drop(&mut self) {
         if let Some(permit) = self.0.take() {
             drop_quietly(permit);
@@ -50,7 +48,6 @@ impl Drop for Taken<'_> {
     }
 }
 
-#[inline]
 fn taken(permit: SemaphorePermit<'_>) -> Taken<'_> {
     Taken(Some(permit))
 }
@@ -91,11 +88,14 @@ impl Capacity {
 
     #[inline]
     pub(super) fn try_take(&self, weight: u32) -> Result<(), RejectReason> {
-        let place = self.places.try_acquire().map(taken).map_err(|_| self.turned())?;
-        if let Some((all, _)) = &self.weight {
-            taken(all.try_acquire_many(weight).map_err(|_| self.turned())?).keep();
+        self.places.try_acquire_n(1).map_err(|_| self.turned())?;
+        if let Some((all, _)) = &self.weight
+            && all.try_acquire_n(weight as usize).is_err()
+        {
+            let turned = self.turned();
+            self.places.release_quietly(1);
+            return Err(turned);
         }
-        place.keep();
         Ok(())
     }
 
@@ -106,13 +106,7 @@ impl Capacity {
         if n == 0 || weight != 1 || self.weight.is_some() {
             return 0;
         }
-        match self.places.try_acquire_many(n as u32) {
-            Ok(places) => {
-                taken(places).keep();
-                n
-            }
-            Err(_) => 0,
-        }
+        self.places.try_acquire_n(n).map_or(0, |()| n)
     }
 
     pub(super) async fn take(&self, weight: u32) -> Result<(), RejectReason> {
@@ -144,9 +138,15 @@ impl Capacity {
         if places > 0 {
             self.places.release_quietly(places);
         }
-        if let Some((all, _)) = &self.weight
-            && weight > 0
-        {
+        if weight > 0 {
+            self.give_back_weight(weight);
+        }
+    }
+
+    /// Frees this weight, as [`give_back`](Self::give_back) does.
+    #[inline]
+    pub(super) fn give_back_weight(&self, weight: u64) {
+        if let Some((all, _)) = &self.weight {
             all.release_quietly(weight as usize);
         }
     }

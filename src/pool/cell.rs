@@ -18,6 +18,7 @@ use super::caller::{Caller, Submitter};
 use super::engine::waits::{Record, Task};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly, wake};
+use crate::sync::shim::atomic::{AtomicU8, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -79,11 +80,14 @@ pub(super) enum Stage<Q, R, T> {
 pub(super) struct Inner<Q, R, T> {
     pub(super) stage: Stage<Q, R, T>,
     pub(super) waker: Option<Waker>,
-    /// True once the handle is gone.
-    detached: bool,
-    /// True once a caller has claimed the task.
-    claimed: bool,
 }
+
+/// A flag of a cell: a caller has claimed the task.
+const CLAIMED: u8 = 1;
+/// The handle is gone.
+const DETACHED: u8 = 2;
+/// The handle has left a waker.
+const POLLED: u8 = 4;
 
 /// The task's place in the graph of waits: a [`Submitter`], or the task's record.
 pub(super) trait Context: Send + Sync {
@@ -97,8 +101,14 @@ pub(super) trait Context: Send + Sync {
 /// The cell of a closure, which runs in the span of its submitter.
 pub(super) type ClosureCell<F, T> = Cell<(F, Caller), (), T, Submitter>;
 
+/// A task and its result.
+///
+/// If the handle goes before the task is claimed, all later callers see `DETACHED` without the lock, because claiming changes the same
+/// word. Otherwise the handle takes the lock after it has set the flag, and the end of the task reads the flag under the lock: one of
+/// them drops the result.
 pub(super) struct Cell<Q, R, T, C> {
     inner: Mutex<Inner<Q, R, T>>,
+    flags: AtomicU8,
     pub(super) context: C,
 }
 
@@ -107,17 +117,22 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
         let inner = Inner {
             stage: Stage::Queued(task),
             waker: None,
-            detached: false,
-            claimed: false,
         };
         Self {
             inner: Mutex::new(inner),
+            flags: AtomicU8::new(0),
             context,
         }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner<Q, R, T>> {
         self.inner.lock()
+    }
+
+    #[inline]
+    fn has(&self, flags: u8) -> bool {
+        // Acquire: pairs with the changes in `claim` and `detach`.
+        self.flags.load(Ordering::Acquire) & flags != 0
     }
 
     /// Takes the task, unless it has started or ended.
@@ -143,29 +158,30 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
 
     /// Sets the result. Returns the payload of a panic that no handle will take.
     pub(super) fn complete(&self, result: Result<T, TaskError>) -> Option<Payload> {
-        let waker = {
+        if !self.has(DETACHED) {
             let mut inner = self.lock();
-            if inner.detached {
-                inner.stage = Stage::Taken;
+            if !self.has(DETACHED) || seeded!("pool_keeps_what_no_handle_takes") {
+                inner.stage = Stage::Done(result.map_err(Box::new));
+                let waker = inner.waker.take();
                 drop(inner);
-                return match result {
-                    Err(TaskError::Panicked(payload)) => Some(payload.into_inner()),
-                    unwanted => {
-                        drop_quietly(unwanted);
-                        None
-                    }
-                };
+                wake(waker);
+                return None;
             }
-            inner.stage = Stage::Done(result.map_err(Box::new));
-            inner.waker.take()
-        };
-        wake(waker);
-        None
+        }
+        match result {
+            Err(TaskError::Panicked(payload)) => Some(payload.into_inner()),
+            unwanted => {
+                drop_quietly(unwanted);
+                None
+            }
+        }
     }
 
     /// Clones the waker outside the lock, and looks again: the task may have ended meanwhile.
     fn leave_waker(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
         let waker = waker.clone();
+        // Relaxed: the handle's owner reads it in `detach`.
+        self.flags.fetch_or(POLLED, Ordering::Relaxed);
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {
             Stage::Done(result) if !seeded!("pool_joins_blindly") => {
@@ -237,11 +253,12 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Queued for Cell<Q, R, T, C
     }
 
     fn is_queued(&self) -> bool {
-        !self.lock().claimed
+        !self.has(CLAIMED)
     }
 
     fn claim(&self) -> bool {
-        !std::mem::replace(&mut self.lock().claimed, true)
+        // Acquire: the end of the task sees what `detach` has set before. Release: pairs with the load in `has`.
+        self.flags.fetch_or(CLAIMED, Ordering::AcqRel) & CLAIMED == 0
     }
 }
 
@@ -280,8 +297,12 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Await<T> for Cell<Q, R, T,
 
     fn detach(&self) {
         self.context.cut();
+        // Release: pairs with the load in `has`. Acquire: sees the writes of the claimant.
+        let before = self.flags.fetch_or(DETACHED, Ordering::AcqRel);
+        if before & (CLAIMED | POLLED) == 0 {
+            return;
+        }
         let mut inner = self.lock();
-        inner.detached = true;
         let waker = inner.waker.take();
         let result = match std::mem::replace(&mut inner.stage, Stage::Taken) {
             Stage::Done(result) => Some(result),

@@ -21,8 +21,9 @@ impl Semaphore {
         Permit::new(self, SemaphoreTicket::new(n))
     }
 
+    /// Takes `n` permits without a ticket, as [`try_acquire_many`](Self::try_acquire_many) does.
     #[inline]
-    fn try_acquire_n(&self, n: usize) -> Result<(), TryAcquireError> {
+    pub(crate) fn try_acquire_n(&self, n: usize) -> Result<(), TryAcquireError> {
         if self.try_take(n as i64) {
             return Ok(());
         }

@@ -228,7 +228,7 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run_local(&mut self, entry: Entry<'j>) {
         // It gives the place back later.
-        self.core.capacity.give_back(0, 1);
+        self.core.capacity.give_back_weight(1);
         let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
         self.seat.own.note_untold(self.local_stats.counts.tasks);
