@@ -273,11 +273,19 @@ impl Semaphore {
     /// Gives `n` permits back.
     #[inline]
     pub(super) fn release(&self, n: i64) {
-        // (R) Release: publishes the holder's writes. Pairs with the acquiring operations on the word.
-        let release = weakened!("semaphore_relaxed_release", Release);
+        // (R) Release: publishes the holder's writes. Pairs with the acquiring operations on the word. Acquire: with
+        // `order_releases`.
+        let release = weakened!("semaphore_relaxed_release", AcqRel);
         if self.word.fetch_add(n, release) < -MAX {
             self.hand_over();
         }
+    }
+
+    /// Puts the releases in two parts: the caller sees what the holders wrote before the earlier ones, and the later ones see what the
+    /// caller wrote before this call. It changes nothing else.
+    pub(crate) fn order_releases(&self) {
+        // AcqRel: pairs with (R) in `release`, both ways.
+        self.word.fetch_add(0, Ordering::AcqRel);
     }
 
     /// Gives back permits that were taken out of their tickets, and survives a waker that panics: for a thread of the

@@ -4,8 +4,8 @@ use loom::thread::JoinHandle;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use tollgate::policy::ReloadableLegs;
-use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, When};
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Permit, Policy};
+use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, Rule, SpecError, When};
+use tollgate::{Ask, Clock, Cost, LimiterExt, ManualClock, Permit, Policy, Semaphore};
 
 /// How many units each leg is asked for: what it counts has its name.
 fn ask<const N: usize>(units: [(&'static str, u64); N]) -> Ask {
@@ -94,16 +94,43 @@ fn a_return_that_ends_the_load_beside_a_waiter_is_not_lost() {
 }
 
 /// The same where the permit is one of a version without links, and the link comes meanwhile.
-#[test]
-fn a_return_beside_a_version_that_links_is_not_lost() {
-    crate::roomy(3, || {
-        let policy = build([semaphore("permits", 1)]);
+fn a_return_beside_a_version_that_links(permits: fn() -> LegSpec) {
+    crate::roomy(3, move || {
+        let policy = build([permits()]);
         let held = hold(&policy, ask([("permits", 1)]));
         let there = crate::spawn(move || drop(held));
-        let linked = PolicySpec::new([throttle(), semaphore("permits", 1)]);
+        let linked = PolicySpec::new([throttle(), permits()]);
         policy.apply(linked).unwrap();
         is_let_in(&policy, ask([("throttle", 1), ("permits", 0)]), there);
     });
+}
+
+#[test]
+fn a_return_beside_a_version_that_links_is_not_lost() {
+    a_return_beside_a_version_that_links(|| semaphore("permits", 1));
+}
+
+/// A kind that holds, and is no semaphore.
+#[derive(Clone, Debug, PartialEq)]
+struct Held;
+
+impl Rule for Held {
+    type Limiter = Arc<Semaphore>;
+    const KIND: &'static str = "held";
+    const HOLDS: bool = true;
+
+    fn build(&self, _: &Clock) -> Result<Arc<Semaphore>, SpecError> {
+        Ok(Arc::new(Semaphore::new(1)))
+    }
+
+    fn capacity(&self, permits: &Arc<Semaphore>) -> Option<u64> {
+        Some(permits.limit() as u64)
+    }
+}
+
+#[test]
+fn a_return_of_another_kind_beside_a_version_that_links_is_not_lost() {
+    a_return_beside_a_version_that_links(|| LegSpec::new("permits", LegRule::from(Held)).per("permits"));
 }
 
 /// Given a load that ends while another thread has the turn to change legs, beside a waiter that begins to wait for the

@@ -4,7 +4,7 @@
 //! when another one is in force.
 
 use super::condition::{Condition, PeakTable};
-use super::leg_state::{Body, LegState};
+use super::leg_state::LegState;
 use crate::core::all_or_nothing::{AllOrNothing, LongTickets};
 use crate::core::ask::Demand;
 use crate::core::conditional::{Meter, sooner};
@@ -77,12 +77,14 @@ impl VersionLeg {
 pub(super) struct LegSet {
     legs: Vec<VersionLeg>,
     /// Its number, as it stands in its tickets.
-    index: u32,
+    pub(super) index: u32,
     /// [`NO_COMMIT`] if no leg, and no meter, has something to commit.
     no_commit: u64,
     clock: Clock,
     /// A leg depends on the load of another, which may fall at any end of a permit.
     pub(super) linked: bool,
+    /// Units of other legs than semaphores are held.
+    pub(super) holds_others: bool,
     /// A leg has a peak table.
     pub(super) peaks: bool,
     /// A leg has a meter, which needs the duration of work.
@@ -120,6 +122,9 @@ impl LegSet {
             index,
             no_commit: if commits == 0 && !timed { NO_COMMIT } else { 0 },
             linked: legs.iter().any(|leg| leg.condition.is_some() || leg.peak.is_some()),
+            holds_others: legs
+                .iter()
+                .any(|leg| leg.state.holds && leg.state.semaphore().is_none()),
             peaks: legs.iter().any(|leg| leg.peak.is_some()),
             holds: bits(&|leg| leg.state.holds),
             notes: bits(&VersionLeg::has_units_behind),
@@ -362,17 +367,15 @@ impl VersionLeg {
     /// True where the demand has been granted a turn at this semaphore.
     #[cold]
     fn is_claimed(&self, demand: &Demand<'_>) -> bool {
-        match &self.state.body {
-            Body::Semaphore(semaphore) => demand.queue_key(QueueId::of(semaphore)).is_some(),
-            Body::Other(_) => false,
-        }
+        let semaphore = self.state.semaphore();
+        semaphore.is_some_and(|semaphore| demand.queue_key(QueueId::of(semaphore)).is_some())
     }
 
     /// Gives back what was taken from a semaphore that holds more than its limit.
     #[cold]
     fn recheck(&self, demand: &Demand<'_>, words: &[u64]) -> Result<(), Refusal<'_>> {
-        match &self.state.body {
-            Body::Semaphore(semaphore) if semaphore.debt() > 0 => {
+        match self.state.semaphore() {
+            Some(semaphore) if semaphore.debt() > 0 => {
                 self.state.body.erased().cancel(words, demand.reading());
                 let wait = Wait::Turn(semaphore);
                 Err(Refusal::new(Reason::Saturated, &self.state.name, demand.units(), wait))
@@ -384,7 +387,7 @@ impl VersionLeg {
     /// True where the units are looked up, and its own words do not show them.
     fn has_units_behind(&self) -> bool {
         let looked_up = self.state.holds || !self.meters.is_empty();
-        looked_up && !matches!(self.state.body, Body::Semaphore(_))
+        looked_up && self.state.semaphore().is_none()
     }
 
     /// True where it may admit an ask for `units` under another load.
@@ -425,7 +428,7 @@ impl AllOrNothing for LegSet {
         };
         let places = &mut words[leg.words.clone()];
         let claimed = demand.is_queued() && leg.is_claimed(&own);
-        let mut result = leg.state.body.erased().try_reserve(&own, places);
+        let mut result = leg.state.body.try_reserve(&own, places);
         // A turn that was granted before the limit was lowered would be an admission that the new rule does not allow.
         if claimed && result.is_ok() {
             result = leg.recheck(&own, places);
@@ -467,7 +470,7 @@ impl AllOrNothing for LegSet {
     #[inline(always)]
     fn finish_leg(&self, leg: &VersionLeg, words: &[u64], outcome: Outcome, now: &ClockReading) {
         if words[TAKEN] & self.finishes & leg.bit != 0 {
-            leg.state.body.erased().finish(&words[leg.words.clone()], outcome, now);
+            leg.state.body.finish(&words[leg.words.clone()], outcome, now);
         }
     }
 

@@ -1,15 +1,17 @@
 //! One leg while it lives: a limiter that keeps its state from version to version, and its numbers.
 
-use crate::core::ask::{Ask, Cost};
+use crate::core::ask::{Ask, Cost, Demand};
 use crate::core::boxed::Erased;
+use crate::core::limiter::{Limiter, Outcome};
+use crate::core::refusal::Refusal;
 use crate::core::shadow::Counts;
 use crate::policy::kind::LegLimiter;
 use crate::policy::spec::{LegRule, LegSpec, SpecError};
-use crate::rate::Inherit;
+use crate::rate::{Inherit, TokenBucket};
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::time::Clock;
+use crate::time::{Clock, ClockReading};
 use std::any::{Any, TypeId};
 
 /// The identity of a leg from version to version. Each setting that cannot be changed in place is part of it.
@@ -50,9 +52,10 @@ pub(super) struct LegState {
     held: AtomicU64,
 }
 
-/// The limiter. A semaphore is called directly.
+/// The limiter. The most usual kinds are called directly.
 pub(super) enum Body {
     Semaphore(Semaphore),
+    Bucket(Box<TokenBucket>),
     Other(Box<dyn LegLimiter>),
 }
 
@@ -108,16 +111,24 @@ impl LegState {
 
     /// Units that it can give at most, where that is known.
     pub(super) fn capacity(&self) -> Option<u64> {
+        match self.semaphore() {
+            Some(semaphore) => Some(semaphore.limit() as u64),
+            None => self.in_force().0.capacity(self.body.any()),
+        }
+    }
+
+    /// The semaphore, if it is one.
+    pub(super) fn semaphore(&self) -> Option<&Semaphore> {
         match &self.body {
-            Body::Semaphore(semaphore) => Some(semaphore.limit() as u64),
-            Body::Other(limiter) => self.in_force().0.capacity(&**limiter),
+            Body::Semaphore(semaphore) => Some(semaphore),
+            Body::Bucket(_) | Body::Other(_) => None,
         }
     }
 
     /// Units that are held.
     pub(super) fn held(&self) -> u64 {
         if seeded!("reload_counts_attempts_as_load")
-            && let Body::Semaphore(semaphore) = &self.body
+            && let Some(semaphore) = self.semaphore()
         {
             return semaphore.in_use() as u64;
         }
@@ -146,12 +157,30 @@ impl LegState {
 
 impl Body {
     fn of(limiter: Box<dyn LegLimiter>) -> Self {
-        if !(&*limiter as &dyn Any).is::<Semaphore>() {
-            return Self::Other(limiter);
+        let limiter = match downcast(limiter) {
+            Ok(semaphore) => return Self::Semaphore(*semaphore),
+            Err(limiter) => limiter,
+        };
+        match downcast(limiter) {
+            Ok(bucket) => Self::Bucket(bucket),
+            Err(limiter) => Self::Other(limiter),
         }
-        match (limiter as Box<dyn Any>).downcast() {
-            Ok(semaphore) => Self::Semaphore(*semaphore),
-            Err(_) => unreachable!("it is one"),
+    }
+
+    #[inline(always)]
+    pub(super) fn try_reserve<'a>(&'a self, demand: &Demand<'_>, words: &mut [u64]) -> Result<(), Refusal<'a>> {
+        match self {
+            Self::Semaphore(semaphore) => Erased::try_reserve(semaphore, demand, words),
+            Self::Bucket(bucket) => Erased::try_reserve(&**bucket, demand, words),
+            Self::Other(limiter) => limiter.try_reserve(demand, words),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn finish(&self, words: &[u64], outcome: Outcome, now: &ClockReading) {
+        match self {
+            Self::Semaphore(semaphore) => Erased::finish(semaphore, words, outcome, now),
+            other => other.erased().finish(words, outcome, now),
         }
     }
 
@@ -160,6 +189,7 @@ impl Body {
     pub(super) fn erased(&self) -> &dyn Erased {
         match self {
             Self::Semaphore(semaphore) => semaphore,
+            Self::Bucket(bucket) => &**bucket,
             Self::Other(limiter) => &**limiter,
         }
     }
@@ -168,7 +198,18 @@ impl Body {
     fn any(&self) -> &dyn Any {
         match self {
             Self::Semaphore(semaphore) => semaphore,
+            Self::Bucket(bucket) => &**bucket,
             Self::Other(limiter) => &**limiter,
         }
+    }
+}
+
+fn downcast<L: Limiter + 'static>(limiter: Box<dyn LegLimiter>) -> Result<Box<L>, Box<dyn LegLimiter>> {
+    if !(&*limiter as &dyn Any).is::<L>() {
+        return Err(limiter);
+    }
+    match (limiter as Box<dyn Any>).downcast() {
+        Ok(limiter) => Ok(limiter),
+        Err(_) => unreachable!("it is one"),
     }
 }

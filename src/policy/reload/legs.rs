@@ -15,6 +15,7 @@ use crate::policy::settings::{QueueOrder, Settings};
 use crate::policy::spec::{LegRule, LegSpec, PolicySpec, SpecError};
 use crate::policy::{Policy, PolicyBuilder};
 use crate::rate::Inherit;
+use crate::semaphore::Semaphore;
 use crate::sync::arena::Arena;
 use crate::sync::notify::{self, Notified, Notify};
 use crate::sync::shim::Mutex;
@@ -262,6 +263,12 @@ impl ReloadableLegs {
         let count = (self.current.load(Ordering::Relaxed) >> 32) + 1;
         // (S) Release: publishes the set and the numbers so far. Pairs with the acquiring load in `in_force`.
         self.current.store(count << 32 | u64::from(number), Ordering::Release);
+        if !seeded!("reload_orders_no_releases") {
+            retunes
+                .iter()
+                .filter_map(|retune| retune.state.semaphore())
+                .for_each(Semaphore::order_releases);
+        }
         // Orders (S) before each number that is loosened next. Pairs with the fence in `is_in_force`.
         fence(Ordering::Release);
         retunes.iter().for_each(|retune| panics.run(|| retune.loosen()));
@@ -409,11 +416,17 @@ impl ReloadableLegs {
     fn ended(&self, set: &LegSet) {
         // SeqCst: what was given back comes before the look at the list in force, as that list comes before the notification in
         // `apply`. So if no condition is seen here, that notification comes after, and the waiters that it calls see what was
-        // given back. Pairs with the fence in `Notify::notify_all`.
-        if !set.linked && !seeded!("reload_end_unfenced") {
+        // given back. Pairs with the fence in `Notify::notify_all`. What semaphores were given back needs no fence: see
+        // `Semaphore::order_releases`.
+        if !set.linked && set.holds_others && !seeded!("reload_end_unfenced") {
             fence(Ordering::SeqCst);
         }
-        if (set.linked || self.in_force().1.linked) && !seeded!("reload_end_notifies_nothing") {
+        // Acquire: as in `in_force`.
+        let is_linked = || {
+            let index = self.current.load(Ordering::Acquire) as u32;
+            index != set.index && self.in_force().1.linked
+        };
+        if (set.linked || is_linked()) && !seeded!("reload_end_notifies_nothing") {
             ask(|| self.notify.notify_all());
         }
     }
@@ -466,7 +479,14 @@ impl Limiter for ReloadableLegs {
 
     fn forget(&self, ticket: BoxTicket) {
         let set = self.set_of(&ticket);
-        both(|| set.forget(&ticket), || self.ended(set));
+        // SeqCst: as in `ended`. The permits of a semaphore do not come back.
+        both(
+            || set.forget(&ticket),
+            || {
+                fence(Ordering::SeqCst);
+                self.ended(set);
+            },
+        );
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {

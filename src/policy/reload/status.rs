@@ -1,7 +1,6 @@
 //! The state of the legs, and their answers to a request.
 
 use super::leg_set::VersionLeg;
-use super::leg_state::Body;
 use super::legs::ReloadableLegs;
 use crate::core::ask::Demand;
 use crate::core::decision::{LegDecision, LegVerdict};
@@ -65,9 +64,9 @@ impl ReloadableLegs {
     pub fn in_use(&self, name: &str) -> Option<u64> {
         let (_, set) = self.in_force();
         let leg = set.legs().iter().find(|leg| &*leg.state.name == name)?;
-        match &leg.state.body {
-            Body::Semaphore(semaphore) => Some(semaphore.in_use() as u64),
-            Body::Other(_) => leg.state.holds.then(|| leg.state.held()),
+        match leg.state.semaphore() {
+            Some(semaphore) => Some(semaphore.in_use() as u64),
+            None => leg.state.holds.then(|| leg.state.held()),
         }
     }
 }
