@@ -17,6 +17,7 @@
 //! | share one rate fairly among keys | [`keyed::FairBudget`] | |
 //! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
 //! | stop calling a service that fails | [`CircuitBreaker`] | |
+//! | stop all callers of an API when it refuses one, and keep to its remaining quota | [`upstream::Upstream`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
 //! | let a rate find itself from refusals | [`Adaptive`] over a [`TokenBucket`] | |
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
@@ -37,6 +38,7 @@
 //! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
 //! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
 //! | limit a service of tower, axum, hyper or tonic | `LimitLayer` of the crate `tollgate-http` | |
+//! | read what well-known APIs say about their limits, in a client of tower | `tollgate-http` with its feature `client` | |
 //! | answer clients with `Retry-After` and `RateLimit` fields, find keys behind proxies | `tollgate-http` with its feature `axum` | |
 //! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
 //! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |

@@ -27,3 +27,4 @@ mod retry;
 mod semaphore;
 mod shed;
 mod time;
+mod upstream;

@@ -18,6 +18,7 @@ mod reload;
 mod semaphore;
 mod shed;
 mod turns;
+mod upstream;
 
 /// Every interleaving of two threads, whatever bound the environment sets.
 #[allow(dead_code)]

@@ -13,7 +13,7 @@
 //! | the same, before an upstream | [`LimitLayer::classify`] with [`ClientStatusCodes`] or [`ClientGrpcCodes`] |
 //! | classify the ends of requests yourself | [`LimitLayer::classify_status`], [`Classify`] |
 //! | answer refusals with a response | [`LimitLayer::refuse_with`]; with headers and problem details: the module `axum` |
-//! | read what an upstream says about its limits | the module `client` |
+//! | keep to the limits that an upstream states | `UpstreamLayer` of the module `client` |
 //! | record admissions and refusals | `LimitLayer::observed`, with the feature `metrics` or `tracing` |
 //!
 //! The permit of a request lives as long as the body of its response: [`LimitBody`].
@@ -23,7 +23,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `axum` | keys of requests, refusals as responses, and with it axum 0.8, sfv and serde_json |
-//! | `client` | what an upstream says about its limits, and with it sfv, serde_json, httpdate and jiff |
+//! | `client` | the limits of an upstream for its clients, and with it sfv, serde_json, httpdate, jiff and base64 |
 //! | `metrics` | `LimitLayer::observed` through the facade metrics 0.24 |
 //! | `tracing` | `LimitLayer::observed` with events of tracing 0.1 |
 #![forbid(unsafe_code)]

@@ -1,4 +1,6 @@
-//! The client side: what an upstream says about its limits, in the dialects of well-known APIs.
+//! The client side: one layer by which all callers of an upstream keep to its limits, and the dialects in which well-known APIs state them.
+//!
+//! [`UpstreamLayer`] admits the requests of a client of tower. Each response is read by a dialect:
 //!
 //! | you call | use |
 //! |---|---|
@@ -7,10 +9,14 @@
 //! | OpenAI, or an API that is compatible with it | [`OpenAi`] |
 //! | Anthropic | [`Anthropic`] |
 //! | Shopify | [`Shopify`] |
+//! | a service of gRPC | [`Grpc`] |
 //! | another | a [`Dialect`] of your own: a closure is one |
 
+mod deadline;
 mod dialect;
 mod dialects;
+mod grpc;
+mod layer;
 #[cfg(test)]
 mod recorded;
 mod values;
@@ -19,3 +25,5 @@ pub use dialect::{DEFAULT_CAP, Dialect, ResponseParts};
 pub use dialects::{
     Anthropic, CONTENT_BYTES, GitHub, INPUT_TOKENS, OUTPUT_TOKENS, OpenAi, POINTS, Shopify, Standard, TOKENS,
 };
+pub use grpc::Grpc;
+pub use layer::{UpstreamBody, UpstreamFuture, UpstreamLayer, UpstreamService};
