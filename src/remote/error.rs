@@ -66,6 +66,13 @@ pub enum RemoteError {
         /// The names that are allowed.
         known: Box<str>,
     },
+    /// A level that is unknown, is given twice, or is missing; or an invalid name of one.
+    Level {
+        /// The given name.
+        given: Box<str>,
+        /// The names that are allowed.
+        known: Box<str>,
+    },
     /// A feature that this store does not support.
     Unsupported {
         /// The feature.
@@ -124,6 +131,7 @@ impl fmt::Display for RemoteError {
                 write!(f, "a prefetch of {given} was given, and 1 to {most} is allowed")
             }
             Self::Leg { given, known } => write!(f, "the leg `{given}` was given, and {known} is allowed"),
+            Self::Level { given, known } => write!(f, "the level `{given}` was given, and {known} is allowed"),
             Self::Unsupported { what, store } => write!(f, "{store} cannot do {what}"),
             Self::Spec(error) => error.fmt(f),
             Self::Unavailable => {

@@ -17,7 +17,11 @@ use std::sync::Arc;
 /// # Ok::<(), tollgate::remote::RemoteError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+pub struct Key {
+    name: Arc<str>,
+    /// The bytes that decide where it lies.
+    tag: usize,
+}
 
 impl Key {
     /// The longest name, in bytes.
@@ -34,22 +38,50 @@ impl Key {
         if is_path || name.is_empty() || name.len() > Self::MAX_BYTES || name.contains(odd) {
             return Err(RemoteError::Key { given: name });
         }
-        Ok(Self(name.into()))
+        let tag = name.len();
+        Ok(Self { name: name.into(), tag })
+    }
+
+    /// The name of one of several keys that lie together in a store of many servers, by the name of all of them: so that one step can
+    /// decide on several.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), of both names together.
+    ///
+    /// ```
+    /// # use tollgate::remote::Key;
+    /// let key = Key::new("budgets")?.with(":acme")?;
+    /// assert_eq!((key.as_str(), key.tag()), ("budgets:acme", "budgets"));
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
+    /// ```
+    pub fn with(&self, rest: &str) -> Result<Self, RemoteError> {
+        let tag = self.tag;
+        Ok(Self {
+            tag,
+            ..Self::new(format!("{self}{rest}"))?
+        })
+    }
+
+    /// The part of the name that decides on which server it lies, such as the hash tag in a cluster of Redis.
+    pub fn tag(&self) -> &str {
+        &self.name[..self.tag]
     }
 
     /// The name under which a store keeps the limiter of this [kind](super::Rule::kind). It differs from that of other kinds.
     pub fn of_kind(&self, kind: &str) -> Self {
-        Self(format!("{self}.{kind}").into())
+        let name: Arc<str> = format!("{self}.{kind}").into();
+        let tag = name.len();
+        Self { name, tag }
     }
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }

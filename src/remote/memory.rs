@@ -184,11 +184,11 @@ impl Backend for Memory {
             state.legs.retain(|_, legs| !legs.is_empty(now));
             state.many = 2 * state.legs.len() + 64;
         }
-        let known = state.legs.entry(key.clone()).or_default();
-        let reply = known.step(now, legs, step);
+        let mut known = state.legs.remove(key).unwrap_or_default();
+        let reply = known.step_beside(&mut state.legs, now, legs, step);
         let places = known.take_notified().into_iter().map(Session::of_place);
-        if known.is_empty(now) {
-            state.legs.remove(key);
+        if !known.is_empty(now) {
+            state.legs.insert(key.clone(), known);
         }
         let wakers = state.notify(key, places);
         drop(guard);

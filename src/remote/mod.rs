@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | the constructors |
 //! | [`Remote::keyed`] | a policy of rates and windows for each of many keys, such as tenants |
+//! | [`Remote::levels`] | keys of several levels, such as organisations and users, of which one step decides on some together |
 //! | [`Backend`] | a store: [`Memory`], the reference, or `Redis`, `Postgres`, `Consul`, `ConsulSlots`, `Zookeeper` or `Etcd` of the crate `tollgate-stores` |
 //! | [`model`] | the counting, for authors of stores |
 //! | [`RemoteBuilder::capacity`] | a part of a rate leased to each process, and spent at the speed of a local limiter |

@@ -1,6 +1,7 @@
-//! One step at a key with several legs: what is taken from all of them, or from none, as data.
+//! One step at a key with several legs, some of which may be counted at other keys: what is taken from all of them, or from none, as data.
 
 use super::backend::Rule;
+use super::key::Key;
 use std::time::Duration;
 
 /// Units of each leg, in the order of the legs; zero of a leg that does not count, and beyond the last.
@@ -13,14 +14,30 @@ pub struct KeyLeg {
     pub name: Box<str>,
     /// Another rule than that of the step before takes effect at once, and what was taken stays taken.
     pub rule: Rule,
+    /// The key at which it is counted, if that is another one than the key of the step, such as that of the tenant's organisation. Permits
+    /// are counted at the key of the step.
+    pub key: Option<Key>,
 }
 
 impl KeyLeg {
-    /// The most legs of a key.
-    pub const MOST: usize = 8;
+    /// The most legs of a step.
+    pub const MOST: usize = 16;
+
+    /// A leg that is counted at the key of the step.
+    pub fn new(name: impl Into<Box<str>>, rule: Rule) -> Self {
+        let (name, key) = (name.into(), None);
+        Self { name, rule, key }
+    }
+
+    /// The units of the first legs; zero of the others.
+    pub fn units<const N: usize>(first: [u64; N]) -> LegUnits {
+        let mut units = LegUnits::default();
+        units.iter_mut().zip(first).for_each(|(units, n)| *units = n);
+        units
+    }
 }
 
-/// One step at a key: first corrections of earlier admissions, then new ones, each from all legs or from none.
+/// One step at a key, and at those of legs that are counted at others: first corrections of earlier admissions, then new ones, each from all legs or from none.
 ///
 /// A client has one step at a key under way at a time, and repeats it until it is answered: a store carries it out once.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -217,7 +217,7 @@ impl Client {
         now: Instant,
     ) -> Option<(usize, Instant)> {
         let refused = self.keys.get(key)?.refused.as_ref()?;
-        if !Arc::ptr_eq(&refused.legs, legs) || now >= refused.doubted_at {
+        if !refused.legs.is(legs) || now >= refused.doubted_at {
             return None;
         }
         let more = units[refused.leg].checked_sub(refused.units)?;
@@ -547,13 +547,13 @@ impl Client {
         let first = state.outbox.iter().find_map(|item| item.legs(&self.waits));
         let waiter = state.held.as_ref().and_then(|held| held.queue.front());
         let waiter = waiter.and_then(|number| self.waits.get(number));
-        let is_other = |legs: &Arc<Legs>| waiter.is_some_and(|wait| !Arc::ptr_eq(&wait.legs, legs));
+        let is_other = |legs: &Arc<Legs>| waiter.is_some_and(|wait| !wait.legs.is(legs));
         let waits_for_renewal = is_due && first.is_some_and(|legs| !legs.has_permits() || is_other(legs));
         let has_waiters = waiter.is_some();
         while let Some(item) = state.outbox.front().filter(|_| !waits_for_renewal) {
             if let Some(legs) = item.legs(&self.waits) {
                 let flight = flight.get_or_insert_with(|| new(legs));
-                if flight.is_full(has_waiters) || !Arc::ptr_eq(&flight.legs, legs) {
+                if flight.is_full(has_waiters) || !flight.legs.is(legs) {
                     break;
                 }
                 match item {
@@ -600,7 +600,7 @@ impl Client {
                 let waiting = flight.step.takes.len();
                 for number in &held.queue {
                     let Some(wait) = self.waits.get(number) else { continue };
-                    if flight.is_full(false) || !Arc::ptr_eq(&wait.legs, &flight.legs) {
+                    if flight.is_full(false) || !wait.legs.is(&flight.legs) {
                         break;
                     }
                     flight.step.takes.push(wait.units);
@@ -767,6 +767,8 @@ impl Client {
                     if let (Some(until), Some(state)) = (until, self.keys.get_mut(key))
                         && state.returns == flight.returns
                         && !flight.legs.is_permits(leg)
+                        // Others give back at a shared leg, which is not told here.
+                        && !flight.legs.is_shared(leg)
                     {
                         let notify = state.refused.take().and_then(|before| before.notify);
                         state.refused = Some(RefusedUntil {

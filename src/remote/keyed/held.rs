@@ -95,7 +95,7 @@ impl Held {
 
     /// `legs`, and those of other names of which something is held. Nothing when there is no room for them.
     pub(super) fn counted(&self, legs: &Arc<[KeyLeg]>) -> Option<Arc<[KeyLeg]>> {
-        let is_named = |held: &KeyLeg| legs.iter().find(|leg| leg.name == held.name);
+        let is_named = |held: &KeyLeg| legs.iter().find(|leg| leg.name == held.name && leg.key.is_none());
         let is_permits = |leg: &KeyLeg| matches!(leg.rule, Rule::Permits { .. });
         let mut all: Option<Vec<KeyLeg>> = None;
         for (held, _) in &self.units {

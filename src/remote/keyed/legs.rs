@@ -1,19 +1,22 @@
-//! The legs of a key, made from a policy as data.
+//! The legs of a key, made from policies as data.
 
 use crate::core::ask::Cost;
 use crate::policy::spec::{LegSpec, PolicySpec, SemaphoreRule, SlidingWindowRule, SpecError, TokenBucketRule};
 use crate::remote::backend::Rule;
 use crate::remote::builder::check_rule;
+use crate::remote::key::Key;
 use crate::remote::model::Fill;
 use crate::remote::step::{KeyLeg, LegUnits};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The legs of the keys of a tier.
+/// The legs of the keys of a tier, or those of several levels together.
 #[derive(Debug, PartialEq)]
 pub(super) struct Legs {
     /// As the store counts them.
     pub(super) counted: Arc<[KeyLeg]>,
+    /// Their names in refusals: with several levels, that of the level comes first.
+    labels: Box<[Box<str>]>,
     /// What each counts; calls where there is nothing.
     costs: Box<[Option<Cost>]>,
     /// The most units that each can give at once.
@@ -40,22 +43,60 @@ impl Legs {
         let (mut counted, mut most) = (Vec::new(), Vec::new());
         for (position, leg) in policy.legs.iter().enumerate() {
             let (rule, units) = rule_of(leg).map_err(|error| error.of_leg(position, &leg.name))?;
-            counted.push(KeyLeg {
-                name: leg.name.as_str().into(),
-                rule,
-            });
+            counted.push(KeyLeg::new(leg.name.as_str(), rule));
             most.push(units);
         }
         let costs = policy.legs.iter().map(|leg| leg.per.as_deref().map(Cost::interned));
         Ok(Self {
+            labels: counted.iter().map(|leg| leg.name.clone()).collect(),
             counted: counted.into(),
             costs: costs.collect(),
             most: most.into(),
         })
     }
 
+    /// The legs of several levels, each with its name and, unless it is that of the step, its key.
+    pub(super) fn of_levels<'a>(levels: impl Iterator<Item = (&'a str, Option<Key>, &'a Self)> + Clone) -> Self {
+        let counted = levels.clone().flat_map(|(_, key, legs)| {
+            let at = move |leg: &KeyLeg| KeyLeg {
+                key: key.clone(),
+                ..leg.clone()
+            };
+            legs.counted.iter().map(at)
+        });
+        let labels = levels.clone().flat_map(|(level, _, legs)| {
+            let label = move |leg: &KeyLeg| format!("{level}/{}", leg.name).into();
+            legs.counted.iter().map(label)
+        });
+        Self {
+            counted: counted.collect(),
+            labels: labels.collect(),
+            costs: levels
+                .clone()
+                .flat_map(|(_, _, legs)| legs.costs.iter().copied())
+                .collect(),
+            most: levels.flat_map(|(_, _, legs)| legs.most.iter().copied()).collect(),
+        }
+    }
+
+    /// Its name in refusals.
     pub(super) fn name(&self, leg: usize) -> &str {
-        &self.counted[leg].name
+        &self.labels[leg]
+    }
+
+    /// The leg with this name in refusals.
+    pub(super) fn position(&self, name: &str) -> Option<usize> {
+        self.labels.iter().position(|label| **label == *name)
+    }
+
+    /// The same legs: one step can carry asks for both.
+    pub(super) fn is(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        Arc::ptr_eq(self, other) || self == other
+    }
+
+    /// True when other keys count on it too.
+    pub(super) fn is_shared(&self, leg: usize) -> bool {
+        self.counted.get(leg).is_some_and(|leg| leg.key.is_some())
     }
 
     /// What a leg counts; calls where there is nothing.

@@ -111,7 +111,14 @@ struct Shared<B> {
     backend: B,
     clock: Clock,
     name: Key,
-    tiers: Mutex<Arc<Tiers>>,
+    levels: Mutex<Arc<Vec<Level>>>,
+}
+
+/// Keys of one kind, such as organisations. A limiter without levels has one, with the empty name.
+#[derive(Clone)]
+struct Level {
+    name: Box<str>,
+    tiers: Arc<Tiers>,
 }
 
 /// All handles and permits: when the last is gone, the driver ends.
@@ -159,6 +166,56 @@ impl Tiers {
     fn legs(&self, key: &str) -> &Arc<Legs> {
         self.keys.get(key).unwrap_or(&self.default)
     }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Legs>> {
+        self.named.values().chain(self.keys.values())
+    }
+
+    fn have_permits(&self) -> bool {
+        self.all().any(|legs| legs.has_permits())
+    }
+}
+
+impl Level {
+    fn error(given: &str, known: impl Into<Box<str>>) -> RemoteError {
+        let (given, known) = (given.into(), known.into());
+        RemoteError::Level { given, known }
+    }
+
+    /// Checks that one step can decide on all levels.
+    fn check(levels: &[Self]) -> Result<(), RemoteError> {
+        for (at, level) in levels.iter().enumerate() {
+            let others = levels[..at].iter();
+            if levels.len() > 1 && level.name.is_empty() || level.name.contains([':', '/']) {
+                return Err(Self::error(&level.name, "a name without `:` and `/`"));
+            }
+            if others.clone().any(|other| other.name == level.name) {
+                return Err(Self::error(&level.name, "each name once"));
+            }
+            if level.tiers.have_permits() && others.clone().any(|other| other.tiers.have_permits()) {
+                let fault = "`semaphore` was given at a second level, and one step holds permits at one of them";
+                return Err(SpecError::new("kind", fault).within(&["level", &level.name]).into());
+            }
+        }
+        let most = |level: &Self| level.tiers.all().map(|legs| legs.counted.len()).max();
+        let given: usize = levels.iter().filter_map(most).sum();
+        if given > KeyLeg::MOST {
+            let fault = format!(
+                "{given} were given at all levels, and 1 to {} are allowed",
+                KeyLeg::MOST
+            );
+            return Err(SpecError::new("leg", fault).into());
+        }
+        Ok(())
+    }
+
+    fn position(levels: &[Self], name: &str) -> Result<usize, RemoteError> {
+        let found = levels.iter().position(|level| *level.name == *name);
+        found.ok_or_else(|| {
+            let known: Vec<_> = levels.iter().map(|level| format!("`{}`", level.name)).collect();
+            Self::error(name, known.join(", "))
+        })
+    }
 }
 
 impl<B> Shared<B> {
@@ -189,9 +246,50 @@ impl Remote<Memory> {
     /// A policy of rates, windows and permits for each key, as `spec` says. `name` comes before the keys at the store. See
     /// [`RemoteKeyed`].
     pub fn keyed(name: Key, spec: KeyedSpec) -> RemoteKeyedBuilder {
+        Self::levels(name, [("", spec)])
+    }
+
+    /// Policies for keys of several levels, such as organisations, teams and users, of which [one step of the
+    /// store](RemoteKeyed::get_all) decides on some together.
+    ///
+    /// Each level has its name, and the tiers of its keys. `name` comes before all of them at the store. In a cluster of Redis it is the
+    /// hash tag: all keys of all levels lie in **one slot**, on one server.
+    ///
+    /// # Errors
+    /// Found when it is built: [`RemoteError::Level`] for a name that is given twice, or that has a `:` or `/`;
+    /// [`RemoteError::Spec`] for semaphores at more than one level, and for more than [`KeyLeg::MOST`] legs at all levels together.
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::ManualClock;
+    /// # use std::time::Duration;
+    /// # let clock = ManualClock::new();
+    /// let level = |quota: &str| {
+    ///     let requests = LegSpec::new("requests", LegRule::token_bucket(quota.parse()?));
+    ///     Ok::<_, tollgate::QuotaError>(KeyedSpec::new(1_000, "all", PolicySpec::new([requests])))
+    /// };
+    /// let levels = [("organisation", level("1/s burst 3")?), ("user", level("1/s burst 2")?)];
+    /// let limits = Remote::levels(Key::new("calls")?, levels).on(&clock).in_place(Memory::new(&clock))?;
+    /// clock.run(async {
+    ///     let ann = limits.get_all(&[("organisation", "acme"), ("user", "ann")]).unwrap();
+    ///     let bob = limits.get_all(&[("organisation", "acme"), ("user", "bob")]).unwrap();
+    ///     assert!(ann.acquire_now(2).await.is_ok());
+    ///     // Nothing is taken from bob.
+    ///     let refused = bob.acquire_now(2).await.unwrap_err();
+    ///     assert_eq!((refused.leg(), refused.retry_after()), ("organisation/requests", Some(Duration::from_secs(1))));
+    ///     assert_eq!(bob.key_of(refused.leg()).unwrap().as_str(), "calls:organisation:acme");
+    ///     assert!(bob.acquire_now(1).await.is_ok());
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn levels<L: Into<Box<str>>>(
+        name: Key,
+        levels: impl IntoIterator<Item = (L, KeyedSpec)>,
+    ) -> RemoteKeyedBuilder {
         RemoteKeyedBuilder {
             name,
-            spec,
+            levels: levels.into_iter().map(|(level, spec)| (level.into(), spec)).collect(),
             clock: Clock::real(),
             ttl: Duration::from_secs(10),
             timeout: None,
@@ -221,7 +319,7 @@ impl Remote<Memory> {
 #[must_use = "nothing is limited before it is built"]
 pub struct RemoteKeyedBuilder {
     name: Key,
-    spec: KeyedSpec,
+    levels: Vec<(Box<str>, KeyedSpec)>,
     clock: Clock,
     ttl: Duration,
     timeout: Option<Duration>,
@@ -287,11 +385,20 @@ impl RemoteKeyedBuilder {
                 store: "a limiter of many keys",
             });
         }
-        let tiers = Tiers::of(&self.spec, None)?;
+        let level = |(name, spec): &(Box<str>, KeyedSpec)| {
+            let (tiers, name) = (Arc::new(Tiers::of(spec, None)?), name.clone());
+            Ok(Level { name, tiers })
+        };
+        let levels = self.levels.iter().map(level).collect::<Result<Vec<_>, SpecError>>()?;
+        if levels.is_empty() {
+            return Err(Level::error("", "one or more"));
+        }
+        Level::check(&levels)?;
+        let max_keys = self.levels.iter().map(|(_, spec)| spec.max_keys);
         backend.supports_steps()?;
         let config = Config {
             client: random::number(),
-            max_keys: self.spec.max_keys,
+            max_keys: max_keys.fold(0, usize::saturating_add),
             ttl: self.ttl,
             timeout,
             retry: self.retry,
@@ -303,7 +410,7 @@ impl RemoteKeyedBuilder {
             backend,
             clock: self.clock,
             name: self.name,
-            tiers: Mutex::new(Arc::new(tiers)),
+            levels: Mutex::new(Arc::new(levels)),
         });
         let driver = Driver::new(driver::drive(Arc::clone(&shared)));
         let handles = Arc::new(Handles(shared));
@@ -338,13 +445,58 @@ impl<B: Backend> RemoteKeyed<B> {
     /// It has the policy of the key's tier as of now: get it anew for each request where the tiers may [change](Self::apply).
     ///
     /// # Errors
-    /// [`RemoteError::Key`] when the name, a colon and the key are no [`Key`].
+    /// [`RemoteError::Key`] when the name, a colon and the key are no [`Key`]; [`RemoteError::Level`] with [levels](Remote::levels).
     pub fn get(&self, key: &str) -> Result<RemoteKey<B>, RemoteError> {
         let shared = &self.handles.0;
-        let tiers = Arc::clone(&shared.tiers.lock());
+        let levels = Arc::clone(&shared.levels.lock());
+        let level = &levels[Level::position(&levels, "")?];
         Ok(RemoteKey {
             key: Key::new(format!("{}:{key}", shared.name))?,
-            legs: Arc::clone(tiers.legs(key)),
+            legs: Arc::clone(level.tiers.legs(key)),
+            handles: Arc::clone(&self.handles),
+        })
+    }
+
+    /// The limiter of keys of several [levels](Remote::levels), each with the name of its level: one step takes from all legs of all of
+    /// them, or from none. With one key it is that of an operator, for its usage.
+    ///
+    /// The names of its legs are `level/leg`, in refusals, in the usage, and in grants; [`RemoteKey::key_of`] has the key of a leg.
+    ///
+    /// Steps of one process run beside each other unless they have the same *own* key: that of the level with semaphores, or else of the
+    /// last level that is given, in the order of [`Remote::levels`]. So let the last level be the finest. Permits, their lease, and
+    /// the queue are those of the own key.
+    ///
+    /// While a leg at another key refuses, this process asks again each time: other keys may have given back.
+    ///
+    /// # Errors
+    /// [`RemoteError::Level`] for a level that is unknown or given twice, and for none; [`RemoteError::Key`] when the name, the level and
+    /// the key, with colons between, are no [`Key`].
+    pub fn get_all(&self, keys: &[(&str, &str)]) -> Result<RemoteKey<B>, RemoteError> {
+        let shared = &self.handles.0;
+        let levels = Arc::clone(&shared.levels.lock());
+        let mut given: Vec<Option<(Key, &Arc<Legs>)>> = vec![None; levels.len()];
+        let mut own: Option<(bool, usize)> = None;
+        for &(name, key) in keys {
+            let at = Level::position(&levels, name)?;
+            let level = &levels[at];
+            let full = shared.name.with(&format!(":{name}:{key}"))?;
+            if given[at].replace((full, level.tiers.legs(key))).is_some() {
+                return Err(Level::error(name, "each level once"));
+            }
+            own = own.max(Some((level.tiers.have_permits(), at)));
+        }
+        let Some((_, own)) = own else {
+            return Err(Level::error("", "one or more"));
+        };
+        let parts = given.iter().enumerate().filter_map(|(at, given)| {
+            let (key, legs) = given.as_ref()?;
+            Some((&*levels[at].name, (at != own).then(|| key.clone()), &***legs))
+        });
+        let legs = Arc::new(Legs::of_levels(parts));
+        let key = given[own].take().map(|(key, _)| key);
+        Ok(RemoteKey {
+            key: key.ok_or_else(|| Level::error("", "one or more"))?,
+            legs,
             handles: Arc::clone(&self.handles),
         })
     }
@@ -355,10 +507,21 @@ impl<B: Backend> RemoteKeyed<B> {
     /// # Errors
     /// [`RemoteError::Spec`] when a leg is of a kind that stores do not count: nothing has changed then.
     pub fn apply(&self, spec: &KeyedSpec) -> Result<(), RemoteError> {
-        let tiers = &self.handles.0.tiers;
-        let before = Arc::clone(&tiers.lock());
-        let after = Arc::new(Tiers::of(spec, Some(&before))?);
-        let replaced = std::mem::replace(&mut *tiers.lock(), after);
+        self.apply_to("", spec)
+    }
+
+    /// Puts other tiers of one [level](Remote::levels) in force, as [`apply`](Self::apply) does.
+    ///
+    /// # Errors
+    /// As `apply`, and as [`Remote::levels`]: nothing has changed then.
+    pub fn apply_to(&self, level: &str, spec: &KeyedSpec) -> Result<(), RemoteError> {
+        let levels = &self.handles.0.levels;
+        let before = Arc::clone(&levels.lock());
+        let mut after = Vec::clone(&before);
+        let level = &mut after[Level::position(&before, level)?];
+        level.tiers = Arc::new(Tiers::of(spec, Some(&level.tiers))?);
+        Level::check(&after)?;
+        let replaced = std::mem::replace(&mut *levels.lock(), Arc::new(after));
         drop(replaced);
         Ok(())
     }
@@ -626,9 +789,15 @@ impl<B: Backend> RemoteKey<B> {
         }
     }
 
-    /// The key, as the store has it.
+    /// The key, as the store has it; of several its own one.
     pub fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// The key at which a leg is counted, by the [name of the leg](Refusal::leg) in a refusal.
+    pub fn key_of(&self, leg: &str) -> Option<&Key> {
+        let leg = &self.legs.counted[self.legs.position(leg)?];
+        Some(leg.key.as_ref().unwrap_or(&self.key))
     }
 
     fn now(&self) -> Instant {

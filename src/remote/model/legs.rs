@@ -3,6 +3,7 @@
 use super::bucket::{Bucket, Fill};
 use super::{micros, segment};
 use crate::remote::backend::Rule;
+use crate::remote::key::Key;
 use crate::remote::step::{KeyLeg, LegUnits, LegUsage, Step, StepRefusal, StepReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,11 +17,11 @@ use std::time::Duration;
 ///
 /// let rate = |quota: &str| Ok::<_, tollgate::QuotaError>(Rule::Rate { quota: quota.parse()? });
 /// let legs = [
-///     KeyLeg { name: "requests".into(), rule: rate("1/s burst 9")? },
-///     KeyLeg { name: "tokens".into(), rule: rate("10/s burst 100")? },
+///     KeyLeg::new("requests", rate("1/s burst 9")?),
+///     KeyLeg::new("tokens", rate("10/s burst 100")?),
 /// ];
 /// let mut step = Step::new(7, 1, Duration::from_secs(30));
-/// step.takes = vec![[1, 60, 0, 0, 0, 0, 0, 0], [1, 50, 0, 0, 0, 0, 0, 0]];
+/// step.takes = vec![KeyLeg::units([1, 60]), KeyLeg::units([1, 50])];
 ///
 /// let mut key = KeyLegs::default();
 /// let reply = key.step(1_000_000, &legs, &step);
@@ -78,14 +79,32 @@ enum Counts {
 struct Leg<'a> {
     name: &'a str,
     rule: &'a Rule,
+    /// The other key at which it is counted.
+    key: Option<&'a Key>,
     counts: Counts,
 }
 
 impl KeyLegs {
-    /// Carries out `step` at the instant `now`, in microseconds.
+    /// Carries out `step` at the instant `now`, in microseconds, with no leg at another key.
     pub fn step(&mut self, now: u64, legs: &[KeyLeg], step: &Step) -> StepReply {
-        self.now = self.now.max(now);
-        let now = self.now;
+        self.step_beside(&mut BTreeMap::new(), now, legs, step)
+    }
+
+    /// Carries out `step` at the instant `now`, in microseconds. `others` has the other keys, of which those of legs are added: it may
+    /// forget those that [are empty](Self::is_empty).
+    pub fn step_beside(
+        &mut self,
+        others: &mut BTreeMap<Key, Self>,
+        now: u64,
+        legs: &[KeyLeg],
+        step: &Step,
+    ) -> StepReply {
+        // No key is asked at an instant before its last one.
+        let keys = || legs.iter().filter_map(|leg| leg.key.as_ref());
+        let instants = keys().map(|key| others.get(key).map_or(0, |other| other.now));
+        let now = instants.chain([self.now]).fold(now, u64::max);
+        self.now = now;
+        keys().for_each(|key| others.entry(key.clone()).or_default().now = now);
         self.replies.retain(|_, reply| reply.0 > now);
         match self.replies.get(&step.client) {
             Some((_, seq, reply)) if *seq == step.seq => return reply.clone(),
@@ -111,7 +130,13 @@ impl KeyLegs {
         // Corrections alone are of admissions by a rule that may be an old one.
         let adopts = !step.takes.is_empty();
         // What has all come back leaves no rule.
-        let before = legs.iter().map(|leg| self.legs.get(&leg.name).cloned());
+        let before = legs.iter().map(|leg| {
+            let counted_at = match &leg.key {
+                None => Some(&self.legs),
+                Some(key) => others.get(key).map(|other| &other.legs),
+            };
+            counted_at?.get(&leg.name).cloned()
+        });
         let before = before.map(|counts| counts.filter(|counts| !counts.is_fresh(now)));
         let begun = legs
             .iter()
@@ -163,11 +188,15 @@ impl KeyLegs {
         if step.corrections.is_empty() && !grants && !reply.takes.iter().any(Result::is_ok) && !holds && !tells {
             return reply;
         }
-        for Leg { name, counts, .. } in legs {
+        for Leg { name, key, counts, .. } in legs {
+            let counted_at = match key {
+                None => &mut self.legs,
+                Some(key) => &mut others.entry(key.clone()).or_default().legs,
+            };
             if counts.is_fresh(now) {
-                self.legs.remove(name);
+                counted_at.remove(name);
             } else {
-                self.legs.insert(name.into(), counts);
+                counted_at.insert(name.into(), counts);
             }
         }
         let until = now.saturating_add(micros(step.remember));
@@ -231,7 +260,8 @@ fn needs<'a>(legs: &[Leg<'a>], units: &[u64]) -> impl Iterator<Item = (&'a str, 
 
 /// With how many in use there is room for `units`, by permit leg.
 fn rooms(legs: &[Leg<'_>], units: &[u64]) -> BTreeMap<Box<str>, u64> {
-    let limit = |name: &str| legs.iter().find(|leg| leg.name == name).map_or(0, Leg::limit);
+    let is = |leg: &Leg<'_>, name: &str| leg.name == name && matches!(leg.rule, Rule::Permits { .. });
+    let limit = |name: &str| legs.iter().find(|leg| is(leg, name)).map_or(0, Leg::limit);
     let rooms = needs(legs, units).map(|(name, n)| (name.into(), limit(name).saturating_sub(n)));
     rooms.collect()
 }
@@ -369,6 +399,7 @@ impl<'a> Leg<'a> {
         Self {
             name: &leg.name,
             rule: &leg.rule,
+            key: leg.key.as_ref(),
             counts,
         }
     }

@@ -553,14 +553,14 @@ fn a_reply_that_makes_no_sense_is_none() {
 #[test]
 fn late_steps_and_old_rules_give_nothing() {
     let legs = |quota: &str| {
-        [KeyLeg {
-            name: "rate".into(),
-            rule: Rule::Rate {
+        [KeyLeg::new(
+            "rate",
+            Rule::Rate {
                 quota: quota.parse().unwrap(),
             },
-        }]
+        )]
     };
-    let units = |n: u64| -> LegUnits { [n, 0, 0, 0, 0, 0, 0, 0] };
+    let units = |n: u64| -> LegUnits { KeyLeg::units([n]) };
     let take = |seq, n| Step {
         takes: vec![units(n)],
         ..Step::new(7, seq, 60 * SECOND)
@@ -590,13 +590,13 @@ fn late_steps_and_old_rules_give_nothing() {
     // By the rule that is in force.
     assert_eq!(key.step(3 * second, &fast, &take(6, 100)).takes, [Ok(())]);
 
-    let window = [KeyLeg {
-        name: "rate".into(),
-        rule: Rule::Window {
+    let window = [KeyLeg::new(
+        "rate",
+        Rule::Window {
             limit: 10,
             length: 60 * SECOND,
         },
-    }];
+    )];
     assert_eq!(key.step(4 * second, &window, &take(7, 10)).takes, [Ok(())]);
     key.step(4 * second, &fast, &correct(8, 4 * second, 10, 0));
     assert!(key.step(4 * second, &window, &take(9, 1)).takes[0].is_err());
@@ -699,7 +699,7 @@ fn an_ask_that_is_never_admitted_costs_no_step() {
 fn a_policy_that_a_store_cannot_count_is_an_error() {
     let world = World::new();
     let when = |leg: LegSpec| leg.when(When::above("requests", LoadMetric::Rate, 0.5));
-    let many: Vec<_> = (0..9).map(|leg| bucket(&leg.to_string(), "1/s")).collect();
+    let many: Vec<_> = (0..17).map(|leg| bucket(&leg.to_string(), "1/s")).collect();
     let rows = [
         (
             PolicySpec::new([LegSpec::new("x", LegRule::fixed_window(1, SECOND))]),
@@ -717,7 +717,7 @@ fn a_policy_that_a_store_cannot_count_is_an_error() {
             PolicySpec::new([bucket("x", "unlimited")]),
             "leg `x`, key `quota`: the quota `unlimited` was given",
         ),
-        (PolicySpec::new(many), "9 were given, and 1 to 8 are allowed"),
+        (PolicySpec::new(many), "17 were given, and 1 to 16 are allowed"),
         (
             PolicySpec {
                 max_queue: Some(1),
@@ -774,7 +774,7 @@ enum Move {
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
         (0u64..4_000_000).prop_map(Move::Pass),
-        (0u64..7, 0u64..9).prop_map(|(a, b)| Move::Take([a, b, 0, 0, 0, 0, 0, 0])),
+        (0u64..7, 0u64..9).prop_map(|(a, b)| Move::Take(KeyLeg::units([a, b]))),
         (0usize..20, 0u64..5).prop_map(|(permit, used)| Move::Settle(permit, used)),
         Just(Move::Again),
     ];
@@ -788,8 +788,8 @@ proptest! {
     fn no_correction_gives_more_than_was_taken(moves in moves()) {
         let second = 1_000_000;
         let legs = [
-            KeyLeg { name: "rate".into(), rule: Rule::Rate { quota: "1/s burst 6".parse().unwrap() } },
-            KeyLeg { name: "window".into(), rule: Rule::Window { limit: 8, length: Duration::from_secs(8) } },
+            KeyLeg::new("rate", Rule::Rate { quota: "1/s burst 6".parse().unwrap() }),
+            KeyLeg::new("window", Rule::Window { limit: 8, length: Duration::from_secs(8) }),
         ];
         let mut key = KeyLegs::default();
         let (mut now, mut seq) = (1_000 * second, 0);
@@ -843,19 +843,19 @@ proptest! {
 #[test]
 fn an_instant_that_is_named_is_exact() {
     let legs = [
-        KeyLeg {
-            name: "rate".into(),
-            rule: Rule::Rate {
+        KeyLeg::new(
+            "rate",
+            Rule::Rate {
                 quota: "3/s burst 6".parse().unwrap(),
             },
-        },
-        KeyLeg {
-            name: "window".into(),
-            rule: Rule::Window {
+        ),
+        KeyLeg::new(
+            "window",
+            Rule::Window {
                 limit: 8,
                 length: Duration::from_millis(700),
             },
-        },
+        ),
     ];
     for units in [[6, 1], [1, 8], [4, 5]] {
         let units: LegUnits = std::array::from_fn(|leg| units.get(leg).copied().unwrap_or(0));

@@ -13,19 +13,13 @@ const TTL: Duration = Duration::from_secs(10);
 fn legs(limit: u64, quota: &str) -> [KeyLeg; 2] {
     let quota = quota.parse().unwrap();
     [
-        KeyLeg {
-            name: "requests".into(),
-            rule: Rule::Rate { quota },
-        },
-        KeyLeg {
-            name: "in flight".into(),
-            rule: Rule::Permits { limit },
-        },
+        KeyLeg::new("requests", Rule::Rate { quota }),
+        KeyLeg::new("in flight", Rule::Permits { limit }),
     ]
 }
 
 fn units(permits: u64) -> LegUnits {
-    [u64::from(permits > 0), permits, 0, 0, 0, 0, 0, 0]
+    KeyLeg::units([u64::from(permits > 0), permits])
 }
 
 /// A step of `client` that reports `held`, takes the first at once and waits for the others.
@@ -34,7 +28,7 @@ fn step(client: u64, seq: u64, held: u64, now: &[u64], waiting: &[u64]) -> Step 
     step.takes = now.iter().chain(waiting).map(|&n| units(n)).collect();
     step.lease = Some(KeyLease {
         ttl: TTL,
-        held: [0, held, 0, 0, 0, 0, 0, 0],
+        held: KeyLeg::units([0, held]),
         waiting: now.len(),
     });
     step

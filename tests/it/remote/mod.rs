@@ -12,6 +12,7 @@ mod keyed_lease;
 mod keyed_permits;
 mod kinds;
 mod leave;
+mod levels;
 mod outages;
 mod permits;
 mod refunds;

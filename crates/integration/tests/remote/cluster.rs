@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate::Quota;
-use tollgate::remote::{Key, Remote, RemoteError, Rule, StoreError};
+use tollgate::remote::{Backend, Key, KeyLeg, Remote, RemoteError, Rule, Step, StoreError};
 use tollgate_stores::{ConnectOptions, Redis};
 
 /// How long a server that was just started, or was given a slot, is waited for.
@@ -230,6 +230,38 @@ async fn rights_are_tried_out_on_each_server() {
             assert!(said.unwrap().alive);
         }
     }
+}
+
+/// Given keys of two levels, then one step decides on both: they lie in one slot, by the name of all of them.
+#[tokio::test]
+async fn levels_lie_in_one_slot() {
+    use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    let cluster = Cluster::start().await;
+    let level = |limit| {
+        let leg = LegSpec::new("requests", LegRule::sliding_window(limit, LONG));
+        KeyedSpec::new(10, "all", PolicySpec::new([leg]))
+    };
+    for at in 0..3 {
+        let name = cluster.key_at(at);
+        let levels = [("organisation", level(3)), ("user", level(2))];
+        let limits = Remote::levels(name.clone(), levels).spawn(cluster.client()).unwrap();
+        let user = |user| limits.get_all(&[("organisation", "acme"), ("user", user)]).unwrap();
+        assert!(user("ann").acquire_now(2).await.is_ok());
+        let bob = user("bob");
+        let refused = bob.acquire_now(2).await.map(drop).expect_err("one is left");
+        assert_eq!(refused.leg(), "organisation/requests");
+        assert!(bob.acquire_now(1).await.is_ok());
+        assert_eq!(cluster.keepers(&name), [at]);
+    }
+    // Keys without a common tag are refused, and nothing is taken.
+    let [one, other] = [0, 1].map(|at| cluster.key_at(at));
+    let rule = Rule::Window { limit: 1, length: LONG };
+    let legs = [KeyLeg {
+        key: Some(other),
+        ..KeyLeg::new("requests", rule)
+    }];
+    let step = cluster.client().step(&one, &legs, &Step::new(1, 1, LONG)).await;
+    assert!(matches!(step, Err(StoreError::Refused { why }) if why.contains("hash slots")));
 }
 
 /// The client knows the former places of the slots. The wrong server redirects its request to the right one.

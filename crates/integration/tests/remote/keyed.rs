@@ -49,7 +49,8 @@ macro_rules! keyed {
 }
 use keyed;
 
-fn rules() -> impl Strategy<Value = Vec<KeyLeg>> {
+/// Legs, each with the number of the key at which it is counted.
+fn rules() -> impl Strategy<Value = Vec<(KeyLeg, usize)>> {
     let rule = prop_oneof![
         (1u64..2_000, 1u64..50, 1u64..9)
             .prop_map(|(count, burst, secs)| format!("{count}/{secs}s burst {burst}"))
@@ -64,12 +65,7 @@ fn rules() -> impl Strategy<Value = Vec<KeyLeg>> {
         (5u64..30).prop_map(|limit| Rule::Permits { limit }),
     ];
     // Few names: a leg changes its rule from step to step.
-    let leg = |name: &'static str| {
-        rule.clone().prop_map(move |rule| KeyLeg {
-            name: name.into(),
-            rule,
-        })
-    };
+    let leg = |name: &'static str| (rule.clone(), 0..3usize).prop_map(move |(rule, at)| (KeyLeg::new(name, rule), at));
     prop_oneof![
         (leg("a"), leg("b")).prop_map(|(a, b)| vec![a, b]),
         leg("a").prop_map(|a| vec![a]),
@@ -79,12 +75,9 @@ fn rules() -> impl Strategy<Value = Vec<KeyLeg>> {
 
 /// Waits until a server that was just started gives permits of unknown keys.
 async fn settled(store: &impl Backend) {
-    let leg = KeyLeg {
-        name: "a".into(),
-        rule: Rule::Permits { limit: 1 },
-    };
+    let leg = KeyLeg::new("a", Rule::Permits { limit: 1 });
     let mut step = Step::new(1, 0, SECOND);
-    step.takes = vec![[1, 0, 0, 0, 0, 0, 0, 0]];
+    step.takes = vec![KeyLeg::units([1])];
     step.lease = Some(KeyLease {
         ttl: SECOND / 10,
         held: LegUnits::default(),
@@ -102,18 +95,18 @@ async fn settled(store: &impl Backend) {
     }
 }
 
-/// Given random steps of three clients with rules that change, some repeated, then the server replies as the reference does at the
-/// server's instant, and forgets the key when that may.
+/// Given random steps of three clients at three keys with rules that change and legs that are counted at another key than that of the step,
+/// some repeated, then the server replies as the reference does at the server's instant, and forgets the keys when that may.
 async fn the_server_counts_as_the_reference<P: Place>() {
     let store = P::store();
     settled(&store).await;
     let mut runner = TestRunner::new(Config::default());
-    let units = (0u64..20, 0u64..20, 0u64..20).prop_map(|(a, b, c)| -> LegUnits { [a, b, c, 0, 0, 0, 0, 0] });
+    let units = (0u64..20, 0u64..20, 0u64..20).prop_map(|(a, b, c)| -> LegUnits { KeyLeg::units([a, b, c]) });
     let units_of_grant = prop_oneof![Just(LegUnits::default()), Just([u64::MAX; KeyLeg::MOST]), units.clone()];
     // The units that are reported as returned, or as forgotten by the store; from which admission on it waits; the time to live.
     let lease = prop::option::weighted(0.8, (0u64..4, prop::bool::weighted(0.1), 0usize..4, 1u64..40));
     let step = (
-        rules(),
+        (rules(), 0..3usize),
         prop::collection::vec(units.clone(), 0..4),
         any::<prop::sample::Index>(),
         units,
@@ -123,12 +116,25 @@ async fn the_server_counts_as_the_reference<P: Place>() {
     );
     let steps = prop::collection::vec(step, 1..30);
     for _ in 0..400 {
-        let (key, mut model, mut taken, mut seq) = (key(), KeyLegs::default(), Vec::new(), 0);
-        let mut held: BTreeMap<(u64, Box<str>), u64> = BTreeMap::new();
-        for (legs, takes, which, actual, (kind, lease), client, grant) in
+        let (name, mut models, mut taken, mut seq) = (key(), BTreeMap::new(), Vec::new(), 0);
+        let keys = [0, 1, 2].map(|at| name.with(&format!(":{at}")).expect("a key"));
+        let mut held: BTreeMap<(u64, usize, Box<str>), u64> = BTreeMap::new();
+        for ((legs, own), takes, which, actual, (kind, lease), client, grant) in
             steps.new_tree(&mut runner).expect("a case").current()
         {
             seq += 1;
+            let key = &keys[own];
+            let at = |(leg, at): (KeyLeg, usize)| KeyLeg {
+                key: (at != own && !matches!(leg.rule, Rule::Permits { .. })).then(|| keys[at].clone()),
+                ..leg
+            };
+            let legs: Vec<KeyLeg> = legs.into_iter().map(at).collect();
+            let mut count = |now, step: &Step| {
+                let mut model: KeyLegs = models.remove(key).unwrap_or_default();
+                let reply = model.step_beside(&mut models, now, &legs, step);
+                models.insert(key.clone(), model);
+                reply
+            };
             let mut step = Step::new(client, seq, 10 * SECOND);
             step.takes = takes;
             step.grant = grant;
@@ -147,32 +153,32 @@ async fn the_server_counts_as_the_reference<P: Place>() {
                     waiting,
                 };
                 for (n, leg) in legs.iter().enumerate().filter(|(n, _)| permits[*n]) {
-                    let known = held.get(&(client, leg.name.clone())).copied().unwrap_or(0);
+                    let known = held.get(&(client, own, leg.name.clone())).copied().unwrap_or(0);
                     lease.held[n] = known.saturating_sub(back) + 50 * u64::from(forgotten);
                 }
                 lease
             });
-            let reply = store.step(&key, &legs, &step).await.expect("a reply");
+            let reply = store.step(key, &legs, &step).await.expect("a reply");
             for (n, leg) in legs.iter().enumerate().filter(|(n, _)| permits[*n]) {
                 let admitted = step.takes.iter().zip(&reply.takes).filter(|(_, taken)| taken.is_ok());
                 let before = step.lease.filter(|_| !reply.lost).map_or(0, |lease| lease.held[n]);
                 let now = before + admitted.map(|(units, _)| units[n]).sum::<u64>();
                 if step.lease.is_some() {
-                    held.insert((client, leg.name.clone()), now);
+                    held.insert((client, own, leg.name.clone()), now);
                 }
             }
-            assert_eq!(model.step(reply.at, &legs, &step), reply, "{legs:?} {step:?}");
+            assert_eq!(count(reply.at, &step), reply, "{legs:?} {step:?}");
             for (units, _) in step.takes.iter().zip(&reply.takes).filter(|(_, taken)| taken.is_ok()) {
                 taken.push((reply.at, *units));
             }
             let grants = step.grant.iter().flatten().take(legs.len()).any(|&n| n > 0);
             let changed = grants || !step.corrections.is_empty() || reply.takes.iter().any(Result::is_ok);
             if kind == 1 && changed {
-                assert_eq!(store.step(&key, &legs, &step).await, Ok(reply), "repeated");
+                assert_eq!(store.step(key, &legs, &step).await, Ok(reply), "repeated");
             } else if kind == 2 && changed {
                 step.seq -= 1;
-                let reply = store.step(&key, &legs, &step).await.expect("a reply");
-                assert_eq!(model.step(reply.at, &legs, &step), reply, "late: {step:?}");
+                let reply = store.step(key, &legs, &step).await.expect("a reply");
+                assert_eq!(count(reply.at, &step), reply, "late: {step:?}");
             }
         }
     }
@@ -180,7 +186,7 @@ async fn the_server_counts_as_the_reference<P: Place>() {
 
 /// A step that reports `held` permits of the one leg, and takes or waits for `takes`.
 pub(crate) fn permit_step(client: u64, seq: u64, held: u64, takes: &[u64], waiting: usize) -> Step {
-    let units = |n| [n, 0, 0, 0, 0, 0, 0, 0];
+    let units = |n| KeyLeg::units([n]);
     let mut step = Step::new(client, seq, 10 * SECOND);
     step.takes = takes.iter().map(|&n| units(n)).collect();
     step.lease = Some(KeyLease {
@@ -193,8 +199,7 @@ pub(crate) fn permit_step(client: u64, seq: u64, held: u64, takes: &[u64], waiti
 
 /// One leg of permits.
 pub(crate) fn in_flight(limit: u64) -> [KeyLeg; 1] {
-    let (name, rule) = ("in flight".into(), Rule::Permits { limit });
-    [KeyLeg { name, rule }]
+    [KeyLeg::new("in flight", Rule::Permits { limit })]
 }
 
 /// Given waiters, then the first is notified when its permit comes back, no other overtakes it meanwhile, and its next waiter goes behind the
@@ -234,20 +239,17 @@ async fn a_key_leaves_the_store_by_itself<P: Place>() {
         ("rate", Rule::Rate { quota }),
         ("window", Rule::Window { limit: 9, length }),
     ];
-    let others = others.map(|(name, rule)| KeyLeg {
-        name: name.into(),
-        rule,
-    });
+    let others = others.map(|(name, rule)| KeyLeg::new(name, rule));
     let legs: Vec<KeyLeg> = std::iter::once(in_flight).chain(others).collect();
     let mut step = Step::new(1, 1, SHORT);
-    step.takes = vec![[20, 1, 1, 0, 0, 0, 0, 0]];
+    step.takes = vec![KeyLeg::units([20, 1, 1])];
     assert!(store.step(&name, &legs, &step).await.expect("a reply").takes[0].is_err());
     assert_eq!(P::keys(&name).await, 0, "it took nothing");
     // Long enough to be seen.
     let (ttl, held) = (4 * SECOND, LegUnits::default());
     step.seq = 2;
     step.lease = Some(KeyLease { ttl, held, waiting: 1 });
-    step.takes = vec![[1, 1, 1, 0, 0, 0, 0, 0]];
+    step.takes = vec![KeyLeg::units([1, 1, 1])];
     assert!(store.step(&name, &legs, &step).await.expect("a reply").takes[0].is_ok());
     assert!(P::keys(&name).await > 0);
     while P::keys(&name).await > 0 {

@@ -124,10 +124,7 @@ async fn a_server_that_may_have_forgotten_gives_no_permits_of_a_key_for_a_time_t
     let store = tollgate_stores::Postgres::options(address.as_str()).asynchronous_commit();
     let store = store.timeout(LONG / 60).connect().unwrap();
     let quota = "1/s burst 100".parse().unwrap();
-    let rate = KeyLeg {
-        name: "rate".into(),
-        rule: Rule::Rate { quota },
-    };
+    let rate = KeyLeg::new("rate", Rule::Rate { quota });
     let seq = Cell::new(0);
     let step = async |key: &Key, takes: &[u64], waiting| {
         seq.update(|seq| seq + 1);
@@ -403,16 +400,12 @@ async fn a_clock_that_is_set_back_goes_on() {
     assert_eq!(take(&mut rate).await, 1);
     let first = holder.request(1, false).await.grants[0];
     let mut legs = in_flight(1).to_vec();
-    let name = "rate".into();
-    legs.push(KeyLeg {
-        name,
-        rule: Rule::Rate { quota },
-    });
+    legs.push(KeyLeg::new("rate", Rule::Rate { quota }));
     let mut seq = 0;
     let mut step = async |held, taken| {
         seq += 1;
         let mut step = permit_step(1, seq, held, &[], 1);
-        step.takes = vec![[1 - held, 1, 0, 0, 0, 0, 0, 0]];
+        step.takes = vec![KeyLeg::units([1 - held, 1])];
         let reply = store.step(&key, &legs, &step).await.unwrap();
         assert_eq!((reply.lost, reply.takes[0].is_ok()), (false, taken), "{reply:?}");
         reply.at

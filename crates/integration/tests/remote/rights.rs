@@ -58,10 +58,7 @@ async fn the_documented_rights_suffice() {
         other.end().await;
     }
     let [_, rate, window] = rules();
-    let legs = [("rate", rate), ("window", window)].map(|(name, rule)| KeyLeg {
-        name: name.into(),
-        rule,
-    });
+    let legs = [("rate", rate), ("window", window)].map(|(name, rule)| KeyLeg::new(name, rule));
     let step = Step {
         takes: vec![[1; KeyLeg::MOST]],
         ..Step::new(7, 1, LONG)
@@ -122,10 +119,7 @@ async fn a_value_of_another_type_is_refused_and_stays() {
     }
     let (key, [permits, rate, _]) = (key(), rules());
     let name = put(&key, "legs");
-    let legs = [("permits", permits), ("rate", rate)].map(|(name, rule)| KeyLeg {
-        name: name.into(),
-        rule,
-    });
+    let legs = [("permits", permits), ("rate", rate)].map(|(name, rule)| KeyLeg::new(name, rule));
     let step = Step {
         takes: vec![[1; KeyLeg::MOST]],
         ..Step::new(7, 1, LONG)

@@ -166,7 +166,7 @@ impl Postgres {
             used: Notify::new(),
             permits: call("permits", 18),
             rates: call("rates", 17),
-            steps: call("steps", 16),
+            steps: call("steps", 17),
             purge: call("purge", 1),
         });
         tokio::spawn(purge(Arc::clone(&inner)));
@@ -343,7 +343,7 @@ impl Backend for Postgres {
             let units = correction.charged.iter().zip(&correction.actual).take(legs.len());
             corrections.extend(units.flat_map(|(&charged, &actual)| [int(charged), int(actual)]));
         }
-        let parameters: [Parameter<'_>; 16] = [
+        let parameters: [Parameter<'_>; 17] = [
             (&key.as_str(), Type::TEXT),
             (&place.to_string(), Type::TEXT),
             (&&*self.0.channel, Type::TEXT),
@@ -358,6 +358,13 @@ impl Backend for Postgres {
             (&corrections, Type::INT8_ARRAY),
             (&step.takes.iter().flat_map(ints).collect::<Vec<_>>(), Type::INT8_ARRAY),
             (&step.grant.as_ref().map(ints), Type::INT8_ARRAY),
+            (
+                &legs
+                    .iter()
+                    .map(|leg| leg.key.as_ref().map(Key::as_str))
+                    .collect::<Vec<_>>(),
+                Type::TEXT_ARRAY,
+            ),
             (&lease.map(|lease| int(micros(lease.ttl))), Type::INT8),
             (&lease.map(|lease| int(lease.waiting as u64)), Type::INT8),
             (&lease.map(|lease| ints(&lease.held)), Type::INT8_ARRAY),

@@ -47,41 +47,56 @@ END $$;
 -- k: the key; me: the session of the client's place; channel: that of its process, or '' if it does not listen; remember: how long the answer
 -- is; names, kinds and rules, three numbers each, of the legs: price, gain and brim, or limit, length of a segment and 64, or limit, 0 and 0;
 -- corrections: for each the instant, then charged and actual units of each leg; takes: for each admission the units of each leg; given: the
--- units of a grant, or null; ttl: the time to live of the client's permits, or null; waiting: how many admissions do not wait; held: the
+-- units of a grant, or null; keys: for each leg the other key at which it is counted, or null; ttl: the time to live of the client's permits, or null; waiting: how many admissions do not wait; held: the
 -- units of each leg that the client holds; longest, durable: as for permits.
 -- Answers: the instant, then for each admission the leg that refuses or 0, and the microseconds until it admits or ''; with a ttl whether
 -- permits were lost, and '-'; with a grant, of each leg the units in use, the microseconds until there is one or '', and the places.
 CREATE OR REPLACE FUNCTION {schema}.steps_{v}(
     k text, me text, channel text, seq bigint, remember bigint, names text[], kinds text[], rules bigint[], corrections bigint[],
-    takes bigint[], given bigint[], ttl bigint, waiting bigint, held bigint[], longest bigint, durable boolean
+    takes bigint[], given bigint[], keys text[], ttl bigint, waiting bigint, held bigint[], longest bigint, durable boolean
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     MOST CONSTANT bigint := 2251799813685248;
     size CONSTANT integer := cardinality(names);
     -- Corrections alone are of admissions by a rule that may be an old one.
     adopts CONSTANT boolean := takes <> '{}';
-    s {schema}.keys_v1%ROWTYPE;
+    s {schema}.keys_v1%ROWTYPE; other {schema}.keys_v1%ROWTYPE;
+    -- By other key, what was taken of its legs.
+    shared jsonb := '{}'; name text;
     -- By leg: what was taken, null of permits and of a leg of another kind; the permits in use.
     legs text[] := '{}'; used bigint[] := array_fill(0, ARRAY[size]); leg bigint[]; rule bigint[];
     clock bigint; now bigint; over bigint; look bigint[]; last jsonb; answer text[];
     fresh boolean; changed boolean := corrections <> '{}' OR coalesce(0 < ANY (given), false); lost boolean := false;
     own jsonb := '{}'; mine integer; place jsonb; ahead text[] := '{}'; need jsonb; waiter jsonb; waits boolean;
     first integer; first_wait bigint; refused integer; latest bigint; wait bigint;
+    ahead_ bigint := 0; until jsonb := '{}';
     at integer; units bigint; charged bigint; left_ bigint; passed bigint; room bigint;
 BEGIN
-    LOOP
-        SELECT * INTO s FROM {schema}.keys_v1 t WHERE t.key = k FOR UPDATE;
-        EXIT WHEN FOUND;
-        INSERT INTO {schema}.keys_v1 (key) VALUES (k) ON CONFLICT DO NOTHING;
+    -- In the order of their names, so that no two steps wait for each other.
+    FOR name IN SELECT DISTINCT u.name COLLATE "C" FROM unnest(keys || k) u(name) WHERE u.name IS NOT NULL ORDER BY 1 LOOP
+        LOOP
+            SELECT * INTO other FROM {schema}.keys_v1 t WHERE t.key = name FOR UPDATE;
+            EXIT WHEN FOUND;
+            INSERT INTO {schema}.keys_v1 (key) VALUES (name) ON CONFLICT DO NOTHING;
+        END LOOP;
+        clock := {schema}.micros_{v}();
+        IF other.gone <= clock THEN
+            other.at := 0; other.ahead := 0; other.taken := '{}';
+        END IF;
+        ahead_ := greatest(ahead_, other.ahead, other.at - clock);
+        IF name = k THEN
+            s := other;
+        ELSE
+            shared := shared || jsonb_build_object(name, other.taken);
+        END IF;
     END LOOP;
-    clock := {schema}.micros_{v}();
     fresh := s.gone <= clock;
     IF fresh THEN
         s.at := 0; s.ahead := 0; s.due := 9223372036854775807; s.answered := 0; s.timeline := NULL; s.epoch := NULL; s.frozen := 0;
         s.longest := 0; s.taken := '{}'; s.leases := '{}'; s.places := '[]'; s.answers := '{}';
     END IF;
     over := s.gone + s.ahead;
-    s.ahead := greatest(s.ahead, s.at - clock);
+    s.ahead := ahead_;
     now := clock + s.ahead;
 
     last := s.answers->me;
@@ -101,7 +116,7 @@ BEGIN
     END IF;
 
     FOR n IN 1 .. size LOOP
-        leg := s.taken->>names[n];
+        leg := CASE WHEN keys[n] IS NULL THEN s.taken ELSE shared->keys[n] END ->> names[n];
         rule := rules[3 * n - 2:3 * n];
         -- What has all come back leaves no rule.
         IF NOT adopts AND (cardinality(leg) = 6 AND now - leg[5] >= (leg[4] + leg[2] - 1) / leg[2] OR cardinality(leg) <> 6
@@ -323,11 +338,34 @@ BEGIN
             leg := legs[n];
             -- A rate is as new with its burst, and a window without units.
             wait := {schema}.leg_wait_{v}(leg, CASE kinds[n] WHEN 'rate' THEN leg[3] / leg[1] ELSE 1 END, 1, now);
-            IF wait > 0 THEN
+            IF keys[n] IS NOT NULL THEN
+                IF wait > 0 THEN
+                    shared := jsonb_set(shared, ARRAY[keys[n], names[n]], to_jsonb(legs[n]));
+                    until := until || jsonb_build_object(keys[n], greatest((until->>keys[n])::bigint, now + wait));
+                ELSIF leg IS NOT NULL THEN
+                    shared := shared #- ARRAY[keys[n], names[n]];
+                END IF;
+            ELSIF wait > 0 THEN
                 s.taken := s.taken || jsonb_build_object(names[n], legs[n]);
                 over := greatest(over, now + wait);
             ELSIF leg IS NOT NULL OR adopts THEN
                 s.taken := s.taken - names[n];
+            END IF;
+        END LOOP;
+        FOR name, place IN SELECT e.name, e.taken FROM jsonb_each(shared) e(name, taken) LOOP
+            SELECT * INTO other FROM {schema}.keys_v1 t WHERE t.key = name;
+            latest := coalesce((until->>name)::bigint, 0) - s.ahead;
+            units := greatest(latest, CASE WHEN other.gone > clock THEN other.gone + other.ahead - s.ahead END);
+            IF place = '{}' AND (other.gone <= clock OR (other.leases, other.places, other.answers) = ('{}', '[]', '{}')) THEN
+                DELETE FROM {schema}.keys_v1 t WHERE t.key = name;
+            ELSIF other.gone <= clock THEN
+                -- As new, but for what this step has taken.
+                UPDATE {schema}.keys_v1 t SET deadline = (units / 250000 + 1) * 250000, gone = units, at = now, ahead = s.ahead,
+                    due = 9223372036854775807, answered = 0, timeline = NULL, epoch = NULL, frozen = 0, longest = 0, taken = place,
+                    leases = '{}', places = '[]', answers = '{}' WHERE t.key = name;
+            ELSE
+                UPDATE {schema}.keys_v1 t SET deadline = (units / 250000 + 1) * 250000, gone = units, at = now, ahead = s.ahead,
+                    taken = place WHERE t.key = name;
             END IF;
         END LOOP;
         s.due := least(s.due, now + remember, now + ttl);
@@ -340,8 +378,8 @@ BEGIN
         UPDATE {schema}.keys_v1 t SET deadline = (s.gone / units + 1) * units, gone = s.gone, at = now, ahead = s.ahead, due = s.due,
             answered = s.answered, timeline = s.timeline, epoch = s.epoch, frozen = s.frozen, longest = s.longest, taken = s.taken,
             leases = s.leases, places = s.places, answers = s.answers WHERE t.key = k;
-    ELSIF fresh THEN
-        DELETE FROM {schema}.keys_v1 t WHERE t.key = k;
+    ELSIF fresh OR shared <> '{}' THEN
+        DELETE FROM {schema}.keys_v1 t WHERE t.key = ANY (keys || k) AND t.gone <= clock;
     END IF;
     RETURN answer;
 END $$;

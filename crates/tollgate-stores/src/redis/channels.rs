@@ -45,7 +45,7 @@ impl Channels {
         let channel = || {
             let (tag, of_slot) = match slot {
                 None => ("rights", String::new()),
-                Some(_) => (key.as_str(), format!(":{{{key}}}")),
+                Some(_) => (key.tag(), format!(":{{{}}}", key.tag())),
             };
             Arc::new(Channel {
                 channel: format!("{prefix}news:{random:016x}{of_slot}").into(),

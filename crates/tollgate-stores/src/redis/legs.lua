@@ -1,5 +1,6 @@
 -- The rates, windows and permits of a key that many machines share, in whole numbers. Carries out one step: corrections, and then
--- admissions, each from all legs or from none. `KeyLegs` of src/remote/model/legs.rs is the reference.
+-- admissions, each from all legs or from none. Rates and windows may be counted at other keys. `KeyLegs` of src/remote/model/legs.rs is
+-- the reference.
 --
 -- KEYS, with one hash tag, both packed:
 --   1 { at, ahead (how much later `at` is than the clock, which may be set back), until (when all legs are as new), { by name what was
@@ -8,11 +9,12 @@
 --     when it may not know all leases, the longest time to live }: by client { when its lease ends, { units by leg } }; in order { client,
 --     when its place ends, { with how many in use there is room for it, by leg }, whether it was told, channel, message }.
 --   2 the number of the last step of this client that changed something, and its answer.
---   3 not in a cluster, with permits: as the sixth of permits.lua.
--- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections, admissions and grants, of which there is one at most; then
---   for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
---   each correction the instant, and for each leg the charged and the actual units; for each admission and grant the units of each leg. Then,
---   with permits, the time to live in microseconds, the client, how many admissions do not wait, channel and message for its place; the
+--   then as the first, of each other key that has legs;
+--   last, not in a cluster, with permits: as the sixth of permits.lua.
+-- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections, admissions and grants, of which there is one at most, and of
+--   other keys; then for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
+--   each correction the instant, and for each leg the charged and the actual units; for each admission and grant the units of each leg;
+--   with other keys, the number of that of each leg, or 0. Then, with permits, the time to live in microseconds, the client, how many admissions do not wait, channel and message for its place; the
 --   replication ids that it knows, the longest time to live of any process and whether the server may evict keys, as for permits.lua;
 --   the held units of each leg.
 -- Answers, as strings: the instant, then for each admission the leg that refuses or "0", and the microseconds until it admits or "";
@@ -21,7 +23,10 @@
 local SEGMENTS, MOST = 64, 2251799813685248
 local seq, remember, size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local corrections, takes, grants = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local others = tonumber(ARGV[7])
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+-- Where what is reported of permits begins.
+local lease = 8 + (4 + takes + grants + min(others, 1)) * size + corrections * (1 + 2 * size)
 
 local last = redis.call('GET', KEYS[2])
 if last then
@@ -41,13 +46,28 @@ end
 
 local function int(number) return string.format('%.0f', number) end
 
-local known = redis.call('GET', KEYS[1])
-local at, ahead, over, taken, held = 0, 0, 0, {}, nil
-if known then at, ahead, over, taken, held = unpack(cmsgpack.unpack(known)) end
+local function read(key)
+    local known = redis.call('GET', key)
+    if known then return unpack(cmsgpack.unpack(known)) end
+    return 0, 0, 0, {}, nil
+end
+
+local at, ahead, over, taken, held = read(KEYS[1])
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
 ahead = max(ahead, at - time)
+-- The other keys, and by leg the key at which it is counted, and what was taken there.
+local records, record_of, takens = {}, {}, {}
+for number = 1, others do
+    local last, later, over, taken, held = read(KEYS[2 + number])
+    records[number] = { over = over, taken = taken, held = held }
+    ahead = max(ahead, later, last - time)
+end
+for n = 1, size do
+    record_of[n] = others > 0 and records[tonumber(ARGV[lease - size - 1 + n])] or nil
+    takens[n] = record_of[n] and record_of[n].taken or taken
+end
 local now = time + ahead
 -- Corrections alone are of admissions by a rule that may be an old one.
 local adopts = takes > 0
@@ -175,7 +195,6 @@ local function rest(leg)
 end
 
 -- Permits. What a client reports, renews and needs.
-local lease = 7 + (4 + takes + grants) * size + corrections * (1 + 2 * size)
 local ttl, client, permits, history = tonumber(ARGV[lease] or ''), ARGV[lease + 1], {}, '-'
 local leases, places, run, frozen, longest_ttl = unpack(held or {})
 local froze = false
@@ -216,10 +235,10 @@ if ttl or held then
             if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
             if took_over or evicts then
                 age = tonumber(string.match(' ' .. ARGV[lease + 5], ' ' .. history .. ':(%d+)') or 0)
-                if KEYS[3] then
-                    local noted, since = string.match(redis.call('GET', KEYS[3]) or '', '^(%w+) (%d+)$')
+                if KEYS[3 + others] then
+                    local noted, since = string.match(redis.call('GET', KEYS[3 + others]) or '', '^(%w+) (%d+)$')
                     if noted == history then age = max(age, time - since) else since = time end
-                    redis.call('SET', KEYS[3], history .. ' ' .. int(since), 'PX', 604800000)
+                    redis.call('SET', KEYS[3 + others], history .. ' ' .. int(since), 'PX', 604800000)
                 end
             end
         end
@@ -254,7 +273,7 @@ if ttl or held then
             local count = permits[n] and tonumber(ARGV[at + n - 1]) or 0
             if count > 0 then
                 all = all or {}
-                all[ARGV[3 + 4 * n]] = count
+                all[ARGV[4 + 4 * n]] = count
             end
         end
         return all
@@ -277,7 +296,7 @@ if ttl or held then
         local units = leases[client] and leases[client][2] or {}
         leases[client] = nil
         for n = 1, size do
-            local name, count = ARGV[3 + 4 * n], tonumber(ARGV[lease + 7 + n])
+            local name, count = ARGV[4 + 4 * n], tonumber(ARGV[lease + 7 + n])
             if permits[n] then
                 if count > (units[name] or 0) then return true end
                 units[name] = count > 0 and count or nil
@@ -293,7 +312,7 @@ if ttl or held then
         if waiter then
             local rooms = {}
             for n, limit in pairs(permits) do
-                local name = ARGV[3 + 4 * n]
+                local name = ARGV[4 + 4 * n]
                 if waiter[name] then rooms[name] = max(limit - waiter[name], 0) end
             end
             places[place or #places + 1] = { client, now + ttl, rooms, not by_permits, ARGV[lease + 3], ARGV[lease + 4] }
@@ -320,9 +339,9 @@ if ttl or held then
     end
 end
 
-local legs, limits, at = {}, {}, 7
+local legs, limits, at = {}, {}, 8
 for n = 1, size do
-    local old, one, two, three = taken[ARGV[at]], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
+    local old, one, two, three = takens[n][ARGV[at]], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
     -- It leaves no rule then.
     if not adopts and old and is_fresh(old) then old = nil end
     if three == 'p' then
@@ -369,7 +388,7 @@ for take = 1, takes do
         if legs[n] then
             time = wait(legs[n], units, limits[n])
         elseif units > 0 then
-            time = ttl and permit_wait(ARGV[3 + 4 * n], units, permits[n])
+            time = ttl and permit_wait(ARGV[4 + 4 * n], units, permits[n])
         end
         if not time then
             refused, longest = n, nil
@@ -411,7 +430,7 @@ if ttl or held then
     changed = changed or #told > 0
 end
 for n = 1, grants * size do
-    local leg, name, in_use, time, waiting = legs[n], ARGV[3 + 4 * n], 0, nil, 0
+    local leg, name, in_use, time, waiting = legs[n], ARGV[4 + 4 * n], 0, nil, 0
     if permits[n] then
         for _, other in pairs(leases) do in_use = in_use + (other[2][name] or 0) end
         for _, place in ipairs(places) do waiting = waiting + (place[3][name] and 1 or 0) end
@@ -431,11 +450,11 @@ for n = 1, grants * size do
 end
 if changed then
     for n = 1, size do
-        if permits[n] and adopts then taken[ARGV[3 + 4 * n]] = nil end
+        if permits[n] and adopts then taken[ARGV[4 + 4 * n]] = nil end
         if legs[n] then
-            local left = rest(legs[n])
-            taken[ARGV[3 + 4 * n]] = left > 0 and legs[n] or nil
-            over = max(over, now + left)
+            local left, record = rest(legs[n]), record_of[n]
+            takens[n][ARGV[4 + 4 * n]] = left > 0 and legs[n] or nil
+            if record then record.over = max(record.over, now + left) else over = max(over, now + left) end
         end
     end
     if ttl or held then
@@ -445,10 +464,17 @@ if changed then
         held = (next(leases) or places[1] or frozen > now) and { leases, places, run or '', frozen, longest_ttl } or nil
         if not held and not next(taken) then over = now end
     end
-    if over > now then
-        redis.call('SET', KEYS[1], cmsgpack.pack({ now, ahead, over, taken, held }), 'PX', ceil((over - now) / 1000) + 1)
-    else
-        redis.call('DEL', KEYS[1])
+    local function write(key, over, taken, held)
+        if over > now then
+            redis.call('SET', key, cmsgpack.pack({ now, ahead, over, taken, held }), 'PX', ceil((over - now) / 1000) + 1)
+        else
+            redis.call('DEL', key)
+        end
+    end
+    write(KEYS[1], over, taken, held)
+    for number, record in ipairs(records) do
+        if not record.held and not next(record.taken) then record.over = now end
+        write(KEYS[2 + number], record.over, record.taken, record.held)
     end
     redis.call('SET', KEYS[2], cmsgpack.pack({ seq, unpack(answer) }), 'PX', remember)
 end

@@ -122,7 +122,7 @@ impl Link {
             }
             #[cfg(feature = "redis-cluster")]
             // A name without braces counts in full, as the text in braces does otherwise.
-            Self::Cluster(_) => Some(Slot::for_key(key.as_str())),
+            Self::Cluster(_) => Some(Slot::for_key(key.tag())),
         }
     }
 

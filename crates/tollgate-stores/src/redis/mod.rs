@@ -225,7 +225,8 @@ impl Redis {
 
     /// The name of one of the keys of a limiter of this kind. The text in braces decides where a cluster keeps it.
     fn key(&self, key: &Key, kind: &str, part: &str) -> String {
-        format!("{}{{{key}}}:{kind}:{part}", self.0.prefix)
+        let rest = &key.as_str()[key.tag().len()..];
+        format!("{}{{{}}}{rest}:{kind}:{part}", self.0.prefix, key.tag())
     }
 
     /// The key of the server's history. In a cluster it could not lie beside `key`.
@@ -411,19 +412,29 @@ impl Backend for Redis {
         let lease = step
             .lease
             .filter(|_| legs.iter().any(|leg| matches!(leg.rule, Rule::Permits { .. })));
-        if inner.link.slot(key).is_none() || lease.is_some() {
+        let slot = inner.link.slot(key);
+        let mut others: Vec<&Key> = legs.iter().filter_map(|leg| leg.key.as_ref()).collect();
+        others.sort_unstable();
+        others.dedup();
+        if slot.is_some() && others.iter().any(|other| inner.link.slot(other) != slot) {
+            let why = "the keys of one step lie in different hash slots of the cluster: they need one tag".into();
+            return Err(StoreError::Refused { why });
+        }
+        if slot.is_none() || lease.is_some() {
             self.ready(key).await?;
         }
         let answer = format!("answer:{:016x}", step.client);
         let keys = [self.key(key, "legs", "state"), self.key(key, "legs", &answer)];
         let history = lease.and_then(|_| self.history(key));
-        let mut call = inner.legs.on(keys.into_iter().chain(history));
+        let states = others.iter().map(|other| self.key(other, "legs", "state"));
+        let mut call = inner.legs.on(keys.into_iter().chain(states).chain(history));
         call.arg(step.seq)
             .arg(micros(step.remember).div_ceil(1_000))
             .arg(legs.len())
             .arg(step.corrections.len())
             .arg(step.takes.len())
-            .arg(u8::from(step.grant.is_some()));
+            .arg(u8::from(step.grant.is_some()))
+            .arg(others.len());
         for leg in legs {
             call.arg(&*leg.name);
             if let Rule::Permits { limit } = leg.rule {
@@ -445,6 +456,10 @@ impl Backend for Redis {
         }
         for units in step.takes.iter().chain(&step.grant) {
             units.iter().take(legs.len()).for_each(|units| _ = call.arg(*units));
+        }
+        for leg in legs.iter().filter(|_| !others.is_empty()) {
+            let number = leg.key.as_ref().and_then(|key| others.binary_search(&key).ok());
+            call.arg(number.map_or(0, |number| number + 1));
         }
         if let Some(lease) = &lease {
             let (channel, place) = (self.channel(key).channel.clone(), Session::of_place(step.client));
