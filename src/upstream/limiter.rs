@@ -39,6 +39,10 @@ const LEG: &str = "upstream";
 /// A call that costs more than the limit that the upstream states is `Oversized`. If it states none, such a call goes out when the quota is
 /// as full as it has been seen, and the upstream decides.
 ///
+/// # Giving back
+/// A cancelled reservation, and a settlement to less, give their units back to a window that has not ended since. To a quota that fills
+/// steadily they give back what it has not filled in since then: it could have been full without them.
+///
 /// # Fairness
 /// That of the policy. Several policies that share one upstream race for what it has left.
 ///
@@ -49,7 +53,7 @@ const LEG: &str = "upstream";
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Outcome, Policy, Quota, TokenBucket};
 /// let clock = ManualClock::new();
 /// let rate = Quota::per_second(10);
-/// let upstream = Arc::new(Upstream::builder().rate(rate).clock(&clock).build()?);
+/// let upstream = Arc::new(Upstream::builder().rate(rate).on(&clock).build()?);
 /// let policy = Policy::new(Arc::clone(&upstream).and(TokenBucket::new(rate).on(&clock)));
 /// clock.run(async {
 ///     let permit = policy.admit(1).await.unwrap();
@@ -154,7 +158,7 @@ impl UpstreamBuilder {
     }
 
     /// Sets the clock; the real one by default.
-    pub fn clock(mut self, clock: &Clock) -> Self {
+    pub fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
@@ -287,17 +291,19 @@ impl fmt::Debug for Upstream {
 pub struct UpstreamTicket(Taken);
 
 impl Ticket for UpstreamTicket {
-    const WORDS: usize = METERS + 2;
+    const WORDS: usize = METERS + 3;
     fn write(&self, words: &mut [u64]) {
         words[..METERS].copy_from_slice(&self.0.units);
         words[METERS] = self.0.epoch;
         words[METERS + 1] = self.0.serial;
+        words[METERS + 2] = self.0.at;
     }
     fn read(words: &[u64]) -> Self {
         Self(Taken {
             units: std::array::from_fn(|meter| words[meter]),
             epoch: words[METERS],
             serial: words[METERS + 1],
+            at: words[METERS + 2],
         })
     }
 }

@@ -45,6 +45,7 @@ pub(super) struct Taken {
     pub(super) units: Units,
     pub(super) epoch: u64,
     pub(super) serial: u64,
+    pub(super) at: u64,
 }
 
 /// The settings, in ticks.
@@ -197,10 +198,12 @@ impl Machine {
             units,
             epoch: self.epoch,
             serial: self.serial,
+            at: now,
         }
     }
 
-    /// The work did not start: its units come back, unless a quota has been full since.
+    /// The work did not start: its units come back to a window that has not ended. To a bucket they come back less what it has filled
+    /// since: it could have been full.
     pub(super) fn cancel(&mut self, taken: &Taken, now: u64) {
         self.advance(now);
         if let Some(ramp) = &mut self.ramp
@@ -209,15 +212,23 @@ impl Machine {
             ramp.started = ramp.started.saturating_sub(taken.units[0]);
         }
         for meter in 0..METERS {
-            self.give_back(meter, taken.units[meter], taken.serial);
+            self.give_back(meter, taken.units[meter], taken, now);
         }
     }
 
-    fn give_back(&mut self, meter: usize, units: u64, serial: u64) {
+    fn give_back(&mut self, meter: usize, units: u64, taken: &Taken, now: u64) {
         self.meters[meter].taken = self.meters[meter].taken.saturating_sub(units);
-        let same = |view: &&mut View| view.meter == meter && view.full_at <= serial;
+        let same = |view: &&mut View| view.meter == meter && view.full_at <= taken.serial;
         for view in self.views.iter_mut().filter(same) {
-            view.left = view.left.saturating_add(i128::from(units));
+            let filled = match view.filling {
+                Filling::Window { .. } => 0,
+                Filling::Bucket { count, ticks, .. } => {
+                    (u128::from(now.saturating_sub(taken.at)) * u128::from(count)).div_ceil(ticks.into())
+                }
+            };
+            view.left = view
+                .left
+                .saturating_add(u128::from(units).saturating_sub(filled) as i128);
         }
     }
 
@@ -227,7 +238,7 @@ impl Machine {
         let Some(meter) = self.known(cost) else { return false };
         let charged = std::mem::replace(&mut taken.units[meter], actual);
         if actual < charged {
-            self.give_back(meter, charged - actual, taken.serial);
+            self.give_back(meter, charged - actual, &*taken, now);
         } else {
             let more = actual - charged;
             self.meters[meter].taken = self.meters[meter].taken.saturating_add(more);
@@ -487,6 +498,12 @@ enum Filling {
     Bucket { since: u64, count: u64, ticks: u64 },
 }
 
+/// The units that fill in from `since` to `now`, at `count` in `ticks`.
+fn filled(now: u64, since: u64, count: u64, ticks: u64) -> i128 {
+    let units = u128::from(now.saturating_sub(since)) * u128::from(count) / u128::from(ticks);
+    i128::try_from(units).unwrap_or(i128::MAX)
+}
+
 impl View {
     fn new(meter: usize, number: u64, stated: &Stated, serial: u64, second: u64, now: u64) -> Self {
         let mut view = Self {
@@ -510,9 +527,8 @@ impl View {
         match self.filling {
             Filling::Window { .. } => self.left,
             Filling::Bucket { since, count, ticks } => {
-                let passed = u128::from(now.saturating_sub(since)) * u128::from(count) / u128::from(ticks);
-                let passed = i128::try_from(passed).unwrap_or(i128::MAX);
-                self.left.saturating_add(passed).min(i128::from(self.full))
+                let left = self.left.saturating_add(filled(now, since, count, ticks));
+                left.min(i128::from(self.full))
             }
         }
     }
@@ -528,12 +544,12 @@ impl View {
                 true
             }
             Filling::Window { .. } => false,
-            Filling::Bucket { .. } => {
+            Filling::Bucket { since, count, ticks } => {
                 let full = i128::from(self.full);
-                let fills = self.left < full && self.left_at(now) >= full;
-                self.left = self.left.min(full);
-                if fills && let Filling::Bucket { since, .. } = &mut self.filling {
-                    (self.left, *since) = (full, now);
+                let is_full = self.left.saturating_add(filled(now, *since, *count, *ticks)) >= full;
+                let fills = is_full && (self.left != full || *since < now);
+                if is_full {
+                    (self.left, *since) = (full, now.max(*since));
                 }
                 fills
             }
@@ -747,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_falls_at_once_and_rises_by_what_no_order_can_refute() {
+    fn a_quota_falls_at_once_and_rises_by_as_much_as_no_order_can_refute() {
         let mut machine = machine(100, 0);
         let calls: Vec<_> = (0..4).map(|_| machine.called(0)).collect();
         // Three others are in flight, and may not have been counted.

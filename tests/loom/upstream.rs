@@ -10,7 +10,7 @@ use tollgate::{Ask, ManualClock, Policy};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn upstream(clock: &ManualClock) -> Arc<Upstream> {
-    Arc::new(Upstream::builder().clock(clock).build().unwrap())
+    Arc::new(Upstream::builder().on(clock).build().unwrap())
 }
 
 /// Given a call in flight, when its refusal is observed beside another call that begins, then no call begins once it has been observed.
@@ -43,7 +43,7 @@ fn a_resume_beside_a_join_is_not_lost() {
         upstream.pause(SECOND);
         let policy = Policy::builder()
             .limit(Arc::clone(&upstream))
-            .clock(&clock)
+            .on(&clock)
             .build()
             .unwrap();
         let thread = thread::spawn(move || upstream.resume());

@@ -13,7 +13,7 @@ const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 fn over(clock: &ManualClock, rate: Quota) -> (Arc<Upstream>, Policy<impl Limiter + 'static>) {
-    let upstream = Arc::new(Upstream::builder().rate(rate).clock(clock).build().unwrap());
+    let upstream = Arc::new(Upstream::builder().rate(rate).on(clock).build().unwrap());
     let policy = Policy::new(Arc::clone(&upstream).and(TokenBucket::new(rate).on(clock)));
     (upstream, policy)
 }
@@ -126,7 +126,7 @@ fn a_larger_quota_wakes_the_waiters_for_it() {
 fn a_settled_cost_comes_back_to_the_quota() {
     const TOKENS: Cost = Cost::new("tokens");
     let clock = ManualClock::new();
-    let upstream = Arc::new(Upstream::builder().clock(&clock).build().unwrap());
+    let upstream = Arc::new(Upstream::builder().on(&clock).build().unwrap());
     let ask = Ask::one().cost(TOKENS, 60);
     let first = upstream.try_admit(ask).unwrap();
     let call = upstream.begin(&ask).unwrap();
@@ -156,7 +156,7 @@ fn a_settled_cost_comes_back_to_the_quota() {
 #[test]
 fn an_upstream_in_a_box_takes_back_what_was_reserved() {
     let clock = ManualClock::new();
-    let upstream = Arc::new(Upstream::builder().clock(&clock).build().unwrap());
+    let upstream = Arc::new(Upstream::builder().on(&clock).build().unwrap());
     let boxed = BoxLimiter::new(Arc::clone(&upstream));
     let first = boxed.try_admit(1).unwrap();
     let call = upstream.begin(&Ask::one()).unwrap();

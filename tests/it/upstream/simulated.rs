@@ -112,7 +112,7 @@ const ALLOWED: f64 = 100.0 * 400.0 + 50.0 * 200.0;
 fn ten_minutes(steady: bool, fields: bool) -> Server {
     let clock = ManualClock::new();
     let rate = Quota::per_second(1_000);
-    let upstream = Arc::new(Upstream::builder().rate(rate).clock(&clock).build().unwrap());
+    let upstream = Arc::new(Upstream::builder().rate(rate).on(&clock).build().unwrap());
     let policy = Policy::new(Arc::clone(&upstream).and(TokenBucket::new(rate).on(&clock)));
     let server = Mutex::new(Server::new(steady, fields));
     let task = async |task: u64| {
@@ -168,7 +168,7 @@ proptest! {
     #[test]
     fn the_only_user_of_a_window_is_never_refused(seed: u64, limit in 1u64..200, tasks in 1usize..40) {
         let (mut seed, clock) = (seed, ManualClock::new());
-        let upstream = Arc::new(Upstream::builder().clock(&clock).build().unwrap());
+        let upstream = Arc::new(Upstream::builder().on(&clock).build().unwrap());
         let window = 10 * SECOND;
         let mut left = limit;
         let state = |left| {
@@ -219,7 +219,7 @@ proptest! {
     #[test]
     fn a_pause_ends_at_the_latest_instant_that_was_named(waits in prop::collection::vec(0u64..5_000, 1..40)) {
         let clock = ManualClock::new();
-        let upstream = Upstream::builder().clock(&clock).build().unwrap();
+        let upstream = Upstream::builder().on(&clock).build().unwrap();
         let calls: Vec<_> = waits.iter().map(|_| upstream.begin(&Ask::one()).unwrap()).collect();
         let mut ends = BinaryHeap::new();
         for (call, wait) in calls.iter().zip(waits) {

@@ -51,7 +51,7 @@ use tower_service::Service;
 /// # use tower::{Layer, ServiceExt, service_fn};
 /// # let clock = ManualClock::new();
 /// let rate = Quota::per_second(50);
-/// let upstream = Arc::new(Upstream::builder().rate(rate).clock(&clock).build()?);
+/// let upstream = Arc::new(Upstream::builder().rate(rate).on(&clock).build()?);
 /// let layer = UpstreamLayer::new(Arc::clone(&upstream), TokenBucket::new(rate).on(&clock));
 /// let client = layer.layer(service_fn(async |_: Request<()>| {
 ///     let refused = Response::builder().status(429).header("retry-after", "30");
@@ -337,9 +337,12 @@ impl<L: Limiter + 'static, D: Dialect> Heard<L, D> {
 
 pin_project! {
     /// The body of a response of an upstream: it holds the permit of its request, and has the upstream hear its trailers.
-    pub struct UpstreamBody<B: Body, L: Limiter, D, C: Classify<E>, E>
+    pub struct UpstreamBody<B, L, D, C, E>
     where
+        B: Body,
+        L: Limiter,
         L: 'static,
+        C: Classify<E>,
     {
         #[pin]
         body: LimitBody<B, Policy<L>, C, E>,
