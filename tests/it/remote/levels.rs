@@ -125,7 +125,7 @@ fn a_step_over_levels_whose_reply_is_lost_is_carried_out_once() {
 }
 
 #[test]
-fn what_cannot_be_one_step_is_an_error_when_it_is_built() {
+fn legs_that_cannot_be_one_step_are_an_error_when_they_are_built() {
     let world = World::new();
     let in_flight = || level([LegSpec::new("in flight", LegRule::semaphore(2))]);
     let many = || level((0..9).map(|leg| bucket(&leg.to_string(), "1/s")));

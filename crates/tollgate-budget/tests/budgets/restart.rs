@@ -41,7 +41,7 @@ impl Drop for Snapshot {
 const KEY: [(&str, &str); 2] = [("team", "a\\t\tb"), ("user", "\n")];
 
 #[test]
-fn what_is_used_and_held_counts_after_a_restart_as_long_as_its_period_lasts() {
+fn used_and_held_units_count_after_a_restart_as_long_as_their_period_lasts() {
     let file = Snapshot::new("periods");
     let clock = at(1_000_000_000);
     let budgets = built(&clock);
