@@ -48,7 +48,7 @@ impl RemoteKeyUsage {
                     ("remote_window", state)
                 }
             };
-            let status = Status::new(&leg.name, kind, state);
+            let status = Status::new(self.legs.name(position), kind, state);
             Some(match self.legs.cost(position) {
                 Some(cost) => status.per(cost),
                 None => status,
