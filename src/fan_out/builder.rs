@@ -1,16 +1,19 @@
 //! The builder of a fan-out: its source, its limit, its order.
 
+use super::each::{AdmitEach, Admittable};
 use super::progress::{Hook, Progress};
 use super::results::{Results, TryResults};
-use super::shared::{Settings, Shared};
-use super::state::{Outcome, State, Work};
-use crate::core::limiter::Limiter;
+use super::shared::{Classify, Settings, Shared};
+use super::state::{Outcome, Source, State, Taken, Work};
+use crate::core::ask::Ask;
+use crate::core::limiter::{Limiter, Outcome as Ended};
 use crate::policy::Policy;
 use crate::pool::{Admission, Caller, Gate, Runtime};
 use crate::semaphore::Semaphore;
 use futures::stream::{Iter, iter};
 use futures::{Stream, StreamExt};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// The concurrency limit of a fan-out: a number, or the permits of a semaphore that others may share or resize.
@@ -89,9 +92,13 @@ pub fn fan_out_stream<S: Stream>(source: S, limit: impl Into<Limit>) -> FanOut<S
         ordered: false,
         ahead: None,
         gate: None,
+        each: None,
         progress: None,
     }
 }
+
+/// Makes a source of items with their admissions.
+type Admits<S> = Box<dyn FnOnce(S) -> Pin<Box<dyn Stream<Item = Admittable<<S as Stream>::Item>> + Send>> + Send>;
 
 /// Builds a fan-out: [`fan_out`], then options, then [`map`](Self::map) or [`try_map`](Self::try_map).
 ///
@@ -107,12 +114,13 @@ pub fn fan_out_stream<S: Stream>(source: S, limit: impl Into<Limit>) -> FanOut<S
 /// # }
 /// ```
 #[must_use = "nothing starts before `map`"]
-pub struct FanOut<S> {
+pub struct FanOut<S: Stream> {
     source: S,
     limit: Limit,
     ordered: bool,
     ahead: Option<usize>,
     gate: Option<Arc<dyn Gate>>,
+    each: Option<Admits<S>>,
     progress: Option<Box<Hook>>,
 }
 
@@ -148,6 +156,50 @@ where
     /// ignored.
     pub fn admit_by<L: Limiter<Ticket: Send> + 'static>(mut self, policy: Policy<L>) -> Self {
         self.gate = Some(Arc::new(policy));
+        self.each = None;
+        self
+    }
+
+    /// Asks a policy of its own to admit each item: `choose` returns the policy and what it is asked for, with its costs. The
+    /// limit applies as well. It replaces [`admit_by`](Self::admit_by), as that replaces this.
+    ///
+    /// Up to `most` items (at least 1) that were taken from the source wait for their policies, beside those that run. They hold
+    /// no permit of the limit, and an item holds up only later items of the same policy. So the rate of a slow host leaves
+    /// the limit to the items of other hosts. A limit for all of them, as a rate of the whole program, is a leg that the
+    /// policies share.
+    ///
+    /// While all of the limit is used, each policy may have admitted one item that has not started.
+    ///
+    /// Refusals and outcomes are as in [`admit_by`](Self::admit_by). If `choose` panics, the fan-out ends with the panic.
+    ///
+    /// ```
+    /// # use futures::StreamExt;
+    /// # use std::collections::HashMap;
+    /// # use tollgate::fan_out::fan_out;
+    /// # use tollgate::{Ask, Policy, Quota, TokenBucket};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let [slow, fast] = [20, 1_000].map(|rate| Policy::new(TokenBucket::new(Quota::per_second(rate).burst(1))));
+    /// let hosts = HashMap::from([("a", slow), ("b", fast)]);
+    /// let pages = ["a/1", "a/2", "b/1", "b/2"];
+    /// let pages = fan_out(pages, 1)
+    ///     .admit_each(100, move |page| (hosts[&page[..1]].clone(), Ask::one()))
+    ///     .map(|page| async move { page });
+    /// let pages: Vec<&str> = pages.map(Result::unwrap).collect().await;
+    /// assert_eq!(pages[3], "a/2", "it waits for its host, and holds up no page of the other");
+    /// # }
+    /// ```
+    pub fn admit_each<L: Limiter<Ticket: Send> + 'static>(
+        mut self,
+        most: usize,
+        mut choose: impl FnMut(&S::Item) -> (Policy<L>, Ask) + Send + 'static,
+    ) -> Self {
+        let choose = move |item: &S::Item| {
+            let (policy, ask) = choose(item);
+            (policy.identity(), Arc::new(policy) as Arc<dyn Gate>, ask)
+        };
+        let each: Admits<S> = Box::new(move |source| Box::pin(AdmitEach::new(source, most, choose)));
+        (self.gate, self.each) = (None, Some(each));
         self
     }
 
@@ -176,7 +228,48 @@ where
         Fut: Future + Send + 'static,
         Fut::Output: Send + 'static,
     {
-        self.start(f, |_| false)
+        self.start(f, |_| false, None)
+    }
+
+    /// Starts the fan-out as [`map`](Self::map) does. `classify` maps each output to the outcome of the policy's permit, from which
+    /// breakers and [adaptive](crate::Adaptive) limits learn: a response with the status 429 to
+    /// [`Outcome::Overload`](crate::Outcome::Overload). If `classify` panics, it is `Ignored`.
+    ///
+    /// # Cancel safety
+    /// As for [`map`](Self::map).
+    ///
+    /// # Panics
+    /// Panics outside of a tokio runtime.
+    ///
+    /// ```
+    /// # use futures::StreamExt;
+    /// # use tollgate::fan_out::fan_out;
+    /// # use tollgate::{BreakerState, CircuitBreaker, Outcome, Policy};
+    /// # use std::sync::Arc;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let breaker = Arc::new(CircuitBreaker::builder().consecutive_failures(2).build().unwrap());
+    /// let statuses = fan_out([200, 503, 503], 1)
+    ///     .admit_by(Policy::new(Arc::clone(&breaker)))
+    ///     .map_classified(|status| async move { status }, |status| match status {
+    ///         500.. => Outcome::Failure,
+    ///         _ => Outcome::Success,
+    ///     });
+    /// assert_eq!(statuses.count().await, 3);
+    /// assert_eq!(breaker.state(), BreakerState::Open);
+    /// # }
+    /// ```
+    pub fn map_classified<F, Fut>(
+        self,
+        f: F,
+        classify: impl Fn(&Fut::Output) -> Ended + Send + Sync + 'static,
+    ) -> Results<Fut::Output>
+    where
+        F: FnMut(S::Item) -> Fut + Send + 'static,
+        Fut: Future + Send + 'static,
+        Fut::Output: Send + 'static,
+    {
+        self.start(f, |_| false, Some(Box::new(classify)))
     }
 
     /// Starts the fan-out as [`map`](Self::map) does, for futures that may fail. The first failure ends the fan-out, whether
@@ -209,10 +302,15 @@ where
         T: Send + 'static,
         E: Send + 'static,
     {
-        TryResults::new(self.start(f, |outcome| !matches!(outcome, Ok(Ok(_)))))
+        TryResults::new(self.start(f, |outcome| !matches!(outcome, Ok(Ok(_))), None))
     }
 
-    fn start<F, Fut>(self, f: F, fails: fn(&Outcome<Fut::Output>) -> bool) -> Results<Fut::Output>
+    fn start<F, Fut>(
+        self,
+        mut f: F,
+        fails: fn(&Outcome<Fut::Output>) -> bool,
+        classify: Option<Box<Classify<Fut::Output>>>,
+    ) -> Results<Fut::Output>
     where
         F: FnMut(S::Item) -> Fut + Send + 'static,
         Fut: Work,
@@ -231,15 +329,32 @@ where
             ahead: self.ahead,
             progress: self.progress,
             fails,
+            classify,
             caller: Caller::current(),
             runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
-        let state = State::new(Box::pin(self.source.map(f)), self.ordered, fails, total);
+        let source: Source<Fut> = match self.each {
+            None => Box::pin(self.source.map(move |item| Taken {
+                work: Ok(f(item)),
+                admitted: None,
+            })),
+            Some(each) => Box::pin(each(self.source).map(move |(item, admitted)| match admitted {
+                Ok(admitted) => Taken {
+                    work: Ok(f(item)),
+                    admitted,
+                },
+                Err(why) => Taken {
+                    work: Err(why),
+                    admitted: None,
+                },
+            })),
+        };
+        let state = State::new(source, self.ordered, fails, total);
         Results::new(Shared::start(settings, state), limit)
     }
 }
 
-impl<S> fmt::Debug for FanOut<S> {
+impl<S: Stream> fmt::Debug for FanOut<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FanOut")
             .field("limit", &self.limit.now())

@@ -7,6 +7,7 @@
 //! | stop at the first error | [`FanOut::try_map`] |
 //! | share the limit, or change it during the run | an `Arc<`[`Semaphore`](crate::Semaphore)`>` for the limit |
 //! | put a rate, or any policy, in front of each item | [`FanOut::admit_by`] |
+//! | choose the policy and the cost by the item: a rate for each host | [`FanOut::admit_each`] |
 //!
 //! # Compared to `buffer_unordered`
 //! The futures run on their own tasks: in parallel, whether or not the results are polled. A consumer that waits for a
@@ -18,6 +19,7 @@
 //! handle or permit of its own. No item is taken from the source before the buffer has room for its result.
 
 mod builder;
+mod each;
 mod progress;
 mod results;
 mod runner;

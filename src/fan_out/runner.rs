@@ -4,7 +4,7 @@ use super::shared::Shared;
 use super::state::Work;
 use crate::core::ask::Ask;
 use crate::core::limiter::Outcome as Ended;
-use crate::pool::{Refused, TaskError, Ticket, drop_quietly};
+use crate::pool::{Admitted, Refused, TaskError, Ticket, drop_quietly};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -54,13 +54,20 @@ impl<Fut: Work> Runner<Fut> {
             let number = self.number;
             let next = self.without_slot(|cx| shared.poll_next(number, &mut done, cx)).await;
             let Some(mut source) = next else { return };
-            match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
-                Ok(Some(future)) => work.set(Some(future)),
+            let taken = match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
+                Ok(Some(taken)) => taken,
                 Ok(None) => return shared.end(source, None),
                 Err(payload) => return shared.end(source, Some(TaskError::panicked(payload))),
-            }
+            };
             // Before the source is put back: at most one item is taken ahead of its slot.
-            let refused = match self.admit().await {
+            let admitted = match taken.work {
+                Err(why) => Err(Refused::Task(why)),
+                Ok(future) => {
+                    work.set(Some(future));
+                    self.admit(taken.admitted).await
+                }
+            };
+            let refused = match admitted {
                 Ok(()) => None,
                 Err(Refused::Task(why)) => Some(why),
                 Err(Refused::Closed) => {
@@ -82,10 +89,7 @@ impl<Fut: Work> Runner<Fut> {
             };
             drop_future(work.as_mut());
             if let Some(ticket) = self.ticket.take() {
-                self.ticket = ticket.finish_task(match (shared.settings.fails)(&outcome) || outcome.is_err() {
-                    true => Ended::Failure,
-                    false => Ended::Success,
-                });
+                self.ticket = ticket.finish_task(shared.settings.ended(&outcome));
             }
             done = Some((item, outcome));
             // Futures that are ready at once must not starve the runtime's other tasks.
@@ -93,14 +97,24 @@ impl<Fut: Work> Runner<Fut> {
         }
     }
 
-    async fn admit(&mut self) -> Result<(), Refused> {
+    /// Waits for the slot and the policy of all items. `admitted` is the admission by the policy of this one.
+    async fn admit(&mut self, admitted: Admitted) -> Result<(), Refused> {
         // Other waiters may be due since the previous item.
         if self.ticket.as_ref().is_some_and(|ticket| !ticket.may_keep()) {
             self.give_up();
         }
         let admission = &self.shared.settings.admission;
         if !admission.is_done(self.ticket.as_ref()) {
-            self.ticket = Some(admission.admit(Ask::one(), self.ticket.take()).await?);
+            match admission.admit(Ask::one(), self.ticket.take()).await {
+                Ok(ticket) => self.ticket = Some(ticket),
+                Err(refused) => {
+                    drop_quietly(admitted);
+                    return Err(refused);
+                }
+            }
+        }
+        if admitted.is_some() {
+            self.ticket = Some(Ticket::admitted(self.ticket.take(), admitted));
         }
         Ok(())
     }

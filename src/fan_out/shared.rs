@@ -5,6 +5,7 @@ use super::builder::Limit;
 use super::progress::Hook;
 use super::runner;
 use super::state::{Act, Acts, Outcome, Source, State, Work};
+use crate::core::limiter::Outcome as Ended;
 use crate::pool::{Admission, Caller, Runtime, TaskError, drop_quietly, wake};
 use crate::semaphore::queue::Condition;
 use crate::sync::shim::Mutex;
@@ -21,8 +22,29 @@ pub(super) struct Settings<T> {
     pub(super) progress: Option<Box<Hook>>,
     /// Whether a result ends the fan-out.
     pub(super) fails: fn(&Outcome<T>) -> bool,
+    pub(super) classify: Option<Box<Classify<T>>>,
     pub(super) caller: Caller,
     pub(super) runtime: Runtime,
+}
+
+/// Maps the output of a future to the outcome of its permit.
+pub(super) type Classify<T> = dyn Fn(&T) -> Ended + Send + Sync;
+
+impl<T> Settings<T> {
+    /// The outcome of a permit whose item has ended.
+    pub(super) fn ended(&self, outcome: &Outcome<T>) -> Ended {
+        match (outcome, &self.classify) {
+            (Ok(output), Some(classify)) => {
+                let classified = catch_unwind(AssertUnwindSafe(|| classify(output)));
+                classified.unwrap_or_else(|payload| {
+                    drop_quietly(payload);
+                    Ended::Ignored
+                })
+            }
+            _ if outcome.is_err() || (self.fails)(outcome) => Ended::Failure,
+            _ => Ended::Success,
+        }
+    }
 }
 
 pub(super) struct Shared<Fut: Work> {

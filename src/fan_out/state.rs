@@ -9,14 +9,20 @@
 //!   a burst of short futures.
 
 use super::progress::Progress;
-use crate::pool::{AbortHandle, TaskError};
+use crate::pool::{AbortHandle, Admitted, TaskError};
 use futures::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Poll, Waker};
 
 /// The source of items, mapped to their futures.
-pub(super) type Source<Fut> = Pin<Box<dyn Stream<Item = Fut> + Send>>;
+pub(super) type Source<Fut> = Pin<Box<dyn Stream<Item = Taken<Fut>> + Send>>;
+
+/// The future of an item, or the reason that its own policy refuses it, and the admission by that policy.
+pub(super) struct Taken<Fut> {
+    pub(super) work: Result<Fut, TaskError>,
+    pub(super) admitted: Admitted,
+}
 
 /// The future of an item.
 pub(super) trait Work: Future<Output: Send> + Send + 'static {}

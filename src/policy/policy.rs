@@ -100,6 +100,12 @@ impl<L: Limiter + 'static> Policy<L> {
         &self.0
     }
 
+    /// A number that no other policy has while this one lives.
+    #[cfg(feature = "fan-out")]
+    pub(crate) fn identity(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// The limiter behind the queue. Admitting by it directly overtakes the queue.
     pub fn limiter(&self) -> &L {
         &self.0.limiter

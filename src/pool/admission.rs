@@ -28,6 +28,13 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
+    /// The slot of `self`, if any, with an admission.
+    #[cfg(feature = "fan-out")]
+    pub(crate) fn admitted(slot: Option<Self>, admitted: Admitted) -> Self {
+        let slot = slot.and_then(|ticket| ticket.slot);
+        Self { admitted, slot }
+    }
+
     /// Ends the admission of a task that has ended.
     pub(crate) fn finish(self, outcome: impl Into<Outcome>) {
         if let Some(admitted) = self.admitted {

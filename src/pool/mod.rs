@@ -74,7 +74,7 @@ pub use capacity::MAX_QUEUE;
 pub use common::Pool;
 pub use error::{GroupError, PanicPayload, PoolError, RejectReason, SubmitError, TaskError};
 #[cfg(feature = "fan-out")]
-pub(crate) use gate::Gate;
+pub(crate) use gate::{Admitted, Admitting, Gate, poll_admitting};
 pub use group::Group;
 #[cfg(feature = "tokio")]
 pub use handle::TaskHandle;

@@ -2,6 +2,7 @@
 
 mod basics;
 mod bounds;
+mod each;
 mod ends;
 mod outcomes;
 mod slots;
