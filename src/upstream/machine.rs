@@ -815,11 +815,8 @@ mod tests {
         assert_eq!(machine.ready_for(&Ask::one(), 0), 100);
         assert!(machine.goes(1, 99).is_none() && machine.goes(1, 100).is_some());
         assert_eq!(machine.ready_for(&Ask::many(3), 100), 400);
-        assert_eq!(
-            machine.ready_for(&Ask::many(1_000), 100),
-            10_100,
-            "a full one is as much as there is"
-        );
+        assert_eq!(machine.ready_for(&Ask::many(100), 100), 10_100);
+        assert_eq!(machine.ready_for(&Ask::many(101), 100), NEVER);
     }
 
     #[test]
