@@ -251,7 +251,9 @@ impl Upstream {
     /// Ends the pause and the ramp at once.
     pub fn resume(&self) {
         self.machine.lock().resume();
-        self.notify.notify_all();
+        if !seeded!("upstream_resumes_in_silence") {
+            self.notify.notify_all();
+        }
     }
 
     /// How much longer the pause lasts, if one is on.
@@ -355,18 +357,13 @@ impl Limiter for Upstream {
     }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        if !seeded!("upstream_listens_late") {
-            demand.listen(&self.notify);
-        }
+        demand.listen(&self.notify);
         let now = demand.now(&self.clock).ticks();
         let ready = {
             let mut machine = self.machine.lock();
             let units = machine.units(demand.ask());
             machine.ready(&units, demand, now)
         };
-        if seeded!("upstream_listens_late") {
-            demand.listen(&self.notify);
-        }
         match ready {
             NEVER => ReadyAt::never_for(Reason::Oversized, LEG, demand.units()),
             _ if ready <= now => ReadyAt::NOW,
