@@ -6,7 +6,7 @@
 //! cargo run --release --example remote_sim --features remote -- 10000 docs # writes docs/remote.svg as well
 //! ```
 //!
-//! Each machine wants 100 permits a second, so all of them a million; there are 600,000 a second to be had. After 1.5 s, 30 %
+//! Each machine wants 100 permits a second, so all of them a million; 600,000 a second are available. After 1.5 s, 30 %
 //! of the machines die without a word. The same arguments give the same table.
 
 mod plot;

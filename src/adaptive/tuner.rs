@@ -114,9 +114,8 @@ pub(super) struct Question {
 /// R, 1985).
 ///
 /// The window of a rate ends at its first drop, so that the limit is lowered at once. The server goes on refusing until the
-/// lower rate has reached it, and until its own window ends. So drops of requests that were admitted within a window after
-/// that do not lower the limit again; each starts the window anew, so that the limit is raised only after a whole window
-/// without one.
+/// lower rate has reached it, and until its own window ends. So the drop of a request that was admitted within a window after
+/// that does not lower the limit again. It restarts the window: the limit is raised only after a whole window without a drop.
 #[derive(Clone, Debug)]
 pub(super) struct Sampler {
     kept: Vec<u64>,

@@ -1,9 +1,9 @@
 //! The request of a caller ([`Ask`]), and the part of it that one leg of a policy sees ([`Demand`]).
 //!
 //! One request weighs differently on each leg: one call for a requests-per-minute limit, two thousand for a
-//! tokens-per-minute limit. The caller states all of it once, in the `Ask`; each leg says what it counts
-//! ([`per_call`](crate::LimiterExt::per_call), [`per`](crate::LimiterExt::per)), and the core hands it a `Demand`
-//! with just that number in it.
+//! tokens-per-minute limit. The caller states all of it once, in the `Ask`. Each leg says what it counts:
+//! [`per_call`](crate::LimiterExt::per_call) or [`per`](crate::LimiterExt::per). The core hands it a `Demand` with just that
+//! number in it.
 
 use crate::core::turns::Holder;
 use crate::sync::notify::{Listener, Notify};

@@ -196,7 +196,7 @@ impl Limiter for BoxLimiter {
     #[inline(always)]
     fn finish_in(&self, ticket: &BoxTicket, outcome: Outcome, now: &ClockReading) {
         match &self.long {
-            // A long ticket's buffer comes back, whether the limiter heeds the end or not.
+            // A long ticket's buffer comes back, whether the limiter acts on the end or not.
             Some(long) => long.end(ticket.words(), |words| self.limiter.finish(words, outcome, now)),
             None if self.callbacks.finish => self.limiter.finish(ticket.words(), outcome, now),
             None => {}

@@ -6,8 +6,7 @@
 //! # Periods
 //! The periods of a calendar are numbered by the local dates: hours and days since 1970, weeks and months alike. A
 //! period begins at the first instant at which the local clock shows its number, or a later one. So a day has 23, 24 or
-//! 25 hours, a day whose midnight does not exist begins with its first hour, and a local time that comes twice is in
-//! one period. A period that a change of the offset skips altogether is none: it has no length, and admits nothing.
+//! 25 hours. A day whose midnight does not exist begins with its first hour. A local time that comes twice is in one period. A period that a change of the offset skips altogether is none: it has no length, and admits nothing.
 
 use super::fixed_window::{Borders, FixedMeter};
 use super::inherit::Inherit;
@@ -61,7 +60,7 @@ const LEG: &str = "calendar_window";
 ///
 /// A machine that sleeps is a clock that is set forward. A waiter of a [`Policy`](crate::Policy) sleeps by the monotonic
 /// clock to the border that was known when it began to wait. If the wall clock is set forward meanwhile, or the machine
-/// sleeps, it wakes up by the first reading that finds the new border, and at that known one at the latest.
+/// sleeps, the first reading that finds the new border wakes it. It wakes up at the known border at the latest.
 ///
 /// No period has more than `limit`, as the window's own time counts.
 ///

@@ -199,6 +199,15 @@ mod tests {
         assert_eq!(drain.ticks_until(1), Some(1 << 16));
     }
 
+    /// Three units in ten nanoseconds, at a nanosecond a tick and, rounded, at two.
+    #[test]
+    fn a_tick_is_taken_by_as_much_as_flows_out_in_it() {
+        for (scale, most) in [(1 << 40, (3 << GRAIN) / 10 - 1), (1 << 41, (6 << GRAIN) / 10)] {
+            let drain = Drain::new(3, 10, scale);
+            assert_eq!([most, most + 1].map(|n| drain.takes_no_tick(n)), [true, false]);
+        }
+    }
+
     /// Rows of (count, nanoseconds, nanoseconds per 2^40 ticks, the interval in 2^-32 ticks).
     #[test]
     fn an_interval_is_rounded_up() {

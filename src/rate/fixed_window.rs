@@ -177,8 +177,8 @@ window_limiter! {
 /// A window this far ahead stands for never.
 const NEVER: u64 = u64::MAX / 2;
 
-/// An admission's mark: the number of its last window (of the window of the take, if nothing can be booked), its units in that window, its units in consecutive windows up to
-/// there, and the generation.
+/// An admission's mark: the number of its last window, its units in that window, its units in consecutive windows up to there, and
+/// the generation. If nothing can be booked, the last window is that of the take.
 type Mark = [u64; 4];
 
 /// A booking's promised instant.

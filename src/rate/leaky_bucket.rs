@@ -39,8 +39,8 @@ const LEG: &str = "leaky_bucket";
 ///
 /// Idle time is lost, except for the *slack*: up to `slack` more units may follow at once, to catch up with the
 /// spacing. In any span of time `t` it admits at most `1 + slack + rate x t`, where `t` counts a tick of the clock
-/// longer. The rounding of a wait is not lost, up to a unit per 16 ns. (On a machine's clock, at higher rates each wait
-/// for a single unit is rounded up to a tick.) A request for more than `1 + slack` units is `Oversized`; it can be
+/// longer. The rounding of a wait is not lost, up to a unit per 16 ns. At higher rates on a machine's clock, each wait
+/// for a single unit is rounded up to a tick. A request for more than `1 + slack` units is `Oversized`; it can be
 /// booked.
 ///
 /// As a [`Limiter`] it admits units that may start now and refuses the rest. In a [`Policy`](crate::Policy) the refused
@@ -703,6 +703,34 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Given a bucket that ran empty within a tick, then the rest of the tick is kept as long as no time passes, and no idle time
+    /// is added to it.
+    #[test]
+    fn the_rest_of_a_tick_is_kept_for_its_instant() {
+        // A unit in 16 2/3 ticks of 2 ns.
+        let mut leaky = LeakyMeter::new(0, Some(Drain::new(3, 100, 1 << 41)), 1, 1);
+        leaky.take(1);
+        leaky.advance(17);
+        let early = leaky.early;
+        assert!(early > 0);
+        leaky.advance(17);
+        assert_eq!(leaky.early, early);
+        for now in 18..40 {
+            leaky.advance(now);
+            assert_eq!(leaky.early, 0, "at {now}");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_tick_is_less_than_a_unit() {
+        // 41 2/3 units in a tick.
+        let drain = Drain::new(1_000_000_000, 1_000_000_000, (1 << 40) * 125 / 3);
+        let mut leaky = LeakyMeter::new(0, Some(drain), 1, 1);
+        leaky.take(1);
+        leaky.advance(1);
+        assert_eq!(leaky.early, grains(1) - 1);
     }
 
     /// A demand for zero units waits for those ahead, too.

@@ -636,4 +636,55 @@ mod tests {
             }
         }
     }
+
+    /// Ten a second, cold, and a burst of four.
+    fn cold() -> WarmupMeter {
+        const SECOND: u64 = 1_000_000_000;
+        let interval = Drain::new(10, SECOND, 1 << 40).interval().unwrap();
+        let shape = Shape::new((10, SECOND), SECOND, 3, interval, SECOND).unwrap();
+        WarmupMeter::new(0, Pace::Shaped(shape), 4)
+    }
+
+    #[test]
+    fn half_a_period_of_idle_time_stores_half_of_the_permits() {
+        let mut warmup = cold();
+        warmup.state = PaceState {
+            free_at: fine(100),
+            stored: 0,
+        };
+        warmup.advance(101);
+        assert_eq!(warmup.current().free_at, fine(101), "a whole tick counts");
+        warmup.advance(100 + 500_000_000);
+        let (stored, max) = warmup.stored();
+        assert_eq!(stored, max / 2);
+    }
+
+    #[test]
+    fn a_take_from_before_a_clear_gives_nothing_back() {
+        for n in [1, 2] {
+            let mut warmup = cold();
+            let old = warmup.take(n);
+            warmup.clear();
+            assert_eq!(warmup.fresh_at(), Some(0));
+            warmup.take(n);
+            let paid = warmup.state.free_at;
+            warmup.restore(&old, n);
+            assert_eq!(warmup.state.free_at, paid, "{n}");
+        }
+    }
+
+    /// Given a take through the word, a clear, and a take under the lock that counts until the same instant, then the word stays
+    /// closed: it would give the later take to the mark of the earlier one.
+    #[test]
+    fn a_word_from_before_a_clear_is_not_opened_again() {
+        let mut warmup = cold();
+        let lasts = warmup.times.lasts;
+        warmup.take(1);
+        warmup.advance(lasts);
+        warmup.went_by_word(2 * lasts);
+        assert_eq!(warmup.open(), 2 * lasts);
+        warmup.clear();
+        warmup.take(1);
+        assert_eq!(warmup.open(), single_unit::CLOSED);
+    }
 }

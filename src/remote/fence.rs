@@ -36,7 +36,7 @@ pub struct Fence {
 ///
 /// With a limit of one it turns away every holder before the last one that it has seen. With several holders at a time, it
 /// knows the oldest permit held when its latest caller was granted its own, or last heard of the store. Holders of older
-/// permits are turned away. The holder of a lost permit that is younger than one still held passes. Where that is not enough,
+/// permits are refused. The holder of a lost permit that is younger than one still held passes. Where that is not enough,
 /// use several limiters of one permit each, and a guard for each.
 ///
 /// It is as good as its memory: keep the [floor](Self::floor) with the data, and write both or neither.
@@ -67,7 +67,7 @@ impl FenceGuard {
         Self { floor }
     }
 
-    /// The floor to be saved: lower tokens are turned away.
+    /// The floor to be saved: lower tokens are refused.
     pub fn floor(&self) -> u64 {
         self.floor
     }

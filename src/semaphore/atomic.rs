@@ -588,6 +588,21 @@ impl Semaphore {
         }
     }
 
+    /// Gives the wait at `key` another waker, which is cloned outside the lock: that may run foreign code. The old one is to be
+    /// dropped outside it as well.
+    fn change_waker<'a>(
+        &'a self,
+        queue: MutexGuard<'a, Queue>,
+        key: Key,
+        waker: &Waker,
+    ) -> (MutexGuard<'a, Queue>, Option<Waker>) {
+        drop(queue);
+        let other = waker.clone();
+        let mut queue = self.queue.lock();
+        let old = queue.set_waker(key, other);
+        (queue, old)
+    }
+
     /// Looks how the wait for `n` permits at `key` stands: at the same key, or at [`Key::TAKEN`], [`Key::CLOSED`] or
     /// [`Key::EVICTED`] once it has ended. Permits that were granted before a close, and not looked at since, are given
     /// back: a look at a closed semaphore fails.
@@ -598,11 +613,8 @@ impl Semaphore {
             if queue.wakes(key, waker) {
                 return key;
             }
-            drop(queue);
-            // Cloned and dropped outside the lock: both may run foreign code.
-            let other = waker.clone();
-            queue = self.queue.lock();
-            let old = queue.set_waker(key, other);
+            let old;
+            (queue, old) = self.change_waker(queue, key, waker);
             let waits = queue.state(key).waits();
             let turn = if self.plain {
                 None
@@ -987,11 +999,8 @@ impl Semaphore {
             if queue.wakes(key, waker) {
                 return key;
             }
-            drop(queue);
-            // Cloned and dropped outside the lock: both may run foreign code.
-            let other = waker.clone();
-            queue = self.queue.lock();
-            let old = queue.set_waker(key, other);
+            let old;
+            (queue, old) = self.change_waker(queue, key, waker);
             let waits = queue.state(key).waits();
             drop(queue);
             drop(old);

@@ -79,8 +79,8 @@ impl SemaphoreBuilder {
     /// them instead of being handed them. So a running task goes on at once, and need not be woken first. The head is overtaken
     /// at most `times` times; then it is handed its permits as in strict order. Zero is strict order.
     ///
-    /// It pays between threads, where a hand-over is a switch of threads. Four threads that took turns at one permit, each
-    /// for a moment, got it 1.6 times as often with 4 overtakes as in strict order, and 4 times as often with 256. The longest
+    /// It pays between threads, where a hand-over is a switch of threads. Four threads took turns at one permit, each
+    /// for a moment. With 4 overtakes they got it 1.6 times as often as in strict order, with 256 four times as often. The longest
     /// wait grew from 3 turns of others to 15, and to 6,168. It does not pay between the tasks of one thread, where a hand-over
     /// is cheap: 64 of them at 4 permits were no faster. (Two processors; `cargo bench -p tollgate-compare --bench fairness`,
     /// whose table is in `benches/RESULTS.md`.)

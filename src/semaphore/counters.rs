@@ -19,7 +19,7 @@ pub(crate) struct Counts {
     pub(crate) refused: u64,
     pub(crate) left: u64,
     pub(crate) timed_out: u64,
-    pub(crate) turned_away: u64,
+    pub(crate) queue_full: u64,
     pub(crate) evicted: u64,
     pub(crate) closed: u64,
     pub(crate) unpolled: usize,
@@ -49,7 +49,7 @@ impl Counters {
             refused: 0,
             left: 0,
             timed_out: 0,
-            turned_away: 0,
+            queue_full: 0,
             evicted: 0,
             closed: 0,
             unpolled: 0,
@@ -133,8 +133,8 @@ impl Counters {
     }
 
     /// A caller found the bounded queue full.
-    pub(crate) fn turned_away(&mut self) {
-        self.note(|counts| counts.turned_away += 1);
+    pub(crate) fn queue_full(&mut self) {
+        self.note(|counts| counts.queue_full += 1);
     }
 
     /// A waiter was evicted.

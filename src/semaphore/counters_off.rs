@@ -19,7 +19,7 @@ impl Counters {
     pub(crate) fn looked(&mut self) {}
     pub(crate) fn left(&mut self) {}
     pub(crate) fn timed_out(&mut self) {}
-    pub(crate) fn turned_away(&mut self) {}
+    pub(crate) fn queue_full(&mut self) {}
     pub(crate) fn evicted(&mut self) {}
     pub(crate) fn closed(&mut self, _: usize) {}
     pub(crate) fn emptied(&mut self) {}

@@ -270,7 +270,7 @@ impl Queue {
     /// already. If the newcomer is refused, returns its own. None is evicted in vain.
     pub(crate) fn keep_bounds(&mut self, key: Key) -> Result<Vec<Option<Waker>>, Option<Waker>> {
         let Some(leaving) = self.find_evicted(key) else {
-            self.counters.turned_away();
+            self.counters.queue_full();
             return Err(self.take_out(key.index()));
         };
         let mut evicted = Vec::new();

@@ -269,7 +269,7 @@ impl Slab {
     /// True when all have been given up, and there is memory to hand back.
     #[inline]
     pub(super) fn is_spare(&self) -> bool {
-        self.taken == 0 && (self.chunks.len() > 1 || self.chunks.first().is_some_and(|chunk| chunk.len() > KEPT))
+        self.taken == 0 && self.chunks.first().is_some_and(|chunk| chunk.len() > KEPT)
     }
 
     /// Forgets all entries. Drop the result outside the lock.
@@ -284,3 +284,21 @@ impl Slab {
 #[must_use = "to be dropped outside the lock"]
 #[derive(Debug)]
 pub(crate) struct Spare(#[allow(dead_code)] Vec<Vec<Entry>>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emptied_slab_is_spare_if_it_had_more_entries_than_it_keeps() {
+        let spare = [1, KEPT, KEPT + 1, CHUNK, CHUNK + 1].map(|entries| {
+            let mut slab = Slab::new();
+            let mut take = || slab.take(None, 1, NONE, 0, State::Waiting);
+            let keys: Vec<_> = (0..entries).map(|_| take()).collect();
+            assert!(!slab.is_spare(), "{entries} wait");
+            keys.iter().for_each(|key| slab.give_up(key.index()));
+            slab.is_spare()
+        });
+        assert_eq!(spare, [false, false, true, true, true]);
+    }
+}

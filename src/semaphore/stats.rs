@@ -45,7 +45,7 @@ pub struct SemaphoreStats {
     /// Waits that timed out.
     pub timed_out: u64,
     /// Requests that found a bounded queue full.
-    pub turned_away: u64,
+    pub queue_full: u64,
     /// Waiters that were evicted from a bounded queue.
     pub evicted: u64,
     /// Waiters at the close.
@@ -78,7 +78,7 @@ impl Semaphore {
             refused: counts.refused,
             left: counts.left,
             timed_out: counts.timed_out,
-            turned_away: counts.turned_away,
+            queue_full: counts.queue_full,
             evicted: counts.evicted,
             closed: counts.closed,
             peak_in_use: counts.peak_in_use as usize,

@@ -165,7 +165,7 @@ impl Limiter for Throttler {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<(u64, u64), Refusal<'_>> {
         let now = demand.now(&self.clock);
         let (number, units) = (self.number(now), demand.units());
-        let (number, turned_away) = {
+        let (number, refused) = {
             let mut state = self.state.lock();
             let rate = self.rate_of(&state, number);
             let segment = state.segment(number);
@@ -174,7 +174,7 @@ impl Limiter for Throttler {
             let counted = segment.number;
             (counted, rate > 0.0 && state.draws.fraction() < rate)
         };
-        if !turned_away {
+        if !refused {
             return Ok((number, units));
         }
         let due = Instant::from_ticks(number.saturating_mul(self.segment));

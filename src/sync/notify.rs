@@ -155,8 +155,8 @@ impl Listener {
         self.0.strong_count() > 0
     }
 
-    /// Calls it, `anew` for a change of settings. A call that is made while another runs on this thread is made after that one
-    /// has returned, so that queues that wake each other do not pile up on the stack.
+    /// Calls it, `anew` for a change of settings. While another call runs on this thread, it is deferred until that one
+    /// has returned. So queues that wake each other do not pile up on the stack.
     fn call(&self, anew: bool) {
         if let Some(watch) = self.0.upgrade() {
             watch.note(anew);

@@ -25,8 +25,8 @@ use std::time::Duration;
 /// rate reads up to a tenth low just after a tenth has begun. One lock per admission and one per end.
 ///
 /// A unit counts once it is committed. So a request does not count itself while its legs are asked, and units that are given
-/// back are not counted. **Over-admission**: a waiter that a queue has admitted counts when its owner is polled, so all that a
-/// queue admits in one dispatch may pass a conditional limit before it sees the first of them. The latency is that of the whole
+/// back are not counted. **Over-admission**: a waiter that a queue has admitted counts when its owner is polled. So all that a
+/// queue admits in one dispatch may pass a conditional limit before it counts the first of them. The latency is that of the whole
 /// admission, from its commit to its end.
 ///
 /// ```

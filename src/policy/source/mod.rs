@@ -74,7 +74,7 @@ pub enum PolicyEvent<C = Changes> {
     Applied(C),
     /// It is put in force next: see [`Applied::Next`].
     HandedOver,
-    /// It is wrong, or there was none to be had. The version before stays in force.
+    /// It is wrong, or none was available. The version before stays in force.
     Refused(SourceError),
 }
 

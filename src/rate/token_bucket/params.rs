@@ -405,6 +405,22 @@ mod tests {
     use crate::time::ManualClock;
     use std::time::Duration;
 
+    /// Rows of (units of gain in a tick, as a factor and a shift; the units of a token; the slack).
+    #[test]
+    fn slack_is_the_gain_of_a_tick_where_waits_are_rounded() {
+        for (mul, shift, token, slack) in [
+            (1 << 63, 4, 1 << 20, 0),
+            // Six units in a tick, and 66 for a token of 64.
+            (3 << 61, 4, 64, 7),
+            // A tick gains more than a token.
+            (3 << 61, 4, 4, 3),
+            // Two units too many are less than a millionth.
+            (3 << 61, 4, 1 << 32, 0),
+        ] {
+            assert_eq!(Params::slack(mul, shift, token), slack, "{mul} {shift} {token}");
+        }
+    }
+
     /// Given any rate that flows, then an axis lasts an hour at least, and its gain leaves room for bookings ahead.
     #[test]
     fn an_axis_lasts_an_hour_and_stays_within_its_bits() {
@@ -428,8 +444,8 @@ mod tests {
         }
     }
 
-    /// Given rates whose axis lives for ever, and one whose axis never lives by its admission parameters, then an
-    /// instant before the start is never taken for one at the end.
+    /// Given rates whose axis lives for ever, and one whose axis never does by its admission parameters. Then an instant before the
+    /// start is never taken for one at the end.
     #[test]
     fn before_the_start_is_not_the_end() {
         let manual = ManualClock::new();

@@ -279,7 +279,7 @@ impl WaitingRoom {
         let served = self.served.load(Ordering::Relaxed);
         let booked = self.open(|state| {
             let awaited = state.appointments.is_awaited(now);
-            state.service_rate.turned_away(now, served, awaited);
+            state.service_rate.refused(now, served, awaited);
             let interval = self.interval(state);
             let booked = state.appointments.book(print, now, interval, back);
             match booked {

@@ -33,7 +33,7 @@ impl ServiceRate {
 
     /// At `now` a request was refused, and `served` have been served in all. `awaited` says that promised instants are
     /// still to come: then the overload lasts, though no client asks meanwhile. No run reaches across such a silence.
-    pub(super) fn turned_away(&mut self, now: Instant, served: u64, awaited: bool) {
+    pub(super) fn refused(&mut self, now: Instant, served: u64, awaited: bool) {
         let (since, before) = self.since;
         let goes_on = self.last.is_some_and(|last| now.ticks_since(last) <= self.gap);
         self.last = self.last.max(Some(now));
@@ -66,7 +66,7 @@ mod tests {
         let (mut now, mut served) = from;
         for _ in 0..times {
             (now, served) = (now + ticks, served + 1);
-            meter.turned_away(Instant::from_ticks(now), served, false);
+            meter.refused(Instant::from_ticks(now), served, false);
         }
         (now, served)
     }
@@ -75,11 +75,7 @@ mod tests {
     fn the_slower_of_two_runs_counts() {
         let mut meter = ServiceRate::new(1_000);
         let at = overload(&mut meter, (0, 0), 10, 2 * RUN);
-        assert_eq!(
-            meter.interval(),
-            None,
-            "the first begins at the first who is turned away"
-        );
+        assert_eq!(meter.interval(), None, "the first begins at the first refused caller");
         let at = overload(&mut meter, at, 10, 1);
         assert_eq!(meter.interval(), Some(10));
         let at = overload(&mut meter, at, 30, RUN);
@@ -95,7 +91,7 @@ mod tests {
         let mut meter = ServiceRate::new(1_000);
         let (now, served) = overload(&mut meter, (0, 0), 10, 3 * RUN);
         assert_eq!(meter.interval(), Some(10));
-        meter.turned_away(Instant::from_ticks(now + 1_001), served + 5_000, false);
+        meter.refused(Instant::from_ticks(now + 1_001), served + 5_000, false);
         assert_eq!(meter.interval(), None);
     }
 
@@ -105,7 +101,7 @@ mod tests {
         let mut meter = ServiceRate::new(1_000);
         let (mut now, served) = overload(&mut meter, (0, 0), 10, 3 * RUN);
         now += 1_001;
-        meter.turned_away(Instant::from_ticks(now), served + 5_000, true);
+        meter.refused(Instant::from_ticks(now), served + 5_000, true);
         assert_eq!(meter.interval(), Some(10));
         let at = overload(&mut meter, (now, served + 5_000), 20, RUN - 1);
         assert_eq!(meter.interval(), Some(10), "the stretch begins after the pause");
@@ -117,7 +113,7 @@ mod tests {
     fn without_service_there_is_no_rate() {
         let mut meter = ServiceRate::new(1_000);
         for now in 0..10_000 {
-            meter.turned_away(Instant::from_ticks(now), 0, false);
+            meter.refused(Instant::from_ticks(now), 0, false);
         }
         assert_eq!(meter.interval(), None);
     }

@@ -461,7 +461,7 @@ fn shedders_conform() {
     Suite::of_permits(3, move |_| budget().and(Semaphore::new(3)))
         .takes_turns()
         .check();
-    // While a resource accepts, nothing is turned away.
+    // While a resource accepts, nothing is refused.
     let throttler = |clock: &ManualClock| -> Throttler { Throttler::new(0.01, 0.0, MINUTE).unwrap().on(clock) };
     Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3)))
         .takes_turns()

@@ -2,11 +2,14 @@
 
 use std::error::Error;
 use std::time::Duration;
+use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd};
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::shed::{RoomFull, WaitingRoom};
+use tollgate::shed::{Partitions, RetryBudget, RoomFull, ShedError, Throttler, WaitingRoom};
 use tollgate::{
-    AcquireError, AcquireTimeoutError, CircuitBreaker, Keyed, KeysFull, LeakyBucket, Leased, LimiterExt, ManualClock,
-    Policy, Quota, Rejection, Semaphore, SlidingWindow, TokenBucket, TryAcquireError,
+    AcquireError, AcquireTimeoutError, BreakerError, CircuitBreaker, ClockError, Cost, FixedWindow, Inherit, Keyed,
+    KeysFull, LeakyBucket, Leased, LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError,
+    Rejection, Semaphore, SemaphoreError, SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup,
+    WindowError,
 };
 
 type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -87,6 +90,85 @@ fn the_question_mark_boxes_the_error_of_every_verb() {
         ("Semaphore::acquire_until", holds::<AcquireTimeoutError>),
     ];
     check(&verbs, |verb| ManualClock::new().run(call(verb)));
+}
+
+/// Makes or changes something with a value that it refuses.
+fn set(verb: &str) -> Ended {
+    let (second, forever) = (Duration::from_secs(1), Duration::MAX);
+    let slow = Quota::new(1, Duration::from_secs(365 * 86_400))?;
+    match verb {
+        "Quota::new" => _ = Quota::new(0, Duration::ZERO)?,
+        "Quota::with_burst" => _ = Quota::per_second(1).with_burst(u64::MAX)?,
+        "a quota's text" => _ = "9 lives".parse::<Quota>()?,
+        "FixedWindow::new" => drop(FixedWindow::new(1, Duration::ZERO)?),
+        "FixedWindow::set_length" => FixedWindow::new(1, second)?.set_length(forever)?,
+        "SlidingWindow::segments" => drop(SlidingWindow::new(1, second)?.segments(0)?),
+        "SlidingLog::max_entries" => drop(SlidingLog::new(1, second)?.max_entries(0)?),
+        "LeakyBucket::slack" => drop(LeakyBucket::new(slow).slack(u64::MAX)?),
+        "LeakyBucket::set_slack" => LeakyBucket::new(slow).set_slack(u64::MAX, Inherit::AsIs)?,
+        "LeakyBucket::set_quota" => LeakyBucket::new(Quota::per_second(1_000_000_000))
+            .slack(1 << 50)?
+            .set_quota(slow, Inherit::AsIs)?,
+        "Warmup::cold_factor" => drop(Warmup::new(Quota::per_second(1), second)?.cold_factor(0)?),
+        "Warmup::set_quota" => Warmup::new(slow, Duration::from_secs(86_400))?
+            .set_quota(Quota::per_second(1_000_000_000), Inherit::AsIs)?,
+        "CircuitBreaker::builder" => drop(CircuitBreaker::builder().probes(0).build()?),
+        "Adaptive::builder" => drop(
+            Adaptive::builder(Semaphore::new(1))
+                .law(Aimd::new())
+                .bounds(2, 1)
+                .build()?,
+        ),
+        "Semaphore::builder" => drop(Semaphore::builder(usize::MAX).build()?),
+        "Policy::builder" => {
+            let (one, other) = (ManualClock::new(), ManualClock::new());
+            let rate = |clock: &ManualClock| TokenBucket::new(Quota::per_second(1)).on(clock);
+            drop(Policy::builder().limit(rate(&one)).limit(rate(&other)).build()?);
+        }
+        "Keyed::set_quota" => Keyed::new(0, |_: &u8| TokenBucket::new(Quota::per_second(1))).set_quota(
+            &1,
+            Quota::per_second(2),
+            Inherit::AsIs,
+        )?,
+        "Partitions::set_parts" => Partitions::guaranteed(4, &[0.5, 0.5])?.set_parts(&[1.0])?,
+        "RetryBudget::new" => drop(RetryBudget::new(-1.0, 1)?),
+        "Throttler::new" => drop(Throttler::new(2.0, 0.9, Duration::ZERO)?),
+        "WaitingRoom::set_quota" => WaitingRoom::new(1, Quota::per_second(1))?.set_quota(Quota::zero())?,
+        "Clock::coarse" => drop(ManualClock::new().coarse(Duration::ZERO)?),
+        "Permit::settle" => _ = Semaphore::new(1).try_admit(1)?.settle(Cost::new("tokens"), 1)?,
+        other => panic!("{other} is not called"),
+    }
+    Ok(())
+}
+
+#[test]
+fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
+    let verbs: [(&str, Found); 23] = [
+        ("Quota::new", holds::<QuotaError>),
+        ("Quota::with_burst", holds::<QuotaError>),
+        ("a quota's text", holds::<QuotaError>),
+        ("FixedWindow::new", holds::<WindowError>),
+        ("FixedWindow::set_length", holds::<WindowError>),
+        ("SlidingWindow::segments", holds::<WindowError>),
+        ("SlidingLog::max_entries", holds::<WindowError>),
+        ("LeakyBucket::slack", holds::<RateError>),
+        ("LeakyBucket::set_slack", holds::<RateError>),
+        ("LeakyBucket::set_quota", holds::<RateError>),
+        ("Warmup::cold_factor", holds::<RateError>),
+        ("Warmup::set_quota", holds::<RateError>),
+        ("CircuitBreaker::builder", holds::<BreakerError>),
+        ("Adaptive::builder", holds::<AdaptiveError>),
+        ("Semaphore::builder", holds::<SemaphoreError>),
+        ("Policy::builder", holds::<PolicyError>),
+        ("Keyed::set_quota", holds::<KeysFull>),
+        ("Partitions::set_parts", holds::<ShedError>),
+        ("RetryBudget::new", holds::<ShedError>),
+        ("Throttler::new", holds::<ShedError>),
+        ("WaitingRoom::set_quota", holds::<ShedError>),
+        ("Clock::coarse", holds::<ClockError>),
+        ("Permit::settle", holds::<UnknownCost>),
+    ];
+    check(&verbs, set);
 }
 
 #[cfg(feature = "channel")]

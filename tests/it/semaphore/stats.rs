@@ -83,7 +83,7 @@ fn each_outcome_is_counted_once() {
     let stats = semaphore.stats().unwrap();
     assert_eq!((stats.admitted_at_once, stats.refused, stats.queued), (1, 1, 3));
     assert_eq!(
-        (stats.left, stats.turned_away, stats.closed, stats.evicted),
+        (stats.left, stats.queue_full, stats.closed, stats.evicted),
         (1, 1, 1, 0)
     );
     assert_eq!(

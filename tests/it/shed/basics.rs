@@ -113,7 +113,7 @@ fn a_throttler_refuses_requests_that_the_service_would_refuse() {
     }
     // Sent x with x / 4 accepted and asked 1: x = 1 - (1 - x / 2), so it goes down to the least that always goes.
     assert!(sent * 10 >= asked && sent * 5 < asked, "{sent} of {asked}");
-    // Once the resource takes everything, nothing is turned away soon after.
+    // Once the resource takes everything, nothing is refused soon after.
     for _ in 0..600 {
         clock.advance(SECOND);
         for _ in 0..20 {

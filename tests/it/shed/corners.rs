@@ -113,7 +113,7 @@ fn a_throttler_looks_at_its_window_alone() {
         clock.advance(Duration::from_secs(1));
     }
     assert_eq!(throttler.rate(), 0.0);
-    // 20 were accepted, which allows 40; of 100 that are not, the part above that is turned away.
+    // 20 were accepted, which allows 40; of 100 that are not, the part above that is refused.
     for _ in 0..100 {
         let _ = throttler.try_admit(1).map(|permit| permit.finish(Outcome::Overload));
     }

@@ -203,7 +203,7 @@ fn a_share_of_the_service_rate_is_given_out() {
     assert_eq!(
         apart(65, 10),
         1_000,
-        "the quota: the first stretch begins with the first who is turned away"
+        "the quota: the first stretch begins with the first refused caller"
     );
     assert_eq!(apart(64, 10), 40, "a quarter of 100 a second");
     assert_eq!(apart(64, 20), 80, "slower at once");

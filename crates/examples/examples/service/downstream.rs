@@ -50,7 +50,7 @@ impl Downstream {
     }
 }
 
-/// What stands in for an answer that is not to be had.
+/// Stands in for an answer that is unavailable.
 pub(crate) fn fallback() -> Response<Body> {
     let mut response = Response::new(Body::from("from the cache"));
     response
