@@ -97,7 +97,7 @@
 //!
 //! How to move from tokio's semaphore, other rate limiters and other pools, and which of ours to take: the [`guide`].
 //!
-//! The minimum supported Rust version is 1.88. The limits hold within one process, except those in `remote`.
+//! The minimum supported Rust version is 1.95, the one it is built with. The limits hold within one process, except those in `remote`.
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

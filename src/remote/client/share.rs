@@ -49,6 +49,11 @@ impl Share {
         u128::from(tokens) * u128::from(self.fill.price) * u128::from(UNITS)
     }
 
+    #[cfg(tollgate_proofs)]
+    pub(super) fn units_held(&self) -> u64 {
+        self.units
+    }
+
     fn capacity(&self) -> u128 {
         u128::from(self.units) * u128::from(self.fill.brim)
     }

@@ -1,6 +1,8 @@
 //! The state of a client as words. All fields are named, so that a new one cannot be forgotten.
 
-use super::capacity::Capacity;
+#[path = "leased.rs"]
+mod leased;
+
 use super::{Client, LiveSession, PendingRequest, RemoteTicket, WaitKind, Waiter};
 use crate::canonical::{Kind, Words, owner};
 use crate::remote::backend::{Rule, Session, SyncRequest};
@@ -160,14 +162,8 @@ impl Client {
         // No model asks for more than the limit, for which its age would matter.
         if let Some((usage, _)) = usage {
             words.plain(usage.limit);
-            if config.capacity {
-                words.plain(usage.in_use);
-                words.plain(usage.sessions);
-            }
         }
-        if let Some(capacity) = capacity {
-            capacity.visit(id, words);
-        }
+        assert!(capacity.is_none(), "leased units have a model of their own");
     }
 
     /// The units of a valid lease at `now`.
@@ -227,12 +223,6 @@ impl RemoteTicket {
     pub(crate) fn visit(&self, id: u64, words: &mut Words) {
         words.plain(self.units);
         words.number(Kind::Term, id, self.term);
-    }
-}
-
-impl Capacity {
-    fn visit(&self, _id: u64, _words: &mut Words) {
-        todo!()
     }
 }
 
