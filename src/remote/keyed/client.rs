@@ -75,6 +75,10 @@ struct Wait {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "items wait for a round trip at most, and a correction costs no allocation"
+)]
 enum Item {
     Take(u64),
     Grant(u64),
