@@ -223,8 +223,8 @@ proptest! {
             if let Err(refusal) = reply.takes[0] {
                 prop_assert!(!fit[refusal.leg]);
             } else {
-                for at in 0..3 {
-                    prop_assert!(look(at, units[at], false, 4 * seq + 1).takes[0].is_ok());
+                for (at, units) in units.into_iter().enumerate() {
+                    prop_assert!(look(at, units, false, 4 * seq + 1).takes[0].is_ok());
                 }
                 taken = Some((reply.at, step.takes[0]));
             }
