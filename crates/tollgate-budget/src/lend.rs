@@ -47,17 +47,7 @@ impl Lent {
             Err(place) => place,
         };
         if self.0.len() < self.0.capacity().min(MAX_CHILDREN) {
-            let new = || Counter::new(like.shape());
-            self.0.insert(
-                place,
-                Child {
-                    id: step.id,
-                    weight: step.weight,
-                    claimed: new(),
-                    spent: new(),
-                    children: Self::default(),
-                },
-            );
+            self.0.insert(place, Child::new(step, like));
             return place;
         }
         // Before it grows, what is over goes.
@@ -72,17 +62,7 @@ impl Lent {
             None => {
                 // One more than the others.
                 self.0.reserve(1);
-                let new = || Counter::new(like.shape());
-                self.0.insert(
-                    0,
-                    Child {
-                        id: 0,
-                        weight: 1,
-                        claimed: new(),
-                        spent: new(),
-                        children: Self::default(),
-                    },
-                );
+                self.0.insert(0, Child::new(Step { id: 0, weight: 1 }, like));
                 0
             }
         }
@@ -133,6 +113,16 @@ impl Lent {
 }
 
 impl Child {
+    fn new(Step { id, weight }: Step, like: &Counter) -> Self {
+        Self {
+            id,
+            weight,
+            claimed: Counter::new(like.shape()),
+            spent: Counter::new(like.shape()),
+            children: Lent::default(),
+        }
+    }
+
     fn follow(&mut self, like: &Counter) {
         self.claimed.follow(like);
         self.spent.follow(like);

@@ -9,7 +9,7 @@ use futures::stream;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Its words take `pause` each. An answer is as long as the last word of the prompt says, `300` for instance, and 100 tokens without
+/// It pauses for `pause` between two words. An answer is as long as the last word of the prompt says, `300` for instance, and 100 tokens without
 /// one; at most `max_tokens`.
 pub(crate) fn upstream(pause: Duration) -> Router {
     Router::new().route("/v1/chat/completions", post(move |Json(chat)| complete(chat, pause)))
@@ -36,7 +36,7 @@ async fn complete(chat: Chat, pause: Duration) -> Response {
         if word > length + 1 {
             return None;
         }
-        if word < length {
+        if word > 0 && word < length {
             tokio::time::sleep(pause).await;
         }
         let event = match word {
