@@ -56,13 +56,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let Args { depth } = Args::parse();
     let (opened, queries) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
     let (opens, asks) = (Arc::clone(&opened), Arc::clone(&queries));
-    let database = WorkerPool::builder().workers(3).queue(100_000).workers_with(move || {
-        opens.fetch_add(1, Ordering::Relaxed);
-        let queries = Arc::clone(&asks);
-        Connection { queries }
-    });
+    let database = WorkerPool::builder()
+        .workers(3)
+        .max_queue(100_000)
+        .workers_with(move || {
+            opens.fetch_add(1, Ordering::Relaxed);
+            let queries = Arc::clone(&asks);
+            Connection { queries }
+        });
     let database = database.build()?;
-    let walkers = WorkerPool::builder().workers(2).queue(100_000).build()?;
+    let walkers = WorkerPool::builder().workers(2).max_queue(100_000).build()?;
 
     let (here, there) = (walkers.clone(), database.clone());
     let total = walkers.run(move || sum(&here, &there, depth))?;

@@ -38,10 +38,13 @@ fn bytes_of(tasks: u64) -> (u64, i64) {
     let bytes = allocation_counter::measure(|| {
         let worker = Arc::new(Mutex::new(None));
         let given = Arc::clone(&worker);
-        let pool = WorkerPool::builder().workers(1).queue(64).spawn_with(move |worker| {
-            *given.lock().unwrap() = Some(worker);
-            Ok(())
-        });
+        let pool = WorkerPool::builder()
+            .workers(1)
+            .max_queue(64)
+            .spawn_with(move |worker| {
+                *given.lock().unwrap() = Some(worker);
+                Ok(())
+            });
         let pool = pool.build().unwrap();
         let first = pool.clone();
         pool.execute(move || step(&first, tasks)).unwrap();

@@ -82,34 +82,34 @@ pub(crate) enum Refused {
 pub(crate) struct Asking {
     pub(crate) ask: Ask,
     admitting: Pin<Box<dyn Future<Output = Result<Ticket, Refused>> + Send>>,
-    bell: Arc<Bell>,
+    waker: Arc<AskWaker>,
 }
 
 /// Wakes the asker, and separates the wake-ups of the admission from all others. Other wake-ups do not poll the
 /// admission, because a poll would cost a queue place when others have the slots.
-struct Bell {
-    rung: AtomicBool,
-    waker: Waker,
+struct AskWaker {
+    woken: AtomicBool,
+    inner: Waker,
 }
 
-impl Wake for Bell {
+impl Wake for AskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
         // Release: publishes the writes before the wake-up to the poll. Pairs with the swap in `Asking::poll`.
-        self.rung.store(true, Ordering::Release);
-        self.waker.wake_by_ref();
+        self.woken.store(true, Ordering::Release);
+        self.inner.wake_by_ref();
     }
 }
 
 impl Asking {
     pub(crate) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
         // Acquire: pairs with the store in `wake_by_ref`.
-        if !self.bell.rung.swap(false, Ordering::Acquire) {
+        if !self.waker.woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }
-        let waker = Waker::from(Arc::clone(&self.bell));
+        let waker = Waker::from(Arc::clone(&self.waker));
         let mut cx = Context::from_waker(&waker);
         catch_unwind(AssertUnwindSafe(|| self.admitting.as_mut().poll(&mut cx)))
             .unwrap_or_else(|payload| Poll::Ready(Err(Refused::Task(TaskError::panicked(payload)))))
@@ -145,9 +145,9 @@ impl Admission {
         Asking {
             ask,
             admitting: Box::pin(async move { admission.admit(ask, None).await }),
-            bell: Arc::new(Bell {
-                rung: AtomicBool::new(true),
-                waker: waker.clone(),
+            waker: Arc::new(AskWaker {
+                woken: AtomicBool::new(true),
+                inner: waker.clone(),
             }),
         }
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// let panics = Arc::new(Mutex::new(Vec::new()));
 /// let log = panics.clone();
 /// let pool = WorkerPool::builder()
-///     .queue(100)
+///     .max_queue(100)
 ///     .overflow(Overflow::Reject)
 ///     .on_panic(move |payload| log.lock().unwrap().push(*payload.downcast::<&str>().unwrap()))
 ///     .build()?;
@@ -41,8 +41,8 @@ pub struct Builder<K> {
 
 /// The settings of both kinds of pools.
 pub(super) struct Common {
-    queue: usize,
-    queue_weight: Option<u32>,
+    max_queue: usize,
+    max_queue_weight: Option<u32>,
     overflow: Overflow,
     clock: Option<Clock>,
     slots: Option<Arc<Semaphore>>,
@@ -62,7 +62,7 @@ impl Common {
 
     /// Builds the engine. `clock` is that of [`on`](Self::on).
     pub(super) fn engine<K: Kind>(self, limit: usize, clock: Clock, kind: K) -> Result<Arc<Engine<K>>, PoolError> {
-        let capacity = Capacity::checked(self.queue, self.queue_weight)?;
+        let capacity = Capacity::checked(self.max_queue, self.max_queue_weight)?;
         let (slots, gate) = (self.slots, self.gate);
         let settings = Settings {
             clock,
@@ -77,8 +77,8 @@ impl Common {
 impl<K> Builder<K> {
     pub(super) fn of(kind: K) -> Self {
         let common = Common {
-            queue: 1024,
-            queue_weight: None,
+            max_queue: 1024,
+            max_queue_weight: None,
             overflow: Overflow::Block,
             clock: None,
             slots: None,
@@ -90,14 +90,14 @@ impl<K> Builder<K> {
 
     /// Sets the most tasks that may wait; 1,024 unless set. Tasks of the pool itself may exceed it: see
     /// [`Overflow::Block`].
-    pub fn queue(mut self, tasks: usize) -> Self {
-        self.common.queue = tasks;
+    pub fn max_queue(mut self, tasks: usize) -> Self {
+        self.common.max_queue = tasks;
         self
     }
 
     /// Sets the most weight that all waiting tasks may have together; unbounded unless set.
-    pub fn queue_weight(mut self, weight: u32) -> Self {
-        self.common.queue_weight = Some(weight);
+    pub fn max_queue_weight(mut self, weight: u32) -> Self {
+        self.common.max_queue_weight = Some(weight);
         self
     }
 
@@ -170,7 +170,7 @@ impl<K: fmt::Debug> fmt::Debug for Builder<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("kind", &self.kind)
-            .field("queue", &self.common.queue)
+            .field("max_queue", &self.common.max_queue)
             .field("overflow", &self.common.overflow)
             .finish_non_exhaustive()
     }

@@ -70,7 +70,7 @@ impl<K: PoolKind> Pool<K> {
         self.with(|options| options.priority = priority)
     }
 
-    /// Submits tasks with this weight, which counts against the [`queue_weight`](super::Builder::queue_weight); 0 counts as 1.
+    /// Submits tasks with this weight, which counts against the [`max_queue_weight`](super::Builder::max_queue_weight); 0 counts as 1.
     pub fn weight(&self, weight: u32) -> Self {
         self.with(|options| options.weight = weight.max(1))
     }

@@ -191,7 +191,7 @@ impl<E: Error + 'static> Error for GroupError<E> {
 ///
 /// ```
 /// # use tollgate::{WorkerPool, pool::RejectReason};
-/// let pool = WorkerPool::builder().workers(1).queue_weight(8).build()?;
+/// let pool = WorkerPool::builder().workers(1).max_queue_weight(8).build()?;
 /// let rejected = pool.weight(9).try_submit(|| "a large file").unwrap_err();
 /// assert_eq!(rejected.reason, RejectReason::Oversized { weight: 9, allowed: 8 });
 /// assert_eq!((rejected.task)(), "a large file");

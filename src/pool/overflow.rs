@@ -19,7 +19,7 @@ use std::sync::Arc;
 /// # let slot = slots.clone().try_acquire_owned().unwrap();
 /// // A pool for readings of which only the latest matters. No slot is free yet.
 /// let builder = WorkerPool::builder().workers(1).slots(slots.clone());
-/// let pool = builder.queue(1).overflow(Overflow::DropOldest).build()?;
+/// let pool = builder.max_queue(1).overflow(Overflow::DropOldest).build()?;
 /// let (old, new) = (pool.submit(|| 20)?, pool.submit(|| 21)?);
 /// drop(slot);
 /// assert!(matches!(old.join(), Err(TaskError::Discarded)));

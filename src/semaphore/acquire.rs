@@ -346,7 +346,7 @@ mod tests {
     }
 
     fn of_all_kinds() -> [Semaphore; 5] {
-        let bounded = |most, eviction| Semaphore::builder(1).max_waiting(most).eviction(eviction);
+        let bounded = |most, eviction| Semaphore::builder(1).max_queue(most).eviction(eviction);
         [
             Semaphore::builder(1),
             bounded(0, Eviction::Never),

@@ -12,7 +12,7 @@ use std::fmt;
 /// # use tollgate::{Order, Eviction, Semaphore};
 /// let semaphore = Semaphore::builder(1)
 ///     .order(Order::Priority { classes: 2, patience: 8 })
-///     .max_waiting(100)
+///     .max_queue(100)
 ///     .eviction(Eviction::Oldest)
 ///     .name("database")
 ///     .build()
@@ -25,8 +25,8 @@ use std::fmt;
 pub struct SemaphoreBuilder {
     permits: usize,
     order: Order,
-    max_waiting: Option<usize>,
-    max_wanted: Option<u64>,
+    max_queue: Option<usize>,
+    max_queue_permits: Option<u64>,
     eviction: Eviction,
     overtakes: u32,
     name: Option<Box<str>>,
@@ -39,8 +39,8 @@ impl Semaphore {
         SemaphoreBuilder {
             permits,
             order: Order::Fifo,
-            max_waiting: None,
-            max_wanted: None,
+            max_queue: None,
+            max_queue_permits: None,
             eviction: Eviction::Never,
             overtakes: 0,
             name: None,
@@ -58,14 +58,14 @@ impl SemaphoreBuilder {
 
     /// Sets the most waiters in the queue. What happens beyond is set by [`eviction`](Self::eviction). A policy that waits for
     /// this semaphore counts as one waiter and is never refused or evicted; nor is the worker of a pool.
-    pub fn max_waiting(mut self, waiters: usize) -> Self {
-        self.max_waiting = Some(waiters);
+    pub fn max_queue(mut self, waiters: usize) -> Self {
+        self.max_queue = Some(waiters);
         self
     }
 
     /// Sets the most permits that all waiters may want together.
-    pub fn max_waiting_permits(mut self, permits: u64) -> Self {
-        self.max_wanted = Some(permits);
+    pub fn max_queue_permits(mut self, permits: u64) -> Self {
+        self.max_queue_permits = Some(permits);
         self
     }
 
@@ -139,11 +139,12 @@ impl SemaphoreBuilder {
             return Err(SemaphoreError::Overtaking);
         }
         let counts = self.counters.is_on();
-        let is_special = self.order != Order::Fifo || self.max_waiting.is_some() || self.max_wanted.is_some() || counts;
+        let is_special =
+            self.order != Order::Fifo || self.max_queue.is_some() || self.max_queue_permits.is_some() || counts;
         let queue = is_special.then(|| {
-            let max_waiting = self.max_waiting.unwrap_or(usize::MAX);
-            let max_wanted = self.max_wanted.unwrap_or(u64::MAX);
-            Queue::scheduled(self.order, max_waiting, max_wanted, self.eviction, self.counters)
+            let max_queue = self.max_queue.unwrap_or(usize::MAX);
+            let max_queue_permits = self.max_queue_permits.unwrap_or(u64::MAX);
+            Queue::scheduled(self.order, max_queue, max_queue_permits, self.eviction, self.counters)
         });
         Ok(Semaphore::built(self.permits, queue, self.overtakes, self.name))
     }

@@ -82,8 +82,8 @@ struct Scheduling {
     last_first: bool,
     /// The passive waiters of a queue that serves the newest first, in order of arrival. See [`head`](Queue::head).
     passive: VecDeque<u32>,
-    max_waiting: usize,
-    max_wanted: u64,
+    max_queue: usize,
+    max_queue_permits: u64,
     eviction: Eviction,
     /// The permits that all waiters want together.
     wanted: u128,
@@ -123,11 +123,11 @@ impl Queue {
         }
     }
 
-    /// A queue with an order and bounds: at most `max_waiting` waiters, which want at most `max_wanted` permits together.
+    /// A queue with an order and bounds: at most `max_queue` waiters, which want at most `max_queue_permits` permits together.
     pub(crate) fn scheduled(
         order: Order,
-        max_waiting: usize,
-        max_wanted: u64,
+        max_queue: usize,
+        max_queue_permits: u64,
         eviction: Eviction,
         counters: Counters,
     ) -> Self {
@@ -136,8 +136,8 @@ impl Queue {
             last_first: order == Order::Lifo,
             passive: VecDeque::new(),
             scheduler: Scheduler::new(order),
-            max_waiting,
-            max_wanted,
+            max_queue,
+            max_queue_permits,
             eviction,
             wanted: 0,
         };
@@ -291,13 +291,13 @@ impl Queue {
         let mut leaving = Vec::new();
         let (mut waiting, mut wanted) = (self.waiting, scheduling.wanted);
         let suffices = |waiting: usize, wanted: u128| {
-            waiting <= scheduling.max_waiting && wanted <= u128::from(scheduling.max_wanted)
+            waiting <= scheduling.max_queue && wanted <= u128::from(scheduling.max_queue_permits)
         };
         if suffices(waiting, wanted) {
             return Some(leaving);
         }
         let (need, class) = (self.slab.of(key)?.need, self.slab.of(key)?.class());
-        if scheduling.eviction != Eviction::Oldest || need > scheduling.max_wanted {
+        if scheduling.eviction != Eviction::Oldest || need > scheduling.max_queue_permits {
             return None;
         }
         let first = if scheduling.scheduler.ranks() { class } else { 0 };

@@ -219,7 +219,7 @@ impl Scheduler {
 /// # use tollgate::{Eviction, Semaphore};
 /// # use std::pin::pin;
 /// # use std::task::{Context, Poll, Waker};
-/// let semaphore = Semaphore::builder(0).max_waiting(1).eviction(Eviction::Oldest).build().unwrap();
+/// let semaphore = Semaphore::builder(0).max_queue(1).eviction(Eviction::Oldest).build().unwrap();
 /// let mut cx = Context::from_waker(Waker::noop());
 /// let (mut old, mut new) = (pin!(semaphore.acquire()), pin!(semaphore.acquire()));
 /// assert!(old.as_mut().poll(&mut cx).is_pending());

@@ -170,7 +170,7 @@ fn a_grant_by_class_that_is_dropped_goes_to_the_next() {
 #[test]
 fn a_waiter_evicted_beside_a_release_is_granted_or_refused() {
     crate::exhaustive(|| {
-        let builder = Semaphore::builder(1).max_waiting(1).eviction(Eviction::Oldest);
+        let builder = Semaphore::builder(1).max_queue(1).eviction(Eviction::Oldest);
         let semaphore = leaked(builder.build().unwrap());
         let held = semaphore.try_acquire().unwrap();
         let mut oldest = Waiter::of(semaphore, 0).queued();

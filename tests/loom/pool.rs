@@ -12,10 +12,13 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 /// The pool's threads are the model's.
 fn modelled(workers: impl Into<Workers>) -> PoolBuilder {
-    WorkerPool::builder().workers(workers).queue(2).spawn_with(|worker| {
-        super::spawn(move || worker.run());
-        Ok(())
-    })
+    WorkerPool::builder()
+        .workers(workers)
+        .max_queue(2)
+        .spawn_with(|worker| {
+            super::spawn(move || worker.run());
+            Ok(())
+        })
 }
 
 #[test]
@@ -119,12 +122,12 @@ fn an_abort_beside_the_start_lists_the_task_or_lets_it_end() {
     });
 }
 
-/// A batch stands in the queue as one, and on the worker's shelf in part: wherever the end comes, each of its tasks has run
+/// A batch stands in the queue as one, and on the worker's local queue in part: wherever the end comes, each of its tasks has run
 /// or is listed.
 #[test]
 fn an_abort_beside_a_batch_lists_the_tasks_that_have_not_run() {
     super::bounded(2, || {
-        let pool = modelled(1).queue(3).build().unwrap();
+        let pool = modelled(1).max_queue(3).build().unwrap();
         let ran = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));
         let mark = |ran: &Arc<AtomicUsize>| {
             let ran = Arc::clone(ran);
@@ -354,7 +357,7 @@ fn an_abort_beside_a_waiter_that_runs_its_task_lists_the_tasks_that_have_not_run
 #[test]
 fn slots_without_a_queue_are_no_end_of_a_pool() {
     super::bounded(2, || {
-        let slots = Arc::new(Semaphore::builder(1).max_waiting(0).build().unwrap());
+        let slots = Arc::new(Semaphore::builder(1).max_queue(0).build().unwrap());
         let held = slots.try_acquire().unwrap();
         let pool = modelled(1).slots(Arc::clone(&slots)).build().unwrap();
         let handle = pool.submit(|| 7).unwrap();
@@ -438,7 +441,7 @@ fn an_abort_beside_a_task_that_is_run_in_passing_lists_it_or_leaves_it_alone() {
 #[test]
 fn a_cancel_beside_a_submitter_that_waits_gives_it_the_room() {
     super::bounded(2, || {
-        let pool = modelled(1).queue(1).build().unwrap();
+        let pool = modelled(1).max_queue(1).build().unwrap();
         let task = pool.submit(|| ()).unwrap();
         let other = pool.clone();
         let submitter = thread::spawn(move || other.submit(|| 7).unwrap().join().unwrap());
@@ -453,7 +456,7 @@ fn a_cancel_beside_a_submitter_that_waits_gives_it_the_room() {
 #[test]
 fn a_queue_that_is_overdrawn_beside_a_submitter_that_waits_loses_nothing() {
     super::bounded(2, || {
-        let pool = modelled(1).queue(1).build().unwrap();
+        let pool = modelled(1).max_queue(1).build().unwrap();
         let here = pool.clone();
         let outer = pool
             .submit(move || [(); 2].map(|()| here.submit(|| ()).unwrap()))

@@ -115,7 +115,7 @@ programs! {
     };
     by_shares: Semaphore::builder(LIMIT).order(Order::Shares(vec![3, 2, 1])).build().unwrap();
     bounded: {
-        let builder = Semaphore::builder(LIMIT).max_waiting(1).eviction(Eviction::Oldest);
+        let builder = Semaphore::builder(LIMIT).max_queue(1).eviction(Eviction::Oldest);
         builder.order(Order::RoundRobin { classes: 2 }).build().unwrap()
     };
 }

@@ -18,7 +18,7 @@ use tollgate::{ManualClock, Policy, Semaphore};
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn pool(limit: usize) -> TaskPool {
-    let builder = TaskPool::builder(limit).queue(2);
+    let builder = TaskPool::builder(limit).max_queue(2);
     builder.on(&ManualClock::new()).build().unwrap()
 }
 
@@ -408,7 +408,7 @@ fn a_lent_slot_comes_back() {
 fn every_task_behind_a_gate_is_accounted_for_once() {
     super::check(10_000, || {
         let (gate, slots) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(2)));
-        let builder = TaskPool::builder(2).queue(4).on(&ManualClock::new());
+        let builder = TaskPool::builder(2).max_queue(4).on(&ManualClock::new());
         let builder = builder.slots(Arc::clone(&slots));
         let pool = builder.admit_by(Policy::new(Arc::clone(&gate))).build().unwrap();
         let ran = [(); 3].map(|()| Arc::new(AtomicUsize::new(0)));

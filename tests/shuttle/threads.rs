@@ -14,7 +14,10 @@ const LONG: Duration = Duration::from_secs(3_600);
 
 /// The pool's threads are the model's. Its clock stands still.
 fn pool(workers: usize, policy: Option<Policy<Semaphore>>) -> WorkerPool {
-    let builder = WorkerPool::builder().workers(workers).queue(64).on(&ManualClock::new());
+    let builder = WorkerPool::builder()
+        .workers(workers)
+        .max_queue(64)
+        .on(&ManualClock::new());
     let builder = builder.spawn_with(|worker| {
         thread::spawn(move || worker.run());
         Ok(())

@@ -225,7 +225,7 @@ mod tests {
     /// entries each, on average.
     macro_rules! cancels {
         ($pool:expr, $submit:ident, $task:expr) => {{
-            let pool = $pool.queue(QUEUE).build().unwrap();
+            let pool = $pool.max_queue(QUEUE).build().unwrap();
             let tasks: Vec<_> = (0..QUEUE).map(|_| pool.try_submit($task).unwrap()).collect();
             let mut waits: Vec<_> = (0..QUEUE).map(|_| Box::pin(pool.$submit($task))).collect();
             for waits in &mut waits {

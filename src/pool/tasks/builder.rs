@@ -19,7 +19,7 @@ use tokio::runtime::Handle;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runtime = tokio::runtime::Runtime::new()?;
 /// // Outside the runtime, the builder needs its handle.
-/// let pool = TaskPool::builder(8).queue(1_000).runtime(runtime.handle()).build()?;
+/// let pool = TaskPool::builder(8).max_queue(1_000).runtime(runtime.handle()).build()?;
 /// let answer = pool.submit_blocking(async { 6 * 7 })?;
 /// assert_eq!((answer.join_blocking()?, pool.stats().limit), (42, 8));
 /// # Ok(())

@@ -31,7 +31,7 @@ use std::time::Duration;
 /// # use std::time::Duration;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let pool = TaskPool::builder(8).queue(100).build()?;
+/// let pool = TaskPool::builder(8).max_queue(100).build()?;
 /// let answer = pool.submit(async { 6 * 7 }).await.unwrap();
 /// assert_eq!(answer.await?, 42);
 /// assert!(pool.shutdown(Duration::from_secs(5)).await.is_clean());

@@ -34,7 +34,7 @@ use std::time::Duration;
 /// ```
 /// # use tollgate::WorkerPool;
 /// # use std::time::Duration;
-/// let pool = WorkerPool::builder().workers(2).queue(100).build()?;
+/// let pool = WorkerPool::builder().workers(2).max_queue(100).build()?;
 /// let sum = pool.submit(|| (1..=10).sum::<u32>())?;
 /// assert_eq!(sum.join()?, 55);
 ///

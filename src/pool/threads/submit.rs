@@ -55,7 +55,7 @@ impl<'j> Pool<Threads<'j>> {
     /// ```
     /// # use tollgate::{WorkerPool, pool::RejectReason};
     /// # use std::sync::mpsc;
-    /// let pool = WorkerPool::builder().workers(1).queue(1).build().unwrap();
+    /// let pool = WorkerPool::builder().workers(1).max_queue(1).build().unwrap();
     /// let (started, has_started) = mpsc::channel();
     /// let (release, released) = mpsc::channel::<()>();
     /// let first = pool.submit(move || { started.send(()).unwrap(); released.recv() }).unwrap();

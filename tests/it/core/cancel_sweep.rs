@@ -63,7 +63,7 @@ fn kinds() -> Vec<Semaphore> {
         classes: 2,
         patience: 3,
     };
-    let bounded = Semaphore::builder(PERMITS).max_waiting(9).eviction(Eviction::Oldest);
+    let bounded = Semaphore::builder(PERMITS).max_queue(9).eviction(Eviction::Oldest);
     vec![
         Semaphore::new(PERMITS),
         Semaphore::builder(PERMITS).overtakes(2).build().unwrap(),

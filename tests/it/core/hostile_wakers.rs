@@ -188,7 +188,7 @@ fn a_waker_may_use_a_semaphore_with_a_scheduler() {
         Semaphore::builder(2).overtakes(2),
         Semaphore::builder(2).order(Order::Lifo),
         Semaphore::builder(2).order(priority),
-        Semaphore::builder(2).max_waiting(2).eviction(Eviction::Oldest),
+        Semaphore::builder(2).max_queue(2).eviction(Eviction::Oldest),
     ];
     for kind in kinds {
         let semaphore = Arc::new(kind.build().unwrap());

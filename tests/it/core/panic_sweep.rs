@@ -424,7 +424,7 @@ fn semaphores() {
             order(Order::Priority { classes, patience }).build().unwrap()
         },
         &|| {
-            let bounded = Semaphore::builder(PERMITS).max_waiting(3);
+            let bounded = Semaphore::builder(PERMITS).max_queue(3);
             bounded.eviction(Eviction::Oldest).build().unwrap()
         },
     ];

@@ -18,7 +18,7 @@ fn one() -> PoolBuilder {
 /// then that one's place is free as well.
 #[test]
 fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next() {
-    let pool = one().queue(32).build().unwrap();
+    let pool = one().max_queue(32).build().unwrap();
     let first = Busy::on(&pool);
     let (release, released) = mpsc::channel::<()>();
     let (start, started) = mpsc::channel();
@@ -47,7 +47,7 @@ fn a_task_that_is_cancelled_where_a_worker_keeps_it_gives_its_place_to_the_next(
 /// Given a worker that takes tasks to start them later, and that drops those that were cancelled, then only live tasks count as queued.
 #[test]
 fn cancelled_tasks_that_a_worker_has_dropped_count_no_longer() {
-    let pool = one().queue(64).build().unwrap();
+    let pool = one().max_queue(64).build().unwrap();
     let first = Busy::on(&pool);
     let block = || {
         let (release, released) = mpsc::channel::<()>();

@@ -21,7 +21,7 @@ fn gate() -> (impl FnOnce() + Send + 'static, Receiver<()>, Sender<()>) {
 
 #[test]
 fn a_place_is_free_once_its_task_has_started_however_many_the_worker_took() {
-    let pool = WorkerPool::builder().workers(1).queue(QUEUE).build().unwrap();
+    let pool = WorkerPool::builder().workers(1).max_queue(QUEUE).build().unwrap();
     let (first, first_started, end_first) = gate();
     let (eighth, eighth_started, end_eighth) = gate();
     let (ninth, ninth_started, end_ninth) = gate();

@@ -14,7 +14,7 @@ use tollgate::pool::{GroupError, Overflow, PoolBuilder, RejectReason, TaskError,
 const LONG: Duration = Duration::from_secs(60);
 
 fn one_worker(queue: usize) -> PoolBuilder {
-    WorkerPool::builder().workers(1).queue(queue)
+    WorkerPool::builder().workers(1).max_queue(queue)
 }
 
 /// Given twenty tasks of which a worker takes several at once, when one in their midst looks, then those before it have
@@ -176,7 +176,7 @@ fn every_task_of_a_batch_is_accounted_for_once_under_everything_at_once() {
         Overflow::DropNewest,
     ];
     for (overflow, end_after) in kinds.into_iter().flat_map(|kind| [0, 3, 60].map(|end| (kind, end))) {
-        let pool = WorkerPool::builder().workers(2).queue(QUEUE).overflow(overflow);
+        let pool = WorkerPool::builder().workers(2).max_queue(QUEUE).overflow(overflow);
         let pool = pool.build().unwrap();
         let counts = Arc::new(Mutex::new([0; 2]));
         let submitters: Vec<_> = (0..4)
@@ -241,7 +241,7 @@ fn an_async_submission_takes_one_place() {
 /// Given room for a weight of four, when a batch comes twice, then four of each are let in: no more, and again no fewer.
 #[test]
 fn a_batch_is_let_in_by_weight_and_gives_it_back() {
-    let pool = one_worker(100).queue_weight(4).overflow(Overflow::Reject);
+    let pool = one_worker(100).max_queue_weight(4).overflow(Overflow::Reject);
     let pool = pool.build().unwrap();
     for _ in 0..2 {
         let busy = Busy::on(&pool);

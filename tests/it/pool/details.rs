@@ -100,13 +100,13 @@ fn errors_say_what_they_come_of() {
 
 #[tokio::test]
 async fn bounds_that_are_just_met_are_met() {
-    assert!(TaskPool::builder(MAX_WORKERS).queue(MAX_QUEUE).build().is_ok());
+    assert!(TaskPool::builder(MAX_WORKERS).max_queue(MAX_QUEUE).build().is_ok());
     assert!(TaskPool::builder(MAX_WORKERS + 1).build().is_err());
-    assert!(TaskPool::builder(1).queue(MAX_QUEUE + 1).build().is_err());
+    assert!(TaskPool::builder(1).max_queue(MAX_QUEUE + 1).build().is_err());
     let pool = WorkerPool::builder()
         .workers(1)
-        .queue(2)
-        .queue_weight(5)
+        .max_queue(2)
+        .max_queue_weight(5)
         .build()
         .unwrap();
     let busy = Busy::on(&pool);

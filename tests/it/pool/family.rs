@@ -152,7 +152,7 @@ async fn program(kind: Kind, seed: u64, clock: Clock) -> usize {
     let bucket = || TokenBucket::new(Quota::per_second(20_000).burst(1 + random.below(3) as u64)).on(&clock);
     macro_rules! family {
         ($($set:ident($to:expr)),*) => {
-            pool!(kind, 1 + random.below(3), queue(1 + random.below(8)), on(&clock) $(, $set($to))*)
+            pool!(kind, 1 + random.below(3), max_queue(1 + random.below(8)), on(&clock) $(, $set($to))*)
         };
     }
     let pools = (0..1 + random.below(3)).map(|_| {

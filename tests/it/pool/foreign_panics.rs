@@ -63,7 +63,7 @@ macro_rules! poll {
 /// submission is let in, and the worker goes on.
 #[test]
 fn a_worker_survives_the_waker_of_a_submission_that_waits_for_room() {
-    let pool = one().queue(1).build().unwrap();
+    let pool = one().max_queue(1).build().unwrap();
     let busy = Busy::on(&pool);
     let queued = pool.submit(|| 1).unwrap();
     let (waker, panics) = hostile();
@@ -81,10 +81,10 @@ fn a_worker_survives_the_waker_of_a_submission_that_waits_for_room() {
     assert_eq!((stats.finished, stats.unfinished, stats.threads), (3, 0, 0));
 }
 
-/// The same, where the task comes from a shelf.
+/// The same, where the task comes from a local queue.
 #[test]
 fn a_worker_survives_it_also_in_the_midst_of_several_tasks() {
-    let pool = one().queue(40).build().unwrap();
+    let pool = one().max_queue(40).build().unwrap();
     let busy = Busy::on(&pool);
     let ran = Arc::new(AtomicUsize::new(0));
     for _ in 0..40 {
@@ -229,7 +229,7 @@ fn a_task_that_comes_during_a_start_that_fails_is_not_overlooked() {
 /// free, then the canceller is told so.
 #[test]
 fn a_canceller_survives_the_waker_of_the_next_submitter() {
-    let pool = one().queue(1).build().unwrap();
+    let pool = one().max_queue(1).build().unwrap();
     let busy = Busy::on(&pool);
     let queued = pool.submit(|| 1).unwrap();
     let (waker, panics) = hostile();
@@ -247,7 +247,7 @@ fn a_canceller_survives_the_waker_of_the_next_submitter() {
 /// worker goes, and what was queued has run.
 #[test]
 fn a_pool_is_closed_despite_panics_of_the_wakers_of_submitters() {
-    let pool = one().queue(1).build().unwrap();
+    let pool = one().max_queue(1).build().unwrap();
     let busy = Busy::on(&pool);
     let queued = pool.submit(|| 1).unwrap();
     let (waker, panics) = hostile();
@@ -267,7 +267,7 @@ fn a_pool_is_closed_despite_panics_of_the_wakers_of_submitters() {
 /// The same for an end that hands back what has not started.
 #[test]
 fn an_end_lists_what_has_not_started_whatever_the_wakers_do() {
-    let pool = one().queue(1).build().unwrap();
+    let pool = one().max_queue(1).build().unwrap();
     let busy = Busy::on(&pool);
     let queued = pool.submit(|| 1).unwrap();
     let (waker, panics) = hostile();
@@ -363,7 +363,11 @@ async fn a_runner_survives_an_admission_that_panics_when_it_ends() {
 async fn a_runner_survives_the_wakers_of_waiters_for_room_or_its_slot() {
     use tollgate::pool::TaskPool;
     let slots = Arc::new(Semaphore::new(1));
-    let pool = TaskPool::builder(1).queue(1).slots(Arc::clone(&slots)).build().unwrap();
+    let pool = TaskPool::builder(1)
+        .max_queue(1)
+        .slots(Arc::clone(&slots))
+        .build()
+        .unwrap();
     let (free, freed) = tokio::sync::oneshot::channel::<()>();
     let busy = pool.submit(freed).await.unwrap();
     while pool.stats().queued > 0 {

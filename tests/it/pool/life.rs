@@ -18,7 +18,7 @@ fn an_elastic_pool_grows_no_faster_than_it_may_and_shrinks_when_idle() {
     let clock = ManualClock::new();
     let pool = WorkerPool::builder()
         .workers(1..=8)
-        .queue(20_000)
+        .max_queue(20_000)
         .growth(Quota::per_second(1).burst(2))
         .keep_alive(Duration::from_secs(100))
         .on(&clock)
@@ -114,7 +114,7 @@ fn every_task_is_accounted_for_once_under_everything_at_once() {
         let pool = WorkerPool::builder()
             .workers(1..=4)
             .growth(Quota::per_second(10_000).burst(10))
-            .queue(QUEUE)
+            .max_queue(QUEUE)
             .overflow(overflow)
             .build()
             .unwrap();

@@ -27,7 +27,7 @@ fn feed(pool: &WorkerPool, fed: &Arc<AtomicUsize>, enough: &Arc<AtomicBool>, mos
 /// then those behind the long one run when that number has been taken past them, and no later.
 #[test]
 fn tasks_behind_a_long_one_are_passed_up_to_the_bound() {
-    let pool = WorkerPool::builder().workers(2).queue(10_000).build().unwrap();
+    let pool = WorkerPool::builder().workers(2).max_queue(10_000).build().unwrap();
     let (one, two) = (Busy::on(&pool), Busy::on(&pool));
     let (fed, enough) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let (started, has_started) = mpsc::channel();

@@ -21,7 +21,7 @@ fn a_crawler_runs_in_constant_stack() {
     }
     let pool = WorkerPool::builder()
         .workers(2)
-        .queue(10)
+        .max_queue(10)
         .stack_size(128 << 10)
         .build()
         .unwrap();
@@ -36,7 +36,7 @@ fn a_crawler_runs_in_constant_stack() {
 #[test]
 fn joins_of_many_children_beyond_the_bound_end() {
     const CHILDREN: u64 = 30_000;
-    let pool = WorkerPool::builder().workers(1).queue(10).build().unwrap();
+    let pool = WorkerPool::builder().workers(1).max_queue(10).build().unwrap();
     let here = pool.clone();
     let sum = pool.run(move || {
         let children: Vec<_> = (0..CHILDREN).map(|n| here.submit(move || n).unwrap()).collect();
@@ -48,7 +48,7 @@ fn joins_of_many_children_beyond_the_bound_end() {
 /// Given a submission that waits for room outside, when it is moved into a task of the pool, then it waits no more.
 #[tokio::test(start_paused = true)]
 async fn a_submission_that_is_moved_into_the_pool_does_not_wait() {
-    let pool = TaskPool::builder(1).queue(1).build().unwrap();
+    let pool = TaskPool::builder(1).max_queue(1).build().unwrap();
     let (give, given) = tokio::sync::oneshot::channel::<std::pin::Pin<Box<dyn Future<Output = bool> + Send>>>();
     let outer = pool.try_submit(async move { given.await.unwrap().await }).unwrap();
     tokio::task::yield_now().await;

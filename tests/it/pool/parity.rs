@@ -273,7 +273,7 @@ async fn panics_of_drops_do_no_harm_wherever_they_happen(kind: Kind) {
 }
 
 async fn run_gives_the_result_or_says_why_there_is_none(kind: Kind) {
-    let pool = pool!(kind, 1, queue(1), overflow(Overflow::Reject));
+    let pool = pool!(kind, 1, max_queue(1), overflow(Overflow::Reject));
     assert_eq!(pool.run(async { 7 }).await.unwrap(), 7);
     let error = pool
         .run(async { resume_unwind(Box::new("on purpose")) as () })
@@ -355,7 +355,7 @@ async fn a_task_of_low_priority_ages(kind: Kind) {
 }
 
 async fn a_queue_is_bounded_by_weight_as_well(kind: Kind) {
-    let pool = pool!(kind, 1, queue_weight(10), overflow(Overflow::Reject));
+    let pool = pool!(kind, 1, max_queue_weight(10), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let heavy = pool.weight(8).submit(async {}).await.unwrap();
     assert_eq!(
@@ -373,7 +373,7 @@ async fn a_queue_is_bounded_by_weight_as_well(kind: Kind) {
 }
 
 async fn weight_and_places_come_back_whichever_way_a_task_leaves(kind: Kind) {
-    let pool = pool!(kind, 1, queue(4), queue_weight(10));
+    let pool = pool!(kind, 1, max_queue(4), max_queue_weight(10));
     let heavy = |weight| pool.weight(weight).try_submit(async {});
     let busy = Busy::on(&pool).await;
     let tasks = [4, 3, 2].map(|weight| heavy(weight).unwrap());
@@ -420,7 +420,7 @@ async fn a_task_may_start_at_its_deadline_and_no_later(kind: Kind) {
 }
 
 async fn a_task_is_cancelled_until_it_starts_and_makes_room(kind: Kind) {
-    let pool = pool!(kind, 1, queue(1), overflow(Overflow::Reject));
+    let pool = pool!(kind, 1, max_queue(1), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let queued = pool
         .submit(async { unreachable!("it was cancelled") as () })
@@ -438,7 +438,7 @@ async fn a_task_is_cancelled_until_it_starts_and_makes_room(kind: Kind) {
 }
 
 async fn cancelled_tasks_leave_the_queue_at_once(kind: Kind) {
-    let pool = pool!(kind, 1, queue(100));
+    let pool = pool!(kind, 1, max_queue(100));
     let busy = Busy::on(&pool).await;
     let tasks = [(); 4].map(|()| pool.try_submit(async {}).unwrap());
     let queued = |n: usize| {
@@ -498,7 +498,7 @@ async fn the_drop_of_a_cancelled_task_does_not_wait_for_itself(kind: Kind) {
 /// Given two late tasks, of which the drop of the first waits until others have taken the room of both, then they find it.
 async fn late_tasks_give_their_room_back_before_they_are_dropped(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 1, on(&clock), queue(2));
+    let pool = pool!(kind, 1, on(&clock), max_queue(2));
     let busy = Busy::on(&pool).await;
     let (tell, told) = mpsc::channel();
     let waits = OnDrop(move || (0..2).for_each(|_| told.recv().unwrap()));
@@ -531,7 +531,7 @@ async fn of_two_cancels_of_a_task_one_ends_it(kind: Kind) {
             self.1.fetch_add(usize::from(self.0.cancel()), SeqCst);
         }
     }
-    let pool = pool!(kind, 1, queue(1));
+    let pool = pool!(kind, 1, max_queue(1));
     let busy = Busy::on(&pool).await;
     let task = pool.try_submit(async {}).unwrap();
     let cancels = Arc::new(Cancels(task, AtomicUsize::new(0)));
@@ -571,7 +571,7 @@ async fn a_late_task_that_is_awaited_expires_once(kind: Kind) {
 /// Given a task that waits for its child, and a submitter that waits for the child's place and weight, when the child starts, then the
 /// submitter gets them, while the child runs.
 async fn an_awaited_task_takes_no_room_from_its_start_on(kind: Kind) {
-    let pool = pool!(kind, 1, queue(1), queue_weight(5));
+    let pool = pool!(kind, 1, max_queue(1), max_queue_weight(5));
     let (go, goes) = oneshot::channel();
     let (tell, told) = oneshot::channel();
     let (start, started) = oneshot::channel();
@@ -636,7 +636,7 @@ async fn a_task_that_is_dropped_beside_a_shutdown_does_not_count_as_running(kind
 
 async fn a_batch_is_taken_in_order_through_a_smaller_queue(kind: Kind) {
     for queue in [1, 7, 1_000] {
-        let pool = pool!(kind, 1, queue(queue));
+        let pool = pool!(kind, 1, max_queue(queue));
         let next = Arc::new(AtomicUsize::new(0));
         let tasks = (0..300).map(|n| {
             let next = Arc::clone(&next);
@@ -652,7 +652,7 @@ async fn a_batch_is_taken_in_order_through_a_smaller_queue(kind: Kind) {
 }
 
 async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
-    let pool = pool!(kind, 1, queue(3), overflow(Overflow::Reject));
+    let pool = pool!(kind, 1, max_queue(3), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let (handles, rejected) = pool.submit_all((0..5).map(|n| async move { n })).await;
     assert_eq!((handles.len(), rejected.len()), (3, 2));
@@ -673,7 +673,7 @@ async fn a_batch_hands_back_the_tasks_beyond_the_capacity(kind: Kind) {
 
 async fn a_batch_without_handles_is_run_whole_and_its_panics_go_to_the_hook(kind: Kind) {
     let (told, ran) = (Log::default(), Log::default());
-    let pool = pool!(kind, 2, queue(3), on_panic(told.hook()));
+    let pool = pool!(kind, 2, max_queue(3), on_panic(told.hook()));
     let tasks = (0..200).map(|n| {
         let ran = ran.clone();
         async move {
@@ -696,7 +696,7 @@ async fn a_batch_without_handles_is_run_whole_and_its_panics_go_to_the_hook(kind
 }
 
 async fn a_full_queue_rejects(kind: Kind) {
-    let pool = pool!(kind, 1, queue(2), overflow(Overflow::Reject));
+    let pool = pool!(kind, 1, max_queue(2), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let queued = [1, 2].map(|n| pool.try_submit(async move { n }).unwrap());
     let rejected = pool.submit(async { 3 }).await.unwrap_err();
@@ -708,7 +708,7 @@ async fn a_full_queue_rejects(kind: Kind) {
 }
 
 async fn a_full_queue_discards_the_newest(kind: Kind) {
-    let pool = pool!(kind, 1, queue(1), overflow(Overflow::DropNewest));
+    let pool = pool!(kind, 1, max_queue(1), overflow(Overflow::DropNewest));
     let busy = Busy::on(&pool).await;
     let first = pool.submit(async { 1 }).await.unwrap();
     let second = pool.submit(async { 2 }).await.unwrap();
@@ -722,7 +722,7 @@ async fn a_full_queue_discards_the_oldest_of_the_lowest_priority(kind: Kind) {
     let pool = pool!(
         kind,
         1,
-        queue(2),
+        max_queue(2),
         overflow(Overflow::DropOldest),
         on_discard(move |task| tell.send(task.priority()).unwrap()),
     );
@@ -740,7 +740,7 @@ async fn a_full_queue_discards_the_oldest_of_the_lowest_priority(kind: Kind) {
 /// Waits on a thread, as a future, and with a time-out.
 async fn a_submitter_waits_for_room(kind: Kind) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 1, queue(1), on(&clock));
+    let pool = pool!(kind, 1, max_queue(1), on(&clock));
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async { 1 }).await.unwrap();
     assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
@@ -770,7 +770,7 @@ async fn a_submitter_waits_for_room(kind: Kind) {
 }
 
 async fn a_task_that_submits_to_its_own_full_pool_does_not_wait(kind: Kind) {
-    let (pool, log) = (pool!(kind, 1, queue(2), queue_weight(4)), Log::default());
+    let (pool, log) = (pool!(kind, 1, max_queue(2), max_queue_weight(4)), Log::default());
     let (here, noted) = (pool.clone(), log.clone());
     let outer = pool.run(async move {
         let mut tasks = Vec::new();
@@ -890,7 +890,7 @@ async fn a_group_that_keeps_going_gives_every_outcome(kind: Kind) {
 }
 
 async fn a_dropped_group_cancels_what_has_not_started(kind: Kind) {
-    let pool = pool!(kind, 1, queue(2), overflow(Overflow::Reject));
+    let pool = pool!(kind, 1, max_queue(2), overflow(Overflow::Reject));
     let busy = Busy::on(&pool).await;
     let mut group = pool.group::<i32, ()>();
     for _ in 0..2 {
@@ -1090,7 +1090,7 @@ async fn a_late_task_of_a_limited_group_leaves_its_place_to_the_next(kind: Kind)
 }
 
 async fn a_full_queue_discards_what_waits_for_a_place_in_its_group(kind: Kind) {
-    let pool = pool!(kind, 2, queue(2), overflow(Overflow::DropOldest));
+    let pool = pool!(kind, 2, max_queue(2), overflow(Overflow::DropOldest));
     let (mut held, task) = Held::new();
     let mut group = pool.group().limit(1).unwrap().keep_going();
     group.submit(task).await.unwrap();
@@ -1439,7 +1439,7 @@ async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next(kind: Kind) {
     let pool = pool!(
         kind,
         1,
-        queue(1),
+        max_queue(1),
         overflow(Overflow::DropOldest),
         admit_by(policy.clone())
     );
@@ -1675,7 +1675,7 @@ fn nested(pools: Arc<[Pool]>, depth: usize) -> BoxFuture<'static, usize> {
 }
 
 async fn tasks_wait_for_tasks_to_any_depth_in_a_pool_of_one(kind: Kind) {
-    let pool = pool!(kind, 1, queue(1));
+    let pool = pool!(kind, 1, max_queue(1));
     assert_eq!(pool.run(nested([pool.clone()].into(), 100)).await.unwrap(), 100);
     pool.ends_clean().await;
 }
@@ -1693,7 +1693,7 @@ async fn groups_nest_in_a_pool_of_one(kind: Kind) {
             Ok(group.join().await.unwrap().into_iter().sum())
         })
     }
-    let pool = pool!(kind, 1, queue(4));
+    let pool = pool!(kind, 1, max_queue(4));
     assert_eq!(pool.run(tree(pool.clone(), 5)).await.unwrap(), Ok(243));
     pool.ends_clean().await;
 }

@@ -92,7 +92,7 @@ impl Reference {
 
 async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 2, queue(QUEUE), overflow(Overflow::Reject), on(&clock));
+    let pool = pool!(kind, 2, max_queue(QUEUE), overflow(Overflow::Reject), on(&clock));
     let mut reference = Reference {
         limit: 2,
         group_limit,

@@ -15,7 +15,7 @@ struct Wide(u8);
 /// others are handed back by the end, to be run there or dropped, then each has run so often as it should have, and none holds
 /// its reference any more.
 fn each_is_run_or_dropped_once<B: Copy + Send + 'static>(ballast: B) {
-    let builder = WorkerPool::builder().workers(1).queue(5);
+    let builder = WorkerPool::builder().workers(1).max_queue(5);
     let pool = builder.overflow(Overflow::DropOldest).build().unwrap();
     let ran = Arc::new(Mutex::new(Vec::new()));
     let task = |n: u32| {

@@ -22,7 +22,7 @@ fn ends<T: Send>(handle: JoinHandle<T>) -> T {
 pub(crate) fn bounded() -> impl Iterator<Item = Arc<Semaphore>> {
     let lines = [(0, Eviction::Never), (1, Eviction::Never), (1, Eviction::Oldest)];
     lines.into_iter().map(|(most, eviction)| {
-        let builder = Semaphore::builder(1).max_waiting(most).eviction(eviction);
+        let builder = Semaphore::builder(1).max_queue(most).eviction(eviction);
         Arc::new(builder.build().unwrap())
     })
 }

@@ -152,7 +152,7 @@ async fn round(kind: Kind, mut seed: u64, seen: Arc<Mutex<Option<Pool>>>) {
     macro_rules! of {
         ($($set:ident($to:expr)),*) => {
             pool!(
-                kind, 2, queue(QUEUE), queue_weight(20), overflow(overflow),
+                kind, 2, max_queue(QUEUE), max_queue_weight(20), overflow(overflow),
                 on_panic(|_| resume_unwind(Box::new("hook"))), on_discard(|_| resume_unwind(Box::new("hook")))
                 $(, $set($to))*
             )

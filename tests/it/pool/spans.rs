@@ -223,7 +223,7 @@ fn a_span_is_closed_before_the_end_is_told() {
 fn a_submission_whose_span_cannot_be_read_takes_no_room() {
     let (subscriber, at_read) = panics(false);
     let _default = tracing::dispatcher::set_default(&subscriber);
-    let pool = WorkerPool::builder().workers(1).queue(1).queue_weight(1);
+    let pool = WorkerPool::builder().workers(1).max_queue(1).max_queue_weight(1);
     let worker = Mutex::new(None);
     let pool = pool.spawn_with(move |never| {
         *worker.lock().unwrap() = Some(never);
@@ -244,7 +244,7 @@ fn a_submission_whose_span_cannot_be_read_takes_no_room() {
 
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let _inside = runtime.enter();
-    let pool = TaskPool::builder(1).queue(1).build().unwrap();
+    let pool = TaskPool::builder(1).max_queue(1).build().unwrap();
     fails(&|| drop(pool.try_submit(async {})));
     fails(&|| drop(pool.submit(async {}).now_or_never()));
     fails(&|| drop(pool.submit_all([async {}]).now_or_never()));

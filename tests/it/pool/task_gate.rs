@@ -39,7 +39,7 @@ fn one() -> TaskPoolBuilder {
 #[tokio::test(start_paused = true)]
 async fn an_evicted_task_is_run_by_its_owner_alone() {
     let (give, given) = std::sync::mpsc::channel();
-    let builder = one().queue(1).overflow(Overflow::DropOldest);
+    let builder = one().max_queue(1).overflow(Overflow::DropOldest);
     let pool = builder
         .on_discard(move |task| give.send(task).unwrap())
         .build()
@@ -63,7 +63,7 @@ async fn an_evicted_task_is_run_by_its_owner_alone() {
 async fn an_awaited_child_that_is_evicted_leaves_the_policy() {
     let clock = ManualClock::new();
     let (policy, (give, given)) = (rate(&clock, 1), std::sync::mpsc::channel());
-    let builder = one().queue(1).overflow(Overflow::DropOldest);
+    let builder = one().max_queue(1).overflow(Overflow::DropOldest);
     let builder = builder.on_discard(move |task| give.send(task).unwrap());
     let pool = builder.on(&clock).admit_by(policy.clone()).build().unwrap();
     let here = pool.clone();
@@ -87,7 +87,7 @@ async fn an_awaited_child_that_is_evicted_leaves_the_policy() {
 #[tokio::test(start_paused = true)]
 async fn a_child_that_is_refused_while_it_is_awaited_leaves_the_queue() {
     let breaker = Arc::new(CircuitBreaker::new());
-    let builder = one().queue(1).admit_by(Policy::new(Arc::clone(&breaker)));
+    let builder = one().max_queue(1).admit_by(Policy::new(Arc::clone(&breaker)));
     let pool = builder.build().unwrap();
     let here = pool.clone();
     let outer = pool.try_submit(async move {
@@ -162,7 +162,7 @@ async fn no_runner_is_started_for_a_task_that_is_refused() {
     let open = Arc::new(Semaphore::new(1));
     let clock = ManualClock::new();
     let policy = Policy::new(Arc::clone(&open));
-    let pool = one().queue(1_000).on(&clock).admit_by(policy).build().unwrap();
+    let pool = one().max_queue(1_000).on(&clock).admit_by(policy).build().unwrap();
     open.close();
     let refused: Vec<_> = (0..500).map(|_| pool.try_submit(async {}).unwrap()).collect();
     let late = pool.deadline(Duration::ZERO);

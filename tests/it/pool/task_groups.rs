@@ -86,7 +86,7 @@ async fn a_failure_drops_what_runs_whether_the_group_is_polled_or_not() {
 /// Given a group that has failed, when a task is submitted, then it does not start, and its room is free at once.
 #[tokio::test]
 async fn members_after_the_failure_are_cancelled() {
-    let pool = TaskPool::builder(1).queue(1).build().unwrap();
+    let pool = TaskPool::builder(1).max_queue(1).build().unwrap();
     let mut group = pool.group::<u32, _>();
     group.submit(async { Err("no") }).await.unwrap();
     settle().await;

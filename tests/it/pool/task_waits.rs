@@ -251,7 +251,7 @@ async fn a_handle_may_come_from_a_task_below() {
 #[tokio::test(start_paused = true)]
 async fn of_many_that_are_awaited_one_runs_at_a_time() {
     for unordered in [false, true] {
-        let pool = TaskPool::builder(1).queue(100).build().unwrap();
+        let pool = TaskPool::builder(1).max_queue(100).build().unwrap();
         let gauge = Gauge::default();
         let (here, inner) = (pool.clone(), gauge.clone());
         let program = async move {
@@ -430,7 +430,7 @@ async fn a_wait_that_is_taken_up_again_is_judged_again() {
 #[tokio::test(start_paused = true)]
 async fn a_future_run_within_a_task_waits_as_that_task() {
     let (give, given) = std::sync::mpsc::channel();
-    let builder = TaskPool::builder(1).queue(1).overflow(Overflow::DropOldest);
+    let builder = TaskPool::builder(1).max_queue(1).overflow(Overflow::DropOldest);
     let pool = builder
         .on_discard(move |task| give.send(task).unwrap())
         .build()

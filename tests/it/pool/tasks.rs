@@ -67,7 +67,7 @@ async fn a_handle_gives_the_result_of_its_task_and_the_limit_holds() {
 #[tokio::test(start_paused = true)]
 async fn a_submission_with_a_time_out_hands_the_task_back() {
     let clock = ManualClock::new();
-    let pool = TaskPool::builder(1).queue(1).on(&clock).build().unwrap();
+    let pool = TaskPool::builder(1).max_queue(1).on(&clock).build().unwrap();
     let busy = Busy::on(&pool).await;
     let queued = pool.submit(async {}).await.unwrap();
     let late = pool.submit_timeout(async { 3 }, Duration::from_secs(1));
@@ -100,7 +100,7 @@ async fn a_future_that_panics_when_it_is_dropped_while_it_runs_does_no_harm() {
 #[tokio::test]
 async fn a_task_is_cancelled_before_and_while_it_runs() {
     let pool = TaskPool::builder(1)
-        .queue(1)
+        .max_queue(1)
         .overflow(Overflow::Reject)
         .build()
         .unwrap();
@@ -181,7 +181,7 @@ fn a_runtime_shutdown_leaves_no_waiter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_task_is_accounted_for_once_under_everything_at_once() {
     for round in 0..20 {
-        let pool = TaskPool::builder(3).queue(20).build().unwrap();
+        let pool = TaskPool::builder(3).max_queue(20).build().unwrap();
         let ran: Arc<Vec<_>> = Arc::new((0..1_600).map(|_| AtomicUsize::new(0)).collect());
         let submitters = (0..8_usize).map(|submitter| {
             let (pool, ran) = (pool.clone(), Arc::clone(&ran));
@@ -236,7 +236,7 @@ async fn every_task_is_accounted_for_once_under_everything_at_once() {
 
 #[tokio::test]
 async fn a_batch_that_is_dropped_while_it_waits_runs_what_it_has_queued() {
-    let pool = TaskPool::builder(1).queue(4).build().unwrap();
+    let pool = TaskPool::builder(1).max_queue(4).build().unwrap();
     let ran = Arc::new(AtomicUsize::new(0));
     let tasks = (0..10).map(|_| {
         let ran = Arc::clone(&ran);
@@ -320,7 +320,11 @@ fn threads_submit_and_join() {
         .worker_threads(1)
         .build()
         .unwrap();
-    let pool = TaskPool::builder(1).queue(1).runtime(runtime.handle()).build().unwrap();
+    let pool = TaskPool::builder(1)
+        .max_queue(1)
+        .runtime(runtime.handle())
+        .build()
+        .unwrap();
     let threads = WorkerPool::builder().workers(4).build().unwrap();
     let sums: Vec<_> = (0..4)
         .map(|t| {

@@ -72,7 +72,7 @@ fn a_crawl_through_a_full_queue_keeps_to_its_stack() {
         let (here, seen) = (pool.clone(), Arc::clone(seen));
         pool.execute(move || visit(&here, left - 1, &seen)).unwrap();
     }
-    let builder = WorkerPool::builder().workers(1).queue(1).stack_size(256 << 10);
+    let builder = WorkerPool::builder().workers(1).max_queue(1).stack_size(256 << 10);
     let (pool, seen) = (builder.build().unwrap(), Arc::default());
     let (here, mark) = (pool.clone(), Arc::clone(&seen));
     pool.execute(move || visit(&here, 20_000, &mark)).unwrap();
@@ -83,7 +83,7 @@ fn a_crawl_through_a_full_queue_keeps_to_its_stack() {
 /// Given a task that submits while it holds a lock, when the submitted task takes the lock, then it does not run in the submitter.
 #[test]
 fn a_submission_under_a_lock_runs_nothing() {
-    let pool = WorkerPool::builder().workers(2).queue(8).build().unwrap();
+    let pool = WorkerPool::builder().workers(2).max_queue(8).build().unwrap();
     let sum = Arc::new(Mutex::new(0));
     let (here, total, (tell, told)) = (pool.clone(), Arc::clone(&sum), mpsc::channel());
     pool.execute(move || {
@@ -151,7 +151,10 @@ fn a_task_that_runs_what_it_has_submitted_waits_for_no_end_of_itself() {
         .workers(1)
         .admit_by(Policy::new(Semaphore::new(1)));
     let gated = gated.build().unwrap();
-    let full = WorkerPool::builder().workers(1).queue(1).overflow(Overflow::DropNewest);
+    let full = WorkerPool::builder()
+        .workers(1)
+        .max_queue(1)
+        .overflow(Overflow::DropNewest);
     let full = full.on_discard(|task| assert!(task.run())).build().unwrap();
     let (begun, end) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
     let (begins, ends) = (Arc::clone(&begun), Arc::clone(&end));
@@ -192,7 +195,7 @@ fn a_cancelled_task_at_the_policy_lets_the_next_pass() {
 /// Given a busy worker with cancelled and other tasks in its local queue, when the second worker has no work left, then it skips
 /// the cancelled tasks and takes the others.
 #[test]
-fn cancelled_tasks_on_a_shelf_hide_no_others() {
+fn cancelled_tasks_in_a_local_queue_hide_no_others() {
     let pool = WorkerPool::builder().workers(2).build().unwrap();
     let gates = [(); 3].map(|()| (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2))));
     let blocks = |n: usize| {

@@ -84,9 +84,9 @@ fn bad_numbers_are_named() {
     let reversed = 5..=2;
     assert!(build(WorkerPool::builder().workers(reversed)).contains("5 to 2 workers"));
     assert!(build(WorkerPool::builder().workers(1 << 20)).contains("1 to 65536"));
-    assert!(build(one().queue(0)).contains("a queue of 0 tasks"));
-    assert!(build(one().queue(usize::MAX)).contains("2147483647"));
-    assert!(build(one().queue_weight(0)).contains("weight of 0"));
+    assert!(build(one().max_queue(0)).contains("a queue of 0 tasks"));
+    assert!(build(one().max_queue(usize::MAX)).contains("2147483647"));
+    assert!(build(one().max_queue_weight(0)).contains("weight of 0"));
 }
 
 #[test]

@@ -262,9 +262,7 @@ fn forgotten_permits_are_gone_and_added_ones_are_there() {
 /// A waiter at the close that is not polled any more has nothing to return; a granted one has.
 #[test]
 fn a_wait_dropped_after_the_close_returns_its_permits() {
-    for build in [Semaphore::new, |n| {
-        Semaphore::builder(n).max_waiting(9).build().unwrap()
-    }] {
+    for build in [Semaphore::new, |n| Semaphore::builder(n).max_queue(9).build().unwrap()] {
         let semaphore = build(2);
         let held = semaphore.try_acquire_many(2).unwrap();
         let [granted, waiting] = counts();

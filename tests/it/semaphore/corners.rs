@@ -51,7 +51,7 @@ fn panics(call: impl FnOnce()) -> bool {
 }
 
 fn evicting(permits: usize) -> Semaphore {
-    let builder = Semaphore::builder(permits).max_waiting(1);
+    let builder = Semaphore::builder(permits).max_queue(1);
     builder.eviction(Eviction::Oldest).build().unwrap()
 }
 
@@ -74,7 +74,7 @@ fn a_policy_in_a_full_queue_keeps_its_place() {
 fn a_policy_in_a_full_queue_outlasts_a_lone_waiter() {
     let semaphore = Arc::new(
         Semaphore::builder(1)
-            .max_waiting(2)
+            .max_queue(2)
             .eviction(Eviction::Oldest)
             .build()
             .unwrap(),
@@ -113,7 +113,7 @@ fn a_semaphore_in_two_legs_is_refused_by_the_builder() {
 /// The sum of the waiters' demands may be more than a word holds.
 #[test]
 fn nine_policies_may_want_the_maximum() {
-    let semaphore = Arc::new(Semaphore::builder(1).max_waiting_permits(10).build().unwrap());
+    let semaphore = Arc::new(Semaphore::builder(1).max_queue_permits(10).build().unwrap());
     // A once admissible demand is waited for.
     semaphore.set_limit(Semaphore::MAX_PERMITS);
     semaphore.set_limit(1);
@@ -206,7 +206,7 @@ fn a_batch_newcomer_evicts_no_urgent_waiter() {
         classes: 2,
         patience: 8,
     };
-    let builder = Semaphore::builder(1).order(order).max_waiting(1);
+    let builder = Semaphore::builder(1).order(order).max_queue(1);
     let semaphore = builder.eviction(Eviction::Oldest).build().unwrap();
     let _held = semaphore.try_acquire().unwrap();
     let mut urgent = pin!(semaphore.request(1).class(0).acquire());
@@ -227,7 +227,7 @@ fn the_bounds_of_the_queue_do_not_apply_to_immediate_admissions() {
         patience: 8,
     };
     for order in [urgent_first, Order::Lifo] {
-        let builder = Semaphore::builder(2).order(order).max_waiting(1);
+        let builder = Semaphore::builder(2).order(order).max_queue(1);
         let semaphore = builder.eviction(Eviction::Oldest).build().unwrap();
         let _held = semaphore.try_acquire().unwrap();
         let mut large = pin!(semaphore.request(2).class(1).acquire());
@@ -375,7 +375,7 @@ fn a_wait_with_a_time_out_says_how_it_ended() {
             error.is_evicted(),
         ]
     };
-    let semaphore = Semaphore::builder(0).max_waiting(0).build().unwrap();
+    let semaphore = Semaphore::builder(0).max_queue(0).build().unwrap();
     let wait = |semaphore: &Semaphore| {
         semaphore
             .blocking_acquire_timeout(std::time::Duration::ZERO)

@@ -187,7 +187,7 @@ fn the_head_after_a_granted_newcomer_goes_on() {
 
 #[test]
 fn a_full_queue_refuses_the_newest() {
-    let semaphore = Semaphore::builder(1).max_waiting(1).build().unwrap();
+    let semaphore = Semaphore::builder(1).max_queue(1).build().unwrap();
     let held = semaphore.try_acquire().unwrap();
     let mut first = Waiter::queued(&semaphore, 1, 0, 0);
     let Poll::Ready(Err(full)) = Waiter::new(&semaphore, 1, 0, 1).poll() else {
@@ -202,14 +202,14 @@ fn a_full_queue_refuses_the_newest() {
 
 #[test]
 fn a_queue_is_bounded_by_units_too() {
-    let semaphore = Semaphore::builder(4).max_waiting_permits(5).build().unwrap();
+    let semaphore = Semaphore::builder(4).max_queue_permits(5).build().unwrap();
     let held = semaphore.try_acquire_many(4).unwrap();
     let _three = Waiter::queued(&semaphore, 3, 0, 0);
     assert!(Waiter::new(&semaphore, 3, 0, 1).poll().is_ready());
     let _two = Waiter::queued(&semaphore, 2, 0, 2);
     drop(held);
     // A queue of zero refuses, and leaves the semaphore as it was.
-    let none = Semaphore::builder(1).max_waiting(0).build().unwrap();
+    let none = Semaphore::builder(1).max_queue(0).build().unwrap();
     let held = none.try_acquire().unwrap();
     assert!(Waiter::new(&none, 1, 0, 0).poll().is_ready());
     drop(held);
@@ -219,7 +219,7 @@ fn a_queue_is_bounded_by_units_too() {
 #[test]
 fn the_oldest_waiter_is_evicted_if_configured() {
     let semaphore = Semaphore::builder(1)
-        .max_waiting(2)
+        .max_queue(2)
         .eviction(Eviction::Oldest)
         .build()
         .unwrap();
@@ -263,7 +263,7 @@ fn the_head_is_overtaken_up_to_the_bound() {
 #[test]
 fn a_demand_above_the_unit_bound_evicts_no_waiter() {
     let semaphore = Semaphore::builder(1)
-        .max_waiting_permits(3)
+        .max_queue_permits(3)
         .eviction(Eviction::Oldest)
         .build()
         .unwrap();
@@ -290,7 +290,7 @@ fn waiters_are_notified_of_the_close() {
         },
     ];
     for order in orders {
-        let semaphore = Semaphore::builder(0).order(order).max_waiting(9).build().unwrap();
+        let semaphore = Semaphore::builder(0).order(order).max_queue(9).build().unwrap();
         let mut waiters = [0, 1].map(|class| Waiter::queued(&semaphore, 1, class, 0));
         semaphore.close();
         for waiter in &mut waiters {
@@ -304,7 +304,7 @@ fn waiters_are_notified_of_the_close() {
 /// The same with a queue that has bounds; and the next head can be overtaken as often.
 #[test]
 fn the_head_of_a_bounded_queue_is_overtaken_up_to_the_bound() {
-    let semaphore = Semaphore::builder(1).overtakes(3).max_waiting(1).build().unwrap();
+    let semaphore = Semaphore::builder(1).overtakes(3).max_queue(1).build().unwrap();
     for mark in 0..2 {
         let held = semaphore.try_acquire().unwrap();
         let mut waiter = Waiter::queued(&semaphore, 1, 0, mark);
@@ -432,13 +432,13 @@ fn kinds() -> impl Strategy<Value = Semaphore> {
         Just((Order::Shares(vec![5, 1]), 0)),
     ]
     .prop_flat_map(|kind| (Just(kind), 1usize..7, any::<bool>(), 1usize..5))
-    .prop_map(|((order, overtakes), max_waiting, evict, permits)| {
+    .prop_map(|((order, overtakes), max_queue, evict, permits)| {
         let eviction = if evict { Eviction::Oldest } else { Eviction::Never };
         let builder = Semaphore::builder(permits)
             .order(order)
             .overtakes(overtakes)
-            .max_waiting(max_waiting)
-            .max_waiting_permits(9)
+            .max_queue(max_queue)
+            .max_queue_permits(9)
             .eviction(eviction);
         #[cfg(feature = "stats")]
         let builder = if permits % 2 == 0 {

@@ -51,8 +51,8 @@ fn op() -> impl Strategy<Value = Op> {
 struct Kind {
     order: Order,
     overtakes: u32,
-    max_waiting: Option<usize>,
-    max_wanted: Option<u64>,
+    max_queue: Option<usize>,
+    max_queue_permits: Option<u64>,
     evicts: bool,
     permits: usize,
     #[cfg_attr(not(feature = "stats"), allow(dead_code, reason = "only counted with the feature"))]
@@ -64,11 +64,11 @@ impl Kind {
         let mut builder = Semaphore::builder(self.permits)
             .order(self.order.clone())
             .overtakes(self.overtakes);
-        if let Some(waiters) = self.max_waiting {
-            builder = builder.max_waiting(waiters);
+        if let Some(waiters) = self.max_queue {
+            builder = builder.max_queue(waiters);
         }
-        if let Some(permits) = self.max_wanted {
-            builder = builder.max_waiting_permits(permits);
+        if let Some(permits) = self.max_queue_permits {
+            builder = builder.max_queue_permits(permits);
         }
         if self.evicts {
             builder = builder.eviction(Eviction::Oldest);
@@ -95,8 +95,8 @@ fn kind() -> impl Strategy<Value = Kind> {
     (order, bounds, 0usize..5, any::<bool>()).prop_map(|((order, overtakes), bounds, permits, counts)| Kind {
         order,
         overtakes,
-        max_waiting: bounds.0,
-        max_wanted: bounds.1,
+        max_queue: bounds.0,
+        max_queue_permits: bounds.1,
         evicts: bounds.2,
         permits,
         counts,
@@ -290,8 +290,8 @@ impl Reference {
     }
 
     fn fits_bounds(&self, waiting: usize, wanted: i64) -> bool {
-        self.kind.max_waiting.is_none_or(|most| waiting <= most)
-            && self.kind.max_wanted.is_none_or(|most| wanted <= most as i64)
+        self.kind.max_queue.is_none_or(|most| waiting <= most)
+            && self.kind.max_queue_permits.is_none_or(|most| wanted <= most as i64)
     }
 
     fn keep_bounds(&mut self, newcomer: usize) -> bool {
@@ -300,7 +300,7 @@ impl Reference {
             return true;
         }
         let Person { n, class, .. } = self.people[self.at(newcomer)];
-        if !self.kind.evicts || self.kind.max_wanted.is_some_and(|most| n > most as i64) {
+        if !self.kind.evicts || self.kind.max_queue_permits.is_some_and(|most| n > most as i64) {
             return false;
         }
         // The last class first, and in it the first that came.

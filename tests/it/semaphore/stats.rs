@@ -45,7 +45,7 @@ fn each_outcome_is_counted_once() {
     let clock = ManualClock::new();
     let semaphore = Semaphore::builder(1)
         .stats(&clock)
-        .max_waiting(2)
+        .max_queue(2)
         .eviction(Eviction::Never)
         .build()
         .unwrap();
@@ -117,7 +117,7 @@ fn a_time_out_counts_as_a_cancelled_wait() {
 
 #[test]
 fn an_evicted_waiter_is_counted() {
-    let semaphore = counted(0).max_waiting(1).eviction(Eviction::Oldest).build().unwrap();
+    let semaphore = counted(0).max_queue(1).eviction(Eviction::Oldest).build().unwrap();
     let mut first = pin!(semaphore.acquire());
     let mut second = pin!(semaphore.acquire());
     assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());

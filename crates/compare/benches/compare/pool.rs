@@ -74,7 +74,7 @@ impl Task {
 fn ours() -> WorkerPool {
     WorkerPool::builder()
         .workers(WORKERS)
-        .queue(QUEUE)
+        .max_queue(QUEUE)
         .build()
         .expect("a pool")
 }
@@ -228,7 +228,7 @@ fn elastic(rows: &Rows) {
             assert!(pool.shutdown(Duration::from_secs(60)).is_clean());
         }) / f64::from(TASKS)
     };
-    let builder = || WorkerPool::builder().queue(QUEUE);
+    let builder = || WorkerPool::builder().max_queue(QUEUE);
     rows.sampled(
         name,
         10,

@@ -52,7 +52,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn std::error::Error>> {
     let client = Arc::new(Client::new(server.address()));
     let pool = WorkerPool::builder()
         .workers(args.workers)
-        .queue(args.queue)
+        .max_queue(args.queue)
         .name("http")
         .build()?;
     let bar = indicatif::ProgressBar::new(u64::from(args.requests));

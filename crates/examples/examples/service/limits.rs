@@ -82,7 +82,7 @@ impl Limits {
             breaker: Arc::new(breaker),
             adaptive: Arc::new(adaptive.named("downstream")),
             connections: Arc::new(Semaphore::builder(CONNECTIONS).name("database").build()?),
-            jobs: WorkerPool::builder().workers(1).queue(JOBS).build()?,
+            jobs: WorkerPool::builder().workers(1).max_queue(JOBS).build()?,
             counts: Arc::default(),
         })
     }
