@@ -20,6 +20,7 @@
 
 mod builder;
 mod bypass;
+mod dispatcher;
 pub mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]

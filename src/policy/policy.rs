@@ -2,7 +2,7 @@
 
 use super::QUEUE;
 use super::builder::{Misfit, PolicyBuilder};
-use super::queue::PolicyCore;
+use super::dispatcher::PolicyCore;
 use super::settings::{QueueOrder, Settings};
 use super::waiter::{Waiter, WaiterFuture, block};
 use crate::core::ask::{Ask, Demand};

@@ -1,7 +1,7 @@
 //! One waiter: the state machine of its wait, driven as a future or by parking a thread.
 
 use super::QUEUE;
-use super::queue::PolicyCore;
+use super::dispatcher::PolicyCore;
 use super::queue::{WaitEnd, WaiterKey};
 use crate::core::ask::{Ask, Demand};
 use crate::core::limiter::{Limiter, admit_in};

@@ -1980,7 +1980,7 @@ table! {
     blocked_threads_survive_the_panics_of_others: blocking in ["policy/waiter.rs"];
     wakers_of_timers_may_panic: timers in ["time/manual.rs", "time/sleep.rs"];
     wakers_of_the_timer_thread_may_panic: thread_timer in ["time/thread_timer.rs"];
-    legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/queue.rs", "rate/in_turn.rs", "core/turns.rs"];
+    legs_of_a_builder_may_panic: policies_of_a_builder in ["policy/dispatcher.rs", "rate/in_turn.rs", "core/turns.rs"];
     legs_in_a_list_may_panic: policies_of_legs in ["core/legs.rs"];
     legs_of_a_chain_may_panic: policies_of_a_chain in ["core/and.rs", "semaphore/atomic.rs"];
     legs_in_a_box_may_panic: policies_of_a_box in ["core/boxed.rs"];
