@@ -19,14 +19,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tollgate::upstream::{Call, Upstream};
-use tollgate::{And, Limiter, LimiterExt, Permit, Policy};
+use tollgate::{And, Ask, Clock, Limiter, LimiterExt, Permit, Policy};
 use tower_layer::Layer;
 use tower_service::Service;
 
 /// Admits each request to an upstream by one policy, and has the [`Upstream`] in it hear each response.
 ///
-/// It is for the client side of tower: hyper, tonic, or any service of `http` requests. All services that it makes share the upstream and
-/// the policy.
+/// It is for the client side of tower: hyper, tonic, or any service of `http` requests. With the feature `reqwest` it is a middleware of
+/// reqwest as well. All services that it makes share the upstream and the policy.
 ///
 /// # One admission per attempt
 /// Retries belong outside, so that each attempt waits for its own admission: after a 429 it waits for the end of the pause.
@@ -243,12 +243,15 @@ where
     }
 }
 
+/// The response of an upstream, whose body holds the permit, or a refusal, or the error of the client.
+type Answer<B, L, D, C, E> = Result<Response<UpstreamBody<B, L, D, C, E>>, LimitError<E>>;
+
 /// One attempt: admission, the call, and what its response says.
 async fn attempt<S, B, RB, L, D, P, C>(
     mut service: S,
     layer: UpstreamLayer<L, D, P, C>,
     mut request: Request<B>,
-) -> Result<Response<UpstreamBody<RB, L, D, C, S::Error>>, LimitError<S::Error>>
+) -> Answer<RB, L, D, C, S::Error>
 where
     S: Service<Request<B>, Response = Response<RB>>,
     RB: Body,
@@ -257,62 +260,103 @@ where
     P: CostFn,
     C: Classify<S::Error>,
 {
-    let UpstreamLayer { upstream, policy, .. } = &layer;
-    let ask = layer.cost.cost(&RequestParts::of(&request));
-    let deadline = Deadline::of(request.headers(), policy.clock());
-    let mut paused_again = false;
-    let (mut permit, call): (Permit<Policy<L>>, Call) = loop {
-        let permit = match deadline.left(policy.clock()) {
-            None => policy.admit_owned(ask).await,
-            Some(left) => match policy.admit_timeout(ask, left).await {
-                Ok(permit) => Ok(permit.into_owned()),
-                Err(refusal) => Err(refusal.to_rejection()),
-            },
-        };
-        let permit = permit.map_err(LimitError::Refused)?;
-        if let Err(error) = poll_fn(|cx| service.poll_ready(cx)).await {
-            permit.finish(layer.classify.error(&error));
-            return Err(LimitError::Inner(error));
-        }
-        match upstream.begin(&ask) {
-            Some(call) => break (permit, call),
-            None => drop(permit),
-        }
-        // A policy without this upstream among its legs would admit at once, again and again.
-        if let Some(pause) = upstream.paused_for().filter(|_| paused_again) {
-            policy.clock().sleep(pause).await;
-        }
-        paused_again = true;
-    };
-    deadline::shorten(&deadline, policy.clock(), request.headers_mut());
+    let ask = layer.ask(&RequestParts::of(&request));
+    let deadline = Deadline::of(request.headers(), layer.clock());
+    let admitted = layer.admit(ask, &deadline, |cx| service.poll_ready(cx)).await?;
+    deadline::shorten(&deadline, layer.clock(), request.headers_mut());
     let is_head = request.method() == http::Method::HEAD;
-    let response = match service.call(request).await {
-        Ok(response) => response,
-        Err(error) => {
-            permit.finish(layer.classify.error(&error));
-            return Err(LimitError::Inner(error));
-        }
-    };
-    let heard = Heard {
-        upstream: Arc::clone(upstream),
-        dialect: Arc::clone(&layer.dialect),
-        policy: policy.clone(),
-        cap: layer.cap,
-        call,
-    };
-    let feedback = layer
-        .dialect
-        .feedback(&ResponseParts::of(&response, policy.clock().wall()).cap(layer.cap));
-    upstream.observe(&call, &feedback);
-    if let Some((cost, actual)) = feedback.actual {
-        // A cost that no leg counts is of no interest.
-        let _ = permit.settle(cost, actual);
+    let response = service.call(request).await;
+    layer.respond(admitted, response, is_head)
+}
+
+/// A request that may be sent: its permit, and what the upstream knows of its start.
+pub(super) type Admitted<L> = (Permit<Policy<L>>, Call);
+
+impl<L: Limiter + 'static, D: Dialect, P: CostFn, C> UpstreamLayer<L, D, P, C> {
+    /// The ask of a request.
+    pub(super) fn ask(&self, parts: &RequestParts<'_>) -> Ask {
+        self.cost.cost(parts)
     }
-    let held = Held::of(Charged::new(permit, None), &response, is_head, &layer.classify);
-    Ok(response.map(|body| UpstreamBody {
-        body: LimitBody::holding(body, Some(held)),
-        heard: Some(heard),
-    }))
+
+    /// The clock of the policy.
+    pub(super) fn clock(&self) -> &Clock {
+        self.policy.clock()
+    }
+
+    /// Admits a request, and waits until its service is ready.
+    pub(super) async fn admit<E>(
+        &self,
+        ask: Ask,
+        deadline: &Deadline,
+        mut poll_ready: impl FnMut(&mut Context<'_>) -> Poll<Result<(), E>>,
+    ) -> Result<Admitted<L>, LimitError<E>>
+    where
+        C: Classify<E>,
+    {
+        let (upstream, policy) = (&self.upstream, &self.policy);
+        let mut paused_again = false;
+        loop {
+            let permit = match deadline.left(policy.clock()) {
+                None => policy.admit_owned(ask).await,
+                Some(left) => match policy.admit_timeout(ask, left).await {
+                    Ok(permit) => Ok(permit.into_owned()),
+                    Err(refusal) => Err(refusal.to_rejection()),
+                },
+            };
+            let permit = permit.map_err(LimitError::Refused)?;
+            if let Err(error) = poll_fn(&mut poll_ready).await {
+                permit.finish(self.classify.error(&error));
+                return Err(LimitError::Inner(error));
+            }
+            match upstream.begin(&ask) {
+                Some(call) => return Ok((permit, call)),
+                None => drop(permit),
+            }
+            // A policy without this upstream among its legs would admit at once, again and again.
+            if let Some(pause) = upstream.paused_for().filter(|_| paused_again) {
+                policy.clock().sleep(pause).await;
+            }
+            paused_again = true;
+        }
+    }
+
+    /// Has the upstream hear a response, whose body keeps the permit.
+    pub(super) fn respond<B: Body, E>(
+        &self,
+        (mut permit, call): Admitted<L>,
+        response: Result<Response<B>, E>,
+        is_head: bool,
+    ) -> Answer<B, L, D, C, E>
+    where
+        C: Classify<E>,
+    {
+        let response = match response {
+            Ok(response) => response,
+            Err(error) => {
+                permit.finish(self.classify.error(&error));
+                return Err(LimitError::Inner(error));
+            }
+        };
+        let heard = Heard {
+            upstream: Arc::clone(&self.upstream),
+            dialect: Arc::clone(&self.dialect),
+            policy: self.policy.clone(),
+            cap: self.cap,
+            call,
+        };
+        let parts = ResponseParts::of(&response, self.policy.clock().wall());
+        let feedback = self.dialect.feedback(&parts.cap(self.cap));
+        self.upstream.observe(&call, &feedback);
+        if let Some((cost, actual)) = feedback.actual {
+            // A cost that no leg counts is of no interest.
+            let _ = permit.settle(cost, actual);
+        }
+        let held = Held::of(Charged::new(permit, None), &response, is_head, &self.classify);
+        Ok(response.map(|body| UpstreamBody {
+            body: LimitBody::holding(body, Some(held)),
+            heard: Some(heard),
+        }))
+    }
 }
 
 /// What the trailers are heard with.

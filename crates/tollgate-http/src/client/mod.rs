@@ -1,6 +1,6 @@
 //! The client side: one layer by which all callers of an upstream keep to its limits, and the dialects in which well-known APIs state them.
 //!
-//! [`UpstreamLayer`] admits the requests of a client of tower. Each response is read by a dialect:
+//! [`UpstreamLayer`] admits the requests of a client of tower, and with the feature `reqwest` those of a client of reqwest. Each response is read by a dialect:
 //!
 //! | you call | use |
 //! |---|---|
@@ -19,6 +19,8 @@ mod grpc;
 mod layer;
 #[cfg(test)]
 mod recorded;
+#[cfg(feature = "reqwest")]
+mod reqwest;
 mod values;
 
 pub use dialect::{DEFAULT_CAP, Dialect, ResponseParts};
