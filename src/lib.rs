@@ -158,7 +158,7 @@ pub use breaker::{
 pub use governed::Governed;
 pub use keyed::{Keyed, KeysFull};
 pub use lease::Leased;
-pub use policy::{And, BoxLimiter, Legs, Policy, PolicyBuilder, PolicyError, RunError};
+pub use policy::{And, BoxLimiter, FirstOf, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub use pool::{JoinHandle, WorkerPool};

@@ -207,6 +207,11 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
         self.b.explain_legs(demand, visit);
     }
 
+    fn visit_sources<'a>(&'a self, (a, b): &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+        self.a.visit_sources(a, visit);
+        self.b.visit_sources(b, visit);
+    }
+
     fn is_pristine(&self, now: &ClockReading) -> bool {
         self.a.is_pristine(now) && self.b.is_pristine(now)
     }

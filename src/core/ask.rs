@@ -246,6 +246,17 @@ pub(crate) struct Place<'a> {
 }
 
 impl Place<'_> {
+    /// The same position with no one ahead.
+    pub(crate) fn at_the_front(&self) -> Place<'_> {
+        Place {
+            ahead: Ask::many(0),
+            is_head: self.is_head,
+            is_claimant: self.is_claimant,
+            watcher: self.watcher,
+            claim: self.claim,
+        }
+    }
+
     /// The position among the queues that wait at the leg `id` that counts for a demand at `place`.
     pub(crate) fn holder(place: Option<&Self>, id: QueueId) -> Holder {
         let claim = place.and_then(|place| Some((place.claim.get()?, place.is_head)));
@@ -372,6 +383,23 @@ impl<'a> Demand<'a> {
     {
         Demand {
             place: self.place.or(Some(place)),
+            ..self
+        }
+    }
+
+    /// True with others ahead.
+    pub(crate) fn is_behind(&self) -> bool {
+        self.ahead > 0 || self.place.is_some_and(|place| place.ahead != Ask::many(0))
+    }
+
+    /// This demand at another place, with no one ahead.
+    pub(crate) fn placed<'b>(self, place: Option<&'b Place<'b>>) -> Demand<'b>
+    where
+        'a: 'b,
+    {
+        Demand {
+            place,
+            ahead: 0,
             ..self
         }
     }

@@ -29,6 +29,7 @@ pub(crate) trait Erased: Send + Sync {
     fn is_pristine(&self, now: &ClockReading) -> bool;
     fn name(&self) -> Option<&str>;
     fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision));
+    fn visit_sources<'a>(&'a self, words: &[u64], visit: &mut dyn FnMut(&'a str));
 }
 
 impl<L: Limiter> Erased for L {
@@ -81,6 +82,9 @@ impl<L: Limiter> Erased for L {
     }
     fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
         Limiter::explain_legs(self, demand, visit);
+    }
+    fn visit_sources<'a>(&'a self, words: &[u64], visit: &mut dyn FnMut(&'a str)) {
+        Limiter::visit_sources(self, &L::Ticket::read(words), visit);
     }
 }
 
@@ -231,6 +235,12 @@ impl Limiter for BoxLimiter {
     }
     fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
         self.limiter.explain_legs(demand, visit);
+    }
+    fn visit_sources<'a>(&'a self, ticket: &BoxTicket, visit: &mut dyn FnMut(&'a str)) {
+        match &self.long {
+            None => self.limiter.visit_sources(ticket.words(), visit),
+            Some(long) => long.look(ticket.words(), |words| self.limiter.visit_sources(words, visit)),
+        }
     }
     fn is_pristine(&self, now: &ClockReading) -> bool {
         self.limiter.is_pristine(now)

@@ -36,6 +36,8 @@ pub struct LegDecision {
     pub when: Option<MeasuredLoad>,
     /// The load by which it has its numbers, where they depend on one.
     pub peak: Option<MeasuredLoad>,
+    /// The answer of each source, in order, of a leg that takes from the [first](crate::FirstOf) that admits.
+    pub sources: Vec<LegDecision>,
 }
 
 /// The load of another leg, as a leg that depends on it sees it.
@@ -90,18 +92,27 @@ impl LegVerdict {
 }
 
 impl LegDecision {
-    /// The answer of `limiter` as one leg, with the numbers of the first of its limiters. The name is empty if none of them has one.
-    pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, demand: Demand<'_>) -> Self {
-        let ready = limiter.ready_at(demand);
-        let mut decision = Self {
+    /// Of a leg without a limit.
+    fn admits() -> Self {
+        Self {
             leg: Box::default(),
             units: None,
             available: None,
             capacity: None,
-            verdict: LegVerdict::of(ready, limiter.clock(), demand),
+            verdict: LegVerdict::Admits,
             shadow: false,
             when: None,
             peak: None,
+            sources: Vec::new(),
+        }
+    }
+
+    /// The answer of `limiter` as one leg, with the numbers of the first of its limiters. The name is empty if none of them has one.
+    pub(crate) fn of<L: Limiter + ?Sized>(limiter: &L, demand: Demand<'_>) -> Self {
+        let ready = limiter.ready_at(demand);
+        let mut decision = Self {
+            verdict: LegVerdict::of(ready, limiter.clock(), demand),
+            ..Self::admits()
         };
         let (ask, mut own) = (*demand.ask(), None);
         limiter.visit_status(&mut |status: Status<'_>| {
@@ -127,6 +138,38 @@ impl LegDecision {
             None => own.or(known.map(Into::into)).unwrap_or_default(),
         };
         decision
+    }
+
+    /// The answer of a source, with that of the first of its legs that refuses.
+    pub(crate) fn of_source(name: &str, mut legs: Vec<Self>) -> Self {
+        let refuses = |leg: &Self| leg.verdict.refuses() && !leg.shadow;
+        let binding = legs.iter().position(refuses).unwrap_or(0);
+        let decision = match binding < legs.len() {
+            true => legs.swap_remove(binding),
+            false => Self::admits(),
+        };
+        Self {
+            leg: name.into(),
+            ..decision
+        }
+    }
+
+    /// The answer of a leg that takes from the first of `sources` that admits: that of the one which does so first.
+    pub(crate) fn of_first(sources: Vec<Self>) -> Self {
+        let rank = |source: &&Self| match source.verdict {
+            LegVerdict::Admits | LegVerdict::Idle => (0, Duration::ZERO),
+            LegVerdict::After(wait) => (1, wait),
+            LegVerdict::OnEvent => (2, Duration::ZERO),
+            LegVerdict::Never => (3, Duration::ZERO),
+        };
+        let first = sources.iter().min_by_key(rank).cloned().unwrap_or_else(Self::admits);
+        Self { sources, ..first }
+    }
+
+    /// The source that it would be taken from, of a leg that takes from the [first](crate::FirstOf) that admits. `None` while all refuse.
+    pub fn source(&self) -> Option<&str> {
+        let source = self.sources.iter().find(|source| !source.verdict.refuses())?;
+        Some(&source.leg)
     }
 
     /// Units that are missing: a request smaller by that, or a limit higher by that, would be admitted now. `None` when the leg
@@ -202,6 +245,9 @@ impl fmt::Display for LegDecision {
         }
         if let (Some(units), Some(available)) = (self.units, self.available) {
             write!(f, ", asked for {units} of {available}")?;
+        }
+        if let Some(source) = self.source().filter(|source| **source != *self.leg) {
+            write!(f, ", from `{source}`")?;
         }
         if let Some(when) = &self.when {
             write!(f, ", while {when}")?;

@@ -1,6 +1,7 @@
 //! Adapters of legs: what a leg counts, its name, and how it is waited for.
 
 use crate::core::ask::{Cost, Demand};
+use crate::core::decision::LegDecision;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::Status;
@@ -43,6 +44,9 @@ macro_rules! delegate {
         #[inline(always)]
         fn finish_may_panic(&self) -> bool {
             self.limiter.finish_may_panic()
+        }
+        fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+            self.limiter.visit_sources(ticket, visit);
         }
         #[inline]
         fn is_pristine(&self, now: &ClockReading) -> bool {
@@ -205,6 +209,20 @@ impl<L: Limiter> Limiter for Named<L> {
     }
     fn name(&self) -> Option<&str> {
         Some(&self.name)
+    }
+    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
+        let (mut legs, mut of_first) = (0, None);
+        self.limiter.explain_legs(demand, &mut |leg| {
+            legs += 1;
+            of_first = Some(leg).filter(|leg| legs == 1 && !leg.sources.is_empty());
+        });
+        visit(match of_first {
+            Some(leg) => LegDecision {
+                leg: self.name.clone(),
+                ..leg
+            },
+            None => LegDecision::of(self, demand),
+        });
     }
     delegate!();
 }

@@ -217,6 +217,18 @@ impl Limiter for Legs {
         self.legs.iter().for_each(|leg| leg.limiter.explain_legs(demand, visit));
     }
 
+    fn visit_sources<'a>(&'a self, ticket: &BoxTicket, visit: &mut dyn FnMut(&'a str)) {
+        let mut look = |words: &[u64]| {
+            for leg in &self.legs {
+                leg.limiter.visit_sources(&words[leg.words.clone()], visit);
+            }
+        };
+        match &self.long {
+            None => look(ticket.words()),
+            Some(long) => long.look(ticket.words(), look),
+        }
+    }
+
     fn is_pristine(&self, now: &ClockReading) -> bool {
         self.legs.iter().all(|leg| leg.limiter.is_pristine(now))
     }

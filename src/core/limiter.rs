@@ -363,6 +363,12 @@ pub trait Limiter: Send + Sync {
         None
     }
 
+    /// Shows `visit` the names of the sources that `ticket` was taken from: see [`FirstOf`](crate::FirstOf).
+    #[doc(hidden)]
+    fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+        let _ = (ticket, visit);
+    }
+
     /// Shows `visit` the answer of each leg to `demand`. A composite shows those of its legs.
     #[doc(hidden)]
     fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
@@ -440,6 +446,9 @@ macro_rules! forward {
             }
             fn name(&self) -> Option<&str> {
                 (**self).name()
+            }
+            fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+                (**self).visit_sources(ticket, visit);
             }
             fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
                 (**self).explain_legs(demand, visit);

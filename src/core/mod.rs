@@ -9,6 +9,7 @@
 //! | `refusal`, `ready` | why a request was refused, and when it could be admitted |
 //! | `decision` | the decision on a request as data, for explanations |
 //! | `and`, `legs`, `all_or_nothing` | several limiters as one |
+//! | `first_of` | several limiters of which one admits |
 //! | `boxed` | any limiter behind one type |
 //! | `leg`, `shadow`, [`conditional`] | adapters: what a leg counts, its name, how it is waited for, when it applies |
 //! | `turns` | the queue of limiters whose units cannot be handed over |
@@ -20,6 +21,7 @@ pub(crate) mod ask;
 pub(crate) mod boxed;
 pub mod conditional;
 pub(crate) mod decision;
+pub(crate) mod first_of;
 pub(crate) mod leg;
 pub(crate) mod legs;
 pub mod limiter;

@@ -117,6 +117,24 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
         &self.limiter
     }
 
+    /// The source that the units were taken from, where a [`FirstOf`](crate::FirstOf) chose among several. Of several such legs that of
+    /// the first.
+    ///
+    /// ```
+    /// # use tollgate::{FirstOf, LimiterExt, Policy, Semaphore};
+    /// let lanes = FirstOf::new("fast lane", Semaphore::new(1)).or("slow lane", Semaphore::new(1));
+    /// let policy = Policy::new(lanes);
+    /// let (first, second) = (policy.try_admit(1).unwrap(), policy.try_admit(1).unwrap());
+    /// assert_eq!((first.source(), second.source()), (Some("fast lane"), Some("slow lane")));
+    /// ```
+    pub fn source(&self) -> Option<&str> {
+        let mut source = None;
+        self.limiter.visit_sources(self.ticket.as_ref()?, &mut |name| {
+            source.get_or_insert(name);
+        });
+        source
+    }
+
     /// The same permit with another handle of its limiter.
     #[inline]
     pub(crate) fn owned_by<M: Limiter<Ticket = T>>(mut self, limiter: M) -> Permit<M, T> {

@@ -276,6 +276,39 @@ impl<'a> ReadyAt<'a> {
         }
     }
 
+    /// This or `other`, where either would do: the earlier of the two.
+    #[must_use]
+    pub(crate) fn or(self, other: Self) -> Self {
+        let is_now = |ready: &Self| !ready.event && ready.not_before.is_none() && ready.never.is_none();
+        // One that is never ready, or that is not waited for, leaves the wait to the other.
+        let rank = |ready: &Self| (ready.never.is_some(), ready.at_once.is_some(), ready.raise);
+        if is_now(&self) || (!is_now(&other) && rank(&self) < rank(&other)) {
+            return self;
+        }
+        if is_now(&other) || rank(&other) < rank(&self) {
+            return other;
+        }
+        match (self.event, other.event) {
+            _ if self.never.is_some() => self,
+            (false, false) if other.not_before < self.not_before => other,
+            (false, false) => self,
+            (true, false) => self.or_at(other.not_before),
+            (false, true) => other.or_at(self.not_before),
+            (true, true) => {
+                let (base, second) = match self.turn {
+                    None if other.turn.is_some() => (other, self),
+                    _ => (self, other),
+                };
+                let both = |one: Option<Instant>, two: Option<Instant>| Some(one?.min(two?));
+                Self {
+                    not_before: both(base.not_before, second.not_before),
+                    by: [base.by, second.by].into_iter().flatten().min(),
+                    ..base
+                }
+            }
+        }
+    }
+
     /// The instant before which admission is impossible; `None` when that is already past, or unknown.
     #[inline]
     pub fn not_before(&self) -> Option<Instant> {

@@ -528,7 +528,7 @@ impl<'a> Refusal<'a> {
     }
 
     /// The same refusal for good: all legs are looked at once more, and never again.
-    fn looked(self) -> Self {
+    pub(crate) fn looked(self) -> Self {
         let answer = self.look().map_or(Answer::Same, |(ready, clock, now)| {
             Answer::of(&ready, self.own_due(), clock, now, self.units)
         });
@@ -573,6 +573,16 @@ impl<'a> Refusal<'a> {
     fn judged_slow(self) -> Self {
         let never = self.look().and_then(|(ready, ..)| ready.never_admits(self.units));
         never.unwrap_or(self)
+    }
+
+    /// This or `other`, of two sources that have refused for good: the one that admits first, as far as that is known.
+    pub(crate) fn or(self, other: Self) -> Self {
+        let rank = |refusal: &Self| match (refusal.how, refusal.own_due()) {
+            (How::Never, _) => (2, None),
+            (_, Some(due)) => (0, Some(due.after())),
+            (_, None) => (1, None),
+        };
+        if rank(&other) < rank(&self) { other } else { self }
     }
 
     /// The same refusal, where `adapter` changes the answers of the legs inside it to the same demand.

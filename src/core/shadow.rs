@@ -176,6 +176,12 @@ impl<L: Limiter> Limiter for Shadow<L> {
         self.limiter.clocks(visit);
     }
 
+    fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+        if let Some(ticket) = ticket {
+            self.limiter.visit_sources(ticket, visit);
+        }
+    }
+
     /// That of the limiter: the counts are statistics, and go with it.
     fn is_pristine(&self, now: &ClockReading) -> bool {
         self.limiter.is_pristine(now)

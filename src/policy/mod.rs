@@ -8,6 +8,7 @@
 //! | [`Named`] | a leg under a name, which its refusals carry |
 //! | [`And`] | two limiters as one, statically |
 //! | [`Legs`] | any number of limiters as one, boxed |
+//! | [`FirstOf`] | several limiters of which one admits: the first that does |
 //! | [`BoxLimiter`] | any limiter behind one type |
 //! | [`Shadow`] | a limiter that counts what it would refuse, and refuses nothing |
 //! | [`Conditional`](conditional::Conditional) | a limiter that applies only while something else is under load |
@@ -40,6 +41,7 @@ mod waiter;
 pub use crate::core::and::And;
 pub use crate::core::boxed::BoxLimiter;
 pub use crate::core::conditional;
+pub use crate::core::first_of::FirstOf;
 pub use crate::core::leg::{AtOnce, Named, Per, PerCall, WaitForRaise};
 pub use crate::core::legs::Legs;
 pub use crate::core::shadow::{Shadow, ShadowStats};

@@ -334,6 +334,9 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         visit(&self.0.clock);
         self.0.limiter.clocks(visit);
     }
+    fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+        self.0.limiter.visit_sources(ticket, visit);
+    }
     /// The legs, and then the queue.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.0.limiter.visit_status(visit);

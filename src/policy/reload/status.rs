@@ -88,6 +88,7 @@ impl ReloadableLegs {
                 shadow: leg.shadow,
                 when: leg.condition.as_ref().map(|condition| condition.measured(now)),
                 peak: leg.peak.as_ref().map(|table| table.measured(now)),
+                sources: Vec::new(),
             });
         }
     }

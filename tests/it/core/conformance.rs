@@ -207,6 +207,45 @@ fn a_shadow_conforms_beside_a_limiter_that_is_obeyed() {
 }
 
 #[test]
+fn the_first_of_several_sources_conforms() {
+    use tollgate::FirstOf;
+    let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
+    let second = Duration::from_millis(500);
+    let closed = || {
+        let closed = Semaphore::new(1);
+        closed.close();
+        closed
+    };
+    // The work is that of one source, and the other never admits.
+    let behind = move |clock: &ManualClock| FirstOf::new("closed", closed()).or("bucket", bucket(clock));
+    let before = move |clock: &ManualClock| FirstOf::new("bucket", bucket(clock)).or("closed", closed());
+    Suite::of_rate(5, second, behind).takes_turns().check();
+    Suite::of_rate(5, second, before).takes_turns().never_fits(6).check();
+    Suite::of_rate(4, Duration::from_secs(4), |clock| {
+        let bucket = |burst| {
+            TokenBucket::new(Quota::per_second(10).burst(burst))
+                .on(clock)
+                .per(TOKENS)
+        };
+        FirstOf::new("small", bucket(9)).or("large", bucket(40))
+    })
+    .ask(Ask::one().cost(TOKENS, 10))
+    .settle(TOKENS, 5)
+    .takes_turns()
+    .never_fits(Ask::one().cost(TOKENS, 41))
+    .check();
+    // Both give, in their queues.
+    Suite::of_permits(3, |_| {
+        FirstOf::new("two", Semaphore::new(2)).or("one", Semaphore::new(1))
+    })
+    .check();
+    Suite::of_permits(3, |_| {
+        FirstOf::new("two", Counter::new(2, Fault::None)).or("one", Semaphore::new(1))
+    })
+    .check();
+}
+
+#[test]
 fn live_legs_conform() {
     use tollgate::policy::ReloadableLegs;
     use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};

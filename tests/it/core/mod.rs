@@ -7,6 +7,7 @@ mod cancel_sweep;
 mod compose;
 mod compose_waits;
 mod conformance;
+mod first_of;
 mod hostile_wakers;
 mod leg_panics;
 mod panic_sweep;
