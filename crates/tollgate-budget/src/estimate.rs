@@ -12,13 +12,14 @@
 //!   ICDE 2009): the newer ones weigh more, so that no old one has to be touched.
 //! - The next cost counts as one more observation, above all others. This is the quantile of *conformal prediction* (Barber, Candès,
 //!   Ramdas and Tibshirani, Annals of Statistics 51, 2023): if costs are exchangeable, the next one exceeds it with at most the
-//!   stated probability, however few there have been. With too few there is no answer.
+//!   stated probability, however few there have been. With too few there is no such quantile.
+//! - With too few, the largest cost so far is extrapolated, as the tail of a distribution whose variance is finite: of `n` costs it is
+//!   multiplied by the root of `needed / n`.
 //!
 //! [HdrHistogram]: https://hdrhistogram.org
 
+use hashbrown::HashTable;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,12 +29,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A class is any value that can be hashed, such as a model and a tenant. Only its hash is kept: classes of one 64-bit hash share their
 /// observations.
 ///
-/// A class is *cold* until it has about `1 / (1 - quantile)` observations. A cold class has the quantile of all requests, and before
-/// that the upper limit of the caller.
+/// A class is *cold* until it has about `1 / (1 - quantile)` observations. A cold class has the quantile of all requests. Until there are
+/// as many of all, it has the largest cost so far, times the root of the part of the observations that is missing. Before the first
+/// one it has the upper limit of the caller.
 ///
 /// # Memory
-/// 2.5 kB for each class, and at most [`max_classes`](EstimatesBuilder::max_classes) of them. The classes that are observed first have a
-/// histogram of their own, until they are [removed](Self::remove). The others have the quantile of all requests, and take no memory.
+/// 2.5 kB for each class, and at most [`max_classes`](EstimatesBuilder::max_classes) of them. At the bound a new class takes the place of
+/// one that has been *idle*: it was not among the last `100 * max_classes` observations. Without one, it has the quantile of all
+/// requests, and takes no memory. So a flood of classes evicts none that is observed now and then.
 ///
 /// # Performance
 /// No allocation for a known class. An estimate takes about 30 ns, and an observation 40 ns where no other thread observes: the
@@ -60,11 +63,100 @@ pub struct Estimates {
     /// Classes that have a histogram.
     classes: AtomicUsize,
     hasher: RandomState,
-    shards: [Mutex<HashMap<u64, Histogram>>; SHARDS],
-    all: Mutex<Histogram>,
+    shards: [Mutex<Shard>; SHARDS],
+    all: Mutex<All>,
 }
 
 const SHARDS: usize = 16;
+
+/// A class is idle after so many observations of all, for each class that has a place.
+const IDLE: u64 = 100;
+
+/// Classes that a new one looks at for an idle one.
+const LOOKS: usize = 16;
+
+/// The costs of all requests.
+struct All {
+    histogram: Histogram,
+    observed: u64,
+    /// The bucket of the largest.
+    largest: usize,
+}
+
+impl All {
+    fn new() -> Self {
+        let histogram = Histogram::new();
+        Self {
+            histogram,
+            observed: 0,
+            largest: 0,
+        }
+    }
+
+    fn observe(&mut self, cost: u64, quantile: &Quantile) {
+        self.observed += 1;
+        self.largest = self.largest.max(bucket(cost));
+        self.histogram.observe(cost, quantile);
+    }
+
+    /// What takes the place of the quantile while there are too few observations; `None` without any, or where it has no upper end.
+    fn extrapolated(&self, quantile: &Quantile) -> Option<u64> {
+        if self.observed == 0 || self.largest == LAST {
+            return None;
+        }
+        let missing = 1.0 / ((1.0 - quantile.part) * self.observed as f64);
+        Some((upper_end(self.largest) as f64 * missing.max(1.0).sqrt()) as u64)
+    }
+}
+
+/// Some of the classes. A hand goes round to find idle ones.
+#[derive(Default)]
+struct Shard {
+    classes: HashTable<Class>,
+    hand: usize,
+}
+
+struct Class {
+    key: u64,
+    /// The number of its last observation, of all.
+    last: u64,
+    histogram: Histogram,
+}
+
+impl Shard {
+    fn get(&self, key: u64) -> Option<&Class> {
+        self.classes.find(key, |class| class.key == key)
+    }
+
+    fn insert(&mut self, class: Class) {
+        self.classes.insert_unique(class.key, class, |class| class.key);
+    }
+
+    fn remove(&mut self, key: u64) -> bool {
+        let found = self.classes.find_entry(key, |class| class.key == key);
+        found.map(|entry| drop(entry.remove())).is_ok()
+    }
+
+    /// Removes a class that was last observed before `oldest`, if the hand finds one.
+    fn evict(&mut self, oldest: u64) -> bool {
+        let mut looks = LOOKS;
+        for _ in 0..4 * LOOKS {
+            self.hand = (self.hand + 1) % self.classes.num_buckets().max(1);
+            let Ok(entry) = self.classes.get_bucket_entry(self.hand) else {
+                continue;
+            };
+            if entry.get().last < oldest {
+                entry.remove();
+                return true;
+            }
+            looks -= 1;
+            if looks == 0 {
+                break;
+            }
+        }
+        false
+    }
+}
 
 impl Estimates {
     /// Estimates that a part `quantile` of the requests does not exceed: 0.99 for all but one of a hundred.
@@ -79,29 +171,44 @@ impl Estimates {
     /// The units to reserve for a request of `class`, at most `limit`.
     pub fn estimate(&self, class: &(impl Hash + ?Sized), limit: u64) -> u64 {
         let key = self.hasher.hash_one(class);
-        let own = self.shard(key).lock().get(&key).and_then(Histogram::estimate);
-        let learned = own.or_else(|| self.all.lock().estimate());
+        let own = self
+            .shard(key)
+            .lock()
+            .get(key)
+            .and_then(|class| class.histogram.estimate());
+        let learned = own.or_else(|| {
+            let all = self.all.lock();
+            all.histogram.estimate().or_else(|| all.extrapolated(&self.quantile))
+        });
         learned.map_or(limit, |learned| learned.min(limit))
     }
 
     /// A request of `class` has cost `actual`.
     pub fn observe(&self, class: &(impl Hash + ?Sized), actual: u64) {
-        self.all.lock().observe(actual, &self.quantile);
+        let number = {
+            let mut all = self.all.lock();
+            all.observe(actual, &self.quantile);
+            all.observed
+        };
         let key = self.hasher.hash_one(class);
-        match self.shard(key).lock().entry(key) {
-            Entry::Occupied(mut entry) => entry.get_mut().observe(actual, &self.quantile),
-            Entry::Vacant(entry) => {
-                if self.take_place() {
-                    entry.insert(Histogram::new()).observe(actual, &self.quantile);
-                }
-            }
+        let mut shard = self.shard(key).lock();
+        if let Some(class) = shard.classes.find_mut(key, |class| class.key == key) {
+            class.last = number;
+            return class.histogram.observe(actual, &self.quantile);
+        }
+        let idle = self.max_classes as u64 * IDLE;
+        if self.take_place() || shard.evict(number.saturating_sub(idle)) {
+            let mut histogram = Histogram::new();
+            histogram.observe(actual, &self.quantile);
+            let last = number;
+            shard.insert(Class { key, last, histogram });
         }
     }
 
     /// Forgets `class`, whose place another can have. True when it had a histogram.
     pub fn remove(&self, class: &(impl Hash + ?Sized)) -> bool {
         let key = self.hasher.hash_one(class);
-        let removed = self.shard(key).lock().remove(&key).is_some();
+        let removed = self.shard(key).lock().remove(key);
         if removed {
             // Relaxed: see `take_place`.
             self.classes.fetch_sub(1, Ordering::Relaxed);
@@ -115,7 +222,7 @@ impl Estimates {
         self.classes.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, key: u64) -> &Mutex<HashMap<u64, Histogram>> {
+    fn shard(&self, key: u64) -> &Mutex<Shard> {
         &self.shards[key as usize % SHARDS]
     }
 
@@ -187,7 +294,7 @@ impl EstimatesBuilder {
             classes: AtomicUsize::new(0),
             hasher: RandomState::new(),
             shards: Default::default(),
-            all: Mutex::new(Histogram::new()),
+            all: Mutex::new(All::new()),
         })
     }
 }
@@ -385,12 +492,14 @@ mod tests {
         assert_eq!([1 << WIDEST, u64::MAX].map(bucket), [LAST; 2]);
     }
 
-    /// Given too few observations of a class, then it has the quantile of all, and before that the limit.
+    /// Given too few observations of a class, then it has the quantile of all. With too few of all it has the largest so far, and more
+    /// the fewer there are; and before that the limit.
     #[test]
-    fn a_cold_class_starts_from_all_requests_and_from_the_limit() {
+    fn a_cold_class_starts_from_all_requests_and_from_the_largest_of_few() {
         let estimates = of(0.9, 100.0);
-        for _ in 0..9 {
-            assert_eq!(estimates.estimate("old", 4_096), 4_096);
+        // 8 times the root of 10 / n.
+        for expected in [4_096, 25, 17, 14, 12, 11, 10, 9, 8] {
+            assert_eq!(estimates.estimate("old", 4_096), expected);
             estimates.observe("old", 8);
         }
         for _ in 0..20 {
@@ -420,22 +529,45 @@ mod tests {
         }
     }
 
-    /// Given a million classes, then as many as are allowed have a histogram, and a removed one makes room for one.
+    fn kept(estimates: &Estimates) -> usize {
+        estimates.shards.iter().map(|shard| shard.lock().classes.len()).sum()
+    }
+
+    /// Given a million classes, then as many as are allowed have a histogram, and one that is observed now and then keeps its own.
     #[test]
-    fn a_flood_of_classes_keeps_the_bound() {
+    fn a_flood_of_classes_keeps_the_bound_and_evicts_none_that_is_in_use() {
         let estimates = Estimates::builder(0.5).max_classes(100).build().unwrap();
-        for class in 0..1_000_000_u32 {
+        for class in 1..1_000_000_u32 {
+            if class % 5_000 == 1 {
+                estimates.observe(&0, 700);
+            }
             estimates.observe(&class, 1);
         }
-        assert_eq!(estimates.classes(), 100);
-        let kept: usize = estimates.shards.iter().map(|shard| shard.lock().len()).sum();
-        assert_eq!(kept, 100);
-        assert_eq!(estimates.estimate(&999_999, 50), 1);
-        assert!(estimates.remove(&0) && !estimates.remove(&0) && !estimates.remove(&999_999));
-        estimates.observe(&999_999, 1);
-        estimates.observe(&999_998, 1);
-        assert_eq!(estimates.classes(), 100);
-        assert!(estimates.remove(&999_999) && !estimates.remove(&999_998));
+        assert_eq!((estimates.classes(), kept(&estimates)), (100, 100));
+        assert_eq!(estimates.estimate(&0, 4_096), 703);
+        // Classes of the flood that came first are idle, and others have their places.
+        assert!(!estimates.remove(&1) && !estimates.remove(&2));
+        assert!(estimates.remove(&0) && !estimates.remove(&0));
+        estimates.observe(&0, 1);
+        assert_eq!((estimates.classes(), kept(&estimates)), (100, 100));
+        assert!(estimates.remove(&0));
+    }
+
+    #[test]
+    fn an_idle_class_makes_room_for_a_new_one_and_one_in_use_does_not() {
+        let estimates = Estimates::builder(0.5).max_classes(2).build().unwrap();
+        let [idle, used] = [1, 2];
+        estimates.observe(&idle, 1);
+        for _ in 0..201 {
+            estimates.observe(&used, 1);
+        }
+        // Each place is of one shard: some of these are of that of the idle class.
+        for new in 100..200 {
+            estimates.observe(&new, 1);
+            estimates.observe(&used, 1);
+        }
+        assert_eq!((estimates.classes(), kept(&estimates)), (2, 2));
+        assert!(!estimates.remove(&idle) && estimates.remove(&used));
     }
 
     #[test]
@@ -494,7 +626,9 @@ mod tests {
             let estimates = of(part, memory);
             costs.iter().for_each(|&cost| estimates.observe("class", cost));
             let answer = estimates.estimate("class", u64::MAX);
-            let least = exact(&costs, part - 1e-6, memory).unwrap_or(u64::MAX);
+            // With too few it is extrapolated: from the largest to any more.
+            let largest = costs.iter().copied().max().unwrap_or(u64::MAX);
+            let least = exact(&costs, part - 1e-6, memory).unwrap_or(largest);
             let most = exact(&costs, part + 1e-6, memory).unwrap_or(u64::MAX);
             prop_assert!(answer >= least, "{} is below {}", answer, least);
             prop_assert!(answer <= most.saturating_add(most / 16), "{} is above {}", answer, most);
