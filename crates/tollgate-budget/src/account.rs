@@ -151,10 +151,23 @@ impl<'a> Locked<'a> {
             for (level, counters) in levels.iter().zip(&mut locked.guards) {
                 locked.at = locked.at.max(level.advance(counters, at));
             }
-            if locked.at == at {
+            if locked.at == at || seeded!("levels_keep_the_older_period") {
                 return locked;
             }
         }
+    }
+
+    /// A known bug: what was read here is written after others may have changed it.
+    #[cold]
+    fn written_later(self, account: &'a AccountState) -> Self {
+        let read: Vec<Counters> = self.guards.iter().map(|counters| Counters::clone(counters)).collect();
+        let at = self.at;
+        drop(self);
+        let mut locked = Self::new(account, at);
+        for (counters, read) in locked.guards.iter_mut().zip(read) {
+            **counters = read;
+        }
+        locked
     }
 
     /// Each limit with its level's number, its own, what it counts, and its counter.
@@ -365,6 +378,10 @@ impl Account {
         let mut charge = self.price(ask)?;
         let mut locked = Locked::new(&self.0, now);
         locked.check(&charge, |_| 0)?;
+        if seeded!("account_checks_then_takes") {
+            drop(locked);
+            locked = Locked::new(&self.0, now);
+        }
         charge.at = locked.at;
         locked.each(|_, _, measure, counter| {
             counter.take(charge.units(measure));
@@ -400,6 +417,9 @@ impl Account {
     ) -> Result<(), Exceeded> {
         let now = self.shared().now();
         let mut locked = Locked::new(&self.0, now);
+        if seeded!("charge_writes_what_it_read_before") {
+            locked = locked.written_later(&self.0);
+        }
         let (levels, at) = (locked.levels, locked.at);
         let (mut number, mut denied) = (0, None);
         locked.each(|level, limit, measure, counter| {

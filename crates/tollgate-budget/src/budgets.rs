@@ -227,6 +227,10 @@ impl Shared {
         if let Some(level) = levels.find(hash, is) {
             return Arc::clone(level);
         }
+        if seeded!("level_is_made_twice") {
+            drop(levels);
+            levels = self.levels.lock();
+        }
         let now = self.own.now();
         if levels.len() >= self.max_levels && levels.evict(|level| level.is_new(now)).is_none() {
             return Arc::clone(common);
@@ -284,9 +288,11 @@ impl<'a, I: Iterator<Item = &'a str>, F: Fn() -> I> std::hash::Hash for Values<F
 /// There are at most [`max_levels`](BudgetsBuilder::max_levels) levels, and as many accounts that are kept ready. At the bound a new
 /// key takes the place of a level that equals a new one: its period is over or nothing was used in it, nothing runs there, and no
 /// [`Account`] of it is held. If there is none among those that are looked at, the key counts on one *overflow* level of its rule,
-/// which all such keys share, and which has the limits of one level. So does a key whose values have more than 1,024 bytes in all. A key that gets a level later begins with what the overflow level
-/// has used in this period. So a flood of keys shares one budget, and no key gets a second one. An in-flight limit is the exception:
-/// calls that run on the overflow level do not count on the level that a key gets meanwhile.
+/// which all such keys share, and which has the limits of one level. So does a key whose values have more than 1,024 bytes in all.
+/// A key that gets a level later begins with what the overflow level has used in this period. So a flood of keys shares one budget, and no
+/// key gets a second one. Calls in flight are the exception: those that run on the overflow level do not count on the level that a key gets
+/// meanwhile. **Over-admission**: an [`Account`] of the overflow level that is kept goes on to count there. Look accounts up for each
+/// request where there may be more keys than levels.
 ///
 /// ```
 /// use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
@@ -400,6 +406,12 @@ impl BudgetsBuilder {
     pub fn max_levels(mut self, max: usize) -> Self {
         self.max_levels = max.max(1);
         self
+    }
+
+    /// The rules, in order.
+    #[cfg(feature = "shared")]
+    pub(crate) fn rules(&self) -> &[Rule] {
+        &self.rules
     }
 
     /// Checks the rules together. Returns the costs that they limit, or the number of the wrong rule.

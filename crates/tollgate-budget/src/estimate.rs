@@ -69,7 +69,7 @@ pub struct Estimates {
 
 const SHARDS: usize = 16;
 
-/// A class is idle after so many observations of all, for each class that has a place.
+/// A class is idle after this many observations of all, for each class that has a place.
 const IDLE: u64 = 100;
 
 /// Classes that a new one looks at for an idle one.

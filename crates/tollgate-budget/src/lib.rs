@@ -15,6 +15,7 @@
 //! | learn estimates from the true costs of the past | [`Estimates`] |
 //! | keep the rules in a file | `Budgets::read`, with the feature `file` |
 //! | keep what is used across restarts | [`Budgets::restore`], [`Budgets::save_every`] |
+//! | share budgets between processes, at a store | `SharedBudgets`, with the feature `shared` |
 //! | see what is used, and which soft limits are over | [`Budgets::usage`] |
 //!
 //! ```
@@ -82,6 +83,10 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// First: the others use its macro.
+#[macro_use]
+mod seeded;
+
 mod account;
 mod budgets;
 mod directory;
@@ -94,6 +99,8 @@ mod level;
 mod meter;
 mod period;
 mod rule;
+#[cfg(feature = "shared")]
+mod shared;
 mod shim;
 mod snapshot;
 
@@ -106,6 +113,9 @@ pub use exceeded::Exceeded;
 pub use file::BudgetFileError;
 pub use meter::Meter;
 pub use rule::{BudgetError, INPUT, Limit, MONEY, Measure, OUTPUT, Period, Rule};
+#[cfg(feature = "shared")]
+#[cfg_attr(docsrs, doc(cfg(feature = "shared")))]
+pub use shared::{SharedAccount, SharedBudgets, SharedBudgetsBuilder, SharedBudgetsError, SharedExceeded, SharedMeter};
 pub use snapshot::{BudgetSaver, SnapshotError};
 
 /// The examples of the README compile and run.

@@ -120,6 +120,13 @@ impl Borders {
         self.span
     }
 
+    /// The start of the period at `now`, in nanoseconds since 1970, when the wall clock shows `wall`.
+    #[cfg(feature = "shared")]
+    pub(crate) fn started(&mut self, now: u64, wall: impl FnOnce() -> i128) -> i128 {
+        self.at(now, wall);
+        self.wall.0
+    }
+
     /// Whether `now` is in the period that contains `then`, or before it.
     pub(crate) fn lasts(&self, then: i128, now: i128) -> bool {
         now < self.around(then).1

@@ -10,6 +10,8 @@ mod periods;
 mod programs;
 mod published;
 mod restart;
+#[cfg(feature = "shared")]
+mod shared;
 
 use tollgate::ManualClock;
 use tollgate_budget::{Account, Budgets, Rule};
