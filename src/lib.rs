@@ -1,54 +1,8 @@
-//! `tollgate` decides whether work may start now: semaphores, rates and windows, alone or as one policy that admits
-//! all-or-nothing.
-//!
-//! | you want to | use | feature |
-//! |---|---|---|
-//! | limit how many operations run at once | [`Semaphore`] | |
-//! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
-//! | limit the start rate, with bursts | [`TokenBucket`] and a [`Quota`] | |
-//! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
-//! | space work evenly, one after the other | [`LeakyBucket`] | |
-//! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
-//! | a budget per hour, day, week or month of a time zone | `CalendarWindow` | `calendar` |
-//! | start slowly, and warm up | [`Warmup`] | |
-//! | several rates in one limiter | [`LimiterExt::and`] of two buckets | |
-//! | one limiter or policy per tenant, route or address | [`Keyed`] | |
-//! | limit millions of keys by one quota | [`keyed::KeyedRate`] | |
-//! | share one rate fairly among keys | [`keyed::FairBudget`] | |
-//! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
-//! | stop calling a service that fails | [`CircuitBreaker`] | |
-//! | stop all callers of an API when it refuses one, and keep to its remaining quota | [`upstream::Upstream`] | |
-//! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
-//! | let a rate find itself from refusals | [`Adaptive`] over a [`TokenBucket`] | |
-//! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
-//! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
-//! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
-//! | see what a change of limits would have done to recorded requests | [`record::AdmissionLog`] and the example `lab` | |
-//! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
-//! | run a fallback when refused | [`Policy::run`] | |
-//! | share a limit by classes, by importance | [`shed::Partitions`] | |
-//! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] | |
-//! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
-//! | several of these in one admission | [`LimiterExt::and`], [`Policy::builder`] | |
-//! | wait in turn, with a bound on queue and time | [`Policy`] | |
-//! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
-//! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
-//! | keep budgets of tokens and money by organisation, team and user | `Budgets` of the crate `tollgate-budget` | |
-//! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
-//! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
-//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
-//! | limit a service of tower, axum, hyper or tonic | `LimitLayer` of the crate `tollgate-http` | |
-//! | read what well-known APIs say about their limits, in a client of tower | `tollgate-http` with its feature `client` | |
-//! | answer clients with `Retry-After` and `RateLimit` fields, find keys behind proxies | `tollgate-http` with its feature `axum` | |
-//! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
-//! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
-//! | test with virtual time | [`ManualClock`] | |
-//! | put an existing governor limiter into a policy | `Governed` | `governor` |
-//! | share permits, rates and windows among machines | `remote::Remote`, and a store of the crate `tollgate-stores` | `remote` |
-//! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
+//! Decides whether work may start now: semaphores, rate limits, circuit breakers, worker pools and permits that machines share.
+//! Each is a leg of one policy, which admits all-or-nothing, waits in a bounded FIFO queue, and changes while it runs.
 //!
 //! ```
-//! use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+//! use tollgate::{LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 //! use std::time::Duration;
 //!
 //! let clock = ManualClock::new();
@@ -59,17 +13,97 @@
 //!     .build()?;
 //!
 //! clock.run(async {
-//!     let first = policy.admit(Ask::one()).await.unwrap();
-//!     let refused = policy.try_admit(Ask::one()).unwrap_err();
+//!     let first = policy.admit(1).await.unwrap();
+//!     let refused = policy.try_admit(1).unwrap_err();
 //!     assert_eq!(refused.leg(), "rate");
 //!     assert_eq!(refused.retry_after(), Some(Duration::from_millis(100)));
 //!
-//!     let second = policy.admit(Ask::one()).await.unwrap();
+//!     let second = policy.admit(1).await.unwrap(); // Sleeps once, in virtual time here.
 //!     assert_eq!(clock.elapsed(), Duration::from_millis(100));
 //!     # drop((first, second));
 //! });
 //! # Ok::<(), tollgate::PolicyError>(())
 //! ```
+//!
+//! New here: [choose a limiter](guide::choosing), follow a [tutorial](guide::tutorials), or copy a [recipe](guide::cookbook). The
+//! [`guide`] also has migrations, operations, questions and a glossary.
+//!
+//! # Concurrency
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | limit how many operations run at once | [`Semaphore`] | |
+//! | the same with priorities, a bounded queue, statistics | [`SemaphoreBuilder`] | |
+//! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
+//! | share a limit by classes, by importance | [`shed::Partitions`] | |
+//! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
+//! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
+//!
+//! # Rates
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | limit the start rate, with bursts | [`TokenBucket`] and a [`Quota`] | |
+//! | never exceed a number in any span of time | [`SlidingWindow`], or [`SlidingLog`], exact to the instant | |
+//! | space work evenly, one after the other | [`LeakyBucket`] | |
+//! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
+//! | a budget per hour, day, week or month of a time zone | `CalendarWindow` | `calendar` |
+//! | start slowly, and warm up | [`Warmup`] | |
+//! | let a rate find itself from refusals | [`Adaptive`] over a [`TokenBucket`] | |
+//! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
+//! | put an existing governor limiter into a policy | `Governed` | `governor` |
+//!
+//! # Policies
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | combine several limits in one admission, and wait in turn | [`Policy::builder`]; [`LimiterExt::and`] without a queue | |
+//! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
+//! | run a fallback when refused | [`Policy::run`] | |
+//! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
+//! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
+//! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
+//! | see what a change of limits would have done to recorded requests | [`record::AdmissionLog`] and the example `lab` | |
+//! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
+//! | keep budgets of tokens and money by organisation, team and user | `Budgets` of the crate `tollgate-budget` | |
+//!
+//! # Keys
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | one limiter or policy per tenant, route or address | [`Keyed`] | |
+//! | limit millions of keys by one quota | [`keyed::KeyedRate`] | |
+//! | share one rate fairly among keys | [`keyed::FairBudget`] | |
+//!
+//! # Overload and failure
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | stop calling a service that fails | [`CircuitBreaker`] | |
+//! | stop all callers of an API when it refuses one, and keep to its remaining quota | [`upstream::Upstream`] | |
+//! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] | |
+//! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
+//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
+//!
+//! # Services and machines
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | limit a service of tower, axum, hyper or tonic | `LimitLayer` of the crate `tollgate-http` | |
+//! | answer clients with `Retry-After` and `RateLimit` fields, find keys behind proxies | `tollgate-http` with its feature `axum` | |
+//! | read what well-known APIs say about their limits, in a client of tower | `tollgate-http` with its feature `client` | |
+//! | share permits, rates and windows among machines | `remote::Remote`, and a store of the crate `tollgate-stores` | `remote` |
+//!
+//! # Operation and tests
+//!
+//! | you want to | use | feature |
+//! |---|---|---|
+//! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
+//! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
+//! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
+//! | test with virtual time | [`ManualClock`] | |
+//! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
 //!
 //! # Clocks and changes
 //!
@@ -94,8 +128,6 @@
 //! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
 //! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
-//!
-//! How to move from tokio's semaphore, other rate limiters and other pools, and which of ours to take: the [`guide`].
 //!
 //! The minimum supported Rust version is 1.95, the one it is built with. The limits hold within one process, except those in `remote`.
 #![forbid(unsafe_code)]
@@ -147,8 +179,11 @@ pub use crate::core::limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use crate::core::permit::{Permit, Reservation, UnknownCost};
 pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use crate::core::ticket::{BoxTicket, Ticket};
+#[doc(inline)]
 pub use crate::core::{limiter, status};
+#[doc(inline)]
 pub use adaptive::Adaptive;
+#[doc(inline)]
 pub use breaker::{
     BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
     Trip,
@@ -156,30 +191,42 @@ pub use breaker::{
 #[cfg(feature = "governor")]
 #[cfg_attr(docsrs, doc(cfg(feature = "governor")))]
 pub use governed::Governed;
+#[doc(inline)]
 pub use keyed::{Keyed, KeysFull};
+#[doc(inline)]
 pub use lease::Leased;
+#[doc(inline)]
 pub use policy::{And, BoxLimiter, FirstOf, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
+#[doc(inline)]
 pub use pool::{JoinHandle, WorkerPool};
+#[doc(inline)]
 pub use rate::{BucketTicket, Inherit, Quota, QuotaError, SlidingWindow, TokenBucket, WindowError};
 #[cfg(feature = "calendar")]
 #[cfg_attr(docsrs, doc(cfg(feature = "calendar")))]
+#[doc(inline)]
 pub use rate::{CalendarPeriod, CalendarWindow, TimeZoneError};
+#[doc(inline)]
 pub use rate::{FixedWindow, FutureReservation, LeakyBucket, RateError, RateTicket, SlidingLog, Warmup};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+#[doc(inline)]
 pub use semaphore::SemaphoreStats;
+#[doc(inline)]
 pub use semaphore::{
     AcquireError, AcquireTimeoutError, Eviction, Order, OrderError, OwnedSemaphorePermit, OwnedSemaphoreRequest,
     Semaphore, SemaphoreBuilder, SemaphoreError, SemaphorePermit, SemaphoreRequest, SemaphoreTicket, TryAcquireError,
 };
 #[cfg(feature = "channel")]
 #[cfg_attr(docsrs, doc(cfg(feature = "channel")))]
+#[doc(inline)]
 pub use semaphore::{ChannelLimitError, ChannelPermit, ChannelSemaphore, ChannelToken, OwnedChannelPermit};
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
+#[doc(inline)]
 pub use stats::Durations;
+#[doc(inline)]
 pub use time::{Clock, ClockError, ClockReading, Instant, ManualClock};
 
 /// The examples of the README compile and run.
