@@ -61,6 +61,7 @@
 //! | combine several limits in one admission, and wait in turn | [`Policy::builder`]; [`LimiterExt::and`] without a queue | |
 //! | charge by an estimate and correct it | [`Cost`], [`Permit::settle`] | |
 //! | run a fallback when refused | [`Policy::run`] | |
+//! | take from the first of several sources that admits | [`FirstOf`] | |
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
 //! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
