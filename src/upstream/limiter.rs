@@ -30,7 +30,8 @@ const LEG: &str = "upstream";
 /// without a success between is twice as long. Refusals of calls that began before the pause belong to it: they can make it longer, and
 /// count as one. Afterwards waiters are admitted in the order of their queue, at a rate that grows from zero to the
 /// [rate](UpstreamBuilder::rate) during the [ramp](UpstreamBuilder::ramp). So the first second carries at most the rate, whatever burst
-/// the other limits have saved. After the ramp those other limits decide.
+/// the other limits have saved. After the ramp those other limits decide. If refusals are all that the upstream says, make an
+/// [`Adaptive`](crate::adaptive::Adaptive) rate one of them: it finds the quota, and the pauses become rare.
 ///
 /// # Remaining quotas
 /// A response names what was left of a quota when it was made. Calls in flight may not have been counted then, so at least what is

@@ -6,6 +6,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
+use tollgate::adaptive::{Adaptive, Cubic};
 use tollgate::upstream::{Feedback, Refill, RemainingQuota, Upstream};
 use tollgate::{Ask, LimiterExt, ManualClock, Outcome, Policy, Quota, TokenBucket};
 
@@ -88,6 +89,7 @@ impl Server {
         };
         let mut feedback = match goes {
             true => Feedback::default(),
+            false if !self.fields => Feedback::throttled(None),
             false => Feedback::throttled(Some(if self.steady { SECOND / 10 } else { reset })),
         };
         if self.fields {
@@ -108,12 +110,20 @@ impl Server {
 /// What the server allows in ten minutes.
 const ALLOWED: f64 = 100.0 * 400.0 + 50.0 * 200.0;
 
-/// 64 tasks call for ten minutes, with 20 to 80 ms to the server and back.
+/// 64 tasks call for ten minutes, with 20 to 80 ms to the server and back. Without fields their rate finds itself.
 fn ten_minutes(steady: bool, fields: bool) -> Server {
     let clock = ManualClock::new();
     let rate = Quota::per_second(1_000);
     let upstream = Arc::new(Upstream::builder().rate(rate).on(&clock).build().unwrap());
-    let policy = Policy::new(Arc::clone(&upstream).and(TokenBucket::new(rate).on(&clock)));
+    let limits = match fields {
+        true => TokenBucket::new(rate).on(&clock).boxed(),
+        false => {
+            let bucket = TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock);
+            let builder = Adaptive::builder(bucket).law(Cubic::new()).bounds(2, 2_000);
+            builder.on(&clock).build().unwrap().boxed()
+        }
+    };
+    let policy = Policy::new(Arc::clone(&upstream).and(limits));
     let server = Mutex::new(Server::new(steady, fields));
     let task = async |task: u64| {
         let mut seed = task;
@@ -143,21 +153,38 @@ fn ten_minutes(steady: bool, fields: bool) -> Server {
     server.into_inner().unwrap()
 }
 
+/// Of what the server allows, the part that was used; and the part of the requests that was refused, without the second after
+/// the halving.
+fn used_and_refused(steady: bool, fields: bool) -> (f64, f64) {
+    let server = ten_minutes(steady, fields);
+    let used = server.served as f64 / ALLOWED;
+    let refused = server.refused as f64 / (server.served + server.refused) as f64;
+    println!(
+        "steady {steady}, fields {fields}: used {:.2} %, refused {:.3} %, {} in the second after the halving",
+        used * 100.0,
+        refused * 100.0,
+        server.refused_after_halving
+    );
+    (used, refused)
+}
+
 #[test]
 fn with_fields_a_hidden_quota_is_used_within_five_percent_and_one_percent_is_refused() {
     for steady in [false, true] {
-        let server = ten_minutes(steady, true);
-        let used = server.served as f64 / ALLOWED;
-        let refused = server.refused as f64 / (server.served + server.refused) as f64;
-        println!(
-            "steady {steady}: used {:.2} %, refused {:.3} %, {} in the second after the halving",
-            used * 100.0,
-            refused * 100.0,
-            server.refused_after_halving
-        );
+        let (used, refused) = used_and_refused(steady, true);
         // A bucket that is full at the start allows its burst besides.
         assert!((0.95..=1.01).contains(&used), "steady {steady}: used {used}");
         assert!(refused <= 0.01, "steady {steady}: refused {refused}");
+    }
+}
+
+/// Given 429s that say nothing, and a rate that finds itself.
+#[test]
+fn with_bare_refusals_a_hidden_quota_is_used_within_fifteen_percent_and_five_percent_are_refused() {
+    for steady in [false, true] {
+        let (used, refused) = used_and_refused(steady, false);
+        assert!((0.85..=1.01).contains(&used), "steady {steady}: used {used}");
+        assert!(refused <= 0.05, "steady {steady}: refused {refused}");
     }
 }
 
