@@ -4,6 +4,7 @@
 #[path = "../rig/mod.rs"]
 mod rig;
 
+mod budgets;
 mod certificates;
 mod change;
 mod clock;
