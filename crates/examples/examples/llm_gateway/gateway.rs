@@ -1,10 +1,11 @@
 //! The gateway: who asks, what it may cost, and what it did cost.
 
 use super::chat::{Chat, Chunk, Usage, tokens};
+use super::ledger::{Account, Exceeded, Ledger, Meter, key};
 use super::upstream::upstream;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate::{Ask, Reason};
-use tollgate_budget::{Account, Budgets, Estimates, Exceeded, INPUT, LevelUsage, MONEY, Meter, OUTPUT};
+use tollgate_budget::{Budgets, Estimates, INPUT, MONEY, OUTPUT};
 
 /// The models, and the price of a token of input and of output, in nano-units of the currency.
 const MODELS: [(&str, u64, u64); 2] = [("small", 150, 600), ("large", 2_500, 10_000)];
@@ -31,7 +32,7 @@ const MAX_BODY: usize = 1 << 20;
 pub(crate) struct Gateway(Arc<Inner>);
 
 struct Inner {
-    budgets: Budgets,
+    ledger: Ledger,
     /// Of the tokens of an answer, by organisation and model.
     estimates: Estimates,
     upstream: SocketAddr,
@@ -55,9 +56,9 @@ struct Call {
 }
 
 impl Gateway {
-    pub(crate) fn new(budgets: Budgets, estimates: Estimates, upstream: SocketAddr) -> Self {
+    pub(crate) fn new(ledger: Ledger, estimates: Estimates, upstream: SocketAddr) -> Self {
         Self(Arc::new(Inner {
-            budgets,
+            ledger,
             estimates,
             upstream,
             client: Client::builder(TokioExecutor::new()).build_http(),
@@ -68,13 +69,14 @@ impl Gateway {
     pub(crate) fn router(&self) -> Router {
         Router::new()
             .route("/v1/chat/completions", post(complete))
-            .route("/budgets", get(async |State(gateway): State<Self>| gateway.json()))
+            .route("/budgets", get(levels))
             .route("/metrics", get(async |State(gateway): State<Self>| gateway.metrics()))
             .with_state(self.clone())
     }
 
-    pub(crate) fn budgets(&self) -> &Budgets {
-        &self.0.budgets
+    /// The budgets of this process alone; `None` where gateways share them.
+    pub(crate) fn budgets(&self) -> Option<&Budgets> {
+        self.0.ledger.own()
     }
 
     pub(crate) fn counts(&self) -> &Counts {
@@ -82,15 +84,16 @@ impl Gateway {
     }
 
     /// Reserves the estimate at all levels, or at none.
-    fn reserve(&self, account: &Account, call: &Call) -> Result<Meter, Exceeded> {
+    async fn reserve(&self, account: &Account, call: &Call) -> Result<Meter, Exceeded> {
         let (chat, prices) = (&call.chat, call.prices);
         let (input, most) = (chat.prompt(), chat.max_tokens);
         let output = self.0.estimates.estimate(&call.class, most);
         let money = input * prices.0 + output * prices.1;
-        let mut meter = account.reserve(Ask::one().cost(INPUT, input).cost(OUTPUT, output).cost(MONEY, money))?;
+        let ask = Ask::one().cost(INPUT, input).cost(OUTPUT, output).cost(MONEY, money);
+        let mut meter = account.reserve(ask).await?;
         // The prompt is sent: it is paid for whatever happens.
-        meter.extend(INPUT, input)?;
-        meter.extend(MONEY, input * prices.0)?;
+        meter.extend(INPUT, input).await?;
+        meter.extend(MONEY, input * prices.0).await?;
         Ok(meter)
     }
 
@@ -103,14 +106,14 @@ impl Gateway {
             (MONEY, money),
         ];
         for (cost, actual) in bill {
-            // The work is done: what is over is charged, and the next request is refused.
-            let _ = meter.settle(cost, actual);
+            meter.settle(cost, actual);
         }
         self.0.estimates.observe(&call.class, usage.completion_tokens);
     }
 
-    fn json(&self) -> Json<Value> {
-        let levels = self.budgets().usage().map(|level| {
+    /// All levels of this process.
+    fn json(budgets: &Budgets) -> Json<Value> {
+        let levels = budgets.usage().map(|level| {
             let limits = level.limits().map(|limit| {
                 let (name, ends) = (limit.limit().to_string(), limit.period_ends_in());
                 json!({"limit": name, "used": limit.used(), "open": limit.open(), "left": limit.left(), "over": limit.is_over(),
@@ -132,7 +135,7 @@ impl Gateway {
         for (name, count) in [("admitted", admitted), ("refused", refused), ("stopped", stopped)] {
             let _ = writeln!(text, "gateway_{name}_total {}", count.load(Ordering::Relaxed));
         }
-        for level in self.budgets().usage() {
+        for level in self.budgets().into_iter().flat_map(Budgets::usage) {
             for limit in level.limits() {
                 let mut labels = format!("rule={:?},measure=\"{}\"", level.rule(), limit.limit().measure());
                 for (dimension, value) in level.key() {
@@ -151,19 +154,34 @@ impl Gateway {
 /// Serves an upstream and a gateway before it, whose address is returned.
 pub(crate) async fn serve(
     budgets: &str,
+    redis: Option<&str>,
     pause: Duration,
     address: &str,
 ) -> Result<(Gateway, SocketAddr), Box<dyn Error>> {
     let provider = TcpListener::bind("127.0.0.1:0").await?;
-    let budgets = Budgets::read(budgets)?.build()?;
+    let ledger = Ledger::new(&Budgets::read(budgets)?, redis)?;
     // All but one of ten answers are within the reservation; the others are charged beyond it.
     let estimates = Estimates::builder(0.9).build()?;
-    let gateway = Gateway::new(budgets, estimates, provider.local_addr()?);
+    let gateway = Gateway::new(ledger, estimates, provider.local_addr()?);
     let listener = TcpListener::bind(address).await?;
     let served = listener.local_addr()?;
     tokio::spawn(axum::serve(provider, upstream(pause)).into_future());
     tokio::spawn(axum::serve(listener, gateway.router()).into_future());
     Ok((gateway, served))
+}
+
+/// All levels of a gateway with budgets of its own; else those of the caller, as the store has them.
+async fn levels(State(gateway): State<Gateway>, headers: HeaderMap) -> Response {
+    if let Some(budgets) = gateway.budgets() {
+        return Gateway::json(budgets).into_response();
+    }
+    let Some([organisation, team, user]) = caller(&headers) else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    let descriptor = [("organisation", organisation), ("team", team), ("user", user)];
+    let limits = gateway.0.ledger.account(&descriptor).limits().await;
+    let limit = |(name, amount, left, _)| json!({"limit": name, "amount": amount, "left": left});
+    Json(limits.into_iter().map(limit).collect::<Value>()).into_response()
 }
 
 async fn complete(State(gateway): State<Gateway>, headers: HeaderMap, body: Bytes) -> Response {
@@ -184,17 +202,17 @@ async fn complete(State(gateway): State<Gateway>, headers: HeaderMap, body: Byte
         ("user", user),
         ("model", model),
     ];
-    let account = gateway.budgets().account(&descriptor);
+    let account = gateway.0.ledger.account(&descriptor);
     let call = Call {
         chat,
         class: (organisation.to_owned(), (*model).to_owned()),
         prices: (*input, *output),
     };
-    let mut meter = match gateway.reserve(&account, &call) {
+    let mut meter = match gateway.reserve(&account, &call).await {
         Ok(meter) => meter,
         Err(exceeded) => {
             counts.refused.fetch_add(1, Ordering::Relaxed);
-            return refusal(&exceeded, &account);
+            return refusal(&exceeded, &account).await;
         }
     };
     counts.admitted.fetch_add(1, Ordering::Relaxed);
@@ -213,7 +231,7 @@ async fn complete(State(gateway): State<Gateway>, headers: HeaderMap, body: Byte
                 .into_response();
         }
     };
-    let limits = fields(&account);
+    let limits = account.fields().await;
     if call.chat.stream {
         let body = Body::from_stream(metered(gateway, meter, call, answer.into_body()));
         return (limits, [(header::CONTENT_TYPE, "text/event-stream")], body).into_response();
@@ -225,7 +243,12 @@ async fn complete(State(gateway): State<Gateway>, headers: HeaderMap, body: Byte
         gateway.settle(&mut meter, &call, usage);
     }
     drop(meter);
-    (fields(&account), [(header::CONTENT_TYPE, "application/json")], body).into_response()
+    (
+        account.fields().await,
+        [(header::CONTENT_TYPE, "application/json")],
+        body,
+    )
+        .into_response()
 }
 
 /// The key of this example says who has it: `Bearer organisation.team.user`.
@@ -292,10 +315,13 @@ fn metered(
                 .map(|choice| tokens(&choice.message.content))
                 .sum::<u64>();
             let money = produced * passing.call.prices.1;
-            let charged = [(OUTPUT, produced), (MONEY, money)].map(|(cost, units)| passing.meter.extend(cost, units));
-            if let Some(exceeded) = charged.into_iter().find_map(Result::err) {
+            let (output, money) = (
+                passing.meter.extend(OUTPUT, produced).await,
+                passing.meter.extend(MONEY, money).await,
+            );
+            if let Err(exceeded) = output.and(money) {
                 passing.gateway.counts().stopped.fetch_add(1, Ordering::Relaxed);
-                let error = format!("data: {}\n\ndata: [DONE]\n\n", error(&exceeded));
+                let error = format!("data: {}\n\ndata: [DONE]\n\n", exceeded.body());
                 return Ok(Some((Bytes::from(error), None)));
             }
         }
@@ -304,63 +330,16 @@ fn metered(
 }
 
 /// Says which level refuses, and when to come back.
-fn refusal(exceeded: &Exceeded, account: &Account) -> Response {
-    let status = match exceeded.reason() {
+async fn refusal(exceeded: &Exceeded, account: &Account) -> Response {
+    let status = match exceeded.reason {
         Reason::Oversized => StatusCode::PAYLOAD_TOO_LARGE,
+        Reason::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::TOO_MANY_REQUESTS,
     };
-    let mut response = (status, fields(account), Json(error(exceeded))).into_response();
-    if let Some(after) = exceeded.retry_after() {
+    let mut response = (status, account.fields().await, Json(exceeded.body())).into_response();
+    if let Some(after) = exceeded.retry_after {
         let seconds = after.as_secs() + u64::from(after.subsec_nanos() > 0);
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
     }
     response
-}
-
-fn error(exceeded: &Exceeded) -> Value {
-    json!({"error": {
-        "type": "budget_exceeded",
-        "message": exceeded.to_string(),
-        "rule": exceeded.rule(),
-        "key": key(exceeded.key()),
-        "limit": exceeded.limit().to_string(),
-        "asked": exceeded.asked(),
-        "left": exceeded.left(),
-        "retry_after": exceeded.retry_after().map(|after| after.as_secs_f64()),
-    }})
-}
-
-fn key<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Value {
-    pairs
-        .map(|(dimension, value)| (dimension.to_owned(), value.into()))
-        .collect::<serde_json::Map<_, _>>()
-        .into()
-}
-
-/// `RateLimit` and `RateLimit-Policy`, an item for each limit of each level.
-fn fields(account: &Account) -> HeaderMap {
-    let (mut policy, mut left) = (String::new(), String::new());
-    let mut item = |level: &LevelUsage| {
-        for limit in level.limits() {
-            let name = format!(
-                "{}.{}",
-                level.rule(),
-                limit.limit().measure().to_string().replace(' ', "-")
-            );
-            let comma = if policy.is_empty() { "" } else { ", " };
-            let _ = write!(policy, "{comma}\"{name}\";q={}", limit.limit().amount());
-            let _ = write!(left, "{comma}\"{name}\";r={}", limit.left());
-            if let Some(ends) = limit.period_ends_in() {
-                let _ = write!(left, ";t={}", ends.as_secs());
-            }
-        }
-    };
-    account.usage().for_each(|level| item(&level));
-    let mut fields = HeaderMap::new();
-    for (name, value) in [("ratelimit-policy", policy), ("ratelimit", left)] {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            fields.insert(name, value);
-        }
-    }
-    fields
 }

@@ -4,6 +4,8 @@
 mod chat;
 #[path = "../../examples/llm_gateway/gateway.rs"]
 mod gateway;
+#[path = "../../examples/llm_gateway/ledger.rs"]
+mod ledger;
 #[path = "../../examples/llm_gateway/upstream.rs"]
 mod upstream;
 
@@ -42,7 +44,7 @@ impl World {
     async fn with_pause(pause: Duration) -> Self {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(BUDGETS.as_bytes()).unwrap();
-        let served = gateway::serve(file.path().to_str().unwrap(), pause, "127.0.0.1:0");
+        let served = gateway::serve(file.path().to_str().unwrap(), None, pause, "127.0.0.1:0");
         let (gateway, address) = served.await.unwrap();
         Self { gateway, address }
     }
@@ -70,7 +72,13 @@ impl World {
     /// The output that `user` has used, and holds.
     fn output(&self, user: &str) -> (u64, u64) {
         let level = |level: &tollgate_budget::LevelUsage| level.key().any(|pair| pair == ("user", user));
-        let level = self.gateway.budgets().usage().find(level).expect("it is known");
+        let level = self
+            .gateway
+            .budgets()
+            .unwrap()
+            .usage()
+            .find(level)
+            .expect("it is known");
         let output = level.limits().next().expect("it comes first");
         (output.used(), output.open())
     }
@@ -79,6 +87,9 @@ impl World {
 #[tokio::test]
 async fn an_answer_is_settled_to_the_bill_and_the_next_refusal_names_the_level() {
     let world = World::new().await;
+    // More than the limit is never admitted, and no instant is named.
+    let (status, headers, _) = world.answer("ann", 10, 2_000, false).await;
+    assert!(status == 413 && !headers.contains_key("retry-after"));
     let (status, headers, _) = world.answer("ann", 300, 900, false).await;
     assert_eq!((status, world.output("ann")), (200, (300, 0)));
     assert_eq!(
@@ -99,9 +110,6 @@ async fn an_answer_is_settled_to_the_bill_and_the_next_refusal_names_the_level()
     );
     assert_eq!(error["key"], serde_json::json!({"organisation": "acme", "user": "ann"}));
     assert!((1..=3_600).contains(&headers["retry-after"].to_str().unwrap().parse::<u64>().unwrap()));
-    // More than the limit is never admitted, and no instant is named.
-    let (status, headers, _) = world.answer("ann", 10, 2_000, false).await;
-    assert!(status == 413 && !headers.contains_key("retry-after"));
     // Others have budgets of their own.
     assert_eq!(world.answer("bob", 10, 800, false).await.0, 200);
 }
