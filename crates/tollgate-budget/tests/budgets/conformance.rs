@@ -1,8 +1,8 @@
 //! An account as a limiter keeps the eight laws.
 
-use crate::budgets;
+use crate::{budgets, counts};
 use std::time::Duration;
-use tollgate::{Ask, LimiterExt, ManualClock, Semaphore};
+use tollgate::{Ask, FirstOf, LimiterExt, ManualClock, Semaphore};
 use tollgate_budget::{Account, Limit, OUTPUT, Period, Rule};
 use tollgate_conformance::Suite;
 
@@ -65,4 +65,28 @@ fn a_chain_of_an_account_and_a_semaphore_conforms() {
     })
     .holding()
     .check();
+}
+
+/// Plan, then credits: each a budget of its own.
+#[test]
+fn a_waterfall_of_accounts_conforms_and_settles_to_the_source_that_paid() {
+    let minute = |clock: &ManualClock, units| account(clock, &[Limit::cost(OUTPUT, units, Period::Minute)]);
+    let tokens = |units| Ask::one().cost(OUTPUT, units);
+    Suite::of_rate(3, MINUTE, move |clock| {
+        FirstOf::new("small", minute(clock, 9)).or("large", minute(clock, 30))
+    })
+    .ask(tokens(10))
+    .settle(OUTPUT, 5)
+    .never_fits(tokens(31))
+    .check();
+    let clock = ManualClock::new();
+    let (plan, credits) = (minute(&clock, 30), minute(&clock, 100));
+    let billing = FirstOf::new("plan", plan.clone()).or("credits", credits.clone());
+    let first = billing.try_admit(tokens(20)).unwrap();
+    let mut second = billing.try_admit(tokens(20)).unwrap();
+    assert_eq!((first.source(), second.source()), (Some("plan"), Some("credits")));
+    second.settle(OUTPUT, 5).unwrap();
+    assert_eq!((counts(&plan), counts(&credits)), (vec![(0, 20)], vec![(0, 5)]));
+    drop((first, second));
+    assert_eq!((counts(&plan), counts(&credits)), (vec![(20, 0)], vec![(5, 0)]));
 }

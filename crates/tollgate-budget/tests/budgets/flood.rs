@@ -1,9 +1,9 @@
 //! A flood of keys, at the bound of levels.
 
-use crate::counts;
+use crate::{budgets, counts};
 use std::time::Duration;
 use tollgate::{Ask, ManualClock};
-use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
+use tollgate_budget::{Budgets, INPUT, Limit, MONEY, OUTPUT, Period, Rule};
 
 fn flooded(clock: &ManualClock) -> Budgets {
     let rule = Rule::new("key")
@@ -102,14 +102,24 @@ fn a_level_with_a_held_account_or_a_running_request_stays() {
     drop(meter);
 }
 
+/// A level for each of three dimensions, with five limits each.
 #[test]
 fn a_known_key_costs_no_allocation() {
-    let budgets = flooded(&ManualClock::new());
+    let rule = |name: &str| {
+        let cost = |cost| Limit::cost(cost, 1_000, Period::Minute);
+        let rule = Rule::new(name)
+            .per([name])
+            .limit(cost(INPUT))
+            .limit(cost(OUTPUT))
+            .limit(cost(MONEY));
+        rule.limit(Limit::requests(1_000, Period::Day))
+            .limit(Limit::in_flight(8))
+    };
+    let budgets = budgets(&ManualClock::new(), ["organisation", "team", "user"].map(rule));
+    let ask = Ask::one().cost(INPUT, 10).cost(OUTPUT, 10).cost(MONEY, 10);
     let request = || {
-        let mut meter = budgets
-            .account(&[("key", "a")])
-            .reserve(Ask::one().cost(OUTPUT, 10))
-            .unwrap();
+        let descriptor = [("organisation", "acme"), ("team", "search"), ("user", "ann")];
+        let mut meter = budgets.account(&descriptor).reserve(ask).unwrap();
         meter.extend(OUTPUT, 5).unwrap();
         meter.settle(OUTPUT, 0).unwrap();
     };
