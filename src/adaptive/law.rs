@@ -3,6 +3,15 @@
 use std::time::Duration;
 
 /// The summary of a window of finished work.
+///
+/// ```
+/// # use tollgate::adaptive::{Aimd, LimitLaw, Sample};
+/// # use std::time::Duration;
+/// let good = Sample::new(Duration::from_millis(20), 10).over(Duration::from_secs(1));
+/// let mut law = Aimd::new();
+/// assert!(law.next(10.0, &good) > 10.0);
+/// assert!(law.next(10.0, &good.dropped()) < 10.0);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample {
@@ -53,6 +62,25 @@ impl Sample {
 }
 
 /// A law that computes a limit from samples.
+///
+/// ```
+/// # use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
+/// # use tollgate::{LimiterExt, ManualClock, Outcome, Semaphore};
+/// # use std::time::Duration;
+/// /// Halves at a drop, and grows by one otherwise.
+/// struct Halve;
+/// impl LimitLaw for Halve {
+///     fn next(&mut self, limit: f64, sample: &Sample) -> f64 {
+///         if sample.dropped { limit / 2.0 } else { limit + 1.0 }
+///     }
+/// }
+/// let clock = ManualClock::new();
+/// let builder = Adaptive::builder(Semaphore::new(8)).law(Halve).bounds(1, 100).window(Duration::ZERO, 1);
+/// let gate = builder.on(&clock).build()?;
+/// gate.try_admit(1).unwrap().finish(Outcome::Overload);
+/// assert_eq!(gate.limit(), 4);
+/// # Ok::<(), tollgate::adaptive::AdaptiveError>(())
+/// ```
 pub trait LimitLaw: Send {
     /// The limit after `sample`, from the limit before. The caller clamps it between floor and ceiling.
     fn next(&mut self, limit: f64, sample: &Sample) -> f64;

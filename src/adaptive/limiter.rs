@@ -185,6 +185,20 @@ impl<L: Resizable> Adaptive<L> {
 }
 
 /// The limit of an [`Adaptive`] limiter, and its changes since it was made. See [`Adaptive::stats`].
+///
+/// ```
+/// # use tollgate::adaptive::{Adaptive, Aimd};
+/// # use tollgate::{LimiterExt, ManualClock, Outcome, Semaphore};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let builder = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).bounds(2, 20).window(Duration::ZERO, 1);
+/// let gate = builder.on(&clock).build()?;
+/// gate.try_admit(1).unwrap().finish(Outcome::Overload);
+/// let stats = gate.stats();
+/// assert_eq!((stats.limit, stats.floor, stats.ceiling), (9, 2, 20));
+/// assert_eq!((stats.drops, stats.lowered, stats.raised), (1, 1, 0));
+/// # Ok::<(), tollgate::adaptive::AdaptiveError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AdaptiveStats {

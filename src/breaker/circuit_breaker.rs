@@ -588,6 +588,14 @@ impl CircuitBreaker {
 ///
 /// Two words, which a processor passes in registers. A third would go through memory, which costs more than the rest of
 /// the breaker.
+///
+/// ```
+/// # use tollgate::{BreakerTicket, CircuitBreaker, Limiter, Ticket};
+/// fn ticket_of<L: Limiter<Ticket = BreakerTicket>>(_: &L) -> usize {
+///     BreakerTicket::WORDS
+/// }
+/// assert_eq!(ticket_of(&CircuitBreaker::new()), 2);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerTicket {
     /// The breaker's word, with the number of calls in it.

@@ -20,6 +20,15 @@ use std::thread::panicking;
 ///
 /// **Livelock**: the same semaphore in both. A policy that waits for it could not tell its two places there apart, and might
 /// never stop trying. A builder refuses such legs.
+///
+/// ```
+/// # use tollgate::{And, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+/// let clock = ManualClock::new();
+/// let both: And<Semaphore, TokenBucket> = Semaphore::new(8).and(TokenBucket::new(Quota::per_second(2)).on(&clock));
+/// assert!(both.try_admit(2).is_ok());
+/// // The bucket refuses, and the slot is given back.
+/// assert_eq!(both.try_admit(1).unwrap_err().leg(), "token_bucket");
+/// ```
 #[derive(Debug)]
 pub struct And<A, B> {
     a: A,

@@ -9,6 +9,16 @@ use std::fmt;
 use std::time::Duration;
 
 /// The answer of each leg to a request at one instant. Made by [`Policy::explain`](crate::Policy::explain).
+///
+/// ```
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
+/// let policy = Policy::builder().on(&ManualClock::new()).limit(Semaphore::new(1).named("slots")).build()?;
+/// assert!(policy.explain(1).admits());
+/// let decision = policy.explain(3);
+/// assert_eq!(decision.refused_by().map(|leg| &*leg.leg), Some("slots"));
+/// assert_eq!(decision.legs.len(), 1);
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Decision {
@@ -17,6 +27,16 @@ pub struct Decision {
 }
 
 /// The answer of one leg.
+///
+/// ```
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
+/// let policy = Policy::builder().on(&ManualClock::new()).limit(Semaphore::new(2).named("slots")).build()?;
+/// let _held = policy.try_admit(1).unwrap();
+/// let leg = &policy.explain(2).legs[0];
+/// assert_eq!((&*leg.leg, leg.units, leg.available, leg.capacity), ("slots", Some(2), Some(1), Some(2)));
+/// assert_eq!(leg.missing(), Some(1));
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LegDecision {
@@ -41,6 +61,19 @@ pub struct LegDecision {
 }
 
 /// The load of another leg, as a leg that depends on it sees it.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// let slots = LegSpec::new("slots", LegRule::semaphore(4));
+/// let calls = LegSpec::new("calls", LegRule::token_bucket("1/s".parse()?)).when(When::above("slots", LoadMetric::Use, 0.5));
+/// let policy = PolicySpec::new([slots, calls]).build(&ManualClock::new())?;
+/// let _held = policy.try_admit(3)?;
+/// let decision = policy.explain(1);
+/// let load = decision.legs[1].when.as_ref().expect("it depends on a load");
+/// assert_eq!((&*load.leg, load.load, load.exceeded), ("slots", 0.75, true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct MeasuredLoad {
@@ -59,6 +92,18 @@ pub struct MeasuredLoad {
 }
 
 /// The answer of a leg.
+///
+/// ```
+/// # use tollgate::policy::explain::LegVerdict;
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, TokenBucket};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let policy = Policy::new(TokenBucket::new(Quota::per_second(1)).on(&clock));
+/// assert_eq!(policy.explain(1).legs[0].verdict, LegVerdict::Admits);
+/// drop(policy.try_admit(1));
+/// assert_eq!(policy.explain(1).legs[0].verdict, LegVerdict::After(Duration::from_secs(1)));
+/// assert!(policy.explain(2).legs[0].verdict.refuses());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LegVerdict {
@@ -193,6 +238,12 @@ impl Decision {
 }
 
 /// A measured number of a leg.
+///
+/// ```
+/// # use tollgate::policy::spec::LoadMetric;
+/// assert_eq!(LoadMetric::of("use"), Some(LoadMetric::Use));
+/// assert!(LoadMetric::ALL.into_iter().all(|metric| LoadMetric::of(metric.name()) == Some(metric)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LoadMetric {

@@ -18,6 +18,20 @@ pub(crate) struct DueTurn<'a> {
 ///
 /// A limiter must say [`on_event`](Self::on_event) or [`in_turn`](Self::in_turn) whenever `try_reserve` would refuse
 /// for want of an event: a policy tries to reserve only when all legs look ready.
+///
+/// ```
+/// # use tollgate::{Ask, ClockReading, Demand, Limiter, ManualClock, Quota, ReadyAt, Semaphore, TokenBucket};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let (bucket, slots) = (TokenBucket::new(Quota::per_second(1)).on(&clock), Semaphore::new(1));
+/// let (ask, reading) = (Ask::one(), ClockReading::new());
+/// bucket.try_acquire(1)?;
+/// let at = bucket.ready_at(Demand::new(&ask, &reading)).not_before();
+/// assert_eq!(at, Some(clock.after(clock.now(), Duration::from_secs(1))));
+/// assert!(!slots.ready_at(Demand::new(&ask, &reading)).is_event(), "it is free");
+/// assert!(ReadyAt::on_event("mine").is_event() && ReadyAt::never("mine").is_never());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ReadyAt<'a> {
     not_before: Option<Instant>,

@@ -24,6 +24,20 @@ use crate::core::ask::Cost;
 use std::time::Duration;
 
 /// The status of one leg.
+///
+/// ```
+/// # use tollgate::status::{State, Status};
+/// # use tollgate::{Cost, Limiter, LimiterExt, Semaphore};
+/// const BYTES: Cost = Cost::new("bytes");
+/// let gate = Semaphore::new(100).per(BYTES).named("memory");
+/// let mut seen = None;
+/// gate.visit_status(&mut |status| seen = Some((status.leg == "memory", status.kind, status.cost)));
+/// assert_eq!(seen, Some((true, "semaphore", Some(BYTES))));
+///
+/// // A limiter of your own makes one.
+/// let mine = Status::new("mine", "gate", State::Queue { waiting: 2 }).per(BYTES);
+/// assert_eq!((mine.named("other").leg, mine.cost), ("other", Some(BYTES)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Status<'a> {
@@ -63,6 +77,16 @@ impl<'a> Status<'a> {
 }
 
 /// The numbers of a leg. Each is a snapshot of its own: they need not belong to one instant.
+///
+/// ```
+/// # use tollgate::status::State;
+/// # use tollgate::{Limiter, Semaphore};
+/// let gate = Semaphore::new(2);
+/// let _held = gate.try_acquire();
+/// let mut state = None;
+/// gate.visit_status(&mut |status| state = Some(status.state));
+/// assert_eq!(state, Some(State::Permits { limit: 2, in_use: 1, waiting: 0 }));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum State {

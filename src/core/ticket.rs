@@ -8,6 +8,28 @@ use std::num::NonZeroU64;
 /// The memory of one admission: plain words, copied freely, dropped without effect.
 ///
 /// The permit that carries a ticket guarantees that it is used once.
+///
+/// ```
+/// # use tollgate::Ticket;
+/// /// A slot, and when it was taken.
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// struct Taken {
+///     slot: u32,
+///     at: u64,
+/// }
+/// impl Ticket for Taken {
+///     const WORDS: usize = 2;
+///     fn write(&self, words: &mut [u64]) {
+///         (words[0], words[1]) = (self.slot.into(), self.at);
+///     }
+///     fn read(words: &[u64]) -> Self {
+///         Self { slot: words[0] as u32, at: words[1] }
+///     }
+/// }
+/// let (taken, mut words) = (Taken { slot: 3, at: 7 }, [0; 2]);
+/// taken.write(&mut words);
+/// assert_eq!(Taken::read(&words), taken);
+/// ```
 pub trait Ticket: Copy + Send + Sync + 'static {
     /// The number of words that [`write`](Ticket::write) fills.
     const WORDS: usize;
@@ -69,6 +91,14 @@ impl<T: Ticket> Ticket for Option<T> {
 }
 
 /// The ticket of a boxed limiter: the words of the limiter inside the box.
+///
+/// ```
+/// # use tollgate::{BoxLimiter, BoxTicket, Limiter, Ticket};
+/// fn words<L: Limiter>() -> usize {
+///     <L::Ticket as Ticket>::WORDS
+/// }
+/// assert!(words::<BoxLimiter>() >= BoxTicket::WORDS_INLINE);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct BoxTicket {
     /// Never zero, so that an `Option` or a `Result` of this has no tag of its own and is copied in whole words.

@@ -160,6 +160,15 @@ pub struct FairShare {
 }
 
 /// The tokens taken, and the share's state after the take.
+///
+/// ```
+/// # use tollgate::keyed::{FairShare, FairTicket};
+/// # use tollgate::{Limiter, Ticket};
+/// fn words<L: Limiter<Ticket = FairTicket>>() -> usize {
+///     FairTicket::WORDS
+/// }
+/// assert!(words::<FairShare>() > 1);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FairTicket {
     tokens: u64,

@@ -23,6 +23,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A limiter whose units are spent by admission, so that `finish` and `forget` do nothing: a rate. Only such units can
 /// be taken ahead.
+///
+/// ```
+/// # use tollgate::lease::Prepaid;
+/// # use tollgate::{ClockReading, ManualClock, Quota, TokenBucket};
+/// let clock = ManualClock::new();
+/// let bucket = TokenBucket::new(Quota::per_second(10)).on(&clock);
+/// let now = ClockReading::new();
+/// let ticket = bucket.charge(6, &now);
+/// assert_eq!(bucket.available(), 4);
+/// bucket.give_back(ticket, 2, &now);
+/// assert_eq!(bucket.available(), 6);
+/// ```
 pub trait Prepaid: Limiter {
     /// Gives back the last `unspent` units of `ticket`, by the rules of [`cancel`](Limiter::cancel): at most those, and
     /// no window is breached by it.
@@ -135,6 +147,15 @@ impl<L: Prepaid> Origin for Core<L> {
 }
 
 /// The parked units and their lease, and the ticket of the limiter itself, if any was taken.
+///
+/// ```
+/// # use tollgate::lease::{LeaseTicket, Leased};
+/// # use tollgate::{BucketTicket, Limiter, TokenBucket};
+/// fn is_ticket<L: Limiter<Ticket = LeaseTicket<BucketTicket>>>(_: Option<L>) -> bool {
+///     true
+/// }
+/// assert!(is_ticket::<Leased<TokenBucket>>(None));
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseTicket<T> {
     parked: u64,

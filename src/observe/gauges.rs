@@ -13,11 +13,13 @@ const MOST_LEGS: usize = 64;
 ///
 /// ```
 /// # use tollgate::observe::Gauges;
-/// # use tollgate::Semaphore;
+/// # use tollgate::status::State;
+/// # use tollgate::{Limiter, Semaphore};
 /// let gate = Semaphore::new(4);
-/// let mut gauges = Gauges::new("api");
-/// // Before each scrape.
-/// gauges.record(&gate);
+/// let _held = gate.try_acquire();
+/// // Before each scrape: `tollgate.permits.in_use` is 1.
+/// Gauges::new("api").record(&gate);
+/// gate.visit_status(&mut |status| assert!(matches!(status.state, State::Permits { in_use: 1, .. })));
 /// ```
 pub struct Gauges {
     limiter: &'static str,

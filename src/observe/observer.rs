@@ -103,6 +103,28 @@ impl fmt::Debug for Observer {
 }
 
 /// A wait that is recorded. Made by [`Observer::wait`].
+///
+/// ```
+/// # use tollgate::observe::Observer;
+/// # use tollgate::{Clock, LimiterExt, Policy, Semaphore};
+/// let observer = Observer::new("api");
+/// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).build()?;
+/// let run = async || {
+///     let wait = observer.wait();
+///     match policy.admit_owned(1).await {
+///         Ok(permit) => Ok(wait.admitted(permit)),
+///         Err(rejection) => {
+///             wait.refused(&rejection);
+///             Err(rejection)
+///         }
+///     }
+/// };
+/// # tollgate::ManualClock::new().run(async {
+/// let _permit = run().await.unwrap();
+/// assert!(run().await.is_err());
+/// # });
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 #[must_use = "dropping a wait records it as cancelled"]
 pub struct ObservedWait {
     began: Instant,

@@ -65,6 +65,17 @@ impl<L: Limiter + 'static> Policy<L> {
 }
 
 /// The limiter of a policy, past the policy's queue. Made by [`Policy::bypass_queue`].
+///
+/// ```
+/// # use tollgate::policy::Bypass;
+/// # use tollgate::{LimiterExt, Policy, Semaphore};
+/// # use std::time::Duration;
+/// let policy = Policy::new(Semaphore::new(1));
+/// let bypass: Policy<Bypass<Semaphore>> = policy.bypass_queue(Duration::from_secs(1));
+/// let _permit = bypass.try_admit(1).unwrap();
+/// assert!(policy.try_admit(1).is_err(), "one limiter, two queues");
+/// assert_eq!(bypass.limiter().policy().limiter().in_use(), 1);
+/// ```
 #[derive(Debug)]
 pub struct Bypass<L: Limiter + 'static>(Policy<L>);
 

@@ -30,6 +30,14 @@ pub(super) struct MeterLimiter<M> {
 }
 
 /// The units of one admission, and the meter's mark: one word more than the mark has.
+///
+/// ```
+/// # use tollgate::{FixedWindow, Limiter, RateTicket, Ticket};
+/// fn words<L: Limiter<Ticket = RateTicket<MARK>>, const MARK: usize>() -> usize {
+///     <L::Ticket as Ticket>::WORDS
+/// }
+/// assert_eq!(words::<FixedWindow, 4>(), 5);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateTicket<const MARK: usize> {
     pub(super) units: u64,

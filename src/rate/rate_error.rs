@@ -5,6 +5,14 @@ use std::fmt;
 use std::time::Duration;
 
 /// Why a setting of a [`LeakyBucket`](crate::LeakyBucket) or a [`Warmup`](crate::Warmup) is refused.
+///
+/// ```
+/// # use tollgate::{LeakyBucket, Quota, RateError, Warmup};
+/// # use std::time::Duration;
+/// let error = Warmup::new(Quota::per_second(1), Duration::ZERO).unwrap_err();
+/// assert_eq!(error, RateError::Period { given: Duration::ZERO });
+/// assert!(LeakyBucket::new(Quota::per_second(1)).slack(u64::MAX).is_err());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RateError {

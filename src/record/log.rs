@@ -35,6 +35,19 @@ use std::time::Duration;
 /// 184 bytes for each record, up to the capacity, and the names of legs that refused. The buffers of requests under way and of those
 /// that have ended double as they grow, and keep their size: so at most four times that. A full log forgets the oldest record that
 /// has ended, or else the newest request. [`lost`](Self::lost) counts both.
+///
+/// ```
+/// # use tollgate::record::AdmissionLog;
+/// # use tollgate::{LimiterExt, Semaphore};
+/// let log = AdmissionLog::new(2, &[]);
+/// let gate = log.record(Semaphore::new(8));
+/// for _ in 0..3 {
+///     drop(gate.try_admit(1).unwrap());
+/// }
+/// assert_eq!(log.lost(), 1, "it keeps two");
+/// assert_eq!(log.write(&mut Vec::new())?, 2);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct AdmissionLog {
     shared: Arc<Shared>,

@@ -19,6 +19,17 @@ use std::fmt;
 ///
 /// # Memory ordering
 /// That of the limiter inside.
+///
+/// ```
+/// # use tollgate::record::AdmissionLog;
+/// # use tollgate::{LimiterExt, ManualClock, Semaphore};
+/// let log = AdmissionLog::new(100, &[]);
+/// let gate = log.record(Semaphore::new(1)).on(&ManualClock::new());
+/// let _permit = gate.try_admit(1).unwrap();
+/// assert!(gate.try_admit(1).is_err());
+/// assert_eq!((gate.limiter().in_use(), log.write(&mut std::io::sink())?), (1, 1), "the other has not ended");
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Recorded<L> {
     limiter: L,

@@ -11,6 +11,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// A wait for units of a [`Remote`]. Dropping it gives up its place in the queue, and its grant.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::remote::{Acquire, Key, Memory, Remote};
+/// let clock = ManualClock::new();
+/// let remote = Remote::permits(Key::new("reports")?, 1).on(&clock).in_place(Memory::new(&clock))?;
+/// clock.run(async {
+///     let waiting: Acquire<'_, Memory> = remote.acquire(1);
+///     let permit = waiting.await.unwrap();
+///     assert_eq!(permit.units(), 1);
+/// });
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Acquire<'a, B: Backend> {
     remote: &'a Remote<B>,

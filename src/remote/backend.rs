@@ -12,6 +12,13 @@ use std::fmt;
 use std::time::Duration;
 
 /// The rule of the limit under a key.
+///
+/// ```
+/// # use tollgate::Quota;
+/// # use tollgate::remote::Rule;
+/// let rules = [Rule::Permits { limit: 3 }, Rule::Rate { quota: Quota::per_second(10) }];
+/// assert_eq!(rules.map(|rule| rule.kind()), [Rule::PERMITS, Rule::RATE]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rule {
@@ -61,6 +68,18 @@ impl Rule {
 }
 
 /// One client at one key, from its first sync until it ends or expires: its units go with it.
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Request, Session, SyncRequest};
+/// # use std::time::Duration;
+/// let (mut permits, session) = (Permits::new(3, 0), Session { client: 7, number: 0 });
+/// let mut sync = SyncRequest::first(session, Duration::from_secs(10));
+/// sync.requests.push(Request { id: 1, need: 1, want: 1, queue: false });
+/// assert_eq!(permits.sync(1_000, &sync).reply.usage.in_use, 1);
+/// permits.end(session);
+/// assert!(permits.state().sessions.is_empty());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session {
     /// The client, a random number.
@@ -83,6 +102,17 @@ impl fmt::Display for Session {
 }
 
 /// A request for units.
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Request, Session, SyncRequest};
+/// # use std::time::Duration;
+/// let mut sync = SyncRequest::first(Session { client: 7, number: 0 }, Duration::from_secs(10));
+/// sync.requests.push(Request { id: 1, need: 1, want: 3, queue: false });
+/// sync.requests.push(Request { id: 2, need: 2, want: 2, queue: true });
+/// let reply = Permits::new(3, 0).sync(1_000, &sync).reply;
+/// assert_eq!((reply.grants[0].units, reply.usage.waiting), (3, 1), "the second waits");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Rises within a session. A number that the store has seen is not a new request.
@@ -98,6 +128,21 @@ pub struct Request {
 }
 
 /// The report and the requests of a client.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::remote::{Backend, Key, Memory, Request, Rule, Session, SyncRequest};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let store = Memory::new(&clock);
+/// let mut sync = SyncRequest::first(Session { client: 7, number: 0 }, Duration::from_secs(10));
+/// sync.requests.push(Request { id: 1, need: 1, want: 1, queue: false });
+/// let (key, rule) = (Key::new("reports")?, Rule::Permits { limit: 2 });
+/// let once = clock.run(store.sync(&key, &rule, &sync))?;
+/// let again = clock.run(store.sync(&key, &rule, &sync))?;
+/// assert_eq!((once.usage.in_use, again.usage.in_use), (1, 1), "a repeated sync acts once");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncRequest {
     /// The session.
@@ -161,6 +206,17 @@ impl SyncRequest {
 }
 
 /// Units granted to a request.
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Request, Session, SyncRequest};
+/// # use std::time::Duration;
+/// let mut sync = SyncRequest::first(Session { client: 7, number: 0 }, Duration::from_secs(10));
+/// sync.requests.push(Request { id: 1, need: 1, want: 5, queue: false });
+/// let grant = Permits::new(3, 0).sync(1_000, &sync).reply.grants[0];
+/// assert_eq!((grant.request, grant.units), (1, 3), "as many as are there");
+/// assert!(grant.token >= 1_000);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The id of the request.
@@ -172,6 +228,17 @@ pub struct Grant {
 }
 
 /// The reply of the store.
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Session, SyncRequest};
+/// # use std::time::Duration;
+/// let session = Session { client: 7, number: 0 };
+/// let mut later = SyncRequest::first(session, Duration::from_secs(10));
+/// later.begin = false;
+/// let reply = Permits::new(3, 0).sync(1_000, &later).reply;
+/// assert!(!reply.alive, "the store does not know the session: it is lost");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SyncReply {
     /// False when the store does not know the session, which has expired or was lost. Nothing was done then.
@@ -196,6 +263,15 @@ pub struct SyncReply {
 }
 
 /// The usage of a key at the store.
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Session, SyncRequest};
+/// # use std::time::Duration;
+/// let sync = SyncRequest::first(Session { client: 7, number: 0 }, Duration::from_secs(10));
+/// let usage = Permits::new(3, 0).sync(1_000, &sync).reply.usage;
+/// assert_eq!((usage.limit, usage.in_use, usage.sessions), (3, 0, 1));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Usage {
     /// The limit: of permits, of a window, or the burst of a rate.
@@ -209,6 +285,15 @@ pub struct Usage {
 }
 
 /// A notification for a session.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::remote::{Backend, Key, Memory, Notification, Session};
+/// let store = Memory::new(&ManualClock::new());
+/// let stranger = Session { client: 7, number: 0 };
+/// assert!(matches!(store.notification(&Key::new("reports")?, stranger), Notification::Sync | Notification::Nothing));
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Notification {
     /// None: a false alarm, or a repetition.
@@ -232,6 +317,32 @@ pub enum Notification {
 /// - A session that has ended or expired leaves nothing behind, and the last one takes the key with it.
 ///
 /// [`Memory`](super::Memory) is the reference.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::remote::{Backend, Key, Memory, Remote, Rule, Session, StoreError, SyncReply, SyncRequest};
+/// # use std::sync::Arc;
+/// # use std::sync::atomic::{AtomicU32, Ordering};
+/// /// A store that counts its syncs.
+/// struct Counted { store: Memory, syncs: AtomicU32 }
+///
+/// impl Backend for Counted {
+///     async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
+///         self.syncs.fetch_add(1, Ordering::Relaxed);
+///         self.store.sync(key, rule, sync).await
+///     }
+///     async fn notified(&self, key: &Key, session: Session) {
+///         self.store.notified(key, session).await;
+///     }
+/// }
+///
+/// let clock = ManualClock::new();
+/// let store = Arc::new(Counted { store: Memory::new(&clock), syncs: AtomicU32::new(0) });
+/// let reports = Remote::permits(Key::new("reports")?, 1).on(&clock).in_place(Arc::clone(&store))?;
+/// clock.run(async { assert!(reports.acquire(1).await.is_ok()) });
+/// assert!(store.syncs.load(Ordering::Relaxed) > 0);
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 pub trait Backend: Send + Sync + 'static {
     /// Checks that this store supports the rule, with sessions of this time to live. It is called when the limiter is built,
     /// and before the limit is changed.
@@ -348,6 +459,14 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
 }
 
 /// Why the outcome of a sync is unknown.
+///
+/// ```
+/// # use tollgate::remote::StoreError;
+/// # use std::time::Duration;
+/// let error = StoreError::TimedOut { after: Duration::from_secs(2) };
+/// assert!(error.to_string().contains("2s"), "{error}");
+/// assert_ne!(error, StoreError::Busy { after: Duration::from_secs(2) });
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -13,6 +13,20 @@ pub(super) const LEASED: Rule = Rule::Permits {
 };
 
 /// What happens to requests while the store is unavailable, which it is after it could not be reached for some time.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::remote::{Key, Memory, OnUnavailable, Remote};
+/// let clock = ManualClock::new();
+/// // Four processes: each admits a quarter by itself while the store is away.
+/// let reports = Remote::permits(Key::new("reports")?, 20)
+///     .on_unavailable(OnUnavailable::Share { of: 4 })
+///     .on(&clock)
+///     .in_place(Memory::new(&clock))?;
+/// assert!(!reports.stats().unavailable);
+/// assert_eq!(OnUnavailable::default(), OnUnavailable::Reject);
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum OnUnavailable {

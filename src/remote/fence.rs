@@ -89,6 +89,13 @@ impl FenceGuard {
 }
 
 /// A permit was lost, as were all that were granted before `floor`.
+///
+/// ```
+/// # use tollgate::remote::{Fence, FenceGuard};
+/// let mut guard = FenceGuard::from_floor(9);
+/// let stale = guard.check(Fence { token: 5, order: 0, floor: 5 }).unwrap_err();
+/// assert_eq!((stale.token, stale.floor), (5, 9));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stale {

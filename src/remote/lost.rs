@@ -11,6 +11,22 @@ use std::task::{Context, Poll};
 
 /// Ends when a permit of a [`Remote`](super::Remote) has been lost. It has a timer of its own, so that it does not depend on
 /// the driver.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::remote::{Key, Lost, Memory, Remote};
+/// let clock = ManualClock::new();
+/// let remote = Remote::permits(Key::new("reports")?, 1).on(&clock).in_place(Memory::new(&clock))?;
+/// clock.run(async {
+///     let permit = remote.acquire(1).await.unwrap();
+///     let lost: std::pin::Pin<&mut Lost<Memory>> = std::pin::pin!(permit.lost());
+///     // Work until the lease is lost, or the work ends.
+///     let work = std::pin::pin!(async { 42 });
+///     let ended = futures::future::select(lost, work).await;
+///     assert!(matches!(ended, futures::future::Either::Right((42, _))));
+/// });
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct Lost<B: Backend> {
     shared: Arc<Shared<B>>,

@@ -8,6 +8,17 @@ use std::time::Duration;
 pub type LegUnits = [u64; KeyLeg::MOST];
 
 /// A leg of a key.
+///
+/// ```
+/// # use tollgate::remote::{Key, KeyLeg, Rule};
+/// # use tollgate::Quota;
+/// let own = KeyLeg::new("calls", Rule::Rate { quota: Quota::per_second(10) });
+/// // Of the tenant's organisation.
+/// let shared = KeyLeg { key: Some(Key::new("limits:acme")?), ..own.clone() };
+/// assert!(own.key.is_none() && shared.key.is_some());
+/// assert_eq!(KeyLeg::units([3])[..2], [3, 0]);
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyLeg {
     /// Its name. What was taken is kept under it.
@@ -40,6 +51,20 @@ impl KeyLeg {
 /// One step at a key, and at those of legs that are counted at others: first corrections of earlier admissions, then new ones, each from all legs or from none.
 ///
 /// A client has one step at a key under way at a time, and repeats it until it is answered: a store carries it out once.
+///
+/// ```
+/// # use tollgate::remote::model::KeyLegs;
+/// # use tollgate::remote::{KeyLeg, Rule, Step};
+/// # use tollgate::Quota;
+/// # use std::time::Duration;
+/// let rate = |count| Rule::Rate { quota: Quota::per_hour(count) };
+/// let legs = [KeyLeg::new("calls", rate(5)), KeyLeg::new("tokens", rate(100))];
+/// let mut step = Step::new(7, 1, Duration::from_secs(10));
+/// step.takes = vec![KeyLeg::units([1, 80]), KeyLeg::units([1, 80]), KeyLeg::units([1, 20])];
+/// let reply = KeyLegs::default().step(1_000, &legs, &step);
+/// let taken: Vec<_> = reply.takes.iter().map(Result::is_ok).collect();
+/// assert_eq!(taken, [true, false, true], "each from all legs, or from none");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The client, a random number.
@@ -62,6 +87,17 @@ pub struct Step {
 /// The lease of a client at a key: its permits, and its place in the queue.
 ///
 /// The store keeps both for the time to live after each step with a lease. There is one queue for each key, with one place for each client.
+///
+/// ```
+/// # use tollgate::remote::model::KeyLegs;
+/// # use tollgate::remote::{KeyLease, KeyLeg, Rule, Step};
+/// # use std::time::Duration;
+/// let legs = [KeyLeg::new("slots", Rule::Permits { limit: 1 })];
+/// let mut step = Step::new(7, 1, Duration::from_secs(10));
+/// step.takes.push(KeyLeg::units([1]));
+/// step.lease = Some(KeyLease { ttl: Duration::from_secs(10), held: KeyLeg::units([]), waiting: 1 });
+/// assert_eq!(KeyLegs::default().step(1_000, &legs, &step).takes, [Ok(())]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyLease {
     /// The time to live.
@@ -96,6 +132,23 @@ impl Step {
 ///
 /// Of a rate comes back at most what has not come back since by itself: `charged - rate x (now - at)`. Otherwise units would be there
 /// twice. Of a window comes back what still counts.
+///
+/// ```
+/// # use tollgate::remote::model::KeyLegs;
+/// # use tollgate::remote::{Correction, KeyLeg, Rule, Step};
+/// # use tollgate::Quota;
+/// # use std::time::Duration;
+/// let legs = [KeyLeg::new("tokens", Rule::Rate { quota: Quota::per_hour(10) })];
+/// let (mut key, remember) = (KeyLegs::default(), Duration::from_secs(10));
+/// let (ten, four) = (KeyLeg::units([10]), KeyLeg::units([4]));
+/// let mut take = Step::new(7, 1, remember);
+/// take.takes.push(ten);
+/// let at = key.step(1_000, &legs, &take).at;
+/// let mut settle = Step::new(7, 2, remember);
+/// settle.corrections.push(Correction { at, charged: ten, actual: four });
+/// settle.takes.push(KeyLeg::units([6]));
+/// assert_eq!(key.step(2_000, &legs, &settle).takes, [Ok(())]);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Correction {
     /// When they were taken: [`StepReply::at`] of that step.
@@ -107,6 +160,19 @@ pub struct Correction {
 }
 
 /// The reply to a [`Step`].
+///
+/// ```
+/// # use tollgate::remote::model::KeyLegs;
+/// # use tollgate::remote::{KeyLeg, Rule, Step};
+/// # use tollgate::Quota;
+/// # use std::time::Duration;
+/// let legs = [KeyLeg::new("calls", Rule::Rate { quota: Quota::per_hour(1) })];
+/// let (mut key, mut step) = (KeyLegs::default(), Step::new(7, 1, Duration::from_secs(10)));
+/// step.takes.push(KeyLeg::units([1]));
+/// let (reply, again) = (key.step(1_000, &legs, &step), key.step(2_000, &legs, &step));
+/// assert_eq!((&reply.takes, reply.at, reply.lost), (&vec![Ok(())], 1_000, false));
+/// assert_eq!(again, reply, "a repeated step acts once");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepReply {
     /// The instant by the store's clock, in microseconds.
@@ -120,6 +186,19 @@ pub struct StepReply {
 }
 
 /// The usage of a leg, by the rule that is in force at the store.
+///
+/// ```
+/// # use tollgate::remote::model::KeyLegs;
+/// # use tollgate::remote::{KeyLeg, Rule, Step};
+/// # use tollgate::Quota;
+/// # use std::time::Duration;
+/// let legs = [KeyLeg::new("calls", Rule::Rate { quota: Quota::per_hour(10) })];
+/// let mut step = Step::new(7, 1, Duration::from_secs(10));
+/// step.takes.push(KeyLeg::units([4]));
+/// step.grant = Some(KeyLeg::units([]));
+/// let usage = KeyLegs::default().step(1_000, &legs, &step).usage;
+/// assert_eq!((usage[0].in_use, usage[0].after), (4, Some(Duration::ZERO)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LegUsage {
     /// The units that were taken and have not come back, or the permits that are held.
@@ -131,6 +210,18 @@ pub struct LegUsage {
 }
 
 /// An admission was refused: nothing was taken.
+///
+/// ```
+/// # use tollgate::remote::model::KeyLegs;
+/// # use tollgate::remote::{KeyLeg, Rule, Step, StepRefusal};
+/// # use tollgate::Quota;
+/// # use std::time::Duration;
+/// let legs = [KeyLeg::new("calls", Rule::Rate { quota: Quota::per_hour(5) })];
+/// let mut step = Step::new(7, 1, Duration::from_secs(10));
+/// step.takes.push(KeyLeg::units([6]));
+/// let reply = KeyLegs::default().step(1_000, &legs, &step);
+/// assert_eq!(reply.takes, [Err(StepRefusal { leg: 0, after: None })], "never: it is more than the burst");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepRefusal {
     /// The leg that admits last, by its position.

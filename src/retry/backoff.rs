@@ -62,6 +62,15 @@ impl Default for Backoff {
 }
 
 /// The delays of one sequence of retries, without an end. Made by [`Backoff::delays`].
+///
+/// ```
+/// # use tollgate::retry::Backoff;
+/// # use std::time::Duration;
+/// let (least, most) = (Duration::from_millis(100), Duration::from_secs(10));
+/// let delays = Backoff::new(least, most)?.delays(7);
+/// assert!(delays.take(100).all(|delay| (least..=most).contains(&delay)));
+/// # Ok::<(), tollgate::retry::BackoffError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Delays {
     backoff: Backoff,

@@ -14,6 +14,12 @@ use std::task::Waker;
 const LEG: &str = "semaphore";
 
 /// The number of permits that an admission holds.
+///
+/// ```
+/// # use tollgate::{SemaphoreTicket, Ticket};
+/// // One word of each admission in a policy.
+/// assert_eq!(SemaphoreTicket::WORDS, 1);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SemaphoreTicket(u64);
 

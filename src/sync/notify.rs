@@ -19,6 +19,41 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Weak};
 
 /// Notifies waiting policies that a limiter has loosened. Without listeners a notification costs one fence.
+///
+/// ```
+/// # use tollgate::sync::Notify;
+/// # use tollgate::{Ask, ClockReading, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Wait};
+/// # use std::sync::atomic::{AtomicBool, Ordering};
+/// /// A switch that an operator turns on.
+/// #[derive(Default)]
+/// struct Switch { on: AtomicBool, notify: Notify }
+/// impl Switch {
+///     fn turn_on(&self) {
+///         self.on.store(true, Ordering::Release);
+///         self.notify.notify_all(); // Waiting policies look again.
+///     }
+/// }
+/// # impl Limiter for Switch {
+/// #     type Ticket = ();
+/// #     fn try_reserve(&self, demand: Demand<'_>) -> Result<(), Refusal<'_>> {
+/// #         if self.on.load(Ordering::Acquire) { return Ok(()) }
+/// #         Err(Refusal::new(Reason::Saturated, "switch", demand.units(), Wait::Event))
+/// #     }
+/// #     fn cancel(&self, _: (), _: &ClockReading) {}
+/// #     fn finish(&self, _: (), _: Outcome, _: &ClockReading) {}
+/// #     fn forget(&self, _: ()) {}
+/// #     fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
+/// #     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+/// #         demand.listen(&self.notify);
+/// #         if self.on.load(Ordering::Acquire) { ReadyAt::NOW } else { ReadyAt::on_event("switch") }
+/// #     }
+/// # }
+/// let policy = Policy::new(Switch::default());
+/// tollgate::ManualClock::new().run(async {
+///     let (admitted, ()) = futures::join!(policy.admit(1), async { policy.limiter().turn_on() });
+///     assert!(admitted.is_ok());
+/// });
+/// ```
 #[derive(Debug, Default)]
 pub struct Notify {
     armed: AtomicBool,

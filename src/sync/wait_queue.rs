@@ -4,6 +4,14 @@ use std::fmt;
 use std::task::Waker;
 
 /// The identity of a queue in a composite: the address of its limiter. Valid as long as that is not moved.
+///
+/// ```
+/// # use tollgate::Semaphore;
+/// # use tollgate::sync::QueueId;
+/// let (one, other) = (Semaphore::new(1), Semaphore::new(1));
+/// assert_eq!(QueueId::of(&one), QueueId::of(&one));
+/// assert_ne!(QueueId::of(&one), QueueId::of(&other));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(usize);
 
@@ -22,6 +30,14 @@ impl QueueId {
 }
 
 /// The key of a position in the queue of one leg.
+///
+/// ```
+/// # use tollgate::Semaphore;
+/// # use tollgate::sync::{QueueId, QueueKey};
+/// let id = QueueId::of(&Semaphore::new(1));
+/// let key = QueueKey::new(id, 7);
+/// assert_eq!((key.wait_queue(), key.key()), (id, 7));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueKey {
     wait_queue: QueueId,
@@ -46,6 +62,12 @@ impl QueueKey {
 }
 
 /// What a waiter joins a [`WaitQueue`] for.
+///
+/// ```
+/// # use tollgate::sync::QueueDemand;
+/// let demand = QueueDemand::of(3);
+/// assert_eq!((demand.units, demand.class, demand.costs.len()), (3, 0, 0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QueueDemand<'a> {
@@ -73,6 +95,20 @@ impl QueueDemand<'_> {
 
 /// A queue that grants in turn. A position holds the units that it was granted until a demand that carries its key redeems
 /// them, or until it is left.
+///
+/// ```
+/// # use tollgate::{Limiter, Semaphore};
+/// # use tollgate::sync::{QueueDemand, QueueId};
+/// # use std::task::Waker;
+/// let semaphore = Semaphore::new(1);
+/// let held = semaphore.try_acquire().unwrap();
+/// let queue = semaphore.wait_queue(QueueId::of(&semaphore)).expect("a semaphore has a queue");
+/// let key = queue.join(QueueDemand::of(1), Waker::noop());
+/// drop(held);
+/// assert_eq!(semaphore.available_permits(), 0, "granted to the position");
+/// queue.leave(key);
+/// assert_eq!(semaphore.available_permits(), 1);
+/// ```
 pub trait WaitQueue: Send + Sync {
     /// Joins the queue for the units of `demand`; `waker` is woken when they are granted (also when they are granted at once).
     fn join(&self, demand: QueueDemand<'_>, waker: &Waker) -> QueueKey;

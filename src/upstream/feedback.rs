@@ -80,6 +80,13 @@ impl Feedback {
 }
 
 /// How the spent units of a quota come back.
+///
+/// ```
+/// # use tollgate::upstream::{Refill, RemainingQuota};
+/// let quota = RemainingQuota::of_calls(40).limit(100).refill(Refill::PerSecond(10.0));
+/// assert_eq!((quota.remaining, quota.refill), (40, Refill::PerSecond(10.0)));
+/// assert_eq!(RemainingQuota::of_calls(1).refill, Refill::AtReset);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Refill {

@@ -189,6 +189,20 @@ impl UpstreamBuilder {
 }
 
 /// A call that has begun, as it was admitted. [`Upstream::observe`] takes its response.
+///
+/// ```
+/// # use tollgate::upstream::{Feedback, RemainingQuota, Upstream};
+/// # use tollgate::{Ask, LimiterExt, ManualClock};
+/// # use std::time::Duration;
+/// let upstream = Upstream::builder().on(&ManualClock::new()).build()?;
+/// let permit = upstream.try_admit(1).unwrap();
+/// let call = upstream.begin(&Ask::one()).expect("it was admitted");
+/// let last = RemainingQuota::of_calls(0).limit(10).reset(Duration::from_secs(60));
+/// upstream.observe(&call, &Feedback::default().quota(last));
+/// drop(permit);
+/// assert_eq!(upstream.try_admit(1).unwrap_err().retry_after(), Some(Duration::from_secs(60)));
+/// # Ok::<(), tollgate::upstream::UpstreamError>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Call(Mark);
 
@@ -290,6 +304,15 @@ impl fmt::Debug for Upstream {
 }
 
 /// The memory of one admission by an [`Upstream`].
+///
+/// ```
+/// # use tollgate::upstream::{Upstream, UpstreamTicket};
+/// # use tollgate::{Limiter, Ticket};
+/// fn words<L: Limiter<Ticket = UpstreamTicket>>() -> usize {
+///     UpstreamTicket::WORDS
+/// }
+/// assert!(words::<Upstream>() <= 8);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpstreamTicket(Taken);
 

@@ -20,6 +20,15 @@ use tollgate::{
 };
 
 /// What an admission has taken from each level: the memory of one request, and the ticket of an [`Account`] as a limiter.
+///
+/// ```
+/// # use tollgate::Limiter;
+/// # use tollgate_budget::{Account, Charge};
+/// fn is_ticket<L: Limiter<Ticket = Charge>>() -> bool {
+///     true
+/// }
+/// assert!(is_ticket::<Account>());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// The instant, in nanoseconds, to whose periods it belongs.

@@ -381,6 +381,17 @@ impl fmt::Debug for Budgets {
 }
 
 /// Builds [`Budgets`].
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate_budget::{Budgets, Limit, Period, Rule};
+/// let calls = Rule::new("user").per(["user"]).limit(Limit::requests(2, Period::Minute));
+/// let budgets = Budgets::builder().rule(calls).max_levels(10_000).on(&ManualClock::new()).build()?;
+/// let ann = budgets.account(&[("user", "ann")]);
+/// assert!(ann.reserve(2).is_ok() && ann.reserve(1).is_err());
+/// assert!(budgets.account(&[("user", "bob")]).reserve(1).is_ok());
+/// # Ok::<(), tollgate_budget::BudgetError>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "nothing is built before `build`"]
 pub struct BudgetsBuilder {
@@ -578,6 +589,21 @@ pub(crate) fn write_level(f: &mut fmt::Formatter<'_>, level: &Level) -> fmt::Res
 }
 
 /// What is used of one limit of a level, in its current period.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate_budget::{Budgets, Limit, Period, Rule};
+/// # use std::time::Duration;
+/// let calls = Rule::new("user").per(["user"]).limit(Limit::requests(5, Period::Rolling(Duration::from_secs(60))));
+/// let budgets = Budgets::builder().rule(calls).on(&ManualClock::new()).build()?;
+/// let ann = budgets.account(&[("user", "ann")]);
+/// let _call = ann.reserve(2)?;
+/// let level = ann.usage().next().expect("one rule matches");
+/// let usage = level.limits().next().expect("it has a limit");
+/// assert_eq!((usage.used() + usage.open(), usage.left(), usage.is_over()), (2, 3, false));
+/// assert_eq!((level.rule(), level.key().collect::<Vec<_>>()), ("user", vec![("user", "ann")]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct LimitUsage<'a> {
     limit: &'a Limit,

@@ -245,6 +245,15 @@ impl fmt::Debug for Estimates {
 }
 
 /// The settings of [`Estimates`]. Made by [`Estimates::builder`].
+///
+/// ```
+/// # use tollgate_budget::Estimates;
+/// let estimates = Estimates::builder(0.95).memory(1_000.0).max_classes(100).build()?;
+/// (0..100).for_each(|_| estimates.observe("chat", 200));
+/// assert!(estimates.estimate("chat", 4_096) < 4_096);
+/// assert!(estimates.remove("chat"));
+/// # Ok::<(), tollgate_budget::EstimatesError>(())
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "it makes nothing before `build`"]
 pub struct EstimatesBuilder {
@@ -312,6 +321,12 @@ fn within(setting: &'static str, given: f64, least: f64, most: f64) -> Result<()
 }
 
 /// A setting of [`Estimates`] that is out of bounds.
+///
+/// ```
+/// # use tollgate_budget::Estimates;
+/// let error = Estimates::builder(1.5).build().unwrap_err();
+/// assert_eq!((error.setting, error.given), ("quantile", 1.5));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EstimatesError {

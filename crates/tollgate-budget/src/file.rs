@@ -50,6 +50,12 @@ struct LimitTable {
 /// Why a text holds no budgets: the line and the column, what was given there, and what is allowed.
 ///
 /// Printed as `budgets.toml:4:1: …`.
+///
+/// ```
+/// # use tollgate_budget::Budgets;
+/// let error = Budgets::parse("[[rule]]\nname = 'user'\npre = ['user']").unwrap_err();
+/// assert_eq!(error.line(), Some(3), "{error}");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetFileError {
     file: String,

@@ -59,6 +59,13 @@ impl fmt::Display for Period {
 }
 
 /// What a limit counts.
+///
+/// ```
+/// # use tollgate_budget::{Limit, Measure, OUTPUT, Period};
+/// assert_eq!(Limit::requests(5, Period::Hour).measure(), Measure::Requests);
+/// assert_eq!(Limit::cost(OUTPUT, 1_000, Period::Hour).measure(), Measure::Cost(OUTPUT));
+/// assert_eq!((Limit::in_flight(3).amount(), Limit::in_flight(3).period()), (3, None));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Calls, from their admission on.

@@ -278,6 +278,24 @@ struct SaverState {
 }
 
 /// The thread of [`Budgets::save_every`]. Dropped, it saves once more and ends; the drop waits for that.
+///
+/// ```
+/// # use tollgate_budget::{Budgets, Limit, Period, Rule};
+/// # use std::time::Duration;
+/// # let folder = std::env::temp_dir().join(format!("tollgate-budget-saver-{}", std::process::id()));
+/// # std::fs::create_dir_all(&folder)?;
+/// let calls = Rule::new("user").per(["user"]).limit(Limit::requests(5, Period::Day));
+/// let budgets = Budgets::builder().rule(calls.clone()).build()?;
+/// let path = folder.join("budgets");
+/// let saver = budgets.save_every(&path, Duration::from_secs(60))?;
+/// drop(budgets.account(&[("user", "ann")]).reserve(2)?);
+/// assert_eq!(saver.last_error(), None);
+/// drop(saver); // Saves once more.
+/// let restarted = Budgets::builder().rule(calls).build()?;
+/// assert_eq!(restarted.restore(&path)?, 1);
+/// # std::fs::remove_dir_all(&folder)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[must_use = "dropping it ends the saving"]
 pub struct BudgetSaver {

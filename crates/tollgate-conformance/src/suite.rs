@@ -13,6 +13,15 @@ type Change<L> = Box<dyn Fn(&L)>;
 /// A description of one limiter, to be checked against the laws.
 ///
 /// Numbers are in *asks*: a limiter of 10 tokens that is asked for 2 at a time has a capacity of 5.
+///
+/// ```
+/// # use tollgate::{Ask, Quota, TokenBucket};
+/// # use tollgate_conformance::Suite;
+/// # use std::time::Duration;
+/// let bucket = |clock: &tollgate::ManualClock| TokenBucket::new(Quota::per_second(5)).on(clock);
+/// let report = Suite::of_rate(5, Duration::from_secs(1), bucket).inexact_cancel().never_fits(Ask::many(6)).run();
+/// assert!(report.is_ok_and(|report| report.checks(8) > 0));
+/// ```
 #[must_use = "nothing is checked before `run` or `check`"]
 pub struct Suite<L> {
     make: Box<dyn Fn(&ManualClock) -> L>,
@@ -267,6 +276,13 @@ impl Tally<'_> {
 }
 
 /// The number of checks, by law.
+///
+/// ```
+/// # use tollgate::Semaphore;
+/// # use tollgate_conformance::Suite;
+/// let report = Suite::of_permits(3, |_clock| Semaphore::new(3)).check();
+/// assert!((1..=8).all(|law| law == 8 || report.checks(law) > 0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     checks: [u32; 8],
@@ -300,6 +316,14 @@ impl fmt::Display for Report {
 }
 
 /// A law that the limiter breaks, or a description that does not fit it.
+///
+/// ```
+/// # use tollgate::Semaphore;
+/// # use tollgate_conformance::Suite;
+/// // It has 2, and not 3.
+/// let violation = Suite::of_permits(3, |_clock| Semaphore::new(2)).run().unwrap_err();
+/// assert!(!violation.to_string().is_empty());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     rule: Rule,

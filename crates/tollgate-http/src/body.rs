@@ -15,6 +15,27 @@ use tollgate::Limiter;
 pin_project! {
     /// A body that holds a permit until it has been sent in full, breaks off, or is dropped: a stream is in flight as long as
     /// it lasts. The permit finishes with the outcome that the classifier saw.
+    ///
+    /// ```
+    /// # use http::{Request, Response};
+    /// # use http_body_util::{BodyExt, Full};
+    /// # use std::convert::Infallible;
+    /// # use std::sync::Arc;
+    /// # use tollgate::Semaphore;
+    /// # use tollgate_http::LimitLayer;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let slots = Arc::new(Semaphore::new(1));
+    /// let service = LimitLayer::new(Arc::clone(&slots)).layer(service_fn(async |_: Request<()>| {
+    ///     Ok::<_, Infallible>(Response::new(Full::<&[u8]>::new(b"hello")))
+    /// }));
+    /// let body = service.oneshot(Request::new(())).await?.into_body();
+    /// assert!(body.is_holding() && slots.in_use() == 1);
+    /// assert_eq!(body.collect().await?.to_bytes(), "hello");
+    /// assert_eq!(slots.in_use(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub struct LimitBody<B: Body, L: Limiter, C: Classify<E>, E> {
         #[pin]
         body: B,

@@ -134,6 +134,27 @@ impl fmt::Debug for Charge {
 }
 
 /// Why a charge was not corrected.
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::{Cost, Semaphore};
+/// # use tollgate_http::{Charge, ChargeError, LimitLayer};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// const TOKENS: Cost = Cost::new("tokens");
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = LimitLayer::new(Arc::new(Semaphore::new(1))).settling();
+/// let service = layer.layer(service_fn(async |request: Request<()>| {
+///     let charge = request.extensions().get::<Charge>().expect("the layer is settling");
+///     assert_eq!(charge.settle(TOKENS, 5), Err(ChargeError::UnknownCost(TOKENS)));
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// service.oneshot(Request::new(())).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChargeError {

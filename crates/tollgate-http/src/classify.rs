@@ -4,6 +4,15 @@ use http::{HeaderMap, StatusCode};
 use tollgate::Outcome;
 
 /// The outcome as far as the head of the response tells it.
+///
+/// ```
+/// # use http::{HeaderMap, StatusCode};
+/// # use tollgate::Outcome;
+/// # use tollgate_http::{Classify, GrpcCodes, ResponseOutcome, StatusCodes};
+/// let (ok, none) = (StatusCode::OK, HeaderMap::new());
+/// assert_eq!(Classify::<()>::response(&StatusCodes, ok, &none), ResponseOutcome::Known(Outcome::Success));
+/// assert_eq!(Classify::<()>::response(&GrpcCodes, ok, &none), ResponseOutcome::InTrailers);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseOutcome {
     /// This outcome, if the body ends as it should.
@@ -16,6 +25,25 @@ pub enum ResponseOutcome {
 ///
 /// It is asked once, at the end: of the body if there is a response, else of the error. A future that panics, or that is
 /// dropped before there is a response (the client has left), is [`Ignored`](Outcome::Ignored).
+///
+/// ```
+/// # use http::{HeaderMap, StatusCode};
+/// # use tollgate::Outcome;
+/// # use tollgate_http::{Classify, ResponseOutcome};
+/// /// A 404 of this service means that a shard is down.
+/// #[derive(Clone)]
+/// struct Shards;
+/// impl<E> Classify<E> for Shards {
+///     fn response(&self, status: StatusCode, _: &HeaderMap) -> ResponseOutcome {
+///         ResponseOutcome::Known(if status == 404 { Outcome::Failure } else { Outcome::Success })
+///     }
+///     fn error(&self, _: &E) -> Outcome {
+///         Outcome::Failure
+///     }
+/// }
+/// let not_found = Classify::<()>::response(&Shards, StatusCode::NOT_FOUND, &HeaderMap::new());
+/// assert_eq!(not_found, ResponseOutcome::Known(Outcome::Failure));
+/// ```
 pub trait Classify<E>: Clone {
     /// Classifies by the head of a response.
     fn response(&self, status: StatusCode, headers: &HeaderMap) -> ResponseOutcome;
@@ -65,11 +93,31 @@ pub trait Classify<E>: Clone {
 /// [`Success`](Outcome::Success), also a 404: the service works. 408 and 429 are [`Ignored`](Outcome::Ignored): the client causes
 /// them, and a client that could choose overload would steer an adaptive limit that others share. In front of an upstream use
 /// [`ClientStatusCodes`].
+///
+/// ```
+/// # use http::{HeaderMap, StatusCode};
+/// # use tollgate::Outcome;
+/// # use tollgate_http::{Classify, ResponseOutcome, StatusCodes};
+/// let of = |status: u16| {
+///     let status = StatusCode::from_u16(status).expect("a status");
+///     Classify::<()>::response(&StatusCodes, status, &HeaderMap::new())
+/// };
+/// let expected = [Outcome::Success, Outcome::Success, Outcome::Ignored, Outcome::Failure, Outcome::Overload];
+/// assert_eq!([200, 404, 429, 500, 503].map(of), expected.map(ResponseOutcome::Known));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatusCodes;
 
 /// Classifies by the status of HTTP, for a client: as [`StatusCodes`], but 408 and 429 are [`Overload`](Outcome::Overload), since
 /// they mean that the upstream is overloaded.
+///
+/// ```
+/// # use http::{HeaderMap, StatusCode};
+/// # use tollgate::Outcome;
+/// # use tollgate_http::{Classify, ClientStatusCodes, ResponseOutcome};
+/// let refused = Classify::<()>::response(&ClientStatusCodes, StatusCode::TOO_MANY_REQUESTS, &HeaderMap::new());
+/// assert_eq!(refused, ResponseOutcome::Known(Outcome::Overload));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientStatusCodes;
 
@@ -95,6 +143,16 @@ impl<E> Classify<E> for ClientStatusCodes {
 }
 
 /// Classifies by the status of HTTP, by a closure. Made by [`LimitLayer::classify_status`](super::LimitLayer::classify_status).
+///
+/// ```
+/// # use http::StatusCode;
+/// # use std::sync::Arc;
+/// # use tollgate::{Outcome, Semaphore};
+/// # use tollgate_http::LimitLayer;
+/// let of = |status: StatusCode| if status.is_server_error() { Outcome::Failure } else { Outcome::Success };
+/// assert_eq!(of(StatusCode::BAD_GATEWAY), Outcome::Failure);
+/// let _layer = LimitLayer::new(Arc::new(Semaphore::new(8))).classify_status(of);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ByStatus<F>(pub(super) F);
 
@@ -109,11 +167,32 @@ impl<E, F: Fn(StatusCode) -> Outcome + Clone> Classify<E> for ByStatus<F> {
 /// [`Success`](Outcome::Success). `CANCELLED` is [`Ignored`](Outcome::Ignored), and so are `DEADLINE_EXCEEDED` and
 /// `RESOURCE_EXHAUSTED`: the client chooses its deadline, and exhausts its quota. In front of an upstream use
 /// [`ClientGrpcCodes`].
+///
+/// ```
+/// # use http::{HeaderMap, HeaderValue};
+/// # use tollgate::Outcome;
+/// # use tollgate_http::{Classify, GrpcCodes};
+/// let of = |code: &'static str| {
+///     let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from_static(code))]);
+///     Classify::<()>::trailers(&GrpcCodes, Some(&trailers))
+/// };
+/// assert_eq!([of("0"), of("13"), of("14"), of("8")], [Outcome::Success, Outcome::Failure, Outcome::Overload, Outcome::Ignored]);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GrpcCodes;
 
 /// Classifies by the status of gRPC, for a client: as [`GrpcCodes`], but `DEADLINE_EXCEEDED` and `RESOURCE_EXHAUSTED` are
 /// [`Overload`](Outcome::Overload).
+///
+/// ```
+/// # use http::{HeaderMap, HeaderValue, StatusCode};
+/// # use tollgate::Outcome;
+/// # use tollgate_http::{Classify, ClientGrpcCodes};
+/// let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from_static("8"))]);
+/// let outcome = Classify::<()>::trailers(&ClientGrpcCodes, Some(&trailers));
+/// assert_eq!(outcome, Outcome::Overload, "RESOURCE_EXHAUSTED");
+/// # let _: StatusCode = StatusCode::OK;
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientGrpcCodes;
 

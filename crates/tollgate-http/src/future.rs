@@ -22,6 +22,27 @@ pin_project! {
     ///
     /// # Cancel safety
     /// Dropping it leaves the queue, or drops the work of the service and releases the permit. Nothing is lost.
+    ///
+    /// ```
+    /// # use http::{Request, Response};
+    /// # use http_body_util::Empty;
+    /// # use std::convert::Infallible;
+    /// # use std::sync::Arc;
+    /// # use tollgate::Semaphore;
+    /// # use tollgate_http::LimitLayer;
+    /// # use tower::{Layer, Service, service_fn};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let slots = Arc::new(Semaphore::new(1));
+    /// let mut service = LimitLayer::new(Arc::clone(&slots)).layer(service_fn(async |_: Request<()>| {
+    ///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+    /// }));
+    /// let future = service.call(Request::new(()));
+    /// drop(future); // The client has left: the slot is free again.
+    /// assert_eq!(slots.in_use(), 0);
+    /// assert!(service.call(Request::new(())).await.is_ok());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use = "futures do nothing unless polled"]
     pub struct LimitFuture<S: Service<Request<B>>, B, L: Limiter, C, R> {
         #[pin]

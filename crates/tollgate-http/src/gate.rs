@@ -18,6 +18,32 @@ use tollgate::{
 pub type Waited<L> = Result<Permit<L>, Refused<L>>;
 
 /// The decision of a gate on a request.
+///
+/// ```
+/// # use http::Request;
+/// # use tollgate::{Ask, LimiterExt, Semaphore};
+/// # use tollgate_http::{Admission, Gate, Refused, RequestParts};
+/// # use std::sync::Arc;
+/// /// Limits uploads alone.
+/// struct Uploads(Arc<Semaphore>);
+/// impl Gate for Uploads {
+///     type Limiter = Arc<Semaphore>;
+///     fn admit(&self, parts: &RequestParts<'_>) -> Admission<Arc<Semaphore>> {
+///         if parts.method() != http::Method::PUT {
+///             return Admission::Exempt;
+///         }
+///         match self.0.try_admit_owned(1) {
+///             Ok(permit) => Admission::Admitted(permit, Ask::one()),
+///             Err(refusal) => Admission::Refused(Refused::by(Arc::clone(&self.0), refusal.to_rejection())),
+///         }
+///     }
+/// }
+/// let gate = Uploads(Arc::new(Semaphore::new(0)));
+/// let put = Request::put("/file").body(())?;
+/// assert!(matches!(gate.admit(&RequestParts::of(&put)), Admission::Refused(_)));
+/// assert!(matches!(gate.admit(&RequestParts::of(&Request::new(()))), Admission::Exempt));
+/// # Ok::<(), http::Error>(())
+/// ```
 #[must_use]
 #[non_exhaustive]
 pub enum Admission<L: Limiter> {
@@ -43,6 +69,31 @@ impl<L: Limiter> fmt::Debug for Admission<L> {
 }
 
 /// Admits requests. One gate is shared by all clones of a layer and of its services.
+///
+/// ```
+/// # use http::Request;
+/// # use std::sync::Arc;
+/// # use tollgate::{Ask, LimiterExt, Semaphore};
+/// # use tollgate_http::{Admission, Gate, LimitLayer, Refused, RequestParts};
+/// /// Two limits: reads and writes.
+/// struct ByMethod { reads: Arc<Semaphore>, writes: Arc<Semaphore> }
+/// impl Gate for ByMethod {
+///     type Limiter = Arc<Semaphore>;
+///     fn admit(&self, parts: &RequestParts<'_>) -> Admission<Arc<Semaphore>> {
+///         let limiter = if parts.method().is_safe() { &self.reads } else { &self.writes };
+///         match limiter.try_admit_owned(1) {
+///             Ok(permit) => Admission::Admitted(permit, Ask::one()),
+///             Err(refusal) => Admission::Refused(Refused::by(Arc::clone(limiter), refusal.to_rejection())),
+///         }
+///     }
+/// }
+/// let gate = ByMethod { reads: Arc::new(Semaphore::new(8)), writes: Arc::new(Semaphore::new(0)) };
+/// let post = Request::post("/").body(())?;
+/// assert!(matches!(gate.admit(&RequestParts::of(&post)), Admission::Refused(_)));
+/// assert!(matches!(gate.admit(&RequestParts::of(&Request::new(()))), Admission::Admitted(..)));
+/// let _layer = LimitLayer::gate(gate);
+/// # Ok::<(), http::Error>(())
+/// ```
 pub trait Gate: Send + Sync + 'static {
     /// A handle of the limiter that admits. A permit keeps it alive.
     type Limiter: Limiter + 'static;
@@ -57,12 +108,33 @@ pub trait Gate: Send + Sync + 'static {
 }
 
 /// Computes the ask of a request.
+///
+/// ```
+/// # use http::Request;
+/// # use tollgate::{Ask, Cost};
+/// # use tollgate_http::{CostFn, RequestParts};
+/// const BYTES: Cost = Cost::new("bytes");
+/// let by_length = |parts: &RequestParts<'_>| {
+///     let length = parts.headers().get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+///     Ask::one().cost(BYTES, length.unwrap_or(0))
+/// };
+/// let request = Request::builder().header("content-length", "512").body(())?;
+/// assert_eq!(by_length.cost(&RequestParts::of(&request)).of(BYTES), Some(512));
+/// # Ok::<(), http::Error>(())
+/// ```
 pub trait CostFn: Send + Sync + 'static {
     /// The calls and costs of the request.
     fn cost(&self, parts: &RequestParts<'_>) -> Ask;
 }
 
 /// Asks for one call per request.
+///
+/// ```
+/// # use http::Request;
+/// # use tollgate_http::{CostFn, OneCall, RequestParts};
+/// let ask = OneCall.cost(&RequestParts::of(&Request::new(())));
+/// assert_eq!((ask.count(), ask.costs().count()), (1, 0));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OneCall;
 
@@ -129,6 +201,18 @@ fn in_queue<L: Limiter + 'static>(policy: &Policy<L>, ask: Ask) -> Admission<Pol
 }
 
 /// Admits all requests by one limiter, and refuses at once. Made by [`LimitLayer::new`](super::LimitLayer::new).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate::Semaphore;
+/// # use tollgate_http::{Gate, ImmediateGate, LimitLayer};
+/// let slots = Arc::new(Semaphore::new(8));
+/// let layer: LimitLayer<ImmediateGate<Semaphore>> = LimitLayer::new(Arc::clone(&slots));
+/// assert_eq!(Arc::strong_count(&slots), 2, "the layer and its services share it");
+/// # drop(layer);
+/// # fn is_gate<G: Gate>() {}
+/// # is_gate::<ImmediateGate<Semaphore>>();
+/// ```
 #[derive(Debug)]
 pub struct ImmediateGate<L, P = OneCall> {
     limiter: Arc<L>,
@@ -150,6 +234,16 @@ impl<L: Limiter + 'static, P: CostFn> Gate for ImmediateGate<L, P> {
 }
 
 /// Admits all requests by one policy, in whose queue they wait. Made by [`LimitLayer::waiting`](super::LimitLayer::waiting).
+///
+/// ```
+/// # use tollgate::{Policy, Semaphore};
+/// # use tollgate_http::{LimitLayer, QueueGate};
+/// let policy = Policy::builder().limit(Semaphore::new(8)).max_queue(100).build()?;
+/// let layer: LimitLayer<QueueGate<Semaphore>> = LimitLayer::waiting(policy.clone());
+/// assert_eq!(policy.waiting(), 0, "the layer waits in the queue of the policy");
+/// # drop(layer);
+/// # Ok::<(), tollgate::PolicyError>(())
+/// ```
 #[derive(Debug)]
 pub struct QueueGate<L: Limiter + 'static, P = OneCall> {
     pub(super) policy: Policy<L>,
@@ -171,6 +265,21 @@ impl<L: Limiter + 'static, P: CostFn> Gate for QueueGate<L, P> {
 }
 
 /// Reads the key of a request, by which it is limited.
+///
+/// ```
+/// # use http::Request;
+/// # use tollgate_http::{ExtractKey, RequestParts};
+/// /// The first segment of the path: the tenant.
+/// struct Tenant;
+/// impl ExtractKey for Tenant {
+///     type Key = String;
+///     fn key(&self, parts: &RequestParts<'_>) -> Option<String> {
+///         parts.uri().path().split('/').nth(1).filter(|name| !name.is_empty()).map(String::from)
+///     }
+/// }
+/// let key = |path: &str| Tenant.key(&RequestParts::of(&Request::get(path).body(()).unwrap()));
+/// assert_eq!((key("/acme/files"), key("/")), (Some("acme".to_string()), None));
+/// ```
 pub trait ExtractKey: Send + Sync + 'static {
     /// The key.
     type Key;
@@ -211,6 +320,26 @@ where
 }
 
 /// Admits each request by the limiter of its key, and refuses at once. Made by [`LimitLayer::keyed`](super::LimitLayer::keyed).
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::{Keyed, Semaphore};
+/// # use tollgate_http::{LimitLayer, RequestParts};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let paths = Arc::new(Keyed::new(1_000, |path: &String| Semaphore::new(usize::from(path == "/"))));
+/// let layer = LimitLayer::keyed(paths, |parts: &RequestParts<'_>| Some(parts.uri().path().to_string()));
+/// let service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// assert!(service.clone().oneshot(Request::get("/").body(())?).await.is_ok());
+/// assert!(service.oneshot(Request::get("/closed").body(())?).await.is_err());
+/// # Ok(())
+/// # }
+/// ```
 pub struct KeyedGate<X: ExtractKey, L, P = OneCall> {
     keyed: Arc<Keyed<X::Key, L>>,
     keys: X,
@@ -247,6 +376,29 @@ where
 
 /// Admits each request by the policy of its key, in whose queue it waits. Made by
 /// [`LimitLayer::keyed_waiting`](super::LimitLayer::keyed_waiting).
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::{Keyed, Policy, Semaphore};
+/// # use tollgate_http::{LimitLayer, RequestParts};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // One request of each path at a time; the next one waits.
+/// let paths = Arc::new(Keyed::new(1_000, |_: &String| Policy::new(Semaphore::new(1))));
+/// let layer = LimitLayer::keyed_waiting(paths, |parts: &RequestParts<'_>| Some(parts.uri().path().to_string()));
+/// let service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// let request = || service.clone().oneshot(Request::new(()));
+/// let (first, second) = futures::join!(async { drop(request().await) }, request());
+/// assert!(second.is_ok());
+/// # let () = first;
+/// # Ok(())
+/// # }
+/// ```
 pub struct KeyedQueueGate<X: ExtractKey, L: Limiter + 'static, P = OneCall> {
     keyed: Arc<Keyed<X::Key, Policy<L>>>,
     keys: X,
@@ -283,6 +435,28 @@ where
 
 /// Admits each request by the rate of its key, and refuses at once. Made by
 /// [`LimitLayer::keyed_rate`](super::LimitLayer::keyed_rate).
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::Quota;
+/// # use tollgate::keyed::KeyedRate;
+/// # use tollgate_http::{LimitLayer, RequestParts};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let rates = Arc::new(KeyedRate::new(1_000, Quota::per_hour(60).burst(1)));
+/// let layer = LimitLayer::keyed_rate(rates, |parts: &RequestParts<'_>| Some(parts.uri().path().to_string()));
+/// let service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// assert!(service.clone().oneshot(Request::new(())).await.is_ok());
+/// let refused = service.oneshot(Request::new(())).await.unwrap_err();
+/// assert!(refused.rejection().is_some_and(|rejection| rejection.retry_after.is_some()));
+/// # Ok(())
+/// # }
+/// ```
 pub struct KeyedRateGate<X: ExtractKey, P = OneCall> {
     rates: Arc<KeyedRate<X::Key>>,
     keys: X,
@@ -329,6 +503,18 @@ where
 ///
 /// It is the handle of a permit, and no leg for a policy of your own: [`ready_at`](Limiter::ready_at) is always now, so a policy that waits
 /// for it would ask again at once. The status of a key that is unknown, also for want of room, is that of a full bucket.
+///
+/// ```
+/// # use http::Request;
+/// # use std::sync::Arc;
+/// # use tollgate::{Limiter, Quota};
+/// # use tollgate_http::{Gate, KeyedRateGate, RateOfKey, RequestParts};
+/// fn limiter_of<G: Gate<Limiter = RateOfKey<String>>>() -> bool {
+///     true
+/// }
+/// type ByPath = fn(&RequestParts<'_>) -> Option<String>;
+/// assert!(limiter_of::<KeyedRateGate<ByPath>>());
+/// ```
 #[derive(Clone)]
 pub struct RateOfKey<K> {
     rates: Arc<KeyedRate<K>>,
@@ -369,6 +555,19 @@ impl<K: Hash + Eq + Clone + Send + Sync> Limiter for RateOfKey<K> {
 }
 
 /// A gate whose asks can be set.
+///
+/// ```
+/// # use http::Request;
+/// # use std::sync::Arc;
+/// # use tollgate::{Ask, Semaphore};
+/// # use tollgate_http::{Admission, Gate, LimitLayer, QueueGate, RequestParts, WithCost};
+/// fn twice<G: WithCost<fn(&RequestParts<'_>) -> Ask>>(gate: G) -> G::With {
+///     gate.with_cost(|_| Ask::many(2))
+/// }
+/// type Waiting = QueueGate<Semaphore>;
+/// assert!(std::any::type_name::<<Waiting as WithCost<fn(&RequestParts<'_>) -> Ask>>::With>().contains("QueueGate"));
+/// # let _ = twice::<Waiting>;
+/// ```
 pub trait WithCost<P>: Sized {
     /// The gate with that cost function.
     type With;
@@ -398,6 +597,26 @@ with_cost! {
 }
 
 /// Exempts some requests from a gate. Made by [`LimitLayer::exempt`](super::LimitLayer::exempt).
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::Semaphore;
+/// # use tollgate_http::{LimitLayer, RequestParts};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let health = |parts: &RequestParts<'_>| parts.uri().path() == "/health";
+/// let layer = LimitLayer::new(Arc::new(Semaphore::new(0))).exempt(health);
+/// let service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// assert!(service.clone().oneshot(Request::get("/health").body(())?).await.is_ok());
+/// assert!(service.oneshot(Request::get("/").body(())?).await.is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct ExemptGate<G, F> {
     gate: G,

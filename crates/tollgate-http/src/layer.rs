@@ -255,6 +255,27 @@ impl<S, G, C: Clone, R: Clone> Layer<S> for LimitLayer<G, C, R> {
 }
 
 /// A service behind a limiter. Made by [`LimitLayer`], which documents how long a permit is held.
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::Semaphore;
+/// # use tollgate_http::LimitLayer;
+/// # use tower::{Layer, Service, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let layer = LimitLayer::new(Arc::new(Semaphore::new(1)));
+/// let mut service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// // Always ready: it admits in `call`.
+/// let held = service.ready().await?.call(Request::new(())).await?;
+/// assert!(service.ready().await?.call(Request::new(())).await.is_err());
+/// # drop(held);
+/// # Ok(())
+/// # }
+/// ```
 pub struct LimitService<S, G, C = StatusCodes, R = AsError> {
     inner: S,
     layer: LimitLayer<G, C, R>,

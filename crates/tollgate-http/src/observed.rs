@@ -9,6 +9,15 @@ use tollgate::Limiter;
 use tollgate::observe::{Observed, Observer};
 
 /// A gate that records its admissions and refusals. Made by [`LimitLayer::observed`].
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate::Semaphore;
+/// # use tollgate_http::{Gate, ImmediateGate, LimitLayer, ObservedGate};
+/// let layer: LimitLayer<ObservedGate<ImmediateGate<Semaphore>>> =
+///     LimitLayer::new(Arc::new(Semaphore::new(8))).observed("api").legs(&["semaphore"]);
+/// assert!(std::mem::size_of_val(&layer) > 0);
+/// ```
 pub struct ObservedGate<G> {
     gate: G,
     observer: Observer,

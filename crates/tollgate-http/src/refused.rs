@@ -5,6 +5,20 @@ use tollgate::status::State;
 use tollgate::{Limiter, Reason, Rejection};
 
 /// A refusal of a request, with its limiter, if one was found.
+///
+/// ```
+/// # use http::StatusCode;
+/// # use tollgate::{LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+/// # use tollgate_http::Refused;
+/// let bucket = TokenBucket::new(Quota::per_second(1)).on(&ManualClock::new());
+/// bucket.try_acquire(1)?;
+/// let rejection = bucket.try_acquire(1).unwrap_err().to_rejection();
+/// let refused = Refused::by(&bucket, rejection);
+/// assert!(refused.is_rate() && refused.status() == StatusCode::TOO_MANY_REQUESTS);
+/// let busy = Refused::<Semaphore>::early(Semaphore::new(0).try_admit(1).unwrap_err().to_rejection());
+/// assert_eq!(busy.status(), StatusCode::SERVICE_UNAVAILABLE);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Refused<L> {
     /// Why.

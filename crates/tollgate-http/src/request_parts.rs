@@ -4,6 +4,16 @@ use http::{Extensions, HeaderMap, Method, Request, Uri};
 use std::fmt;
 
 /// A request without its body: costs, keys and exemptions are read from it, whatever the type of the body.
+///
+/// ```
+/// # use http::Request;
+/// # use tollgate_http::RequestParts;
+/// let request = Request::get("/files?name=a").header("host", "example.org").body("of any type")?;
+/// let parts = RequestParts::of(&request);
+/// assert_eq!((parts.method().as_str(), parts.uri().path()), ("GET", "/files"));
+/// assert_eq!(parts.headers()["host"], "example.org");
+/// # Ok::<(), http::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct RequestParts<'a> {
     method: &'a Method,

@@ -6,6 +6,29 @@ use std::fmt;
 use tollgate::{Limiter, Rejection};
 
 /// Turns refusals into results of the service. `B` is the body of its responses, `E` its error.
+///
+/// ```
+/// # use http::{Response, StatusCode};
+/// # use tollgate::{Limiter, LimiterExt, Semaphore};
+/// # use tollgate_http::{Refused, Respond};
+/// /// Answers with the name of the leg.
+/// #[derive(Clone)]
+/// struct Named;
+/// impl<E> Respond<String, E> for Named {
+///     type Error = E;
+///     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<String>, E> {
+///         let mut response = Response::new(refused.rejection.leg.to_string());
+///         *response.status_mut() = refused.status();
+///         Ok(response)
+///     }
+///     fn failed(&self, error: E) -> E {
+///         error
+///     }
+/// }
+/// let rejection = Semaphore::new(0).try_admit(1).unwrap_err().to_rejection();
+/// let response = Respond::<_, ()>::refused(&Named, Refused::<Semaphore>::early(rejection)).unwrap();
+/// assert_eq!((response.status(), &**response.body()), (StatusCode::SERVICE_UNAVAILABLE, "semaphore"));
+/// ```
 pub trait Respond<B, E>: Clone {
     /// The error of the limited service.
     type Error;
@@ -26,6 +49,15 @@ pub trait Respond<B, E>: Clone {
 }
 
 /// Turns a refusal into an error: the default of a layer.
+///
+/// ```
+/// # use tollgate::{LimiterExt, Semaphore};
+/// # use tollgate_http::{AsError, LimitError, Refused, Respond};
+/// let rejection = Semaphore::new(0).try_admit(1).unwrap_err().to_rejection();
+/// let refused = Refused::<Semaphore>::early(rejection.clone());
+/// let answer = Respond::<(), std::io::Error>::refused(&AsError, refused);
+/// assert!(matches!(answer, Err(LimitError::Refused(found)) if found == rejection));
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AsError;
 
@@ -41,6 +73,29 @@ impl<B, E> Respond<B, E> for AsError {
 
 /// Turns a refusal into a response, such as a fallback. Made by
 /// [`LimitLayer::refuse_with`](super::LimitLayer::refuse_with).
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::{Rejection, Semaphore};
+/// # use tollgate_http::LimitLayer;
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let busy = |_: &Rejection| {
+///     let mut response = Response::new(Empty::<&[u8]>::new());
+///     *response.status_mut() = http::StatusCode::SERVICE_UNAVAILABLE;
+///     response
+/// };
+/// let layer = LimitLayer::new(Arc::new(Semaphore::new(0))).refuse_with(busy);
+/// let service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// assert_eq!(service.oneshot(Request::new(())).await?.status(), 503);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct AsResponse<F>(pub(super) F);
 
@@ -55,6 +110,15 @@ impl<B, E, F: Fn(&Rejection) -> Response<B> + Clone> Respond<B, E> for AsRespons
 }
 
 /// Why a limited service has no response.
+///
+/// ```
+/// # use tollgate::{LimiterExt, Semaphore};
+/// # use tollgate_http::LimitError;
+/// let rejection = Semaphore::new(0).try_admit(1).unwrap_err().to_rejection();
+/// let refused = LimitError::<std::io::Error>::Refused(rejection);
+/// assert_eq!(refused.rejection().map(|rejection| &*rejection.leg), Some("semaphore"));
+/// assert!(LimitError::Inner("broken").rejection().is_none());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LimitError<E> {
     /// The request was not admitted, and has not reached the service.

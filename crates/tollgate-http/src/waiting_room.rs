@@ -79,6 +79,32 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
 
 /// Admits all requests by one policy, and gives refused clients appointments. Made by
 /// [`LimitLayer::waiting_room`].
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate::{Policy, Quota, Semaphore};
+/// # use tollgate_http::{LimitLayer, RequestParts};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::builder().limit(Semaphore::new(1)).max_wait(Duration::ZERO).build()?;
+/// let room = Arc::new(WaitingRoom::new(1_000, Quota::per_second(2))?);
+/// let client = |parts: &RequestParts<'_>| parts.uri().path().chars().nth(1);
+/// let layer = LimitLayer::waiting(policy).waiting_room(Arc::clone(&room), client);
+/// let service = layer.layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// let _held = service.clone().oneshot(Request::get("/a").body(())?).await?;
+/// let refused = service.oneshot(Request::get("/b").body(())?).await.unwrap_err();
+/// assert!(refused.rejection().is_some_and(|rejection| rejection.retry_after.is_some()));
+/// assert_eq!(room.len(), 1, "an appointment");
+/// # Ok(())
+/// # }
+/// ```
 pub struct WaitingRoomGate<X: ExtractKey, L: Limiter + 'static, P = OneCall> {
     queue: QueueGate<L, P>,
     bypass: Policy<Bypass<L>>,

@@ -226,6 +226,16 @@ impl Load for MeterLoad {
 }
 
 /// A limiter that a [`Meter`] watches. Made by [`Meter::watch`].
+///
+/// ```
+/// # use tollgate::policy::conditional::Meter;
+/// # use tollgate::{LimiterExt, ManualClock, Semaphore};
+/// # use std::time::Duration;
+/// let meter = Meter::new(&ManualClock::new(), Duration::from_secs(1));
+/// let pages = meter.watch(Semaphore::new(10));
+/// let _held = pages.try_admit(3).unwrap();
+/// assert_eq!((pages.meter().in_flight(), pages.limiter().in_use()), (3, 3));
+/// ```
 #[derive(Debug)]
 pub struct Metered<L> {
     limiter: L,
@@ -245,6 +255,15 @@ impl<L> Metered<L> {
 }
 
 /// The ticket of the limiter, its units, and when they started.
+///
+/// ```
+/// # use tollgate::policy::conditional::{Metered, MeteredTicket};
+/// # use tollgate::{Limiter, Semaphore, SemaphoreTicket, Ticket};
+/// fn words<L: Limiter<Ticket = MeteredTicket<SemaphoreTicket>>>() -> usize {
+///     <L::Ticket as Ticket>::WORDS
+/// }
+/// assert_eq!(words::<Metered<Semaphore>>(), SemaphoreTicket::WORDS + 2);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MeteredTicket<T> {
     ticket: T,

@@ -33,6 +33,21 @@ use std::sync::Arc;
 /// it, as it costs least.
 ///
 /// Waiters are woken when the load falls: at the instant that the load names, or by its [`notify`](Load::notify).
+///
+/// ```
+/// # use tollgate::policy::conditional::{Meter, Trigger};
+/// # use tollgate::policy::spec::LoadMetric;
+/// # use tollgate::{LimiterExt, ManualClock, Semaphore};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let meter = Meter::new(&clock, Duration::from_secs(1));
+/// let pages = meter.watch(Semaphore::new(10));
+/// let busy = Trigger::above(meter.load(LoadMetric::Use, 10.0), 0.5).on(&clock);
+/// let batches = Semaphore::new(0).when(busy);
+/// assert!(!batches.applies() && batches.try_admit(1).is_ok());
+/// let _load = pages.try_admit(6).unwrap();
+/// assert!(batches.applies() && batches.try_admit(1).is_err());
+/// ```
 #[derive(Debug)]
 pub struct Conditional<L> {
     limiter: L,
@@ -231,6 +246,25 @@ pub trait Load: Send + Sync {
 }
 
 /// A threshold of a load, with hysteresis: exceeded from when the load is above `above` until it is at or below `below`.
+///
+/// ```
+/// # use tollgate::policy::conditional::{Meter, Trigger};
+/// # use tollgate::policy::spec::LoadMetric;
+/// # use tollgate::{LimiterExt, ManualClock, Semaphore};
+/// # use std::time::Duration;
+/// let clock = ManualClock::new();
+/// let meter = Meter::new(&clock, Duration::from_secs(1));
+/// let pages = meter.watch(Semaphore::new(10));
+/// // From above 0.8 until it is down to 0.5.
+/// let trigger = Trigger::above(meter.load(LoadMetric::Use, 10.0), 0.8).below(0.5).on(&clock);
+/// let batches = Semaphore::new(0).when(trigger);
+/// let (few, many) = (pages.try_admit(6).unwrap(), pages.try_admit(3).unwrap());
+/// assert!(batches.try_admit(1).is_err());
+/// drop(many);
+/// assert!(batches.try_admit(1).is_err(), "0.6 is between the marks");
+/// drop(few);
+/// assert!(batches.try_admit(1).is_ok());
+/// ```
 #[derive(Clone)]
 pub struct Trigger {
     load: Arc<dyn Load>,

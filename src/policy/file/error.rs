@@ -5,6 +5,14 @@ use std::fmt;
 /// Why a file is no policy: the file, the line and the column, the value given there, and the ones allowed.
 ///
 /// Printed as `policy.toml:12:9: key `burts` is unknown here; allowed: name, kind, quota, …`.
+///
+/// ```
+/// # use tollgate::policy::file::Format;
+/// # use tollgate::policy::spec::PolicySpec;
+/// let error = PolicySpec::parse("max_queue = 3\nmax_wait = 'long'", Format::Toml).unwrap_err();
+/// assert_eq!((error.line(), error.column()), (Some(2), Some(12)));
+/// assert!(!error.is_syntax());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyFileError {
     file: Box<str>,
@@ -13,6 +21,13 @@ pub struct PolicyFileError {
 }
 
 /// The fault.
+///
+/// ```
+/// # use tollgate::policy::file::{Fault, Format};
+/// # use tollgate::policy::spec::PolicySpec;
+/// let error = PolicySpec::parse("max_quue = 3", Format::Toml).unwrap_err();
+/// assert!(matches!(error.fault(), Fault::UnknownKey { given, .. } if &**given == "max_quue"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {

@@ -7,6 +7,35 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A [`Rule`] that reads its numbers from the table of a leg.
+///
+/// ```
+/// # use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
+/// # use tollgate::policy::spec::{PolicySpec, Rule, SpecError};
+/// # use tollgate::{Clock, LimiterExt, ManualClock, Semaphore};
+/// /// Twice as many as the file says.
+/// #[derive(Clone, Debug, PartialEq)]
+/// struct Twice(u64);
+/// impl Rule for Twice {
+///     type Limiter = Semaphore;
+///     const KIND: &'static str = "twice";
+///     fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+///         Ok(Semaphore::new(2 * self.0 as usize))
+///     }
+///     fn text(&self) -> String {
+///         self.0.to_string()
+///     }
+/// }
+/// impl FromTable for Twice {
+///     const KEYS: &'static [&'static str] = &["of"];
+///     fn from_table(table: Table<'_>) -> Result<Self, PolicyFileError> {
+///         table.whole("of", 1, 1_000)?.map(Twice).ok_or_else(|| table.missing("of", "a whole number"))
+///     }
+/// }
+/// let text = "[[leg]]\nname = 'slots'\nkind = 'twice'\nof = 3";
+/// let spec: PolicySpec = Kinds::standard().with::<Twice>().parse(text, Format::Toml)?;
+/// assert!(spec.build(&ManualClock::new())?.try_admit(6).is_ok());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait FromTable: Rule {
     /// The keys of its numbers. The keys that a leg of any kind may have, such as `name` and `per`, need not stand here.
     const KEYS: &'static [&'static str];

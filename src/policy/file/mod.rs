@@ -17,6 +17,14 @@ use std::path::Path;
 use tree::{Entry, Value};
 
 /// The format of a policy file.
+///
+/// ```
+/// # use tollgate::policy::file::Format;
+/// # use std::path::Path;
+/// assert_eq!(Format::of_path(Path::new("gate.toml")), Some(Format::Toml));
+/// assert_eq!(Format::of_path(Path::new("gate.json")), Some(Format::Json));
+/// assert_eq!(Format::of_path(Path::new("gate.yaml")), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Format {

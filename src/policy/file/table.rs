@@ -11,6 +11,33 @@ use std::time::Duration;
 ///
 /// A method reads the value of a key: `None` when there is no such key, and an error at its line and column when it is none of that
 /// type.
+///
+/// ```
+/// # use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
+/// # use tollgate::policy::spec::{PolicySpec, Rule, SpecError};
+/// # use tollgate::{Clock, LeakyBucket, Quota};
+/// /// A spacing, with a factor.
+/// #[derive(Clone, Debug, PartialEq)]
+/// struct Spaced(Quota, f64);
+/// # impl Rule for Spaced {
+/// #     type Limiter = LeakyBucket;
+/// #     const KIND: &'static str = "spaced";
+/// #     fn build(&self, _: &Clock) -> Result<LeakyBucket, SpecError> { Ok(LeakyBucket::new(self.0)) }
+/// #     fn text(&self) -> String { self.0.to_string() }
+/// # }
+/// impl FromTable for Spaced {
+///     const KEYS: &'static [&'static str] = &["quota", "factor"];
+///     fn from_table(table: Table<'_>) -> Result<Self, PolicyFileError> {
+///         let quota = table.quota("quota")?.ok_or_else(|| table.missing("quota", "a rate"))?;
+///         Ok(Self(quota, table.real_within("factor", 0.1, 10.0)?.unwrap_or(1.0)))
+///     }
+/// }
+/// let kinds = Kinds::standard().with::<Spaced>();
+/// let leg = |numbers: &str| format!("[[leg]]\nname = 'a'\nkind = 'spaced'\n{numbers}");
+/// assert!(kinds.parse::<PolicySpec>(&leg("quota = '5/s'"), Format::Toml).is_ok());
+/// let error = kinds.parse::<PolicySpec>(&leg("quota = '5/s'\nfactor = 99.0"), Format::Toml).unwrap_err();
+/// assert_eq!(error.line(), Some(5));
+/// ```
 #[derive(Clone, Copy)]
 pub struct Table<'a> {
     pub(super) text: &'a str,

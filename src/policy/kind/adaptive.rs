@@ -41,6 +41,14 @@ pub struct AdaptiveRule {
 }
 
 /// A law of [`adaptive`](crate::adaptive) with its numbers.
+///
+/// ```
+/// # use tollgate::adaptive::Aimd;
+/// # use tollgate::policy::spec::{AdaptiveLaw, AdaptiveRule, LegSpec, PolicySpec};
+/// let mut rule = AdaptiveRule::default();
+/// rule.law = AdaptiveLaw::Aimd(Aimd::new());
+/// assert!(PolicySpec::new([LegSpec::new("in flight", rule)]).check().is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 #[allow(missing_docs)]

@@ -5,6 +5,18 @@ use super::shared::fault;
 use crate::breaker::{BreakerBuilder, CircuitBreaker, OpenTime};
 
 /// A [`CircuitBreaker`]. See [`BreakerBuilder`] for the meaning of its numbers and their defaults. None can be changed in place.
+///
+/// ```
+/// # use tollgate::policy::spec::{BreakerRule, LegSpec, PolicySpec};
+/// # use tollgate::{LimiterExt, ManualClock, Outcome, Reason};
+/// let mut rule = BreakerRule::default();
+/// rule.consecutive_failures = Some(1);
+/// assert!(rule.builder().build().is_ok());
+/// let policy = PolicySpec::new([LegSpec::new("circuit", rule)]).build(&ManualClock::new())?;
+/// policy.try_admit(1).unwrap().finish(Outcome::Failure);
+/// assert_eq!(policy.try_admit(1).unwrap_err().reason(), Reason::CircuitOpen);
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct BreakerRule {

@@ -5,6 +5,16 @@ use super::shared::{fault, limit_rule};
 use crate::rate::{CalendarPeriod, CalendarWindow};
 
 /// A [`CalendarWindow`](crate::CalendarWindow).
+///
+/// ```
+/// # use tollgate::CalendarPeriod;
+/// # use tollgate::policy::spec::{CalendarWindowRule, LegSpec, PolicySpec};
+/// let time_zone = "Europe/Berlin".to_string();
+/// let rule = CalendarWindowRule { limit: 10_000, period: CalendarPeriod::Month, time_zone };
+/// assert!(PolicySpec::new([LegSpec::new("plan", rule.clone())]).check().is_ok());
+/// let nowhere = CalendarWindowRule { time_zone: "Nowhere".into(), ..rule };
+/// assert_eq!(PolicySpec::new([LegSpec::new("plan", nowhere)]).check().unwrap_err().key(), "time_zone");
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct CalendarWindowRule {
     /// Units per period.

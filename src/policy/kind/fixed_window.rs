@@ -5,6 +5,13 @@ use super::shared::{fault, window_rule};
 use crate::rate::FixedWindow;
 
 /// A [`FixedWindow`](crate::FixedWindow).
+///
+/// ```
+/// # use tollgate::policy::spec::{FixedWindowRule, LegRule};
+/// # use std::time::Duration;
+/// let minute = Duration::from_secs(60);
+/// assert_eq!(LegRule::fixed_window(60, minute).get(), Some(&FixedWindowRule { limit: 60, window: minute }));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindowRule {
     /// Units per window.

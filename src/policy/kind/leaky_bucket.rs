@@ -5,6 +5,14 @@ use super::shared::{fault, quota_rule, tighter};
 use crate::rate::{LeakyBucket, Quota};
 
 /// A [`LeakyBucket`](crate::LeakyBucket).
+///
+/// ```
+/// # use tollgate::policy::spec::{LeakyBucketRule, LegRule, LegSpec};
+/// # use tollgate::Quota;
+/// let leg = LegSpec::new("spaced", LeakyBucketRule { quota: Quota::per_second(5), slack: 2 });
+/// assert_eq!(leg.rule.kind(), "leaky-bucket");
+/// assert_eq!(LegRule::leaky_bucket(Quota::per_second(5)).get::<LeakyBucketRule>().map(|rule| rule.slack), Some(0));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeakyBucketRule {
     /// The rate.

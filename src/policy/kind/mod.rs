@@ -61,6 +61,32 @@ use std::time::Duration;
 /// makes a fresh leg.
 ///
 /// Its functions run while a version is put in force. They must not use the policy whose leg it is.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec, Rule, SpecError};
+/// # use tollgate::{Clock, LimiterExt, ManualClock, Semaphore};
+/// /// Slots, of which one is kept free.
+/// #[derive(Clone, Debug, PartialEq)]
+/// struct AllButOne(usize);
+/// impl Rule for AllButOne {
+///     type Limiter = Semaphore;
+///     const KIND: &'static str = "all-but-one";
+///     fn check(&self) -> Result<(), SpecError> {
+///         if self.0 < 2 { Err(SpecError::new("limit", "at least 2 are allowed")) } else { Ok(()) }
+///     }
+///     fn build(&self, _: &Clock) -> Result<Semaphore, SpecError> {
+///         Ok(Semaphore::new(self.0 - 1))
+///     }
+///     fn text(&self) -> String {
+///         self.0.to_string()
+///     }
+/// }
+/// let spec = |limit| PolicySpec::new([LegSpec::new("slots", LegRule::from(AllButOne(limit)))]);
+/// assert_eq!(spec(1).check().unwrap_err().key(), "limit");
+/// let policy = spec(3).build(&ManualClock::new())?;
+/// assert!(policy.try_admit(3).is_err() && policy.try_admit(2).is_ok());
+/// # Ok::<(), SpecError>(())
+/// ```
 pub trait Rule: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
     /// The limiter of such a leg.
     type Limiter: Limiter + 'static;
@@ -159,6 +185,13 @@ pub trait Rule: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
 }
 
 /// The number that a row of a [`Peak`](super::spec::Peak) table changes.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, PeakKey};
+/// # use std::time::Duration;
+/// assert_eq!(LegRule::semaphore(3).peak(), Some(PeakKey::Limit));
+/// assert_eq!(LegRule::token_bucket(tollgate::Quota::per_second(3)).peak(), Some(PeakKey::Quota));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PeakKey {
     /// [`PeakStep::quota`].

@@ -4,6 +4,12 @@ use super::*;
 use crate::semaphore::Semaphore;
 
 /// A [`Semaphore`](crate::Semaphore).
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, SemaphoreRule};
+/// let rule = LegRule::semaphore(8);
+/// assert_eq!((rule.get(), rule.holds(), rule.most()), (Some(&SemaphoreRule { limit: 8 }), true, Some(8)));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SemaphoreRule {
     /// Units at once.

@@ -5,6 +5,21 @@ use super::shared::{fault, window_rule};
 use crate::rate::SlidingLog;
 
 /// A [`SlidingLog`](crate::SlidingLog).
+///
+/// ```
+/// # use tollgate::policy::spec::{LegSpec, PolicySpec, SlidingLogRule};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// # use std::time::Duration;
+/// let rule = SlidingLogRule { limit: 100, window: Duration::from_secs(1), entries: Some(2) };
+/// let clock = ManualClock::new();
+/// let policy = PolicySpec::new([LegSpec::new("exact", rule)]).build(&clock)?;
+/// for _ in 0..2 {
+///     assert!(policy.try_admit(1).is_ok());
+///     clock.advance(Duration::from_millis(1));
+/// }
+/// assert!(policy.try_admit(1).is_err(), "two admissions are all it remembers");
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLogRule {
     /// Units in any span of that length.

@@ -5,6 +5,13 @@ use super::shared::{fault, window_rule};
 use crate::rate::SlidingWindow;
 
 /// A [`SlidingWindow`](crate::SlidingWindow).
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, SlidingWindowRule};
+/// # use std::time::Duration;
+/// let rule = LegRule::sliding_window(60, Duration::from_secs(60));
+/// assert_eq!(rule.get::<SlidingWindowRule>().map(|rule| (rule.limit, rule.segments)), Some((60, 64)));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindowRule {
     /// Units in any span of that length.

@@ -5,6 +5,14 @@ use super::shared::{quota_rule, tighter};
 use crate::rate::{Quota, TokenBucket};
 
 /// A [`TokenBucket`](crate::TokenBucket).
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, TokenBucketRule};
+/// # use tollgate::Quota;
+/// let rule = LegRule::token_bucket(Quota::per_second(5).burst(20));
+/// assert_eq!(rule.get(), Some(&TokenBucketRule { quota: Quota::per_second(5).burst(20) }));
+/// assert_eq!((rule.most(), rule.per_second()), (Some(20), Some(5.0)));
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenBucketRule {
     /// The rate and the burst.

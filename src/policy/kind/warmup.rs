@@ -5,6 +5,17 @@ use super::shared::{fault, quota_rule, tighter};
 use crate::rate::{Quota, Warmup};
 
 /// A [`Warmup`](crate::Warmup).
+///
+/// ```
+/// # use tollgate::policy::spec::{LegSpec, PolicySpec, WarmupRule};
+/// # use tollgate::{LimiterExt, ManualClock, Quota};
+/// # use std::time::Duration;
+/// let rule = WarmupRule { quota: Quota::per_second(10), period: Duration::from_secs(3), cold_factor: 3 };
+/// let policy = PolicySpec::new([LegSpec::new("cache", rule)]).build(&ManualClock::new())?;
+/// assert!(policy.try_admit(1).is_ok());
+/// assert!(policy.try_admit(1).unwrap_err().retry_after() > Some(Duration::from_millis(100)));
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct WarmupRule {
     /// The rate when it is warm.

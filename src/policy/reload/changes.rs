@@ -4,6 +4,17 @@ use crate::policy::spec::{LegSpec, PolicySpec};
 use std::fmt;
 
 /// The fate of a version that was handed in.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::policy::reload::Applied;
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// let spec = |limit| PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(limit))]);
+/// let policy = spec(1).build(&ManualClock::new())?;
+/// let Applied::Now(changes) = policy.apply(spec(2))? else { panic!("no change is under way") };
+/// assert_eq!(changes.version, 2);
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Applied<C = Changes> {
@@ -15,6 +26,17 @@ pub enum Applied<C = Changes> {
 }
 
 /// The changes of a version. Printed as one line.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::policy::reload::Applied;
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// let leg = |name: &str| LegSpec::new(name, LegRule::semaphore(4));
+/// let policy = PolicySpec::new([leg("a"), leg("b")]).build(&ManualClock::new())?;
+/// let Applied::Now(changes) = policy.apply(PolicySpec::new([leg("a"), leg("c")]))? else { panic!() };
+/// assert_eq!((changes.added, changes.removed), (vec!["c".to_string()], vec!["b".to_string()]));
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Default)]
 #[non_exhaustive]
 pub struct Changes {
@@ -29,6 +51,18 @@ pub struct Changes {
 }
 
 /// A setting that has changed.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::policy::reload::Applied;
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// let spec = |limit| PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(limit))]);
+/// let policy = spec(1).build(&ManualClock::new())?;
+/// # let Applied::Now(changes) = policy.apply(spec(2))? else { panic!() };
+/// let change = &changes.changed[0];
+/// assert_eq!((&*change.leg, change.key, &*change.from, &*change.to), ("slots", "rule", "1", "2"));
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {

@@ -28,6 +28,17 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 /// The legs of a policy that can be reloaded. See the [module](crate::policy::reload).
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(4))]).build(&ManualClock::new())?;
+/// let _held = policy.try_admit(3).unwrap();
+/// let legs = policy.limiter();
+/// assert_eq!((legs.version(), legs.in_use("slots"), legs.status().len()), (1, Some(3), 1));
+/// assert_eq!(legs.spec().legs[0].name, "slots");
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 pub struct ReloadableLegs {
     pub(super) clock: Clock,
     /// The number of versions so far, and the number of the set in force: `count << 32 | set`.

@@ -8,6 +8,16 @@ use crate::policy::ShadowStats;
 use crate::policy::spec::LegRule;
 
 /// The state of a leg. A snapshot.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(4))]).build(&ManualClock::new())?;
+/// let _held = policy.try_admit(1).unwrap();
+/// let status = policy.limiter().leg("slots").expect("it is a leg");
+/// assert_eq!((status.kind(), status.available, status.capacity), ("semaphore", Some(3), Some(4)));
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LegStatus {

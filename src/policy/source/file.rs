@@ -48,6 +48,17 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// ```
+/// # use tollgate::policy::source::FileSource;
+/// # use tollgate::policy::spec::PolicySpec;
+/// # let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("policy.toml");
+/// std::fs::write(&path, "[[leg]]\nname = 'slots'\nkind = 'semaphore'\nlimit = 4")?;
+/// let (spec, source) = FileSource::<PolicySpec>::open(&path)?;
+/// assert_eq!((spec.legs.len(), source.path()), (1, &*path));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct FileSource<S = PolicySpec> {
     path: PathBuf,
     format: Format,
@@ -78,6 +89,21 @@ enum Seen {
 }
 
 /// The result of a [look](FileSource::look) at the file.
+///
+/// ```
+/// # use tollgate::policy::source::{FileSource, Look};
+/// # use tollgate::policy::spec::PolicySpec;
+/// # let folder = tempfile::tempdir()?;
+/// let path = folder.path().join("policy.toml");
+/// let slots = |limit| format!("[[leg]]\nname = 'slots'\nkind = 'semaphore'\nlimit = {limit}");
+/// std::fs::write(&path, slots(4))?;
+/// let (_spec, mut source) = FileSource::<PolicySpec>::open(&path)?;
+/// assert!(matches!(source.look(), Look::Same));
+/// std::fs::write(&path, slots(5))?;
+/// assert!(matches!(source.look(), Look::Unsettled), "it may still be written");
+/// assert!(matches!(source.look(), Look::Version(Ok(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Look<S = PolicySpec> {

@@ -67,6 +67,21 @@ pub trait PolicySource<S = PolicySpec>: Send {
 }
 
 /// The fate of a version.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::policy::source::{PolicyEvent, Versions};
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// let clock = ManualClock::new();
+/// let policy = PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(1))]).build(&clock)?;
+/// let (sender, versions) = Versions::new();
+/// sender.push(PolicySpec::new([])); // A policy has legs.
+/// drop(sender);
+/// let mut refused = 0;
+/// clock.run(policy.follow(versions, |event| refused += usize::from(matches!(event, PolicyEvent::Refused(_)))));
+/// assert_eq!((refused, policy.limiter().version()), (1, 1));
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PolicyEvent<C = Changes> {

@@ -31,6 +31,22 @@ use std::task::{Poll, Waker};
 pub struct Versions<S = PolicySpec>(Arc<Mutex<Slot<S>>>);
 
 /// Hands versions in. Clones hand in to the same [`Versions`], which end when the last one has gone.
+///
+/// ```
+/// # use tollgate::ManualClock;
+/// # use tollgate::policy::source::Versions;
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// let spec = |limit| PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(limit))]);
+/// let clock = ManualClock::new();
+/// let policy = spec(1).build(&clock)?;
+/// let (sender, versions) = Versions::new();
+/// sender.push(spec(2));
+/// sender.push(spec(3));
+/// drop(sender); // Ends the versions.
+/// clock.run(policy.follow(versions, |_| ()));
+/// assert_eq!(policy.limiter().leg("slots").and_then(|leg| leg.capacity), Some(3));
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 pub struct VersionSender<S = PolicySpec>(Arc<Mutex<Slot<S>>>);
 
 struct Slot<S> {

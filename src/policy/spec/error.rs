@@ -3,6 +3,13 @@
 use std::fmt;
 
 /// Why a [`PolicySpec`](super::PolicySpec) or a [`PolicySetSpec`](super::PolicySetSpec) is not valid: the leg, its key, and the fault.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+/// let twice = ["slots", "slots"].map(|name| LegSpec::new(name, LegRule::semaphore(1)));
+/// let error = PolicySpec::new(twice).check().unwrap_err();
+/// assert_eq!((error.leg(), error.key(), error.position()), (Some("slots"), "name", Some(1)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
     within: Box<[Box<str>]>,

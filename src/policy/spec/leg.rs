@@ -7,6 +7,17 @@ use crate::rate::{Inherit, Quota};
 use std::time::Duration;
 
 /// One leg of a policy.
+///
+/// ```
+/// # use tollgate::Inherit;
+/// # use tollgate::policy::spec::{LegRule, LegSpec};
+/// let leg = LegSpec::new("tokens", LegRule::token_bucket("90000/min".parse()?))
+///     .per("tokens")
+///     .inherit(Inherit::Proportional)
+///     .shadow();
+/// assert_eq!((&*leg.name, leg.rule.kind(), leg.per.as_deref(), leg.shadow), ("tokens", "token-bucket", Some("tokens"), true));
+/// # Ok::<(), tollgate::QuotaError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LegSpec {
     /// Its name, unique in its policy. The leg of the same name, kind and cost in the next version is the same leg.
@@ -77,6 +88,19 @@ impl LegSpec {
 }
 
 /// A leg that applies only while a metric of another is above a mark.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// let busy = When::above("slots", LoadMetric::Use, 0.8).below(0.5);
+/// let slots = LegSpec::new("slots", LegRule::semaphore(10));
+/// let calls = LegSpec::new("calls", LegRule::token_bucket("1/s".parse()?)).when(busy);
+/// let policy = PolicySpec::new([slots, calls]).build(&ManualClock::new())?;
+/// let _held = policy.try_admit(9)?; // No rate while the slots are idle.
+/// assert!(policy.try_admit(1).is_ok());
+/// assert_eq!(policy.limiter().leg("calls").map(|leg| leg.applies), Some(true));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct When {
     /// The name of the other leg.
@@ -118,6 +142,19 @@ impl When {
 /// A load that crosses a mark gives nothing, however often it does: a bucket keeps the tokens it has, up to the burst, and a
 /// window keeps its count. Tables that look at each other's [use](LoadMetric::Use) in a circle are refused, since
 /// each could change the load of the other for ever.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, When};
+/// # use tollgate::{LimiterExt, ManualClock};
+/// // Ten slots for batches, two while more than half of the pages' slots are in use.
+/// let step = PeakStep { above: 0.5, below: 0.4, quota: None, limit: Some(2) };
+/// let peak = Peak { leg: "pages".into(), metric: LoadMetric::Use, over: When::OVER, steps: vec![step] };
+/// let pages = LegSpec::new("pages", LegRule::semaphore(8)).per("page");
+/// let batches = LegSpec::new("batches", LegRule::semaphore(10)).peak(peak);
+/// let policy = PolicySpec::new([pages, batches]).build(&ManualClock::new())?;
+/// assert_eq!(policy.limiter().leg("batches").and_then(|leg| leg.capacity), Some(10));
+/// # Ok::<(), tollgate::policy::spec::SpecError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peak {
     /// The name of the leg that is measured.
@@ -131,6 +168,12 @@ pub struct Peak {
 }
 
 /// One row of a [`Peak`] table.
+///
+/// ```
+/// # use tollgate::policy::spec::{LegRule, PeakStep};
+/// let step = PeakStep { above: 0.8, below: 0.6, quota: None, limit: Some(3) };
+/// assert_eq!(LegRule::semaphore(10).at(&step).most(), Some(3));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PeakStep {
     /// It applies above this.

@@ -23,6 +23,13 @@ pub struct PartitionsSpec {
 }
 
 /// The classes of a [`PartitionsSpec`] by name, and what each of them may take of the limit. There are 1 to 256. Parts are 0 to 1.
+///
+/// ```
+/// # use tollgate::policy::spec::{PartitionsSpec, Sharing};
+/// let sharing = Sharing::Guaranteed([("batch".into(), 0.3), ("live".into(), 0.7)].into());
+/// let shared = PartitionsSpec::new(10, sharing);
+/// assert_eq!(shared.sharing.classes().collect::<Vec<_>>(), ["batch", "live"]);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Sharing {

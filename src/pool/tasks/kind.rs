@@ -23,6 +23,17 @@ use std::time::Duration;
 pub(super) type Core = Engine<Tasks>;
 
 /// The kind of a pool of async tasks.
+///
+/// ```
+/// # use tollgate::pool::{Group, TaskPool, Tasks};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pool = TaskPool::builder(2).build()?;
+/// let mut group: Group<Tasks, u32, std::io::Error> = pool.group();
+/// group.submit(async { Ok(1) }).await.map_err(|error| error.reason.to_string())?;
+/// assert_eq!(group.join().await?, [1]);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Tasks {
     pub(super) on_discard: Option<Box<DiscardHook<Tasks>>>,
     pub(super) runtime: Runtime,

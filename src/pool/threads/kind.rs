@@ -61,6 +61,16 @@ type Guarded<'j> = State<Threads<'j>>;
 type Bound<'j> = Acts<Threads<'j>>;
 
 /// The kind of a pool of threads, whose tasks live for `'j`.
+///
+/// ```
+/// # use tollgate::WorkerPool;
+/// # use tollgate::pool::{Group, Threads};
+/// let pool = WorkerPool::builder().workers(2).build()?;
+/// let mut group: Group<Threads<'_>, u32, std::io::Error> = pool.group();
+/// group.submit(|| Ok(1))?;
+/// assert_eq!(group.join()?, [1]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Threads<'j> {
     pub(in crate::pool) injector: CachePadded<Injector<'j>>,
     /// A copy of the priority queue's length, for readers without the lock.

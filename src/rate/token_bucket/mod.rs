@@ -123,6 +123,12 @@ pub struct TokenBucket {
 
 /// A reservation's memory: the tokens taken, the word after that, and the count of refunds until then. The count is odd
 /// if a refund ran meanwhile, so that their order is unknown.
+///
+/// ```
+/// # use tollgate::{BucketTicket, Ticket};
+/// // Three words of each admission in a policy.
+/// assert_eq!(BucketTicket::WORDS, 3);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketTicket {
     tokens: u64,

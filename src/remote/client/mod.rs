@@ -347,6 +347,15 @@ pub(super) struct Counters {
 }
 
 /// What one admission holds.
+///
+/// ```
+/// # use tollgate::Limiter;
+/// # use tollgate::remote::{Memory, Remote, RemoteTicket};
+/// fn is_ticket<L: Limiter<Ticket = RemoteTicket>>() -> bool {
+///     true
+/// }
+/// assert!(is_ticket::<Remote<Memory>>());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteTicket {
     pub(super) units: u64,

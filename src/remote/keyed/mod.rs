@@ -558,6 +558,27 @@ impl<B: Backend> fmt::Debug for RemoteKeyed<B> {
 ///
 /// `try_admit` never asks the store, and so refuses; [`acquire_now`](Self::acquire_now) asks it. In a [`Policy`](crate::Policy),
 /// also beside other legs, `admit` does. When a later leg refuses, the units go back, and are asked for again in their turn.
+///
+/// ```
+/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::ManualClock;
+/// let clock = ManualClock::new();
+/// let free = PolicySpec::new([LegSpec::new("calls", LegRule::token_bucket("1/s burst 2".parse()?))]);
+/// let spec = KeyedSpec::new(1_000, "free", free);
+/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+/// let acme = tenants.get("acme")?;
+/// clock.run(async {
+///     assert!(acme.acquire_now(2).await.is_ok());
+///     assert_eq!(acme.acquire_now(1).await.unwrap_err().leg(), "calls");
+///     acme.grant("calls", 1).await?; // By an operator.
+///     assert!(acme.acquire(1).await.is_ok());
+///     acme.reset().await?;
+///     assert!(acme.usage().await?.legs().count() == 1 && acme.key_of("calls").is_some());
+///     Ok::<(), Box<dyn std::error::Error>>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct RemoteKey<B: Backend> {
     handles: Arc<Handles<B>>,
     key: Key,
@@ -569,6 +590,15 @@ pub struct RemoteKey<B: Backend> {
 pub type RemoteKeyPermit<B> = Permit<RemoteKey<B>>;
 
 /// The ticket of a [`RemoteKey`].
+///
+/// ```
+/// # use tollgate::Limiter;
+/// # use tollgate::remote::{Memory, RemoteKey, RemoteKeyTicket};
+/// fn is_ticket<L: Limiter<Ticket = RemoteKeyTicket>>() -> bool {
+///     true
+/// }
+/// assert!(is_ticket::<RemoteKey<Memory>>());
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteKeyTicket {
     /// When the units were taken, by the store's clock; [`UNCOUNTED`] for an admission that is not counted.

@@ -7,6 +7,26 @@ use crate::remote::step::LegUsage;
 use std::sync::Arc;
 
 /// What the store says of a key: see [`RemoteKey::usage`](super::RemoteKey::usage).
+///
+/// ```
+/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+/// # use tollgate::remote::{Key, Memory, Remote};
+/// # use tollgate::status::State;
+/// # use tollgate::ManualClock;
+/// let clock = ManualClock::new();
+/// let free = PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(4))]);
+/// let spec = KeyedSpec::new(1_000, "free", free);
+/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+/// clock.run(async {
+///     let acme = tenants.get("acme")?;
+///     let _permit = acme.acquire(3).await.unwrap();
+///     let usage = acme.usage().await?;
+///     let states: Vec<_> = usage.legs().map(|leg| leg.state).collect();
+///     assert_eq!(states, [State::Permits { limit: 4, in_use: 3, waiting: 0 }]);
+///     Ok::<(), tollgate::remote::RemoteError>(())
+/// })?;
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct RemoteKeyUsage {
     legs: Arc<Legs>,

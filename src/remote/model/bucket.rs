@@ -7,6 +7,14 @@
 use crate::rate::Quota;
 
 /// The parameters of a bucket in whole numbers. Tokens come [`gain`](Self::gain) to [`price`](Self::price) microseconds.
+///
+/// ```
+/// # use tollgate::Quota;
+/// # use tollgate::remote::model::Fill;
+/// let fill = Fill::of(&Quota::per_second(10).burst(3)).expect("stores count it");
+/// assert_eq!((fill.burst(), fill.quota().map(|quota| quota.to_string())), (3, Some("1/100ms burst 3".into())));
+/// assert_eq!(Fill::of(&Quota::unlimited()), None);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
     /// What a token adds to the level.

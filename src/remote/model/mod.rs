@@ -35,6 +35,23 @@ pub(crate) enum Model {
 }
 
 /// The outcome of a sync: the reply, and the sessions to be notified.
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Request, Session, SyncRequest};
+/// # use std::time::Duration;
+/// let mut permits = Permits::new(1, 0);
+/// let session = |client| Session { client, number: 0 };
+/// let ask = |client| {
+///     let mut sync = SyncRequest::first(session(client), Duration::from_secs(10));
+///     sync.requests.push(Request { id: 1, need: 1, want: 1, queue: true });
+///     sync
+/// };
+/// permits.sync(1_000, &ask(1));
+/// permits.sync(1_000, &ask(2));
+/// let end = SyncRequest { seq: 2, end: true, requests: vec![], ..ask(1) };
+/// assert_eq!(permits.sync(2_000, &end).notify, [session(2)], "its turn has come");
+/// ```
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The reply.

@@ -47,6 +47,13 @@ pub struct Permits {
 }
 
 /// The state of [`Permits`], as plain data.
+///
+/// ```
+/// # use tollgate::remote::model::{Permits, PermitsState};
+/// let state = PermitsState { limit: 3, token: 41, ..PermitsState::default() };
+/// let permits = Permits::restore(state.clone()).expect("it is a state");
+/// assert_eq!(permits.state(), &state);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PermitsState {
     /// The number of permits.
@@ -62,6 +69,18 @@ pub struct PermitsState {
 }
 
 /// A session of [`Permits`].
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Request, Session, SyncRequest};
+/// # use std::time::Duration;
+/// let (mut permits, session) = (Permits::new(3, 0), Session { client: 7, number: 0 });
+/// let mut sync = SyncRequest::first(session, Duration::from_secs(10));
+/// sync.requests.push(Request { id: 1, need: 2, want: 2, queue: false });
+/// permits.sync(1_000, &sync);
+/// let held = &permits.state().sessions[&session];
+/// assert_eq!((held.granted, held.returned, held.expires), (2, 0, 10_001_000));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// When it expires.
@@ -83,6 +102,19 @@ pub struct Held {
 }
 
 /// A request that waits for [`Permits`].
+///
+/// ```
+/// # use tollgate::remote::model::Permits;
+/// # use tollgate::remote::{Request, Session, SyncRequest};
+/// # use std::time::Duration;
+/// let (mut permits, session) = (Permits::new(1, 0), Session { client: 7, number: 0 });
+/// let mut sync = SyncRequest::first(session, Duration::from_secs(10));
+/// sync.requests.push(Request { id: 1, need: 1, want: 1, queue: false });
+/// sync.requests.push(Request { id: 2, need: 1, want: 1, queue: true });
+/// permits.sync(1_000, &sync);
+/// let queued = permits.state().queue.values().next().expect("it waits");
+/// assert_eq!((queued.session, queued.request, queued.need), (session, 2, 1));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
     /// Its session.

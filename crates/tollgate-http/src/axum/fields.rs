@@ -12,6 +12,13 @@ pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-poli
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// The unit of a quota.
+///
+/// ```
+/// # use tollgate_http::axum::{QuotaPolicy, QuotaUnit};
+/// let policy = QuotaPolicy::new("bytes", 1_000_000).window(60).unit(QuotaUnit::ContentBytes);
+/// let field = QuotaPolicy::field(&[policy]).expect("a field");
+/// assert_eq!(field, "\"bytes\";q=1000000;qu=\"content-bytes\";w=60");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum QuotaUnit {

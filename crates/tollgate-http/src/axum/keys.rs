@@ -178,6 +178,17 @@ fn cut(ip: IpAddr, bits: u8) -> IpAddr {
 ///
 /// A request without the field, with more than one, or with a value longer than [`MAX_LENGTH`](Self::MAX_LENGTH) has no key.
 /// A client that may send any value has any number of keys: check the value first, or rely on the map's bound.
+///
+/// ```
+/// # use http::{HeaderName, Request};
+/// # use tollgate_http::axum::HeaderKey;
+/// # use tollgate_http::{ExtractKey, RequestParts};
+/// let keys = HeaderKey::new(HeaderName::from_static("x-api-key"));
+/// let request = Request::builder().header("x-api-key", "abc").body(())?;
+/// assert!(keys.key(&RequestParts::of(&request)).is_some());
+/// assert!(keys.key(&RequestParts::of(&Request::new(()))).is_none());
+/// # Ok::<(), http::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderKey(HeaderName);
 
@@ -206,6 +217,18 @@ impl ExtractKey for HeaderKey {
 
 /// Limits by an extension of the request, which an outer layer has set, such as a tenant or a user. A request without it has no
 /// key, and the service is misconfigured, as with [`ClientIp`]: the outer layer must reject requests without one.
+///
+/// ```
+/// # use http::Request;
+/// # use tollgate_http::axum::ExtensionKey;
+/// # use tollgate_http::{ExtractKey, RequestParts};
+/// #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// struct User(u64);
+/// // An authentication layer outside the limit puts it there.
+/// let request = Request::builder().extension(User(7)).body(())?;
+/// assert_eq!(ExtensionKey::<User>::new().key(&RequestParts::of(&request)), Some(User(7)));
+/// # Ok::<(), http::Error>(())
+/// ```
 pub struct ExtensionKey<T>(PhantomData<fn() -> T>);
 
 impl<T> ExtensionKey<T> {

@@ -21,6 +21,30 @@ use tollgate::{Limiter, Reason, Rejection};
 /// Layers may be nested. The response then has the fields of all, and the latest retry time.
 ///
 /// A page of another origin sees none of these fields unless a CORS layer stands outside the limit.
+///
+/// ```
+/// # use axum::Router;
+/// # use axum::body::Body;
+/// # use axum::routing::get;
+/// # use http::Request;
+/// # use std::sync::Arc;
+/// # use tollgate::{ManualClock, Quota, TokenBucket};
+/// # use tollgate_http::LimitLayer;
+/// # use tollgate_http::axum::HttpRefusals;
+/// # use tower::ServiceExt;
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let calls = Arc::new(TokenBucket::new(Quota::per_minute(2).burst(1)).on(&ManualClock::new()));
+/// let app = Router::new()
+///     .route("/", get(|| async { "hello" }))
+///     .layer(LimitLayer::new(calls).respond(HttpRefusals::new().rate_limit_fields()));
+/// let request = || app.clone().oneshot(Request::new(Body::empty()));
+/// request().await?;
+/// let refused = request().await?;
+/// assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"30".parse()?));
+/// assert!(refused.headers().contains_key("ratelimit"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct HttpRefusals {
     advertise: Option<fn(&Status<'_>) -> bool>,

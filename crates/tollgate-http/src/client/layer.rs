@@ -176,6 +176,26 @@ impl<S, L: Limiter + 'static, D, P, C: Clone> Layer<S> for UpstreamLayer<L, D, P
 }
 
 /// A client behind the limits of its upstream. Made by [`UpstreamLayer`].
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::Semaphore;
+/// # use tollgate::upstream::Upstream;
+/// # use tollgate_http::client::UpstreamLayer;
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let upstream = Arc::new(Upstream::new());
+/// let client = UpstreamLayer::new(Arc::clone(&upstream), Semaphore::new(4)).layer(service_fn(async |_: Request<()>| {
+///     let refused = Response::builder().status(429).header("retry-after", "5");
+///     Ok::<_, Infallible>(refused.body(Empty::<&[u8]>::new()).expect("a response"))
+/// }));
+/// assert!(client.clone().oneshot(Request::new(())).await.is_ok());
+/// assert!(upstream.paused_for().is_some(), "for all clones");
+/// # }
+/// ```
 pub struct UpstreamService<S, L: Limiter + 'static, D = Standard, P = OneCall, C = ClientStatusCodes> {
     inner: S,
     layer: UpstreamLayer<L, D, P, C>,
@@ -202,6 +222,23 @@ impl<S: fmt::Debug, L: Limiter + 'static, D, P, C> fmt::Debug for UpstreamServic
 ///
 /// # Cancel safety
 /// Dropping it leaves the queue, or drops the work of the client and releases the permit. Nothing is lost.
+///
+/// ```
+/// # use http::{Request, Response};
+/// # use http_body_util::Empty;
+/// # use std::convert::Infallible;
+/// # use std::sync::Arc;
+/// # use tollgate::Semaphore;
+/// # use tollgate::upstream::Upstream;
+/// # use tollgate_http::client::UpstreamLayer;
+/// # use tower::{Layer, Service, service_fn};
+/// let slots = Arc::new(Semaphore::new(1));
+/// let mut client = UpstreamLayer::new(Arc::new(Upstream::new()), Arc::clone(&slots)).layer(service_fn(async |_: Request<()>| {
+///     Ok::<_, Infallible>(Response::new(Empty::<&[u8]>::new()))
+/// }));
+/// drop(client.call(Request::new(()))); // Leaves the queue, and gives back what it holds.
+/// assert_eq!(slots.in_use(), 0);
+/// ```
 #[must_use = "futures do nothing unless polled"]
 pub struct UpstreamFuture<T>(Pin<Box<dyn Future<Output = T> + Send>>);
 
@@ -381,6 +418,28 @@ impl<L: Limiter + 'static, D: Dialect> Heard<L, D> {
 
 pin_project! {
     /// The body of a response of an upstream: it holds the permit of its request, and has the upstream hear its trailers.
+    ///
+    /// ```
+    /// # use http::{Request, Response};
+    /// # use http_body_util::{BodyExt, Full};
+    /// # use std::convert::Infallible;
+    /// # use std::sync::Arc;
+    /// # use tollgate::Semaphore;
+    /// # use tollgate::upstream::Upstream;
+    /// # use tollgate_http::client::UpstreamLayer;
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let slots = Arc::new(Semaphore::new(1));
+    /// let client = UpstreamLayer::new(Arc::new(Upstream::new()), Arc::clone(&slots)).layer(service_fn(async |_: Request<()>| {
+    ///     Ok::<_, Infallible>(Response::new(Full::<&[u8]>::new(b"hello")))
+    /// }));
+    /// let response = client.oneshot(Request::new(())).await.expect("it is admitted");
+    /// assert_eq!(slots.in_use(), 1, "until the body has been read");
+    /// assert_eq!(response.into_body().collect().await?.to_bytes(), "hello");
+    /// assert_eq!(slots.in_use(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub struct UpstreamBody<B, L, D, C, E>
     where
         B: Body,

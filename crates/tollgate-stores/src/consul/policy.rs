@@ -22,6 +22,7 @@ use tollgate::remote::StoreError;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
 /// let (spec, source) = consul.policy::<PolicySpec>("gate/policy.toml").await?;
+/// assert_eq!(source.key(), "gate/policy.toml");
 /// let policy = spec.build(&Clock::real())?;
 /// let followed = policy.clone();
 /// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });

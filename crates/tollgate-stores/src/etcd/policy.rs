@@ -34,6 +34,7 @@ use tollgate::remote::StoreError;
 /// # async fn followed() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let etcd = Etcd::options("http://127.0.0.1:2379").connect()?;
 /// let (spec, source) = etcd.policy::<PolicySpec>("config/gate.toml").await?;
+/// assert_eq!(source.key(), "config/gate.toml");
 /// let policy = spec.build(&Clock::real())?;
 /// let followed = policy.clone();
 /// tokio::spawn(async move { followed.follow(source, |event| eprintln!("{event}")).await });

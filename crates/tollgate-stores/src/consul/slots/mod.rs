@@ -50,6 +50,7 @@ const LOOKOUTS: usize = 3;
 /// let consul = Consul::options("http://127.0.0.1:8500").connect()?;
 /// let licences = Arc::new(Remote::permits(Key::new("licences")?, 3).spawn(consul.slots())?);
 /// let permit = licences.acquire_owned(1).await?;
+/// assert!(!permit.is_lost());
 /// # Ok(())
 /// # }
 /// ```
