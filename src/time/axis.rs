@@ -39,4 +39,22 @@ mod tests {
             }
         }
     }
+
+    /// `ci/smt` proves the formulas, and writes rows of numbers of them.
+    #[test]
+    #[ignore = "ci/smt gives it the rows"]
+    fn the_formulas_of_the_solver_are_those_of_the_code() {
+        let rows = std::fs::read_to_string(std::env::var("TOLLGATE_AXIS_ROWS").unwrap()).unwrap();
+        let mut read = 0;
+        for row in rows.lines() {
+            let numbers: Vec<u64> = row.split(' ').map(|number| number.parse().unwrap()).collect();
+            let [mul, shift, ticks, gain, units, until] = numbers[..] else {
+                panic!("{row}")
+            };
+            assert_eq!(gained(ticks, mul, shift as u32), gain, "{row}");
+            assert_eq!(ticks_until(units, mul, shift as u32), until, "{row}");
+            read += 1;
+        }
+        assert!(read >= 1_000);
+    }
 }
