@@ -1,8 +1,8 @@
-//! A semaphore with an adaptive limit as a leg.
+//! A semaphore with an adaptive limit as a leg, and the laws.
 
 use super::*;
 use super::shared::fault;
-use crate::adaptive::{Adaptive, Aimd, Gradient, Gradient2, Trend, Vegas};
+use crate::adaptive::{Adaptive, AdaptiveBuilder, Aimd, Cubic, Gradient, Gradient2, Resizable, Trend, Vegas};
 use crate::semaphore::Semaphore;
 
 /// A [`Semaphore`](crate::Semaphore) whose limit [adapts](crate::adaptive::Adaptive). See
@@ -54,10 +54,33 @@ pub struct AdaptiveRule {
 #[allow(missing_docs)]
 pub enum AdaptiveLaw {
     Aimd(Aimd),
+    Cubic(Cubic),
     Gradient(Gradient),
     Gradient2(Gradient2),
     Trend(Trend),
     Vegas(Vegas),
+}
+
+impl AdaptiveLaw {
+    pub(super) fn drives<L: Resizable>(&self, builder: AdaptiveBuilder<L>) -> AdaptiveBuilder<L> {
+        match self.clone() {
+            Self::Aimd(law) => builder.law(law),
+            Self::Cubic(law) => builder.law(law),
+            Self::Gradient(law) => builder.law(law),
+            Self::Gradient2(law) => builder.law(law),
+            Self::Trend(law) => builder.law(law),
+            Self::Vegas(law) => builder.law(law),
+        }
+    }
+}
+
+/// Refuses a limit at the start that is out of its bounds.
+pub(super) fn check_start(key: &'static str, limit: u64, floor: usize, ceiling: usize) -> Result<(), SpecError> {
+    if (floor as u64..=ceiling as u64).contains(&limit) {
+        return Ok(());
+    }
+    let fault = format!("{limit} was given, and {floor} to {ceiling}, the floor and the ceiling, is allowed");
+    Err(SpecError::new(key, fault))
 }
 
 impl Default for AdaptiveRule {
@@ -85,19 +108,8 @@ impl Rule for AdaptiveRule {
             .window(self.window, self.samples)
             .percentile(self.percentile)
             .on(clock);
-        let builder = match self.law.clone() {
-            AdaptiveLaw::Aimd(law) => builder.law(law),
-            AdaptiveLaw::Gradient(law) => builder.law(law),
-            AdaptiveLaw::Gradient2(law) => builder.law(law),
-            AdaptiveLaw::Trend(law) => builder.law(law),
-            AdaptiveLaw::Vegas(law) => builder.law(law),
-        };
-        let adaptive = builder.build().map_err(fault("kind"))?;
-        let (limit, floor, ceiling) = (self.limit, self.floor, self.ceiling);
-        if !(floor..=ceiling).contains(&limit) {
-            let fault = format!("{limit} was given, and {floor} to {ceiling}, the floor and the ceiling, is allowed");
-            return Err(SpecError::new("limit", fault));
-        }
+        let adaptive = self.law.drives(builder).build().map_err(fault("kind"))?;
+        check_start("limit", self.limit as u64, self.floor, self.ceiling)?;
         Ok(adaptive)
     }
 
@@ -124,14 +136,13 @@ impl FromTable for AdaptiveRule {
 
     fn from_table(table: Table<'_>) -> Result<Self, PolicyFileError> {
         let rule = Self::default();
-        let permits = |key, unless: usize| -> Result<usize, PolicyFileError> {
-            let permits = table.whole(key, 1, 1 << 32)?;
-            Ok(permits.map_or(unless, |permits| permits as usize))
-        };
-        let (floor, ceiling) = (permits("floor", rule.floor)?, permits("ceiling", rule.ceiling)?);
+        let permits = |key| bound(table, key);
+        let (floor, ceiling) = (permits("floor")?, permits("ceiling")?);
+        let (floor, ceiling) = (floor.unwrap_or(rule.floor), ceiling.unwrap_or(rule.ceiling));
+        let start = rule.limit.clamp(floor, ceiling.max(floor));
         Ok(Self {
             law: table.table("law")?.map_or(Ok(rule.law), law)?,
-            limit: permits("limit", rule.limit.clamp(floor, ceiling.max(floor)))?,
+            limit: permits("limit")?.unwrap_or(start),
             floor,
             ceiling,
             window: table.time("window")?.unwrap_or(rule.window),
@@ -141,9 +152,15 @@ impl FromTable for AdaptiveRule {
     }
 }
 
+/// A limit, or a bound of one.
+#[cfg(feature = "policy-file")]
+pub(super) fn bound(table: Table<'_>, key: &'static str) -> Result<Option<usize>, PolicyFileError> {
+    Ok(table.whole(key, 1, 1 << 32)?.map(|limit| limit as usize))
+}
+
 /// The table `law`. A number that is not given is the law's own.
 #[cfg(feature = "policy-file")]
-fn law(table: Table<'_>) -> Result<AdaptiveLaw, PolicyFileError> {
+pub(super) fn law(table: Table<'_>) -> Result<AdaptiveLaw, PolicyFileError> {
     fn with<L, N>(law: L, number: Option<N>, set: impl FnOnce(L, N) -> L) -> L {
         match number {
             Some(number) => set(law, number),
@@ -156,6 +173,7 @@ fn law(table: Table<'_>) -> Result<AdaptiveLaw, PolicyFileError> {
     };
     let laws = [
         ("aimd", AdaptiveLaw::Aimd(Aimd::new())),
+        ("cubic", AdaptiveLaw::Cubic(Cubic::new())),
         ("gradient", AdaptiveLaw::Gradient(Gradient::new())),
         ("gradient2", AdaptiveLaw::Gradient2(Gradient2::new())),
         ("trend", AdaptiveLaw::Trend(Trend::new())),
@@ -169,6 +187,11 @@ fn law(table: Table<'_>) -> Result<AdaptiveLaw, PolicyFileError> {
             table.only(&["kind", "backoff", "timeout"])?;
             let law = with(law, table.real_within("backoff", 0.5, 0.99)?, Aimd::backoff);
             AdaptiveLaw::Aimd(with(law, table.time("timeout")?, Aimd::timeout))
+        }
+        AdaptiveLaw::Cubic(law) => {
+            table.only(&["kind", "backoff", "scale"])?;
+            let law = with(law, table.real_within("backoff", 0.1, 0.99)?, Cubic::backoff);
+            AdaptiveLaw::Cubic(with(law, table.real_within("scale", 1e-6, 1e6)?, Cubic::scale))
         }
         AdaptiveLaw::Gradient(law) => {
             table.only(&["kind", "buffer", "measure_every", "measure_at"])?;

@@ -142,6 +142,7 @@ any_rule! { this;
     fn most() -> Option<u64> { R::most(this) }
     fn capacity(limiter: &dyn Any) -> Option<u64> { R::capacity(this, of_leg::<R>(limiter)) }
     fn per_second() -> Option<f64> { R::per_second(this) }
+    fn rate(limiter: &dyn Any) -> Option<f64> { R::rate(this, of_leg::<R>(limiter)) }
     fn is_unlimited() -> bool { R::is_unlimited(this) }
 }
 

@@ -33,6 +33,7 @@ kinds![
     partition::PartitionRule,
     breaker::BreakerRule,
     adaptive::AdaptiveRule,
+    adaptive_rate::AdaptiveRateRule,
 ];
 pub use adaptive::AdaptiveLaw;
 
@@ -176,6 +177,12 @@ pub trait Rule: Clone + fmt::Debug + PartialEq + Send + Sync + 'static {
     /// The units per second, of a rate.
     fn per_second(&self) -> Option<f64> {
         None
+    }
+
+    /// The same of a limiter with these numbers, which may set its rate itself.
+    fn rate(&self, limiter: &Self::Limiter) -> Option<f64> {
+        let _ = limiter;
+        self.per_second()
     }
 
     /// True when it admits everything, and counts nothing.

@@ -31,7 +31,7 @@ impl LegLoad {
 
     /// The rate that is a use of one, in units per second.
     fn full(&self) -> f64 {
-        self.state.in_force().per_second().unwrap_or(f64::INFINITY)
+        self.state.per_second().unwrap_or(f64::INFINITY)
     }
 }
 

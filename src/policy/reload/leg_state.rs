@@ -117,6 +117,11 @@ impl LegState {
         }
     }
 
+    /// Units per second, of a rate.
+    pub(super) fn per_second(&self) -> Option<f64> {
+        self.in_force().0.rate(self.body.any())
+    }
+
     /// The semaphore, if it is one.
     pub(super) fn semaphore(&self) -> Option<&Semaphore> {
         match &self.body {

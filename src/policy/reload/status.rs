@@ -29,6 +29,8 @@ pub struct LegStatus {
     pub available: Option<u64>,
     /// Units that it can give at most: its limit, or its burst.
     pub capacity: Option<u64>,
+    /// Units per second, of a rate: those of its quota, or those that an adaptive one has found.
+    pub per_second: Option<f64>,
     /// True while it is asked: always, unless it is conditional and the load is low.
     pub applies: bool,
     /// True in shadow mode.
@@ -55,6 +57,7 @@ impl ReloadableLegs {
             rule: leg.state.in_force(),
             available: leg.state.available(),
             capacity: leg.state.capacity(),
+            per_second: leg.state.per_second(),
             applies: leg
                 .condition
                 .as_ref()

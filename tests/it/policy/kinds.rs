@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::policy::ReloadableLegs;
 use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
 use tollgate::policy::spec::{
-    AdaptiveLaw, AdaptiveRule, LegSpec, LoadMetric, Peak, PeakKey, PeakStep, PolicySpec, Rule, SemaphoreRule,
+    AdaptiveLaw, AdaptiveRateRule, AdaptiveRule, LegSpec, LoadMetric, Peak, PeakKey, PeakStep, PolicySpec, Rule, SemaphoreRule,
     SpecError, When,
 };
 use tollgate::sync::{Notify, WaitQueue};
@@ -188,7 +188,7 @@ fn a_mistake_in_a_registered_kind_has_its_line_and_column() {
             budget("units = 2").replace("\"budget\"", "\"budge\""),
             3,
             8,
-            "semaphore, partition, breaker, adaptive, budget",
+            "semaphore, partition, breaker, adaptive, adaptive-rate, budget",
         ),
         (
             budget(
@@ -318,7 +318,7 @@ fn an_adaptive_leg_learns_its_limit() {
 #[test]
 fn a_mistake_in_an_adaptive_leg_has_its_line_and_column() {
     for (from, to, line, column, words) in [
-        ("\"aimd\"", "\"amd\"", 5, 16, "aimd, gradient, gradient2, trend, vegas"),
+        ("\"aimd\"", "\"amd\"", 5, 16, "aimd, cubic, gradient, gradient2, trend, vegas"),
         (
             "backoff = 0.5",
             "backoff = 0.1",
@@ -468,4 +468,86 @@ fn a_registered_kind_replaces_one_of_its_name() {
     let closed = LegSpec::new("y", Closed).peak(table);
     let error = PolicySpec::new([LegSpec::new("x", SemaphoreRule { limit: 1 }), closed]).check();
     assert!(error.is_err());
+}
+
+const ADAPTIVE_RATE: &str = r#"
+[[leg]]
+name = "upstream"
+kind = "adaptive-rate"
+law = { kind = "cubic", backoff = 0.5, scale = 2 }
+quota = "600/min burst 20"
+floor = 60
+ceiling = 1200
+samples = 1
+
+[[leg]]
+name = "batch"
+kind = "semaphore"
+limit = 0
+when = { leg = "upstream", metric = "use", above = 0.5 }
+"#;
+
+/// Given a rate in a file that finds itself, when its upstream refuses, then it falls to half, down to the floor; its burst stays,
+/// its use is the part of the rate that it has found, and a version that changes nothing keeps that.
+#[test]
+fn an_adaptive_rate_in_a_file_finds_itself() {
+    let clock = ManualClock::new();
+    let mut spec = PolicySpec::parse(ADAPTIVE_RATE, Format::Toml).unwrap();
+    let rule = spec.legs[0].rule.get::<AdaptiveRateRule>().unwrap();
+    let cubic = tollgate::adaptive::Cubic::new().backoff(0.5).scale(2.0);
+    assert_eq!(
+        (&rule.law, rule.floor, rule.ceiling),
+        (&AdaptiveLaw::Cubic(cubic), 60, 1_200)
+    );
+    let batch = spec.legs.remove(1);
+    let policy = spec.build(&clock).unwrap();
+    let found = || policy.limiter().leg("upstream").unwrap().per_second;
+    assert_eq!(found(), Some(10.0));
+    for per_second in [5.0, 2.5, 1.25, 1.0, 1.0] {
+        policy.try_admit(1).unwrap().finish(Outcome::Overload);
+        assert_eq!(found(), Some(per_second));
+        clock.advance(Duration::from_secs(5));
+    }
+    assert_eq!(policy.limiter().leg("upstream").unwrap().capacity, Some(20));
+    spec.legs.push(batch);
+    policy.apply(spec).unwrap();
+    assert_eq!(found(), Some(1.0), "another leg was added, and this one keeps what it has found");
+    // One in a second is all of the rate that it has found, and a tenth of that in the file.
+    policy.try_admit(1).unwrap().finish(Outcome::Ignored);
+    clock.advance(Duration::from_millis(500));
+    assert_eq!(policy.try_admit(1).unwrap_err().leg(), "batch");
+}
+
+/// Given no refusals, when requests use the rate, then it rises to the ceiling and no further.
+#[test]
+fn an_adaptive_rate_in_a_file_rises_to_its_ceiling() {
+    let clock = ManualClock::new();
+    let policy = PolicySpec::parse(ADAPTIVE_RATE, Format::Toml).unwrap().build(&clock).unwrap();
+    for _ in 0..400 {
+        if let Ok(permit) = policy.limiter().try_admit(1) {
+            permit.finish(Outcome::Success);
+        }
+        clock.advance(Duration::from_millis(50));
+    }
+    assert_eq!(policy.limiter().leg("upstream").unwrap().per_second, Some(20.0));
+}
+
+#[test]
+fn a_mistake_in_an_adaptive_rate_has_its_line_and_column() {
+    for (from, to, line, column, words) in [
+        ("\"cubic\"", "\"qubic\"", 5, 16, "aimd, cubic, gradient, gradient2, trend, vegas"),
+        ("scale = 2", "scale = 0", 5, 42, "0 was given, and 0.000001 to 1000000 is allowed"),
+        ("scale", "timeout", 5, 40, "key `timeout` is unknown here"),
+        ("ceiling = 1200\n", "", 3, 1, "ceiling"),
+        ("600/min", "30/min", 6, 9, "30 was given, and 60 to 1200, the floor and the ceiling"),
+        ("600/min burst 20", "unlimited", 6, 9, "the floor and the ceiling"),
+        ("600/min", "600/ns", 6, 9, "600/ns burst 20"),
+        ("600/min", "600/us", 8, 11, "1200 in 1µs is above one per nanosecond"),
+        ("floor = 60", "floor = 2000", 8, 1, "a floor of 2000 and a ceiling of 1200"),
+    ] {
+        let error = PolicySpec::parse(&ADAPTIVE_RATE.replacen(from, to, 1), Format::Toml).unwrap_err();
+        let place = (error.line(), error.column());
+        assert_eq!(place, (Some(line), Some(column)), "{to}: {error}");
+        assert!(error.to_string().contains(words), "{to}: {error}");
+    }
 }

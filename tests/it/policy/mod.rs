@@ -1,6 +1,7 @@
 //! Policies: legs, the queue, reloading, files.
 
 mod attack;
+mod causes;
 mod classes;
 mod conditional;
 #[cfg(feature = "policy-file")]
