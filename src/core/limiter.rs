@@ -495,23 +495,7 @@ pub trait LimiterExt: Limiter {
     /// ```
     #[inline(always)]
     fn try_admit(&self, ask: impl Into<Ask>) -> Result<Permit<&Self>, Refusal<'_>> {
-        let (ask, reading) = (ask.into(), ClockReading::new());
-        // The permit owns its ticket before the legs commit it, which may panic. A short ticket joins it once it is taken, so that
-        // it stays in registers. A long one is in memory anyway: it is written where it stays.
-        let mut permit = Permit::before(self);
-        if Self::Ticket::WORDS >= BoxTicket::WORDS_INLINE {
-            self.reserve_in(Demand::new(&ask, &reading), permit.ticket_mut())?;
-        } else {
-            let mut ticket = None;
-            self.reserve_in(Demand::new(&ask, &reading), &mut ticket)?;
-            permit = Permit::with(self, ticket);
-        }
-        if self.callbacks().commit
-            && let Some(ticket) = permit.ticket_mut()
-        {
-            self.commit(ticket, &reading);
-        }
-        Ok(permit)
+        admit_as(self, self, &ask.into())
     }
 
     /// The same with a permit that owns its limiter and can be moved anywhere.
@@ -647,6 +631,33 @@ pub trait LimiterExt: Limiter {
 }
 
 impl<L: Limiter + ?Sized> LimiterExt for L {}
+
+/// Admits `ask` by `limiter`, with a permit of `owner`, whose tickets are those of `limiter`.
+#[inline(always)]
+pub(crate) fn admit_as<'a, L, O>(limiter: &'a L, owner: O, ask: &Ask) -> Result<Permit<O>, Refusal<'a>>
+where
+    L: Limiter + ?Sized,
+    O: Limiter<Ticket = L::Ticket>,
+{
+    let reading = ClockReading::new();
+    // The permit owns its ticket before the legs commit it, which may panic. A short ticket joins it once it is taken, so that
+    // it stays in registers. A long one is in memory anyway: it is written where it stays.
+    let mut permit = if L::Ticket::WORDS >= BoxTicket::WORDS_INLINE {
+        let mut permit = Permit::before(owner);
+        limiter.reserve_in(Demand::new(ask, &reading), permit.ticket_mut())?;
+        permit
+    } else {
+        let mut ticket = None;
+        limiter.reserve_in(Demand::new(ask, &reading), &mut ticket)?;
+        Permit::with(owner, ticket)
+    };
+    if limiter.callbacks().commit
+        && let Some(ticket) = permit.ticket_mut()
+    {
+        limiter.commit(ticket, &reading);
+    }
+    Ok(permit)
+}
 
 /// Both phases at once.
 #[inline(always)]

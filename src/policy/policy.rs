@@ -4,7 +4,7 @@ use super::QUEUE;
 use super::builder::{Misfit, PolicyBuilder};
 use super::dispatcher::PolicyCore;
 use super::settings::{QueueOrder, Settings};
-use super::waiter::{Waiter, WaiterFuture, block};
+use super::waiter::{Admit, Waiter, block};
 use crate::core::ask::{Ask, Demand};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
@@ -13,10 +13,8 @@ use crate::core::status::{State, Status};
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 use std::fmt;
-use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::task::{Poll, ready};
 use std::time::Duration;
 
 /// Admits all-or-nothing, and lets callers wait in one FIFO queue. A handle: clones share the queue.
@@ -137,8 +135,9 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// Dropping the future gives up the place in the queue. No permit and no token is lost. A future that is never polled again
     /// keeps its ticket until it is dropped.
+    #[inline]
     pub fn admit(&self, ask: impl Into<Ask>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
-        self.wait(ask.into(), None)
+        Admit::new(self, ask.into(), None)
     }
 
     /// The same, for at most `patience`.
@@ -148,12 +147,13 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
+    #[inline]
     pub fn admit_timeout(
         &self,
         ask: impl Into<Ask>,
         patience: Duration,
     ) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
-        self.wait(ask.into(), Some(patience))
+        Admit::new(self, ask.into(), Some(patience))
     }
 
     /// [`admit`](Policy::admit) with a permit that owns a handle of the policy and can be moved anywhere.
@@ -164,15 +164,7 @@ impl<L: Limiter + 'static> Policy<L> {
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
     pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
-        self.drive(WaiterFuture::new(Waiter::new(&self.0, ask.into(), None)))
-            .await
-    }
-
-    async fn drive(&self, mut driven: WaiterFuture<'_, L>) -> Result<Permit<Self>, Rejection> {
-        // The permit owns its ticket before the legs commit it, which may panic.
-        let mut permit = Permit::before(self.clone());
-        poll_fn(|cx| driven.poll_ticket(cx, permit.ticket_mut())).await?;
-        Ok(permit)
+        Ok(self.admit(ask).await?.into_owned())
     }
 
     /// [`admit`](Policy::admit), parking this thread. It waits in the same queue as futures do.
@@ -203,19 +195,6 @@ impl<L: Limiter + 'static> Policy<L> {
         self.block(ask.into(), Some(patience))
     }
 
-    fn wait(&self, ask: Ask, patience: Option<Duration>) -> impl Future<Output = Result<Permit<&Self>, Refusal<'_>>> {
-        // Gone when it has ended, however long the future is kept.
-        let mut waiting = Some(WaiterFuture::new(Waiter::new(&self.0, ask, patience)));
-        poll_fn(move |cx| {
-            let driven = waiting.as_mut().expect("a future is not polled after its end");
-            let mut permit = Permit::before(self);
-            let ended = ready!(driven.poll_ticket(cx, permit.ticket_mut()));
-            waiting = None;
-            ended?;
-            Poll::Ready(Ok(permit))
-        })
-    }
-
     /// The refusal of a demand that does not wait, while there are waiters.
     #[cold]
     fn refuse_behind<'a>(&'a self, demand: Demand<'_>) -> Refusal<'a> {
@@ -242,7 +221,7 @@ impl<L: Limiter + 'static> Policy<L> {
     fn block(&self, ask: Ask, patience: Option<Duration>) -> Result<Permit<&Self>, Refusal<'_>> {
         crate::blocking::check();
         let mut permit = Permit::before(self);
-        block(Waiter::new(&self.0, ask, patience), permit.ticket_mut())?;
+        block(Waiter::new(self, ask, patience), permit.ticket_mut())?;
         Ok(permit)
     }
 }

@@ -2,12 +2,15 @@
 
 use super::QUEUE;
 use super::dispatcher::PolicyCore;
+use super::policy::Policy;
 use super::queue::{WaitEnd, WaiterKey};
 use crate::core::ask::{Ask, Demand};
-use crate::core::limiter::{Limiter, admit_in};
+use crate::core::limiter::{Limiter, admit_as, admit_in};
+use crate::core::permit::Permit;
 use crate::core::refusal::{Reason, Refusal, Wait};
 use crate::time::ClockReading;
 use std::panic::resume_unwind;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -15,7 +18,7 @@ use std::time::Duration;
 
 /// One wait for one admission. Dropping it leaves the queue and loses nothing.
 pub(super) struct Waiter<'a, L: Limiter + 'static> {
-    core: &'a Arc<PolicyCore<L>>,
+    policy: &'a Policy<L>,
     ask: Ask,
     patience: Option<Duration>,
     place: Option<WaiterKey>,
@@ -30,34 +33,47 @@ pub(super) enum Progress<'a> {
 }
 
 impl<'a, L: Limiter + 'static> Waiter<'a, L> {
-    pub(super) fn new(core: &'a Arc<PolicyCore<L>>, ask: Ask, patience: Option<Duration>) -> Self {
+    #[inline(always)]
+    pub(super) fn new(policy: &'a Policy<L>, ask: Ask, patience: Option<Duration>) -> Self {
         Self {
-            core,
+            policy,
             ask,
             patience,
             place: None,
         }
     }
 
-    #[inline]
-    pub(super) fn step(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
+    #[inline(always)]
+    fn core(&self) -> &'a Arc<PolicyCore<L>> {
+        self.policy.core()
+    }
+
+    fn step(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         if self.place.is_some() {
             return self.step_queued(waker, ticket);
         }
-        let core = self.core;
+        let core = self.core();
         if core.is_idle() {
             return match admit_in(&core.limiter, &self.ask, ticket) {
                 Ok(()) => Progress::Done(Ok(())),
-                Err(refusal) if matches!(refusal.wait(), Wait::Never) => Progress::Done(Err(refusal)),
-                Err(refusal) => self.join(Some(refusal), waker, ticket),
+                Err(refusal) => self.refused(refusal, waker, ticket),
             };
         }
         self.step_behind_others(waker, ticket)
     }
 
+    /// The legs have refused: joins the queue, unless no wait can help.
+    #[cold]
+    fn refused(&mut self, refusal: Refusal<'a>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
+        match refusal.wait() {
+            Wait::Never => Progress::Done(Err(refusal)),
+            _ => self.join(Some(refusal), waker, ticket),
+        }
+    }
+
     #[cold]
     fn step_behind_others(&mut self, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
-        let core = self.core;
+        let core = self.core();
         if core.has_before() {
             return self.join(None, waker, ticket);
         }
@@ -75,20 +91,19 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
                 }
                 Progress::Done(Ok(()))
             }
-            Err(refusal) if matches!(refusal.wait(), Wait::Never) => Progress::Done(Err(refusal)),
-            Err(refusal) => self.join(Some(refusal), waker, ticket),
+            Err(refusal) => self.refused(refusal, waker, ticket),
         }
     }
 
     fn admitted(&self, given: L::Ticket, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
-        self.core.limiter.commit(ticket.insert(given), &ClockReading::new());
+        self.core().limiter.commit(ticket.insert(given), &ClockReading::new());
         Progress::Done(Ok(()))
     }
 
     /// Joins the queue, or fails at once when that cannot end in time. `refusal` is that of the legs, if they were asked.
     #[cold]
     fn join(&mut self, refusal: Option<Refusal<'a>>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
-        let core = self.core;
+        let core = self.core();
         if core.settings.misfit {
             let misfit = Refusal::new(Reason::Misconfigured, QUEUE, self.ask.count(), Wait::Never);
             return Progress::Done(Err(misfit));
@@ -126,18 +141,18 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
         let Some(key) = self.place else {
             unreachable!("called with a place in the queue");
         };
-        match self.core.look(key, waker) {
+        match self.core().look(key, waker) {
             None => Progress::Pending,
             Some(ended) => {
                 self.place = None;
                 match ended {
                     WaitEnd::Admitted(given) => {
-                        self.core.note_lateness(self.core.clock.now());
+                        self.core().note_lateness(self.core().clock.now());
                         self.admitted(given, ticket)
                     }
-                    WaitEnd::Evicted => Progress::Done(Err(self.core.why_evicted(&self.ask))),
-                    WaitEnd::Expired(behind) => Progress::Done(Err(self.core.why_late(&self.ask, &behind))),
-                    WaitEnd::Refused(behind) => Progress::Done(self.core.refuse(&self.ask, &behind, ticket)),
+                    WaitEnd::Evicted => Progress::Done(Err(self.core().why_evicted(&self.ask))),
+                    WaitEnd::Expired(behind) => Progress::Done(Err(self.core().why_late(&self.ask, &behind))),
+                    WaitEnd::Refused(behind) => Progress::Done(self.core().refuse(&self.ask, &behind, ticket)),
                     WaitEnd::Panicked(panic) => resume_unwind(panic),
                 }
             }
@@ -148,27 +163,74 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
 impl<L: Limiter + 'static> Drop for Waiter<'_, L> {
     fn drop(&mut self) {
         if let Some(key) = self.place.take() {
-            self.core.leave(key);
+            self.core().leave(key);
         }
     }
 }
 
-/// Drives a wait as a future.
-pub(super) struct WaiterFuture<'a, L: Limiter + 'static>(Waiter<'a, L>);
+/// One wait as a future.
+#[must_use = "futures do nothing unless polled"]
+pub(super) struct Admit<'a, L: Limiter + 'static> {
+    waiter: Waiter<'a, L>,
+    ended: bool,
+}
 
-impl<'a, L: Limiter + 'static> WaiterFuture<'a, L> {
-    pub(super) fn new(waiting: Waiter<'a, L>) -> Self {
-        Self(waiting)
+impl<'a, L: Limiter + 'static> Admit<'a, L> {
+    #[inline(always)]
+    pub(super) fn new(policy: &'a Policy<L>, ask: Ask, patience: Option<Duration>) -> Self {
+        Self {
+            waiter: Waiter::new(policy, ask, patience),
+            ended: false,
+        }
     }
 
-    #[inline]
-    pub(super) fn poll_ticket(
+    /// One step, after the `refusal` of the legs if they were asked.
+    #[cold]
+    #[inline(never)]
+    fn step(
         &mut self,
+        refusal: Option<Refusal<'a>>,
         cx: &mut Context<'_>,
         ticket: &mut Option<L::Ticket>,
-    ) -> Poll<Result<(), Refusal<'a>>> {
-        match self.0.step(cx.waker(), ticket) {
-            Progress::Done(result) => Poll::Ready(result),
+    ) -> Progress<'a> {
+        assert!(!self.ended, "a future is not polled after its end");
+        let (waiter, waker) = (&mut self.waiter, cx.waker());
+        // It owns the ticket while the legs commit it, which may panic.
+        let mut permit = Permit::before(waiter.policy);
+        let progress = match refusal {
+            Some(refusal) => waiter.refused(refusal, waker, permit.ticket_mut()),
+            None => waiter.step(waker, permit.ticket_mut()),
+        };
+        self.ended = matches!(progress, Progress::Done(_));
+        *ticket = permit.ticket_mut().take();
+        progress
+    }
+}
+
+impl<'a, L: Limiter + 'static> Future for Admit<'a, L> {
+    type Output = Result<Permit<&'a Policy<L>>, Refusal<'a>>;
+
+    /// An admission on the spot is a try: it needs no place in the queue, and its ticket does not pass through memory, which
+    /// would be most of its cost.
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let (policy, ask) = (this.waiter.policy, this.waiter.ask);
+        let is_new = !this.ended && this.waiter.place.is_none();
+        let refusal = match is_new && policy.core().is_idle() {
+            true => match admit_as(policy.limiter(), policy, &ask) {
+                Ok(permit) => {
+                    this.ended = true;
+                    return Poll::Ready(Ok(permit));
+                }
+                Err(refusal) => Some(refusal),
+            },
+            false => None,
+        };
+        let mut ticket = None;
+        match this.step(refusal, cx, &mut ticket) {
+            Progress::Done(Ok(())) => Poll::Ready(Ok(Permit::with(policy, ticket))),
+            Progress::Done(Err(refusal)) => Poll::Ready(Err(refusal)),
             Progress::Pending => Poll::Pending,
         }
     }

@@ -50,9 +50,16 @@ impl Bound {
         let hour = Quota::per_hour(1);
         let permits = Arc::new(Semaphore::new(1));
         let adaptive = Arc::new(Adaptive::builder(Semaphore::new(1)).on(clock).build().unwrap());
-        let (held, learnt) = (permits.try_admit_owned(1).unwrap(), adaptive.try_admit_owned(1).unwrap());
+        let (held, learnt) = (
+            permits.try_admit_owned(1).unwrap(),
+            adaptive.try_admit_owned(1).unwrap(),
+        );
         let breaker = CircuitBreaker::builder().consecutive_failures(1).wait_while_open();
-        let breaker = breaker.open_for(tollgate::OpenTime::fixed(MINUTE)).on(clock).build().unwrap();
+        let breaker = breaker
+            .open_for(tollgate::OpenTime::fixed(MINUTE))
+            .on(clock)
+            .build()
+            .unwrap();
         breaker.try_admit(1).unwrap().finish(Outcome::Failure);
         vec![
             Self::by("semaphore", Reason::Saturated, clock, permits, held),
@@ -61,7 +68,11 @@ impl Bound {
             Self::by_rate("token bucket", clock, TokenBucket::new(hour).on(clock)),
             Self::by_rate("leaky bucket", clock, LeakyBucket::new(hour).on(clock)),
             Self::by_rate("fixed window", clock, FixedWindow::new(1, MINUTE).unwrap().on(clock)),
-            Self::by_rate("sliding window", clock, SlidingWindow::new(1, MINUTE).unwrap().on(clock)),
+            Self::by_rate(
+                "sliding window",
+                clock,
+                SlidingWindow::new(1, MINUTE).unwrap().on(clock),
+            ),
             Self::by_rate("sliding log", clock, SlidingLog::new(1, MINUTE).unwrap().on(clock)),
         ]
     }
@@ -75,7 +86,12 @@ impl Bound {
             self.kind
         );
         let rejection = refused.to_rejection();
-        assert_eq!((rejection.reason, rejection.cause), (reason, Some(self.cause)), "{}", self.kind);
+        assert_eq!(
+            (rejection.reason, rejection.cause),
+            (reason, Some(self.cause)),
+            "{}",
+            self.kind
+        );
     }
 
     /// A time-out and a full queue name the leg and its reason.
@@ -149,9 +165,17 @@ fn a_closed_remote_leg_refuses_for_its_own_reason() {
 fn the_text_of_a_time_out_says_what_was_in_the_way() {
     let clock = ManualClock::new();
     let breaker = CircuitBreaker::builder().consecutive_failures(1).wait_while_open();
-    let breaker = breaker.open_for(tollgate::OpenTime::fixed(MINUTE)).on(&clock).build().unwrap();
+    let breaker = breaker
+        .open_for(tollgate::OpenTime::fixed(MINUTE))
+        .on(&clock)
+        .build()
+        .unwrap();
     breaker.try_admit(1).unwrap().finish(Outcome::Failure);
-    let policy = Policy::builder().limit(breaker.named("downstream")).on(&clock).build().unwrap();
+    let policy = Policy::builder()
+        .limit(breaker.named("downstream"))
+        .on(&clock)
+        .build()
+        .unwrap();
     let refused = clock.run(policy.admit_timeout(1, Duration::from_secs(1))).unwrap_err();
     assert_eq!(
         refused.to_string(),

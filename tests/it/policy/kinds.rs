@@ -6,8 +6,8 @@ use std::time::Duration;
 use tollgate::policy::ReloadableLegs;
 use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
 use tollgate::policy::spec::{
-    AdaptiveLaw, AdaptiveRateRule, AdaptiveRule, LegSpec, LoadMetric, Peak, PeakKey, PeakStep, PolicySpec, Rule, SemaphoreRule,
-    SpecError, When,
+    AdaptiveLaw, AdaptiveRateRule, AdaptiveRule, LegSpec, LoadMetric, Peak, PeakKey, PeakStep, PolicySpec, Rule,
+    SemaphoreRule, SpecError, When,
 };
 use tollgate::sync::{Notify, WaitQueue};
 use tollgate::{
@@ -318,7 +318,13 @@ fn an_adaptive_leg_learns_its_limit() {
 #[test]
 fn a_mistake_in_an_adaptive_leg_has_its_line_and_column() {
     for (from, to, line, column, words) in [
-        ("\"aimd\"", "\"amd\"", 5, 16, "aimd, cubic, gradient, gradient2, trend, vegas"),
+        (
+            "\"aimd\"",
+            "\"amd\"",
+            5,
+            16,
+            "aimd, cubic, gradient, gradient2, trend, vegas",
+        ),
         (
             "backoff = 0.5",
             "backoff = 0.1",
@@ -511,7 +517,11 @@ fn an_adaptive_rate_in_a_file_finds_itself() {
     assert_eq!(policy.limiter().leg("upstream").unwrap().capacity, Some(20));
     spec.legs.push(batch);
     policy.apply(spec).unwrap();
-    assert_eq!(found(), Some(1.0), "another leg was added, and this one keeps what it has found");
+    assert_eq!(
+        found(),
+        Some(1.0),
+        "another leg was added, and this one keeps what it has found"
+    );
     // One in a second is all of the rate that it has found, and a tenth of that in the file.
     policy.try_admit(1).unwrap().finish(Outcome::Ignored);
     clock.advance(Duration::from_millis(500));
@@ -522,7 +532,10 @@ fn an_adaptive_rate_in_a_file_finds_itself() {
 #[test]
 fn an_adaptive_rate_in_a_file_rises_to_its_ceiling() {
     let clock = ManualClock::new();
-    let policy = PolicySpec::parse(ADAPTIVE_RATE, Format::Toml).unwrap().build(&clock).unwrap();
+    let policy = PolicySpec::parse(ADAPTIVE_RATE, Format::Toml)
+        .unwrap()
+        .build(&clock)
+        .unwrap();
     for _ in 0..400 {
         if let Ok(permit) = policy.limiter().try_admit(1) {
             permit.finish(Outcome::Success);
@@ -535,15 +548,39 @@ fn an_adaptive_rate_in_a_file_rises_to_its_ceiling() {
 #[test]
 fn a_mistake_in_an_adaptive_rate_has_its_line_and_column() {
     for (from, to, line, column, words) in [
-        ("\"cubic\"", "\"qubic\"", 5, 16, "aimd, cubic, gradient, gradient2, trend, vegas"),
-        ("scale = 2", "scale = 0", 5, 42, "0 was given, and 0.000001 to 1000000 is allowed"),
+        (
+            "\"cubic\"",
+            "\"qubic\"",
+            5,
+            16,
+            "aimd, cubic, gradient, gradient2, trend, vegas",
+        ),
+        (
+            "scale = 2",
+            "scale = 0",
+            5,
+            48,
+            "0 was given, and 0.000001 to 1000000 is allowed",
+        ),
         ("scale", "timeout", 5, 40, "key `timeout` is unknown here"),
-        ("ceiling = 1200\n", "", 3, 1, "ceiling"),
-        ("600/min", "30/min", 6, 9, "30 was given, and 60 to 1200, the floor and the ceiling"),
+        ("ceiling = 1200\n", "", 2, 1, "`ceiling` is missing"),
+        (
+            "600/min",
+            "30/min",
+            6,
+            9,
+            "30 was given, and 60 to 1200, the floor and the ceiling",
+        ),
         ("600/min burst 20", "unlimited", 6, 9, "the floor and the ceiling"),
         ("600/min", "600/ns", 6, 9, "600/ns burst 20"),
         ("600/min", "600/us", 8, 11, "1200 in 1µs is above one per nanosecond"),
-        ("floor = 60", "floor = 2000", 8, 1, "a floor of 2000 and a ceiling of 1200"),
+        (
+            "floor = 60",
+            "floor = 2000",
+            4,
+            8,
+            "a floor of 2000 and a ceiling of 1200",
+        ),
     ] {
         let error = PolicySpec::parse(&ADAPTIVE_RATE.replacen(from, to, 1), Format::Toml).unwrap_err();
         let place = (error.line(), error.column());
