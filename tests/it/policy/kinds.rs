@@ -572,7 +572,7 @@ fn a_mistake_in_an_adaptive_rate_has_its_line_and_column() {
             "30 was given, and 60 to 1200, the floor and the ceiling",
         ),
         ("600/min burst 20", "unlimited", 6, 9, "the floor and the ceiling"),
-        ("600/min", "600/ns", 6, 9, "600/ns burst 20"),
+        ("600/min", "600/ns", 6, 9, "600 per 1ns was given"),
         ("600/min", "600/us", 8, 11, "1200 in 1µs is above one per nanosecond"),
         (
             "floor = 60",
