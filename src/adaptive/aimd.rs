@@ -25,6 +25,14 @@ pub struct Aimd {
 
 impl Aimd {
     /// A factor of 0.9, an increase of 1, and a time-out of 5 s.
+    ///
+    /// ```
+    /// # use tollgate::adaptive::{Aimd, LimitLaw, Sample};
+    /// # use std::time::Duration;
+    /// let mut law = Aimd::new().backoff(0.5).increase(2.0).timeout(Duration::from_secs(1));
+    /// let slow = Sample::new(Duration::from_secs(2), 10);
+    /// assert_eq!(law.next(10.0, &slow), 5.0);
+    /// ```
     pub fn new() -> Self {
         Self {
             backoff: 0.9,

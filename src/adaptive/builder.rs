@@ -72,6 +72,22 @@ impl<L: Resizable> AdaptiveBuilder<L> {
 
     /// The law is asked once per `window`, and only after `samples` requests have finished since. For a rate, also at a drop
     /// that is not the second one in a window.
+    ///
+    /// ```
+    /// # use tollgate::adaptive::{Adaptive, Gradient2};
+    /// # use tollgate::{ManualClock, Semaphore};
+    /// # use std::time::Duration;
+    /// let gate = Adaptive::builder(Semaphore::new(20))
+    ///     .law(Gradient2::new().smoothing(0.2).tolerance(1.5).queue(4))
+    ///     .bounds(4, 200)
+    ///     .window(Duration::from_secs(1), 10)
+    ///     .percentile(90.0)
+    ///     .headroom(1.5, 0.1, 1.1)
+    ///     .keep(500)
+    ///     .on(&ManualClock::new())
+    ///     .build();
+    /// assert_eq!(gate.map(|gate| gate.limit()).ok(), Some(20));
+    /// ```
     pub fn window(mut self, window: Duration, samples: u64) -> Self {
         (self.window, self.least) = (window, samples);
         self

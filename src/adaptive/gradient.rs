@@ -46,6 +46,14 @@ enum Stage {
 
 impl Gradient {
     /// A buffer of 0.25; the least is measured every 600 windows, at a limit of 3.
+    ///
+    /// ```
+    /// # use tollgate::adaptive::{Gradient, LimitLaw, Sample};
+    /// # use std::time::Duration;
+    /// let mut law = Gradient::new().buffer(0.1).measure_every(100).measure_at(3);
+    /// let limit = law.next(20.0, &Sample::new(Duration::from_millis(10), 20));
+    /// assert!(limit > 0.0);
+    /// ```
     pub fn new() -> Self {
         Self {
             buffer: 0.25,

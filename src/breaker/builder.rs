@@ -246,6 +246,35 @@ impl BreakerBuilder {
     ///
     /// # Errors
     /// The first setting that is out of bounds, with the given value and the bounds.
+    ///
+    /// ```
+    /// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome};
+    /// # use std::sync::Arc;
+    /// # use std::sync::atomic::{AtomicU32, Ordering};
+    /// # use std::time::Duration;
+    /// let (clock, changes) = (ManualClock::new(), Arc::new(AtomicU32::new(0)));
+    /// let counted = Arc::clone(&changes);
+    /// let breaker = CircuitBreaker::builder()
+    ///     .time_window(Duration::from_secs(10))
+    ///     .minimum_calls(2)
+    ///     .any_failure_rate()
+    ///     .slow_calls(Duration::from_millis(200), 0.5)
+    ///     .probes(2)
+    ///     .probe_timeout(Duration::from_secs(5))
+    ///     .open_for(OpenTime::fixed(Duration::from_secs(1)).jitter(0.1))
+    ///     .seed(7)
+    ///     .classifier(|outcome, _took| outcome)
+    ///     .on_event(move |_event| drop(counted.fetch_add(1, Ordering::Relaxed)))
+    ///     .on(&clock)
+    ///     .build()?;
+    /// for _ in 0..2 {
+    ///     let permit = breaker.try_admit(1).unwrap();
+    ///     clock.advance(Duration::from_millis(300));
+    ///     permit.finish(Outcome::Success); // Slow.
+    /// }
+    /// assert_eq!((breaker.state(), changes.load(Ordering::Relaxed)), (BreakerState::Open, 1));
+    /// # Ok::<(), tollgate::BreakerError>(())
+    /// ```
     pub fn build(self) -> Result<CircuitBreaker, BreakerError> {
         let minimum = Self::count("minimum calls", self.minimum, u64::MAX)?;
         let failure_rate = self.failure_rate.map(|rate| Self::rate("failure rate", rate));

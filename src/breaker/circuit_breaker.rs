@@ -548,6 +548,24 @@ impl CircuitBreaker {
     }
 
     /// Opens now for `time`, whatever the window says.
+    ///
+    /// ```
+    /// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, ManualClock};
+    /// # use std::time::Duration;
+    /// let breaker = CircuitBreaker::builder().on(&ManualClock::new()).build()?;
+    /// breaker.trip(Duration::from_secs(7));
+    /// assert_eq!(breaker.retry_after(), Some(Duration::from_secs(7)));
+    /// breaker.hold_off(Duration::from_secs(60)); // The upstream asks for more.
+    /// assert_eq!(breaker.retry_after(), Some(Duration::from_secs(60)));
+    /// breaker.force_open();
+    /// assert_eq!(breaker.state(), BreakerState::ForcedOpen);
+    /// breaker.metrics_only();
+    /// assert!(breaker.try_admit(1).is_ok());
+    /// breaker.disable();
+    /// breaker.reset();
+    /// assert_eq!(breaker.state(), BreakerState::Closed);
+    /// # Ok::<(), tollgate::BreakerError>(())
+    /// ```
     pub fn trip(&self, time: Duration) {
         let now = self.clock.now().ticks();
         let open = self.clock.ticks_of(time);

@@ -77,6 +77,18 @@ impl OpenTime {
 
     /// The time that `compute` returns. It runs outside every lock. If it panics, the circuit opens for 30 s, and the
     /// panic goes on.
+    ///
+    /// ```
+    /// # use tollgate::{CircuitBreaker, LimiterExt, ManualClock, OpenTime, Outcome};
+    /// # use std::time::Duration;
+    /// // A second for each time in a row.
+    /// let by_attempt = OpenTime::computed(|trip| Duration::from_secs(1 + u64::from(trip.attempt)));
+    /// let builder = CircuitBreaker::builder().consecutive_failures(1).open_for(by_attempt);
+    /// let breaker = builder.on(&ManualClock::new()).build()?;
+    /// breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    /// assert!(breaker.retry_after() >= Some(Duration::from_secs(1)));
+    /// # Ok::<(), tollgate::BreakerError>(())
+    /// ```
     pub fn computed(compute: impl Fn(Trip) -> Duration + Send + Sync + 'static) -> Self {
         Self {
             law: Law::Computed(Box::new(compute)),

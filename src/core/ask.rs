@@ -96,6 +96,14 @@ impl Ask {
     }
 
     /// `count` calls, admitted together or not at all. Zero is legal and asks only whether the gate is open.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, Cost};
+    /// const BYTES: Cost = Cost::new("bytes");
+    /// let ask = Ask::many(3).cost(BYTES, 14_000);
+    /// assert_eq!((ask.count(), ask.of(BYTES)), (3, Some(14_000)));
+    /// assert_eq!(ask.costs().map(|(cost, units)| (cost.name(), units)).collect::<Vec<_>>(), [("bytes", 14_000)]);
+    /// ```
     #[inline(always)]
     pub const fn many(count: u64) -> Self {
         Self {

@@ -516,6 +516,22 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Errors
     /// As [`try_admit`](LimiterExt::try_admit).
+    ///
+    /// ```
+    /// # use tollgate::{Ask, Cost, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+    /// # use std::sync::Arc;
+    /// const BYTES: Cost = Cost::new("bytes");
+    /// let bucket = TokenBucket::new(Quota::per_second(10)).on(&ManualClock::new());
+    /// drop(bucket.reserve(6)?); // Cancelled: no token is gone.
+    /// drop(bucket.reserve(6)?.commit());
+    /// assert_eq!(bucket.available(), 4);
+    ///
+    /// let slots = Arc::new(Semaphore::new(8).per_call().and(bucket.per(BYTES)).boxed());
+    /// assert!(slots.try_admit_owned(Ask::one().cost(BYTES, 3)).is_ok());
+    /// let trial = Semaphore::new(0).shadow();
+    /// assert!(trial.try_admit(1).is_ok() && trial.stats().refused == 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     fn reserve(&self, ask: impl Into<Ask>) -> Result<Reservation<&Self>, Refusal<'_>> {
         let reading = ClockReading::new();

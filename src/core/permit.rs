@@ -172,6 +172,24 @@ impl<L: Limiter<Ticket = T>, T: Ticket> Permit<L, T> {
     ///
     /// # Errors
     /// [`UnknownCost`] when no leg counts `cost`.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, Cost, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+    /// const TOKENS: Cost = Cost::new("tokens");
+    /// let tokens = TokenBucket::new(Quota::per_minute(1_000)).on(&ManualClock::new()).per(TOKENS);
+    /// let mut permit = tokens.try_admit(Ask::one().cost(TOKENS, 800))?;
+    /// assert_eq!(permit.settle(TOKENS, 250)?, 1, "one leg counts it");
+    /// drop(permit);
+    /// assert!(tokens.try_admit(Ask::one().cost(TOKENS, 750)).is_ok());
+    ///
+    /// let slots = Semaphore::new(3);
+    /// let mut two = slots.try_acquire_many(2)?;
+    /// let one = two.split(1).expect("it has two");
+    /// two.merge(one);
+    /// two.forget(); // They do not come back.
+    /// assert_eq!(slots.limit(), 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn settle(&mut self, cost: Cost, actual: u64) -> Result<u32, UnknownCost> {
         let reading = ClockReading::new();
         let legs = match &mut self.ticket {

@@ -240,6 +240,19 @@ impl<'a> ReadyAt<'a> {
 
     /// Both this and `other`: the later of the two, under the name of the leg that binds. If both are never ready, it is the one with
     /// a [permanent](Reason::is_permanent) reason other than `Oversized`, which a larger limit may end.
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, ReadyAt, Reason};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let at = |seconds| clock.after(clock.now(), Duration::from_secs(seconds));
+    /// let both = ReadyAt::at("soon", at(1)).and(ReadyAt::at("late", at(5)).because(Reason::CircuitOpen));
+    /// assert_eq!((both.leg(), both.not_before(), both.reason()), ("late", Some(at(5)), Reason::CircuitOpen));
+    /// assert!(ReadyAt::NOW.and(ReadyAt::on_raise("small")).is_raise());
+    /// assert_eq!(ReadyAt::on_event("busy").by(at(9)).event_by(), Some(at(9)));
+    /// assert!(ReadyAt::on_event("busy").at_once().refuses_at_once(at(0)).is_some());
+    /// assert!(ReadyAt::never_for(Reason::Oversized, "tiny", 9).named("renamed").never_admits(9).is_some());
+    /// ```
     #[inline]
     #[must_use]
     pub fn and(self, other: Self) -> Self {

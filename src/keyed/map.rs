@@ -253,6 +253,23 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     }
 
     /// The limiter of `key`, if it has one.
+    ///
+    /// ```
+    /// # use tollgate::{Inherit, Keyed, LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+    /// let clock = ManualClock::new();
+    /// let for_all = clock.clone();
+    /// let tenants = Keyed::new(100, move |_: &String| TokenBucket::new(Quota::per_second(2)).on(&for_all)).siphash();
+    /// assert!(tenants.peek("acme").is_none(), "it was not asked for yet");
+    /// tenants.set_quota("acme", Quota::per_second(50), Inherit::Reset)?;
+    /// assert_eq!(tenants.peek("acme").map(|bucket| bucket.available()), Some(50));
+    /// tenants.unset_quota("acme", Inherit::Reset);
+    /// assert_eq!(tenants.remove("acme").map(|bucket| bucket.available()), Some(2));
+    ///
+    /// let few = Keyed::new(1, |_: &u8| Semaphore::new(1)).overflow(Semaphore::new(5));
+    /// let _held = few.get(&1)?.try_admit_owned(1);
+    /// assert_eq!(few.get(&2)?.limit(), 5, "keys without room share one");
+    /// # Ok::<(), tollgate::KeysFull>(())
+    /// ```
     pub fn peek<Q>(&self, key: &Q) -> Option<Arc<L>>
     where
         K: Borrow<Q>,

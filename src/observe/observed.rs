@@ -87,6 +87,22 @@ impl<L: Limiter + 'static> Observed<Policy<L>> {
     ///
     /// # Cancel safety
     /// As [`Policy::admit`]; a dropped future is recorded as cancelled.
+    ///
+    /// ```
+    /// # use tollgate::observe::{Observed, Observer};
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).on(&clock).build()?;
+    /// let policy = Observed::new("api", policy).legs(&["semaphore"]).on(&clock);
+    /// clock.run(async {
+    ///     let _permit = policy.admit(1).await.unwrap();
+    ///     assert!(policy.admit(1).await.is_err());
+    /// });
+    /// // One observer for many limiters.
+    /// let observer = Observer::new("tenants").legs(&["semaphore"]).on(&clock);
+    /// assert!(observer.wrap(Semaphore::new(1)).try_admit(1).is_ok());
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
     pub async fn admit(&self, ask: impl Into<Ask>) -> Result<Permit<Observed<Policy<L>>>, Rejection> {
         let wait = self.observer.wait();
         match self.limiter.admit_owned(ask).await {

@@ -165,6 +165,17 @@ impl<L> PolicyBuilder<L> {
     }
 
     /// Units of all waiters at most: a request for three counts as three.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(10)).max_queue_units(5).lateness(Duration::ZERO).on(&clock).build()?;
+    /// let _held = policy.try_admit(10).unwrap();
+    /// let refused = clock.run(policy.admit(6)).unwrap_err();
+    /// assert_eq!(refused.reason(), Reason::QueueFull);
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
     pub fn max_queue_units(mut self, units: u64) -> Self {
         self.order.max_units = units;
         self

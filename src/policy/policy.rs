@@ -163,6 +163,22 @@ impl<L: Limiter + 'static> Policy<L> {
     ///
     /// # Cancel safety
     /// As [`admit`](Policy::admit).
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Policy, Semaphore};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(2)).on(&clock).build()?;
+    /// clock.run(async {
+    ///     let permit = policy.admit_owned(1).await.unwrap();
+    ///     let _second = policy.admit(1).await.unwrap();
+    ///     assert!(policy.admit_timeout(1, Duration::from_secs(1)).await.is_err());
+    ///     drop(permit); // Borrows nothing: it may move into a task.
+    /// });
+    /// assert!(policy.admit_blocking(1).is_ok());
+    /// assert!(policy.admit_blocking_timeout(2, Duration::from_secs(1)).is_ok());
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
     pub async fn admit_owned(&self, ask: impl Into<Ask>) -> Result<Permit<Self>, Rejection> {
         Ok(self.admit(ask).await?.into_owned())
     }

@@ -126,6 +126,27 @@ impl<K> Builder<K> {
     ///
     /// **Deadlock**: a task that holds one of these slots cannot wait for a task of any pool that needs one. Its wait
     /// ends with [`WouldDeadlock`](super::TaskError::WouldDeadlock).
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::sync::atomic::{AtomicUsize, Ordering};
+    /// # use tollgate::{Semaphore, WorkerPool};
+    /// let (cap, started) = (Arc::new(Semaphore::new(2)), Arc::new(AtomicUsize::new(0)));
+    /// let count = Arc::clone(&started);
+    /// let pool = WorkerPool::builder()
+    ///     .workers(2)
+    ///     .slots(Arc::clone(&cap))
+    ///     .max_queue(100)
+    ///     .max_queue_weight(500)
+    ///     .name("reports")
+    ///     .stack_size(1 << 20)
+    ///     .on_start(move || drop(count.fetch_add(1, Ordering::Relaxed)))
+    ///     .build()?;
+    /// let used = Arc::clone(&cap);
+    /// assert_eq!(pool.run(move || used.in_use())?, 1);
+    /// assert!(started.load(Ordering::Relaxed) >= 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
         self.common.slots = Some(slots);
         self

@@ -77,18 +77,56 @@ impl<K: PoolKind> Pool<K> {
 
     /// Submits tasks that expire unless they start within this time from now. A task that has not started by then ends with
     /// [`TaskError::Expired`](super::TaskError::Expired), when its turn comes.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{ManualClock, WorkerPool};
+    /// # use tollgate::pool::TaskError;
+    /// let clock = ManualClock::new();
+    /// let pool = WorkerPool::builder().workers(1).on(&clock).build()?;
+    /// let (go, wait) = std::sync::mpsc::channel::<()>();
+    /// let busy = pool.submit(move || wait.recv().is_ok())?;
+    /// let late = pool.deadline(Duration::from_secs(1)).submit(|| 42)?;
+    /// clock.advance(Duration::from_secs(2));
+    /// go.send(())?;
+    /// assert!(busy.join()?);
+    /// assert!(matches!(late.join(), Err(TaskError::Expired)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn deadline(&self, within: Duration) -> Self {
         let clock = &self.core().settings.clock;
         self.with(|options| options.deadline = Some(clock.after(clock.now(), within)))
     }
 
     /// Submits tasks with this ask of the policy of [`admit_by`](super::Builder::admit_by); one call unless set.
+    ///
+    /// ```
+    /// # use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, TokenBucket, WorkerPool};
+    /// const ROWS: Cost = Cost::new("rows");
+    /// let rows = TokenBucket::new(Quota::per_hour(100)).on(&ManualClock::new()).per(ROWS);
+    /// let pool = WorkerPool::builder().workers(1).admit_by(Policy::new(rows)).build()?;
+    /// assert_eq!(pool.ask(Ask::one().cost(ROWS, 60)).submit(|| 60)?.join()?, 60);
+    /// let refused = pool.ask(Ask::one().cost(ROWS, 101)).submit(|| 101)?.join();
+    /// assert!(refused.is_err(), "more than the burst");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn ask(&self, ask: impl Into<Ask>) -> Self {
         let ask = ask.into();
         self.with(|options| options.ask = ask)
     }
 
     /// Closes the pool to new tasks. Queued tasks still run. Does not wait.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// # use tollgate::pool::RejectReason;
+    /// let pool = WorkerPool::builder().workers(1).build()?;
+    /// let accepted = pool.submit(|| 1)?;
+    /// pool.close();
+    /// assert_eq!(pool.submit(|| 2).unwrap_err().reason, RejectReason::Closed);
+    /// assert_eq!(accepted.join()?, 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn close(&self) {
         self.core().close();
     }

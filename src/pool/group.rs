@@ -86,6 +86,20 @@ impl<K: PoolKind> Pool<K> {
 
 impl<K: PoolKind, T, E> Group<K, T, E> {
     /// Keeps an error of a task submitted from now on from cancelling other tasks.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(1).build()?;
+    /// let mut group = pool.group().keep_going();
+    /// for word in ["1", "two", "3"] {
+    ///     group.submit(move || word.parse::<i32>())?;
+    /// }
+    /// let (first, result) = group.next().expect("three were submitted");
+    /// assert!(result.is_ok() == (first != 1));
+    /// let rest = group.join_all();
+    /// assert_eq!(rest.len(), 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep_going(mut self) -> Self {
         self.set.keep_going();
         self
@@ -144,6 +158,16 @@ impl<K: PoolKind, T, E> Group<K, T, E> {
     }
 
     /// Cancels the tasks that have not started, and the futures that have not ended.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(1).build()?;
+    /// let mut group = pool.group::<u32, std::io::Error>();
+    /// let stop = group.stop_flag();
+    /// group.cancel();
+    /// assert!(stop.is_stopped());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn cancel(&mut self) {
         self.set.cancel();
     }
@@ -299,6 +323,20 @@ impl<'j, T: Send, E: Send> Group<Threads<'j>, T, E> {
     ///
     /// # Cancel safety
     /// Dropping the future drops the group.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = WorkerPool::builder().workers(2).build()?;
+    /// let mut group = pool.group();
+    /// for word in ["1", "2", "3"] {
+    ///     group.submit(move || word.parse::<i32>())?;
+    /// }
+    /// assert!(group.next_async().await.is_some());
+    /// assert_eq!(group.join_async().await?.len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn join_async(self) -> Result<Vec<T>, GroupError<E>> {
         self.results().await
     }

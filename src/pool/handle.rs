@@ -135,6 +135,19 @@ impl<K: PoolKind, T> Handle<K, T> {
     ///
     /// # Errors
     /// The handle itself if it has none yet.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::WorkerPool;
+    /// let pool = WorkerPool::builder().workers(1).build()?;
+    /// let (go, wait) = std::sync::mpsc::channel::<()>();
+    /// let task = pool.submit(move || wait.recv().is_ok())?;
+    /// let task = task.try_join().expect_err("it has not ended");
+    /// go.send(())?;
+    /// let mut task = task.join_timeout(Duration::ZERO).err().unwrap_or(pool.submit(|| true)?);
+    /// assert!(task.join_by_ref()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_join(self) -> Result<Result<T, TaskError>, Self> {
         match self.task.poll_result(Waker::noop()) {
             Poll::Ready(result) => Ok(result),

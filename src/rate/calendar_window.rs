@@ -198,6 +198,18 @@ impl CalendarWindow {
     /// Changes the limit at once; `inherit` is the rule for the room that is left, and for debts. With
     /// [`Inherit::Additive`] exactly the admitted units still count. If the change makes more room than that, or later
     /// periods are charged, earlier takes are not given back any more.
+    ///
+    /// ```
+    /// # use tollgate::{CalendarPeriod, CalendarWindow, Inherit, ManualClock};
+    /// let budget = CalendarWindow::new(100, CalendarPeriod::Month, "UTC")?.on(&ManualClock::new());
+    /// assert_eq!(budget.acquire_up_to(150), 100);
+    /// budget.set_limit(120, Inherit::AsIs);
+    /// budget.force_acquire(30); // Known from the bill.
+    /// assert!(budget.debt() > 0 && budget.time_until(1).is_some());
+    /// budget.reset();
+    /// assert_eq!(budget.available(), 120);
+    /// # Ok::<(), tollgate::TimeZoneError>(())
+    /// ```
     pub fn set_limit(&self, limit: u64, inherit: Inherit) {
         self.inner.set_limit(limit, inherit);
     }

@@ -136,6 +136,25 @@ impl FixedWindow {
     }
 
     /// The same window, empty, in which at most `units` of later windows can be booked.
+    ///
+    /// ```
+    /// # use tollgate::{FixedWindow, Inherit, ManualClock};
+    /// # use std::time::{Duration, SystemTime};
+    /// let (clock, minute) = (ManualClock::new(), Duration::from_secs(60));
+    /// // At most the units of two windows are booked ahead.
+    /// let window = FixedWindow::new(10, minute)?.on(&clock).aligned(SystemTime::UNIX_EPOCH).max_ahead(20);
+    /// assert_eq!(window.acquire_up_to(15), 10);
+    /// let booking = window.book(4)?;
+    /// assert!(booking.wait() > Duration::ZERO && window.time_until(1).is_some());
+    /// drop(booking);
+    /// window.force_acquire(5);
+    /// assert_eq!(window.debt(), 5);
+    /// window.set_limit(20, Inherit::Reset);
+    /// window.set_length(Duration::from_secs(1))?;
+    /// window.reset();
+    /// assert_eq!((window.limit(), window.available()), (20, 20));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn max_ahead(self, units: u64) -> Self {
         let inner = self.inner.with(|own| own.most_ahead = units);

@@ -142,6 +142,21 @@ impl LeakyBucket {
     ///
     /// # Errors
     /// [`RateError::Slack`] when it is 2^40 or more, or would not flow out within 584 years.
+    ///
+    /// ```
+    /// # use tollgate::{Inherit, LeakyBucket, ManualClock, Quota};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let spaced = LeakyBucket::new(Quota::per_second(10)).slack(2)?.on(&clock);
+    /// assert_eq!(spaced.acquire_up_to(5), 3, "one, and two to catch up");
+    /// assert_eq!(spaced.time_until(1), Some(Duration::from_millis(100)));
+    /// spaced.force_acquire(4);
+    /// spaced.set_quota(Quota::per_second(20), Inherit::AsIs)?;
+    /// spaced.set_slack(0, Inherit::AsIs)?;
+    /// spaced.reset();
+    /// assert_eq!(spaced.available(), 1);
+    /// # Ok::<(), tollgate::RateError>(())
+    /// ```
     pub fn slack(self, slack: u64) -> Result<Self, RateError> {
         let set = Settings {
             slack,

@@ -140,6 +140,13 @@ impl Quota {
     ///
     /// # Panics
     /// If `count` is zero or above 6 x 10^10.
+    ///
+    /// ```
+    /// # use tollgate::Quota;
+    /// assert_eq!(Quota::per_minute(60).burst(1).to_string(), "60/min burst 1");
+    /// assert_eq!(Quota::per_hour(3_600).count(), 3_600);
+    /// assert!(Quota::per_second(1).with_burst(0).is_err());
+    /// ```
     pub const fn per_minute(count: u64) -> Self {
         Self::constant(count, 60)
     }

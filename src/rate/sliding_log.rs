@@ -68,6 +68,22 @@ impl SlidingLog {
     ///
     /// # Errors
     /// [`WindowError::Entries`] when that is none.
+    ///
+    /// ```
+    /// # use tollgate::{Inherit, ManualClock, SlidingLog};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let log = SlidingLog::new(10, Duration::from_secs(60))?.max_entries(100)?.on(&clock);
+    /// assert_eq!(log.acquire_up_to(15), 10);
+    /// assert_eq!((log.time_until(1), log.entries()), (Some(Duration::from_secs(60)), 1));
+    /// log.force_acquire(5);
+    /// assert_eq!(log.debt(), 5);
+    /// log.set_limit(20, Inherit::AsIs);
+    /// log.set_length(Duration::from_secs(1))?;
+    /// log.reset();
+    /// assert_eq!(log.available(), 20);
+    /// # Ok::<(), tollgate::WindowError>(())
+    /// ```
     pub fn max_entries(self, entries: usize) -> Result<Self, WindowError> {
         if entries == 0 {
             return Err(WindowError::Entries { given: entries });

@@ -70,6 +70,23 @@ impl SlidingWindow {
     ///
     /// # Errors
     /// [`WindowError::Segments`] when there are none, or more than [`MAX_SEGMENTS`](Self::MAX_SEGMENTS).
+    ///
+    /// ```
+    /// # use tollgate::{Inherit, ManualClock, SlidingWindow};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// // Finer segments: units come back sooner, for more memory.
+    /// let window = SlidingWindow::new(10, Duration::from_secs(60))?.segments(120)?.on(&clock);
+    /// assert_eq!(window.acquire_up_to(15), 10);
+    /// assert!(window.time_until(1) > Some(Duration::from_secs(59)));
+    /// window.force_acquire(5);
+    /// assert_eq!(window.debt(), 5);
+    /// window.set_limit(20, Inherit::AsIs);
+    /// window.set_length(Duration::from_secs(1))?;
+    /// window.reset();
+    /// assert_eq!(window.available(), 20);
+    /// # Ok::<(), tollgate::WindowError>(())
+    /// ```
     pub fn segments(self, segments: usize) -> Result<Self, WindowError> {
         if segments == 0 || segments > Self::MAX_SEGMENTS {
             return Err(WindowError::Segments { given: segments });

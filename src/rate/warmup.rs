@@ -148,6 +148,20 @@ impl Warmup {
     ///
     /// # Errors
     /// [`RateError::ColdFactor`] when it is none of 1 to 100.
+    ///
+    /// ```
+    /// # use tollgate::{Inherit, ManualClock, Quota, Warmup};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let cache = Warmup::new(Quota::per_second(10), Duration::from_secs(3))?.cold_factor(2)?.on(&clock);
+    /// assert_eq!(cache.acquire_up_to(5), 5, "paid for by the next caller");
+    /// cache.force_acquire(1);
+    /// assert!(cache.time_until(1) > Some(Duration::from_millis(200)));
+    /// cache.set_quota(Quota::per_second(20), Inherit::AsIs)?;
+    /// cache.reset();
+    /// assert!(cache.available() > 0);
+    /// # Ok::<(), tollgate::RateError>(())
+    /// ```
     pub fn cold_factor(self, cold: u32) -> Result<Self, RateError> {
         let set = Settings {
             cold,

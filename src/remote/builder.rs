@@ -173,6 +173,30 @@ impl RemoteBuilder {
     ///
     /// # Errors
     /// [`RemoteError`] when a setting is out of range, or the store cannot do it.
+    ///
+    /// ```
+    /// # use tollgate::remote::{Key, Memory, OnUnavailable, Remote};
+    /// # use tollgate::Clock;
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (reports, driver) = Remote::permits(Key::new("reports")?, 2)
+    ///     .ttl(Duration::from_secs(10))
+    ///     .renewal(Duration::from_secs(3))
+    ///     .timeout(Duration::from_secs(1))
+    ///     .retry(Duration::from_millis(100))
+    ///     .unavailable_after(Duration::from_secs(2))
+    ///     .on_unavailable(OnUnavailable::Reject)
+    ///     .build(Memory::new(&Clock::real()))?;
+    /// let task = tokio::spawn(driver);
+    /// let permit = reports.acquire(1).await;
+    /// assert!(permit.is_ok());
+    /// drop(permit);
+    /// reports.close().await;
+    /// # drop(reports);
+    /// # task.abort();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn build<B: Backend>(self, backend: B) -> Result<(Remote<B>, Driver), RemoteError> {
         let clock = self.clock.clone();
         let supports = |rule| backend.supports(rule, self.ttl);

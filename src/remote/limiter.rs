@@ -74,6 +74,30 @@ impl Remote<Memory> {
 
     /// A token bucket, counted in whole numbers by the store's clock. Until [`set_quota`](Remote::set_quota) is called, the
     /// latest caller's quota applies to every process.
+    ///
+    /// ```
+    /// # use tollgate::remote::{Key, Memory, Prefetch, Remote};
+    /// # use tollgate::{ManualClock, Quota};
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let store = Arc::new(Memory::new(&clock));
+    /// let calls = Remote::rate(Key::new("calls")?, Quota::per_second(10).burst(10))
+    ///     .prefetch(Prefetch::up_to(5).keep(1).span(Duration::from_millis(100)).turn(Duration::from_millis(10)))
+    ///     .on(&clock)
+    ///     .in_place(Arc::clone(&store))?;
+    /// let window = Remote::window(Key::new("calls")?, 2, Duration::from_secs(60)).on(&clock).in_place(store)?;
+    /// clock.run(async {
+    ///     assert!(calls.acquire(1).await.is_ok() && window.acquire_now(3).await.is_err());
+    ///     calls.set_quota(Quota::per_second(100).burst(100)).await?; // For all processes.
+    ///     window.set_limit(3).await?;
+    ///     assert!(window.acquire_now(3).await.is_ok());
+    ///     calls.close().await;
+    ///     assert!(calls.try_acquire(1).is_err());
+    ///     Ok::<(), tollgate::remote::RemoteError>(())
+    /// })?;
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
+    /// ```
     pub fn rate(key: Key, quota: Quota) -> RemoteBuilder {
         RemoteBuilder::new(key, builder::rate(quota))
     }
@@ -110,6 +134,17 @@ impl<B: Backend> Remote<B> {
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::ManualClock;
+    /// # use std::sync::Arc;
+    /// let clock = ManualClock::new();
+    /// let reports = Arc::new(Remote::permits(Key::new("reports")?, 1).on(&clock).in_place(Memory::new(&clock))?);
+    /// let permit = clock.run(Arc::clone(&reports).acquire_owned(1)).expect("it is free");
+    /// assert!(!permit.is_lost() && permit.good_for().is_some());
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
+    /// ```
     pub async fn acquire_owned(self: Arc<Self>, n: u64) -> Result<OwnedRemotePermit<B>, Rejection> {
         let ticket = Acquire::new(&self, n, WaitKind::Queued).ticket().await;
         match ticket {

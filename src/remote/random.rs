@@ -4,6 +4,11 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Draws a number from the operating system, and mixes it with the process id. A forked process has the memory of its parent,
 /// with the keys of the standard hasher, and still draws another number.
+///
+/// ```
+/// # use tollgate::remote::model::random_number;
+/// assert_ne!(random_number(), random_number());
+/// ```
 pub fn number() -> u64 {
     mixed(&RandomState::new(), getrandom::u64().ok(), std::process::id())
 }

@@ -115,6 +115,23 @@ impl Retry {
     }
 
     /// The most attempts, with the first. Zero counts as 1.
+    ///
+    /// ```
+    /// # use tollgate::retry::{Backoff, Repeat, Retry};
+    /// # use tollgate::{ManualClock, Outcome, Policy, Semaphore};
+    /// # use std::cell::Cell;
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(1)).on(&clock).build()?;
+    /// let (retry, made) = (Retry::new(Backoff::default()).attempts(2).seed(7), Cell::new(0));
+    /// let work = async || {
+    ///     made.set(made.get() + 1);
+    ///     Err::<(), _>("busy")
+    /// };
+    /// let classify = |_: &Result<(), _>| (Outcome::Overload, Repeat::Backoff);
+    /// assert!(clock.run(retry.run_classified(&policy, 1, work, classify)).is_err());
+    /// assert_eq!(made.get(), 2);
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
     pub fn attempts(mut self, most: u32) -> Self {
         self.attempts = most.max(1);
         self

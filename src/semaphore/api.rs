@@ -54,6 +54,15 @@ impl Semaphore {
     ///
     /// # Errors
     /// `NoPermits`, or `Closed`.
+    ///
+    /// ```
+    /// # use tollgate::{Semaphore, TryAcquireError};
+    /// let slots = Semaphore::new(3);
+    /// let two = slots.try_acquire_many(2)?;
+    /// assert_eq!(slots.try_acquire_many(2).unwrap_err(), TryAcquireError::NoPermits);
+    /// # drop(two);
+    /// # Ok::<(), TryAcquireError>(())
+    /// ```
     #[inline]
     pub fn try_acquire_many(&self, n: u32) -> Result<SemaphorePermit<'_>, TryAcquireError> {
         self.try_acquire_n(n as usize).map(|()| self.held(n as usize))
@@ -63,6 +72,17 @@ impl Semaphore {
     ///
     /// # Errors
     /// `NoPermits`, or `Closed`.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate::Semaphore;
+    /// let slots = Arc::new(Semaphore::new(3));
+    /// let permit = Arc::clone(&slots).try_acquire_owned()?;
+    /// let two = Arc::clone(&slots).try_acquire_many_owned(2)?;
+    /// std::thread::spawn(move || drop((permit, two))).join().expect("no panic");
+    /// assert_eq!(slots.available_permits(), 3);
+    /// # Ok::<(), tollgate::TryAcquireError>(())
+    /// ```
     #[inline]
     pub fn try_acquire_owned(self: Arc<Self>) -> Result<OwnedSemaphorePermit, TryAcquireError> {
         self.try_acquire_n(1)?;
@@ -86,6 +106,16 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the queue. No permit is lost.
+    ///
+    /// ```
+    /// # use tollgate::Semaphore;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tollgate::AcquireError> {
+    /// let slots = Semaphore::new(2);
+    /// let _permit = slots.acquire().await?;
+    /// assert_eq!(slots.available_permits(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn acquire(&self) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
         Acquire::new(self, 1)
@@ -98,6 +128,16 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use tollgate::Semaphore;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tollgate::AcquireError> {
+    /// let megabytes = Semaphore::new(512);
+    /// let large = megabytes.acquire_many(300).await?;
+    /// assert_eq!((large.num_permits(), megabytes.available_permits()), (300, 212));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn acquire_many(&self, n: u32) -> impl Future<Output = Result<SemaphorePermit<'_>, AcquireError>> {
         Acquire::new(self, n)
@@ -110,6 +150,19 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate::Semaphore;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let slots = Arc::new(Semaphore::new(3));
+    /// let permit = Arc::clone(&slots).acquire_owned().await?;
+    /// let two = Arc::clone(&slots).acquire_many_owned(2).await?;
+    /// tokio::spawn(async move { drop((permit, two)) }).await?;
+    /// assert_eq!(slots.available_permits(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn acquire_owned(self: Arc<Self>) -> impl Future<Output = Result<OwnedSemaphorePermit, AcquireError>> {
         AcquireOwned::new(self, 1)
@@ -137,6 +190,18 @@ impl Semaphore {
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate::Semaphore;
+    /// let slots = Arc::new(Semaphore::new(6));
+    /// let (one, two) = (slots.blocking_acquire()?, slots.blocking_acquire_many(2)?);
+    /// let owned = Arc::clone(&slots).blocking_acquire_owned()?;
+    /// let owned_two = Arc::clone(&slots).blocking_acquire_many_owned(2)?;
+    /// assert_eq!(slots.available_permits(), 0);
+    /// # drop((one, two, owned, owned_two));
+    /// # Ok::<(), tollgate::AcquireError>(())
+    /// ```
     #[track_caller]
     pub fn blocking_acquire(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
         Acquire::new(self, 1).block()
@@ -197,6 +262,17 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::Semaphore;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let slots = Semaphore::new(2);
+    /// let _held = slots.acquire_many_timeout(2, Duration::from_secs(1)).await;
+    /// let late = slots.acquire_timeout(Duration::from_millis(1)).await;
+    /// assert!(late.is_err_and(|error| error.is_timed_out()));
+    /// # }
+    /// ```
     pub async fn acquire_timeout(&self, patience: Duration) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
         self.acquire_many_timeout(1, patience).await
     }
@@ -228,6 +304,16 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{ManualClock, Semaphore};
+    /// let (clock, slots) = (ManualClock::new(), Semaphore::new(1));
+    /// let deadline = clock.after(clock.now(), Duration::from_secs(5));
+    /// let late = clock.run(slots.acquire_many_until(2, &clock, deadline));
+    /// assert!(late.is_err_and(|error| error.is_timed_out()));
+    /// assert_eq!(clock.elapsed(), Duration::from_secs(5));
+    /// ```
     pub async fn acquire_many_until(
         &self,
         n: u32,
@@ -244,6 +330,17 @@ impl Semaphore {
     ///
     /// # Panics
     /// In an async context of tokio, as tokio's own do.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::Semaphore;
+    /// let slots = Semaphore::new(1);
+    /// let held = slots.blocking_acquire_timeout(Duration::from_secs(1))?;
+    /// let late = slots.blocking_acquire_many_timeout(1, Duration::from_millis(1));
+    /// assert!(late.is_err_and(|error| error.is_timed_out()));
+    /// # drop(held);
+    /// # Ok::<(), tollgate::AcquireTimeoutError>(())
+    /// ```
     #[track_caller]
     pub fn blocking_acquire_timeout(&self, patience: Duration) -> Result<SemaphorePermit<'_>, AcquireTimeoutError> {
         self.blocking_acquire_many_timeout(1, patience)
@@ -324,6 +421,19 @@ impl Permit<Arc<Semaphore>> {
 
 impl Semaphore {
     /// A request for `n` permits that can have a class.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate::{ManualClock, Order, Semaphore};
+    /// let slots = Semaphore::builder(3).order(Order::RoundRobin { classes: 2 }).build()?;
+    /// let slots = Arc::new(slots);
+    /// ManualClock::new().run(async {
+    ///     let _two = slots.request(2).class(1).acquire().await;
+    ///     let _one = Arc::clone(&slots).request_owned(1).class(0).acquire().await;
+    ///     assert_eq!(slots.available_permits(), 0);
+    /// });
+    /// # Ok::<(), tollgate::SemaphoreError>(())
+    /// ```
     pub fn request(&self, n: u32) -> SemaphoreRequest<'_> {
         SemaphoreRequest {
             semaphore: self,
@@ -408,6 +518,17 @@ impl<'a> SemaphoreRequest<'a> {
     ///
     /// # Cancel safety
     /// As [`Semaphore::acquire`].
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Semaphore};
+    /// # use std::time::Duration;
+    /// let (clock, slots) = (ManualClock::new(), Semaphore::new(1));
+    /// let _held = slots.try_acquire()?;
+    /// let deadline = clock.after(clock.now(), Duration::from_secs(3));
+    /// assert!(clock.run(slots.request(1).acquire_until(&clock, deadline)).is_err());
+    /// assert_eq!(clock.elapsed(), Duration::from_secs(3));
+    /// # Ok::<(), tollgate::TryAcquireError>(())
+    /// ```
     pub async fn acquire_until(
         self,
         clock: &Clock,

@@ -150,6 +150,12 @@ impl Semaphore {
     ///
     /// # Panics
     /// If `permits` exceeds [`MAX_PERMITS`](Self::MAX_PERMITS).
+    ///
+    /// ```
+    /// # use tollgate::Semaphore;
+    /// static UPLOADS: Semaphore = Semaphore::const_new(4);
+    /// assert_eq!(UPLOADS.limit(), 4);
+    /// ```
     #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
     pub const fn const_new(permits: usize) -> Self {
         assert!(
@@ -1124,6 +1130,15 @@ impl Semaphore {
     ///
     /// # Panics
     /// If the limit would exceed [`MAX_PERMITS`](Self::MAX_PERMITS). Nothing is added then.
+    ///
+    /// ```
+    /// # use tollgate::Semaphore;
+    /// let slots = Semaphore::new(2);
+    /// slots.add_permits(3);
+    /// assert_eq!(slots.limit(), 5);
+    /// assert_eq!(slots.forget_permits(4), 4); // Takes free permits alone.
+    /// assert_eq!((slots.limit(), slots.available_permits()), (1, 1));
+    /// ```
     #[track_caller]
     pub fn add_permits(&self, n: usize) {
         if n == 0 {

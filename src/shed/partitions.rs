@@ -155,6 +155,17 @@ impl Partitions {
     ///
     /// # Errors
     /// [`ShedError`] when there are no classes or more than 256.
+    ///
+    /// ```
+    /// # use tollgate::LimiterExt;
+    /// # use tollgate::shed::Partitions;
+    /// let shared = Partitions::lent(10, 2)?;
+    /// let _all = shared.class(0).try_admit(10).unwrap();
+    /// assert!(shared.class(1).try_admit(1).is_err(), "nothing is kept for it");
+    /// shared.set_limit(11);
+    /// assert!(shared.class(1).try_admit(1).is_ok());
+    /// # Ok::<(), tollgate::shed::ShedError>(())
+    /// ```
     pub fn lent(limit: usize, classes: usize) -> Result<Self, ShedError> {
         Self::build(limit, &vec![0.0; classes.min(257)], ShareRule::Lent)
     }

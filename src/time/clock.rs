@@ -271,6 +271,16 @@ impl Clock {
     }
 
     /// The time from `earlier` to `later`, rounded up to a nanosecond; zero if `later` is earlier.
+    ///
+    /// ```
+    /// # use tollgate::{Clock, ManualClock};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let start = clock.now();
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(clock.between(start, clock.now()), Duration::from_secs(2));
+    /// assert!(clock.is_same(&clock.clone()) && !clock.is_same(&Clock::real()));
+    /// ```
     pub fn between(&self, earlier: Instant, later: Instant) -> Duration {
         let ticks = u128::from(later.ticks_since(earlier));
         let nanos = (ticks * u128::from(self.nanos_scale())).div_ceil(1 << SCALE_BITS);

@@ -176,6 +176,14 @@ impl RemainingQuota {
     }
 
     /// Sets the length of the window.
+    ///
+    /// ```
+    /// # use tollgate::upstream::{Feedback, RemainingQuota};
+    /// # use std::time::Duration;
+    /// let quota = RemainingQuota::of_calls(40).limit(100).window(Duration::from_secs(60)).reset(Duration::from_secs(12)).number(1);
+    /// let feedback = Feedback::default().quota(quota);
+    /// assert_eq!(feedback.quotas().next().map(|quota| (quota.remaining, quota.limit, quota.number)), Some((40, Some(100), 1)));
+    /// ```
     #[must_use]
     pub fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);

@@ -65,6 +65,19 @@ impl<L: Limiter + 'static> Suite<L> {
     /// Describes a limiter that admits `capacity` asks at once, and whose permits hold their capacity until they finish.
     ///
     /// `make` is called often, and must make the same limiter each time.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Ask, Semaphore};
+    /// # use tollgate_conformance::Suite;
+    /// let report = Suite::of_permits(3, |_clock| Semaphore::new(6))
+    ///     .ask(Ask::many(2))
+    ///     .loosen(|semaphore| semaphore.set_limit(8))
+    ///     .in_turn()
+    ///     .patience(Duration::from_secs(1))
+    ///     .run();
+    /// assert!(report.is_ok_and(|report| report.checks(6) > 0));
+    /// ```
     pub fn of_permits(capacity: usize, make: impl Fn(&ManualClock) -> L + 'static) -> Self {
         Self {
             holds: true,

@@ -99,6 +99,31 @@ impl<L: Limiter + 'static> LimitLayer<QueueGate<L>> {
 impl<X: ExtractKey, L: Limiter + 'static> LimitLayer<KeyedGate<X, L>> {
     /// Admits each request by the limiter of its key, and refuses at once. A request without a key is refused as
     /// [`ExtractKey::reason`] says, by the leg `key`.
+    ///
+    /// ```
+    /// # use http::Request;
+    /// # use std::sync::Arc;
+    /// # use tollgate::{Ask, Keyed, Outcome, Policy, Semaphore};
+    /// # use tollgate_http::axum::HttpRefusals;
+    /// # use tollgate_http::{ClientStatusCodes, LimitLayer, RequestParts};
+    /// let path = |parts: &RequestParts<'_>| Some(parts.uri().path().to_string());
+    /// let slots = Arc::new(Keyed::new(1_000, |_: &String| Semaphore::new(8)));
+    /// let layer = LimitLayer::keyed(Arc::clone(&slots), path)
+    ///     .cost(|parts: &RequestParts<'_>| Ask::many(if parts.method().is_safe() { 1 } else { 2 }))
+    ///     .exempt(|parts: &RequestParts<'_>| parts.uri().path() == "/health")
+    ///     .classify(ClientStatusCodes)
+    ///     .respond(HttpRefusals::new())
+    ///     .settling()
+    ///     .observed("api")
+    ///     .legs(&["semaphore"]);
+    /// let queues = Arc::new(Keyed::new(1_000, |_: &String| Policy::new(Semaphore::new(8))));
+    /// let waiting = LimitLayer::keyed_waiting(queues, path).classify_status(|status| match status.as_u16() {
+    ///     500.. => Outcome::Failure,
+    ///     _ => Outcome::Success,
+    /// });
+    /// assert!(slots.is_empty(), "a key gets its limiter with its first request");
+    /// # drop((layer, waiting));
+    /// ```
     pub fn keyed(keyed: Arc<Keyed<X::Key, L>>, keys: X) -> Self {
         Self::gate(KeyedGate::new(keyed, keys))
     }

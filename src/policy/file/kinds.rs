@@ -100,6 +100,16 @@ pub(super) struct Kind {
 
 impl Kinds {
     /// No kind.
+    ///
+    /// ```
+    /// # use tollgate::policy::file::{Format, Kinds};
+    /// # use tollgate::policy::spec::PolicySpec;
+    /// let text = "[[leg]]\nname = 'slots'\nkind = 'semaphore'\nlimit = 4";
+    /// assert!(Kinds::standard().names().any(|name| name == "semaphore"));
+    /// assert_eq!(Kinds::none().names().count(), 0);
+    /// let error = Kinds::none().parse::<PolicySpec>(text, Format::Toml).unwrap_err();
+    /// assert_eq!(error.line(), Some(3));
+    /// ```
     pub const fn none() -> Self {
         Self(Vec::new())
     }

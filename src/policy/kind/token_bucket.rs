@@ -66,6 +66,27 @@ impl FromTable for TokenBucketRule {
 
 impl LegRule {
     /// A token bucket of `quota`.
+    ///
+    /// ```
+    /// # use tollgate::CalendarPeriod;
+    /// # use tollgate::policy::spec::LegRule;
+    /// # use std::time::Duration;
+    /// let (quota, minute) = ("100/s burst 20".parse()?, Duration::from_secs(60));
+    /// let rules = [
+    ///     LegRule::token_bucket(quota),
+    ///     LegRule::leaky_bucket(quota),
+    ///     LegRule::fixed_window(60, minute),
+    ///     LegRule::calendar_window(1_000, CalendarPeriod::Day),
+    ///     LegRule::sliding_window(60, minute),
+    ///     LegRule::sliding_log(60, minute),
+    ///     LegRule::semaphore(8),
+    ///     LegRule::partition("shared", "batch"),
+    /// ];
+    /// let kinds = rules.map(|rule| rule.kind());
+    /// assert_eq!(kinds[..3], ["token-bucket", "leaky-bucket", "fixed-window"]);
+    /// assert_eq!(kinds[3..], ["calendar-window", "sliding-window", "sliding-log", "semaphore", "partition"]);
+    /// # Ok::<(), tollgate::QuotaError>(())
+    /// ```
     pub fn token_bucket(quota: Quota) -> Self {
         TokenBucketRule { quota }.into()
     }

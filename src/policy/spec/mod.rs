@@ -95,6 +95,14 @@ impl PolicySpec {
     ///
     /// # Errors
     /// [`SpecError`], with the leg and the key.
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
+    /// let mut spec = PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(4))]);
+    /// assert!(spec.check().is_ok());
+    /// spec.leg_mut("slots").expect("it is a leg").name.clear();
+    /// assert_eq!(spec.check().unwrap_err().key(), "name");
+    /// ```
     pub fn check(&self) -> Result<(), SpecError> {
         check::check(self, None)
     }

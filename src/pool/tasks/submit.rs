@@ -93,6 +93,16 @@ impl Pool<Tasks> {
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
+    ///
+    /// ```
+    /// # use tollgate::pool::TaskPool;
+    /// let runtime = tokio::runtime::Runtime::new()?;
+    /// let pool = TaskPool::builder(2).runtime(runtime.handle()).build()?;
+    /// // From a thread that drives no tasks.
+    /// let task = pool.submit_blocking(async { 6 * 7 }).map_err(|rejected| rejected.reason.to_string())?;
+    /// assert_eq!(task.join_blocking()?, 42);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn submit_blocking<Fut>(&self, task: Fut) -> Result<TaskHandle<Fut::Output>, SubmitError<Fut>>
     where
         Fut: Future<Output: Send> + Send + 'static,

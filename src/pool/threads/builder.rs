@@ -75,6 +75,19 @@ impl Builder<ThreadOptions> {
     }
 
     /// Sets how long a thread above the minimum stays without work; 10 s unless set.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate::{Quota, WorkerPool};
+    /// let pool = WorkerPool::builder()
+    ///     .workers(1..=8)
+    ///     .growth(Quota::per_second(100).burst(4))
+    ///     .keep_alive(Duration::from_secs(10))
+    ///     .build()?;
+    /// assert_eq!(pool.run(|| 1)?, 1);
+    /// assert!(pool.stats().threads <= 8);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.kind.keep_alive = keep_alive;
         self
@@ -116,6 +129,23 @@ impl Builder<ThreadOptions> {
     /// Starts threads by `spawn` instead of the standard library. `spawn` must run [`WorkerThread::run`] on a thread of its
     /// own, and sets that thread's name and stack size. A panic of `spawn` counts as a thread that could not be started.
     /// Scopes start their own threads.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::sync::atomic::{AtomicUsize, Ordering};
+    /// # use tollgate::WorkerPool;
+    /// let threads = Arc::new(AtomicUsize::new(0));
+    /// let count = Arc::clone(&threads);
+    /// let pool = WorkerPool::builder()
+    ///     .workers(1)
+    ///     .spawn_with(move |worker| {
+    ///         count.fetch_add(1, Ordering::Relaxed);
+    ///         std::thread::Builder::new().spawn(|| worker.run()).map(drop)
+    ///     })
+    ///     .build()?;
+    /// assert_eq!((pool.run(|| 1)?, threads.load(Ordering::Relaxed)), (1, 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn spawn_with(
         mut self,
         spawn: impl Fn(WorkerThread<'static>) -> io::Result<()> + Send + Sync + 'static,

@@ -96,6 +96,17 @@ impl<'j> Pool<Threads<'j>> {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready drops the task, which has not run.
+    ///
+    /// ```
+    /// # use tollgate::WorkerPool;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let pool = WorkerPool::builder().workers(1).build()?;
+    /// // Waits for room in the queue without blocking the thread.
+    /// let task = pool.submit_async(|| 6 * 7).await?;
+    /// assert_eq!(task.await?, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn submit_async<T, F>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>>
     where
         F: FnOnce() -> T + Send + 'j,

@@ -557,6 +557,22 @@ impl TokenBucket {
     ///
     /// # Errors
     /// Those of `book`, and `TimedOut` when they come later. Its `retry_after` says when they would come in time.
+    ///
+    /// ```
+    /// # use tollgate::{Inherit, ManualClock, Quota, TokenBucket};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let bucket = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock);
+    /// assert_eq!(bucket.acquire_up_to(5), 2);
+    /// assert_eq!(bucket.time_until(2), Some(Duration::from_secs(2)));
+    /// assert!(bucket.book_within(1, Duration::from_millis(500)).is_err(), "it would start after a second");
+    /// assert!(bucket.book_within(1, Duration::from_secs(1)).is_ok());
+    /// bucket.set_quota(Quota::per_second(1).burst(9), Inherit::Reset);
+    /// bucket.force_acquire(3);
+    /// bucket.reset();
+    /// assert_eq!(bucket.available(), 9);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn book_within(&self, n: u64, max_wait: Duration) -> Result<FutureReservation<'_, Self>, Refusal<'_>> {
         let now = self.clock.now();
         if self.turns.is_waited() {

@@ -372,6 +372,29 @@ impl RemoteKeyedBuilder {
     ///
     /// # Errors
     /// [`RemoteError`] when a setting is out of range, a leg is of a kind that stores do not count, or this store cannot do it.
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    /// # use tollgate::remote::{Key, Memory, OnUnavailable, Remote};
+    /// # use tollgate::ManualClock;
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let free = |limit| KeyedSpec::new(1_000, "free", PolicySpec::new([LegSpec::new("slots", LegRule::semaphore(limit))]));
+    /// let tenants = Remote::keyed(Key::new("tenants")?, free(1))
+    ///     .ttl(Duration::from_secs(10))
+    ///     .timeout(Duration::from_secs(1))
+    ///     .retry(Duration::from_millis(100))
+    ///     .unavailable_after(Duration::from_secs(2))
+    ///     .on_unavailable(OnUnavailable::Reject)
+    ///     .on(&clock)
+    ///     .in_place(Memory::new(&clock))?;
+    /// let acme = tenants.get("acme")?;
+    /// clock.run(async { assert!(acme.acquire_now(2).await.is_err()) });
+    /// tenants.apply(&free(2))?; // Another version.
+    /// let acme = tenants.get("acme")?;
+    /// clock.run(async { assert!(acme.acquire_now(2).await.is_ok()) });
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
+    /// ```
     pub fn build<B: Backend>(self, backend: B) -> Result<(RemoteKeyed<B>, Driver), RemoteError> {
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         let timeout = self.timeout.unwrap_or(Duration::from_secs(1).min(self.ttl / 2));

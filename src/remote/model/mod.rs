@@ -123,6 +123,12 @@ fn next_token(last: u64, now: u64) -> u64 {
 }
 
 /// Whole microseconds, rounded up.
+///
+/// ```
+/// # use tollgate::remote::model::micros;
+/// # use std::time::Duration;
+/// assert_eq!(micros(Duration::from_millis(3)), 3_000);
+/// ```
 pub fn micros(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

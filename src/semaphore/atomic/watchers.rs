@@ -23,6 +23,18 @@ impl Semaphore {
     /// semaphore.close();
     /// Clock::real().run(semaphore.until_idle());
     /// ```
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Semaphore};
+    /// let slots = Semaphore::new(2);
+    /// let last = slots.try_acquire()?;
+    /// slots.close();
+    /// ManualClock::new().run(async {
+    ///     futures::join!(slots.until_idle(), async { drop(last) });
+    /// });
+    /// assert_eq!(slots.in_use(), 0);
+    /// # Ok::<(), tollgate::TryAcquireError>(())
+    /// ```
     pub fn until_idle(&self) -> impl Future<Output = ()> {
         UntilCondition::new(self, Condition::Idle)
     }
@@ -32,6 +44,19 @@ impl Semaphore {
     ///
     /// # Cancel safety
     /// Dropping the future has no effect.
+    ///
+    /// ```
+    /// # use tollgate::{ManualClock, Semaphore};
+    /// let slots = Semaphore::new(4);
+    /// let held = slots.try_acquire_many(4)?;
+    /// slots.set_limit(1);
+    /// assert_eq!(slots.debt(), 3);
+    /// ManualClock::new().run(async {
+    ///     futures::join!(slots.until_paid(), async { drop(held) });
+    /// });
+    /// assert_eq!(slots.debt(), 0);
+    /// # Ok::<(), tollgate::TryAcquireError>(())
+    /// ```
     pub fn until_paid(&self) -> impl Future<Output = ()> {
         UntilCondition::new(self, Condition::Paid)
     }

@@ -498,6 +498,26 @@ impl ChannelSemaphore {
     ///
     /// # Errors
     /// `NoPermits`, or `Closed`.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::{Duration, Instant};
+    /// # use tollgate::ChannelSemaphore;
+    /// let slots = Arc::new(ChannelSemaphore::new(4)?);
+    /// let (one, two) = (slots.try_acquire()?, slots.try_acquire_many(2)?);
+    /// let owned = Arc::clone(&slots).try_acquire_owned()?;
+    /// assert_eq!((slots.in_use(), slots.try_acquire().is_err()), (4, true));
+    /// assert!(slots.blocking_acquire_timeout(Duration::from_millis(1)).is_err());
+    /// assert!(Arc::clone(&slots).blocking_acquire_until_owned(Instant::now()).is_err());
+    /// drop((one, two, owned));
+    /// let again = (slots.blocking_acquire()?, Arc::clone(&slots).blocking_acquire_owned()?);
+    /// let timed = Arc::clone(&slots).blocking_acquire_timeout_owned(Duration::from_secs(1))?;
+    /// assert!(slots.blocking_acquire_until(Instant::now() + Duration::from_secs(1)).is_ok());
+    /// slots.close();
+    /// assert!(slots.is_closed() && slots.try_acquire().is_err());
+    /// # drop((again, timed));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn try_acquire(&self) -> Result<ChannelPermit<'_>, TryAcquireError> {
         self.try_acquire_many(1)
     }

@@ -197,6 +197,19 @@ impl WaitingRoom {
     ///
     /// # Errors
     /// [`ShedError::Number`] when it is not 0 to 1.
+    ///
+    /// ```
+    /// # use tollgate::shed::WaitingRoom;
+    /// # use tollgate::{ManualClock, Quota};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let room = WaitingRoom::new(100, Quota::per_second(2))?.grace(Duration::from_secs(3))?.on(&clock);
+    /// assert_eq!(room.book_from("ada", Duration::from_secs(10))?, Duration::from_secs(10));
+    /// assert!(room.cancel("ada") && room.is_empty());
+    /// room.set_quota(Quota::per_second(4))?;
+    /// assert_eq!(room.quota(), Quota::per_second(4));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn share(self, share: f64) -> Result<Self, ShedError> {
         let share = (within("share", share, 0.0, 1.0)? * MILLION as f64) as u64;
         Ok(Self::build(Settings { share, ..self.settings }, &self.clock))

@@ -98,6 +98,22 @@ impl<'a> ResponseParts<'a> {
     }
 
     /// The head of `response`.
+    ///
+    /// ```
+    /// # use http::Response;
+    /// # use std::time::{Duration, SystemTime};
+    /// # use tollgate_http::client::ResponseParts;
+    /// let response = Response::builder()
+    ///     .status(429)
+    ///     .header("retry-after", "30")
+    ///     .header("x-ratelimit-remaining", "7")
+    ///     .body(())?;
+    /// let parts = ResponseParts::of(&response, SystemTime::UNIX_EPOCH).cap(Duration::from_secs(10)).body(b"busy");
+    /// assert_eq!((parts.count("x-ratelimit-remaining"), parts.text("retry-after")), (Some(7), Some("30")));
+    /// assert_eq!(parts.wait("retry-after"), Some(Duration::from_secs(10)));
+    /// assert_eq!(parts.bytes(), Some(&b"busy"[..]));
+    /// # Ok::<(), http::Error>(())
+    /// ```
     pub fn of<B>(response: &'a Response<B>, received: SystemTime) -> Self {
         Self::new(response.status(), response.headers(), received)
     }
