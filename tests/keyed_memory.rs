@@ -121,3 +121,56 @@ fn bare_rates_stay_within_the_bound_against_a_million_keys() {
     an_attacker_cycles_bare_rates(1_000_000, 1_000_000);
     an_attacker_cycles_bare_rates(1_000_000, 100_000);
 }
+
+/// Given 100,000 keys of a remote limiter, 16 bytes each, with a rate, that were all used and whose handles are kept, then each takes at most
+/// 200 bytes once it is idle, and nothing once its handle is gone.
+#[cfg(feature = "remote")]
+#[test]
+fn an_idle_key_of_a_remote_limiter_takes_at_most_200_bytes() {
+    use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    use tollgate::remote::{
+        Backend, Key, KeyLeg, Remote, RemoteError, Rule, Session, Step, StepReply, StoreError, SyncReply, SyncRequest,
+    };
+    /// A store of another machine, which admits all.
+    struct Elsewhere;
+    impl Backend for Elsewhere {
+        async fn sync(&self, _: &Key, _: &Rule, _: &SyncRequest) -> Result<SyncReply, StoreError> {
+            unreachable!("keys have steps")
+        }
+        async fn notified(&self, _: &Key, _: Session) {
+            std::future::pending::<()>().await;
+        }
+        fn supports_steps(&self) -> Result<(), RemoteError> {
+            Ok(())
+        }
+        async fn step(&self, _: &Key, _: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
+            Ok(StepReply {
+                at: 1,
+                lost: false,
+                takes: vec![Ok(()); step.takes.len()],
+                usage: Vec::new(),
+            })
+        }
+    }
+    const KEYS: u64 = 100_000;
+    let clock = ManualClock::new();
+    let rate = LegSpec::new("rate", LegRule::token_bucket(Quota::per_second(10)));
+    let spec = KeyedSpec::new(KEYS as usize, "all", PolicySpec::new([rate]));
+    let builder = Remote::keyed(Key::new("tenants").unwrap(), spec).on(&clock);
+    let tenants = builder.in_place(Elsewhere).unwrap();
+    let mut handles = Vec::with_capacity(KEYS as usize);
+    let bytes = allocation_counter::measure(|| {
+        for key in 0..KEYS {
+            let handle = tenants.get(&format!("{key:016}")).unwrap();
+            clock.run(async { drop(handle.acquire_now(1).await.unwrap()) });
+            handles.push(handle);
+        }
+    });
+    let handle = size_of_val(&handles[0]) as i64;
+    let each = bytes.bytes_current / KEYS as i64 + handle;
+    println!("{each} bytes a key, {handle} of them its handle");
+    assert!(each <= 200, "{each}");
+    let freed = allocation_counter::measure(|| drop(handles)).bytes_current;
+    let left = (bytes.bytes_current + freed) / KEYS as i64;
+    assert!(left <= 8, "{left} bytes of each key stay");
+}

@@ -134,6 +134,17 @@ pub enum State {
         /// The probability of a refusal for the next, 0 to 1.
         likelihood: f64,
     },
+    /// Units of a limit that processes share, leased by this process.
+    Lease {
+        /// The units held: permits, or of a leased rate parts of 2^20.
+        units: u64,
+        /// Requests for units that were sent to the store.
+        requests: u64,
+        /// Times that units went back because other processes waited.
+        recalls: u64,
+        /// Leases that lapsed while they had units.
+        lapses: u64,
+    },
     /// The queue of a policy.
     Queue {
         /// The number of waiters.

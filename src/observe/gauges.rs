@@ -3,7 +3,7 @@
 use crate::breaker::BreakerState;
 use crate::core::limiter::Limiter;
 use crate::core::status::{State, Status};
-use metrics::{Gauge, Unit, describe_counter, describe_gauge, describe_histogram, gauge};
+use metrics::{Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
 
 /// At most this number of legs of one limiter has gauges.
@@ -119,6 +119,23 @@ impl Gauges {
             }
             State::Breaker { state, .. } => set(super::BREAKER_STATE, code(state)),
             State::Shed { likelihood } => set(super::SHED_LIKELIHOOD, likelihood),
+            State::Lease {
+                units,
+                requests,
+                recalls,
+                lapses,
+            } => {
+                set(super::LEASE_UNITS, units as f64);
+                let totals = [
+                    (super::LEASE_REQUESTS, requests),
+                    (super::LEASE_RECALLS, recalls),
+                    (super::LEASE_LAPSES, lapses),
+                ];
+                for (metric, total) in totals {
+                    let leg = status.leg.to_owned();
+                    counter!(metric, "limiter" => limiter, "leg" => leg, "kind" => status.kind).absolute(total);
+                }
+            }
             State::Queue { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
             // Its numbers are unknown.
             State::Opaque { .. } => {}
@@ -182,6 +199,26 @@ pub fn describe() {
         super::SHED_LIKELIHOOD,
         Unit::Count,
         "probability that the next request is refused, 0 to 1"
+    );
+    describe_gauge!(
+        super::LEASE_UNITS,
+        Unit::Count,
+        "units of a shared limit that this process holds: permits, or parts of 2^20 of a rate"
+    );
+    describe_counter!(
+        super::LEASE_REQUESTS,
+        Unit::Count,
+        "requests for units sent to the store"
+    );
+    describe_counter!(
+        super::LEASE_RECALLS,
+        Unit::Count,
+        "returns of units because other processes waited"
+    );
+    describe_counter!(
+        super::LEASE_LAPSES,
+        Unit::Count,
+        "leases that lapsed while they had units"
     );
     describe_gauge!(super::BREAKER_STATE, Unit::Count, "0 closed, 1 half-open, 2 open");
     describe_gauge!(super::QUEUE_DEPTH, Unit::Count, "waiters in a policy's queue");

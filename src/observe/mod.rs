@@ -14,8 +14,10 @@
 //! | `tollgate.shed.likelihood` | gauge, 0 to 1 | the same |
 //! | `tollgate.breaker.state` | gauge: 0 closed, 1 half-open, 2 open | the same |
 //! | `tollgate.queue.depth` | gauge | the same |
+//! | `tollgate.lease.units` | gauge: what this process holds of a shared limit | the same |
+//! | `tollgate.lease.requests`, `tollgate.lease.recalls`, `tollgate.lease.lapses` | counter | the same |
 //!
-//! Counters and histograms come from [`Observed`], gauges from `Gauges::record`, which the program calls when it needs them.
+//! Counters and histograms come from [`Observed`], gauges and the counters of leases from `Gauges::record`, which the program calls when it needs them.
 //! [`Observer`] is for gates and queues of your own, in front of many limiters.
 //!
 //! No label is ever a key. The names of limiters are constants of the program by their type. The names of the first 31 legs are
@@ -66,6 +68,10 @@ mod names {
     pub(super) const BUDGET_AVAILABLE: &str = "tollgate.budget.available";
     pub(super) const SHED_LIKELIHOOD: &str = "tollgate.shed.likelihood";
     pub(super) const BREAKER_STATE: &str = "tollgate.breaker.state";
+    pub(super) const LEASE_UNITS: &str = "tollgate.lease.units";
+    pub(super) const LEASE_REQUESTS: &str = "tollgate.lease.requests";
+    pub(super) const LEASE_RECALLS: &str = "tollgate.lease.recalls";
+    pub(super) const LEASE_LAPSES: &str = "tollgate.lease.lapses";
     pub(super) const QUEUE_DEPTH: &str = "tollgate.queue.depth";
 }
 #[cfg(feature = "metrics")]

@@ -51,10 +51,10 @@ pub enum OnUnavailable {
 /// process: at most until [`idle`](Self::idle) has passed, and no longer than it takes to notify the process that others wait.
 ///
 /// *Tokens* that are fetched have left the store's bucket, so that the rate in the long run is never exceeded. But processes
-/// may spend at the same instant what they fetched at different ones: in a span `t` at most `burst + rate x t + P x most`, with
-/// `P` processes. For a bound of `B + rate x t`, give the rate a burst of `B - P x most`. Tokens that were not spent within
-/// [`expiry`](Self::expiry) are dropped. A process that dies takes at most `most` with it. All of this holds as long as no
-/// request exceeds `most`.
+/// may spend at the same instant what they fetched at different ones, each within [`expiry`](Self::expiry) of the request for it.
+/// So a span `t` has at most `burst + rate x (t + expiry)`, whatever the number of processes, and at most
+/// `burst + rate x t + P x most` with `P` processes. A block that took longer to come than its expiry is kept for 10 ms more, for
+/// waiters. A process that dies takes at most `most` with it. All of this holds as long as no request exceeds `most`.
 ///
 /// ```
 /// # use tollgate::remote::{Prefetch, Key, Memory, Remote};
@@ -113,7 +113,7 @@ impl Prefetch {
         Self { turn, ..self }
     }
 
-    /// Drops tokens that were not spent for this long; 100 ms unless set.
+    /// Drops tokens that were not spent within this time of the request for them; 100 ms unless set. Take several round trips.
     #[must_use]
     pub const fn expiry(self, expiry: Duration) -> Self {
         Self { expiry, ..self }

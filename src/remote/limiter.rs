@@ -411,11 +411,17 @@ impl<B: Backend> Limiter for Remote<B> {
         visit(self);
     }
 
-    /// As of the store's last reply; `waiting` counts the waiters here.
+    /// As of the store's last reply; `waiting` counts the waiters here. A lease of this process has a status of its own, of the same name.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         let stats = self.stats();
         let rule = self.rule();
         let available = stats.limit.saturating_sub(stats.in_use);
+        let lease = status::State::Lease {
+            units: stats.units_held,
+            requests: stats.requests,
+            recalls: stats.recalls,
+            lapses: stats.losses,
+        };
         let (kind, state) = match rule {
             Rule::Permits { .. } => {
                 let state = status::State::Permits {
@@ -440,6 +446,9 @@ impl<B: Backend> Limiter for Remote<B> {
             }
         };
         visit(Status::new(&self.shared.name, kind, state));
+        if self.shared.with(|client| !client.config().spends()) {
+            visit(Status::new(&self.shared.name, "lease", lease));
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub struct RemoteStats {
     pub age: Option<Duration>,
     /// Units that this process holds at the store; zero for a rate. If its capacity is leased: the part of the burst here.
     pub held: u64,
+    /// The same in the store's units: of a rate whose capacity is leased there are 2^20.
+    pub units_held: u64,
     /// How many of them are in use here.
     pub in_use_here: u64,
     /// Units that can be admitted here without the store.
@@ -57,7 +59,11 @@ pub struct RemoteStats {
     pub admitted: u64,
     /// Admissions while the store was unavailable.
     pub admitted_unavailable: u64,
-    /// Lost leases that had units.
+    /// Requests for units that were sent to the store, each counted once.
+    pub requests: u64,
+    /// Times that units went back because other processes waited.
+    pub recalls: u64,
+    /// Leases that lapsed while they had units.
     pub losses: u64,
     /// Tokens dropped because they were not spent in time.
     pub expired: u64,
@@ -77,6 +83,7 @@ impl RemoteStats {
             sessions: usage.sessions,
             age: at.map(|at| clock.between(at, now)),
             held: client.in_units(client.held()),
+            units_held: client.held(),
             in_use_here: client.in_use(),
             available_here: client.free(now),
             waiting_here: client.waiting(),
@@ -86,6 +93,8 @@ impl RemoteStats {
             failures: counters.failures,
             admitted: counters.granted,
             admitted_unavailable: counters.uncounted,
+            requests: counters.requests,
+            recalls: counters.recalls,
             losses: counters.losses,
             expired: counters.expired,
         }

@@ -1,9 +1,12 @@
 //! A leased rate: how many units a process asks for, keeps, and gives back.
 //!
 //! The units are permits to the store. Nothing is asked for without demand, and nothing goes back while no other process waits.
-//! While others wait, a process with waiters keeps an equal share, and one without them keeps what its recent demand takes. An
-//! ask larger than the units held *gathers*: all units go back, and all that it needs are requested at once, in the store's
-//! queue. So no two processes hold a part each and wait for the other's.
+//! While others wait, a process with waiters keeps an equal share, or what its ask takes, and one without them keeps what its recent
+//! demand takes. An ask larger than the units held *gathers*: all units go back, and all that it needs are requested at once, in the
+//! store's queue. So no two processes hold a part each and wait for the other's.
+//!
+//! Where the asks of all processes do not fit, they take *turns*: all units go back when an ask was served, at which instant they hold
+//! least. A turn lasts so long that each process has one in a time to live.
 
 use super::share::{Share, UNITS};
 use super::{Client, Instant, RemoteTicket};
@@ -22,8 +25,10 @@ pub(super) struct Capacity {
     next_span: Instant,
     /// The largest ask that was refused since the last admission.
     unmet: u64,
-    /// Since when other sessions wait, without a break.
+    /// Since when other sessions wait, without a break, or since when there are units.
     others_wait: Option<Instant>,
+    /// Units were free at the last renewal, beyond an equal share here.
+    was_free: bool,
     /// The waiter that was first when units came, or when others began to wait: it is served before the units go.
     turn: Option<u64>,
 }
@@ -37,6 +42,7 @@ impl Capacity {
             next_span: now,
             unmet: 0,
             others_wait: None,
+            was_free: false,
             turn: None,
         }
     }
@@ -104,7 +110,7 @@ impl Client {
         let Some(capacity) = &mut self.capacity else { return };
         capacity.share.receive(units, micros);
         if self.held == units {
-            capacity.turn = head;
+            (capacity.turn, capacity.others_wait) = (head, capacity.others_wait.map(|_| now));
         }
     }
 
@@ -123,8 +129,13 @@ impl Client {
     pub(super) fn has_spare(&self) -> bool {
         // A process in use of less than its share finds out when it renews: else each waiter would wake the whole fleet.
         let is_idle = |capacity: &Capacity| self.queue.is_empty() && capacity.spent == (0, 0);
+        let head = self.queue.first_key_value().map_or(0, |(_, head)| head.need);
+        let keeps = |capacity: &Capacity| {
+            let largest = head.max(capacity.largest).max(capacity.unmet);
+            self.equal_share().max(capacity.share.units_for(largest))
+        };
         let capacity = self.capacity.as_ref();
-        capacity.is_some_and(|capacity| is_idle(capacity) || self.held > self.equal_share())
+        capacity.is_some_and(|capacity| is_idle(capacity) || self.held > keeps(capacity))
     }
 
     fn equal_share(&self) -> u64 {
@@ -149,10 +160,11 @@ impl Client {
         }
         let ask = head.map_or(capacity.unmet, |(_, need)| need);
         let need = if ask > 0 { capacity.share.units_for(ask) } else { 0 };
-        let in_debt = capacity.share.in_debt(micros);
+        let (in_debt, others_wait) = (capacity.share.in_debt(micros), capacity.others_wait.is_some());
         if let Some(since) = capacity.others_wait.filter(|_| !in_debt) {
             let served = head.is_none_or(|(key, _)| capacity.turn != Some(key));
-            let late = served && self.clock.after(since, self.config.ttl) <= now;
+            let turn = self.config.ttl.mul_f64((equal as f64 / need.max(1) as f64).min(1.0));
+            let late = served && self.clock.after(since, turn) <= now;
             if late {
                 capacity.others_wait = Some(now);
             }
@@ -167,12 +179,14 @@ impl Client {
                     } else {
                         0
                     };
-                    takes.max(least).min(equal)
+                    takes.min(equal).max(least)
                 }
-                _ if served => equal,
                 _ => equal.max(need),
             };
-            self.give(self.held.saturating_sub(keep), now);
+            if self.held > keep {
+                self.counters.recalls += 1;
+                self.give(self.held - keep, now);
+            }
         }
         let pending = self.requests.iter().find(|(_, pending)| pending.owner.is_none());
         let pending = pending.map(|(&id, pending)| (id, *pending));
@@ -194,16 +208,34 @@ impl Client {
         if gathers {
             self.give(self.held, now);
             self.new_request(need, need.max(equal), true, None);
-        } else if self.fetch_at.is_none_or(|at| at <= now) {
+        } else if self.fetch_at.is_none_or(|at| at <= now) && self.knows_usage(now) {
             let usage = self.usage.map(|(usage, _)| usage).unwrap_or_default();
             let free = usage.limit.saturating_sub(usage.in_use);
-            let lacks = self.held < equal / 10 * 9;
-            if lacks || free > 0 {
-                let want = if lacks { equal - self.held } else { free };
-                self.new_request(1, want, lacks, None);
+            let short = equal.saturating_sub(self.held);
+            let lacks = short > equal / 10;
+            // Free units are for waiters, and for processes that lack a part of their share: they ask within a renewal.
+            let is_spare = free > 0 && !others_wait && short <= equal / 64;
+            let capacity = self.capacity.as_mut();
+            let was_free = capacity.is_some_and(|capacity| std::mem::replace(&mut capacity.was_free, is_spare));
+            let want = match is_spare {
+                true if was_free => free,
+                true => 0,
+                false if lacks || free > 0 && !others_wait => short,
+                false => 0,
+            };
+            if want > 0 {
+                // A place in the queue recalls units from others.
+                self.new_request(1, want, lacks && free < want, None);
             }
-            self.fetch_at = Some(self.clock.after(now, self.config.renewal));
+            // Once for each renewal.
+            self.fetch_at = Some(self.clock.after(now, self.config.renewal / 2));
         }
+    }
+
+    /// Whether the usage at the store is recent. Otherwise a renewal is due, and its reply has it.
+    fn knows_usage(&self, now: Instant) -> bool {
+        let recent = |at| self.clock.after(at, self.config.renewal / 2) > now;
+        self.live.is_none() || self.usage.is_none_or(|(_, at)| recent(at))
     }
 
     /// Returns units to the store: from now on they gain nothing here.

@@ -55,8 +55,8 @@ pub(super) struct Client {
     /// Tokens available here, each lot with the instant at which it is dropped.
     credit: VecDeque<(Instant, u64)>,
     credit_total: u64,
-    /// Granted tokens, each lot with the instant from which it may be used.
-    upcoming: VecDeque<(Instant, u64)>,
+    /// Granted tokens, each lot with the instants from which it may be used, and at which it is dropped.
+    upcoming: VecDeque<(Instant, Instant, u64)>,
     /// A lower bound of what the store's bucket lacked, and the instant from which it refills.
     shortfall: (u64, Instant),
     /// The lowest shortage, here and at the store, since each token was taken.
@@ -291,8 +291,9 @@ struct PendingRequest {
     need: u64,
     want: u64,
     queue: bool,
-    /// How many times it was sent.
+    /// How many times it was sent, and when for the first time.
     attempts: u32,
+    asked: Instant,
     /// The only waiter that its grant is for.
     owner: Option<u64>,
 }
@@ -341,6 +342,9 @@ pub(super) struct Counters {
     pub(super) syncs: u64,
     pub(super) failures: u64,
     pub(super) granted: u64,
+    /// Requests for units that were sent to the store, and returns of units because others waited.
+    pub(super) requests: u64,
+    pub(super) recalls: u64,
     pub(super) losses: u64,
     pub(super) expired: u64,
     pub(super) uncounted: u64,
@@ -441,7 +445,7 @@ impl Client {
     /// if they do not suffice, or if others wait.
     pub(super) fn arrives_at(&self, n: u64) -> Option<Instant> {
         let mut arrived = 0;
-        let mut upcoming = self.upcoming.iter().map(|&(from, units)| {
+        let mut upcoming = self.upcoming.iter().map(|&(from, _, units)| {
             arrived += units;
             let kept = self.credit.iter().filter(|&&(until, _)| until > from);
             (from, arrived + kept.map(|(_, units)| units).sum::<u64>())
@@ -732,7 +736,7 @@ impl Client {
 
     /// Tokens that are granted and may not be used yet.
     fn upcoming(&self) -> u64 {
-        self.upcoming.iter().map(|(_, units)| units).sum()
+        self.upcoming.iter().map(|(.., units)| units).sum()
     }
 
     /// Adds tokens that are available until `until`.
@@ -1215,12 +1219,12 @@ impl Client {
         if self.credit.front().is_some_and(|&(until, _)| until <= now) {
             self.note_missing(now);
         }
-        while let Some(&(from, units)) = self.upcoming.front()
+        while let Some(&(from, until, units)) = self.upcoming.front()
             && from <= now
         {
             self.upcoming.pop_front();
             self.make_room(units, now);
-            self.add_credit(units, self.clock.after(from, self.config.expiry()));
+            self.add_credit(units, until);
         }
         while let Some(&(until, units)) = self.credit.front()
             && until <= now
@@ -1278,7 +1282,7 @@ impl Client {
         // Tokens kept available are replaced when they are dropped.
         let kept = self.config.prefetch.is_some_and(|prefetch| prefetch.low > 0);
         let stale = self.credit.front().map(|(until, _)| *until).filter(|_| kept);
-        let upcoming = self.upcoming.front().map(|(from, _)| *from);
+        let upcoming = self.upcoming.front().map(|(from, ..)| *from);
         [
             deadline,
             away,

@@ -2,9 +2,10 @@
 //!
 //! One request is under way at a time. What the store has not acknowledged is sent again with the next one.
 
-use super::{Client, End, LiveSession, PendingRequest, WaitKind};
+use super::{Client, End, LATENESS, LiveSession, PendingRequest, WaitKind};
 use crate::core::refusal::Reason;
 use crate::remote::backend::{Grant, Notification, Request, Rule, Session, StoreError, SyncReply, SyncRequest};
+use crate::rng::nth_fraction;
 use crate::time::Instant;
 use std::time::Duration;
 
@@ -111,7 +112,8 @@ impl Client {
     /// Returns the free units when others wait for them and our turn is over.
     fn return_recalled(&mut self, now: Instant) {
         let ours = self.recall_at.is_some_and(|until| now < until) && !self.queue.is_empty();
-        if self.recall_at.is_some() && !ours && !self.config.spends() {
+        if self.recall_at.is_some() && !ours && !self.config.spends() && self.held > self.in_use {
+            self.counters.recalls += 1;
             self.return_units(self.held - self.in_use);
         }
     }
@@ -155,7 +157,12 @@ impl Client {
         let change = self.rule_to_send(session, seq);
         let live = self.live.as_ref()?;
         let fresh = self.requests.range_mut(self.unanswered..);
+        let sent = &mut self.counters.requests;
         let request = |(&id, pending): (&u64, &mut PendingRequest)| {
+            if pending.attempts == 0 {
+                *sent += 1;
+                pending.asked = now;
+            }
             pending.attempts += 1;
             Request {
                 id,
@@ -349,6 +356,7 @@ impl Client {
             want,
             queue,
             attempts: 0,
+            asked: Instant::ZERO,
             owner,
         };
         self.requests.insert(id, pending);
@@ -395,7 +403,7 @@ impl Client {
             return;
         }
         self.note_missing(now);
-        self.usage = Some((reply.usage, sent));
+        let known = self.usage.replace((reply.usage, sent));
         self.differs = reply.differs;
         self.note_change(sync, &reply, now);
         self.floor = self.floor.max(reply.floor);
@@ -421,6 +429,14 @@ impl Client {
                 .renewal
                 .saturating_sub(reply.age)
                 .max(self.config.renewal / 4);
+            // The processes of a fleet, which may have started at once, renew at different instants. Where some have gone, others
+            // may follow, and leave units.
+            let is_shrinking = known.is_some_and(|(known, _)| reply.usage.sessions < known.sessions);
+            let renewal = match self.config.capacity {
+                true if is_shrinking => renewal / 2,
+                true => renewal.mul_f64(1.0 - nth_fraction(live.id.client, live.seq) / 4.0),
+                false => renewal,
+            };
             live.renew_at = self.clock.after(sent, renewal);
             live.returned_acked = sync.returned;
             live.charged_acked = sync.charged;
@@ -492,8 +508,9 @@ impl Client {
             if pending.is_some_and(|pending| pending.queue) {
                 self.window_place = None;
             }
-            let at = self.upcoming.partition_point(|&(other, _)| other <= from);
-            self.upcoming.insert(at, (from, grant.units));
+            let at = self.upcoming.partition_point(|&(other, ..)| other <= from);
+            let until = self.kept_until(pending.map_or(now, |pending| pending.asked), from, now);
+            self.upcoming.insert(at, (from, until, grant.units));
             self.drop_stale(now);
         } else {
             self.held += grant.units;
@@ -508,6 +525,20 @@ impl Client {
         };
         let ticket = self.acquire_free(waiter.1.need, now);
         self.end(waiter.0, waiter.1, End::Granted(ticket));
+    }
+
+    /// Until when tokens are kept that were asked for at `asked` and may be used from `from`.
+    ///
+    /// The store took those of a block when it was asked, or later, and each process spends its own within their expiry of that. So
+    /// what is spent in a span was taken in that span or in the expiry before it, whatever the number of processes. A late block is
+    /// kept for long enough to be used by waiters.
+    fn kept_until(&self, asked: Instant, from: Instant, now: Instant) -> Instant {
+        let (expiry, late) = (self.config.expiry(), self.clock.between(asked, now));
+        let kept = match self.config.prefetch {
+            Some(_) => expiry.saturating_sub(late).max(LATENESS.min(expiry)),
+            None => expiry,
+        };
+        self.clock.after(from, kept)
     }
 
     /// Ends requests that were neither granted nor queued.

@@ -8,7 +8,6 @@ use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 use tollgate::remote::{
@@ -24,10 +23,10 @@ const TTL: Duration = Duration::from_secs(2);
 
 /// Admissions: the microsecond, and the tokens that were not given back.
 #[derive(Default)]
-struct Spent(RefCell<Vec<(u64, u64)>>);
+pub(super) struct Spent(RefCell<Vec<(u64, u64)>>);
 
 impl Spent {
-    fn add(&self, at: Duration, n: u64) -> usize {
+    pub(super) fn add(&self, at: Duration, n: u64) -> usize {
         let mut spent = self.0.borrow_mut();
         spent.push((at.as_micros() as u64, n));
         spent.len() - 1
@@ -41,8 +40,15 @@ impl Spent {
         self.0.borrow().iter().map(|(_, n)| n).sum()
     }
 
+    /// The tokens from an instant on.
+    pub(super) fn since(&self, from: Duration) -> u64 {
+        let from = from.as_micros() as u64;
+        let spent = self.0.borrow();
+        spent.iter().filter(|(at, _)| *at >= from).map(|(_, n)| n).sum()
+    }
+
     /// The most in any span beyond the refill of `rate` a second, in millionths of a token.
-    fn excess(&self, rate: u64) -> u64 {
+    pub(super) fn excess(&self, rate: u64) -> u64 {
         let (mut level, mut last, mut most) = (0_u64, 0, 0);
         for &(at, n) in &*self.0.borrow() {
             level = level.saturating_sub((at - last) * rate) + n * 1_000_000;
@@ -249,13 +255,14 @@ fn a_waiter_moves_to_the_next_lease() {
     let rate = world.make(Remote::rate(world.key.clone(), quota).capacity().ttl(TTL));
     let mut waits = Box::pin(rate.acquire(20));
     assert!(poll(waits.as_mut()).is_pending());
-    // Found with the next renewal. What was gained until then is lost.
+    // Found with the next renewal, in three quarters of a third of the time to live or somewhat later. What was gained until then is
+    // lost.
     world.store.clear();
-    for _ in 0..26 {
+    for _ in 0..24 {
         world.clock.advance(100 * MS);
         assert!(poll(waits.as_mut()).is_pending());
     }
-    world.clock.advance(100 * MS);
+    world.clock.advance(300 * MS);
     assert!(poll(waits.as_mut()).is_ready());
 }
 
@@ -407,93 +414,4 @@ fn a_store_without_rates_leases_them_unasked() {
         let refused = build(builder).unwrap_err().to_string();
         assert!(refused.contains(error), "{refused}");
     }
-}
-
-/// The store, as long as the machine lives.
-struct Mortal {
-    store: Arc<Memory>,
-    dead: Arc<AtomicBool>,
-}
-
-impl Backend for Mortal {
-    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
-        if self.dead.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
-        }
-        self.store.sync(key, rule, sync).await
-    }
-
-    async fn notified(&self, key: &Key, session: Session) {
-        self.store.notified(key, session).await;
-    }
-}
-
-/// A fleet at saturation, of which some machines die: prints what it reaches. For `ci/deep`, by
-/// `cargo test --release -p tollgate --all-features --test it -- --ignored --nocapture a_fleet`.
-#[test]
-#[ignore = "minutes of one processor"]
-fn a_fleet_shares_a_rate() {
-    let fleet =
-        |name: &str, machines: usize| std::env::var(name).map_or(machines, |given| given.parse().expect("a number"));
-    let (machines, ttl) = (fleet("TOLLGATE_FLEET", 10_000), Duration::from_secs(10));
-    let world = World::new();
-    let (rate, burst) = (machines as u64 * 2, machines as u64);
-    let quota = Quota::per_second(rate).burst(burst);
-    let spent = Spent::default();
-    let all: Vec<_> = (0..machines)
-        .map(|which| {
-            // They start in the course of a renewal.
-            world.clock.advance(ttl / 3 / machines as u32);
-            let rate = Remote::rate(world.key.clone(), quota).capacity().ttl(ttl);
-            let dead = Arc::new(AtomicBool::new(false));
-            let mortal = Mortal {
-                store: Arc::clone(&world.store),
-                dead: Arc::clone(&dead),
-            };
-            let rate = rate.client(which as u64 + 1).on(&world.clock);
-            let machine = rate.in_place(mortal).unwrap();
-            drop(machine.try_acquire(1));
-            (machine, dead)
-        })
-        .collect();
-    let run = |all: &[(Remote<Mortal>, Arc<AtomicBool>)], seconds: u32| {
-        let mut each = vec![0_u64; all.len()];
-        let syncs = || all.iter().map(|(machine, _)| machine.stats().syncs).sum::<u64>();
-        let before = syncs();
-        for _ in 0..seconds * 10 {
-            world.clock.advance(100 * MS);
-            for ((machine, dead), each) in all.iter().zip(&mut each) {
-                while !dead.load(Ordering::Relaxed) && machine.try_acquire(1).is_ok() {
-                    spent.add(world.clock.elapsed(), 1);
-                    *each += 1;
-                }
-            }
-        }
-        let syncs = syncs() - before;
-        let sum: u64 = each.iter().sum();
-        let squares: f64 = each.iter().map(|&one| (one as f64).powi(2)).sum();
-        let count = each.iter().filter(|&&one| one > 0).count() as f64;
-        let used = sum as f64 / (rate * u64::from(seconds)) as f64;
-        let jain = (sum as f64).powi(2) / (count * squares);
-        println!(
-            "used {used:.3}, Jain {jain:.3}, {} steps a second",
-            syncs / u64::from(seconds)
-        );
-        (used, jain)
-    };
-    run(&all, 20);
-    let (used, jain) = run(&all, 30);
-    assert!(used >= 0.9 && jain >= 0.9);
-    for (_, dead) in &all[..machines * 3 / 10] {
-        dead.store(true, Ordering::Relaxed);
-    }
-    run(&all, 13);
-    run(&all, 1);
-    run(&all, 10);
-    let excess = spent.excess(rate);
-    println!(
-        "in any span at most {} of a burst of {burst}",
-        excess.div_ceil(1_000_000)
-    );
-    assert!(excess <= burst * 1_000_000);
 }

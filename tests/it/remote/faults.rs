@@ -303,6 +303,47 @@ proptest! {
     }
 }
 
+/// Given many machines that keep blocks at hand, and spend them all at the same instants, then a span holds the burst and what comes in it
+/// and in the expiry before it: a bound without the number of machines.
+#[test]
+fn blocks_of_many_machines_hold_no_more_than_the_refill_of_their_expiry() {
+    let (machines, most, burst, rate) = (20, 5, 5, 100);
+    let expiry = Duration::from_millis(200);
+    let world = World::new(1, 0);
+    let spent = RefCell::new(Vec::new());
+    let machine = |n: u64| {
+        let quota = Quota::per_second(rate).burst(burst);
+        let builder = Remote::rate(Key::new("rate").unwrap(), quota)
+            .on(&world.clock)
+            .client(n);
+        let prefetch = Prefetch::up_to(most).keep(most).expiry(expiry);
+        let (remote, driver) = builder.ttl(TTL).prefetch(prefetch).build(world.line()).unwrap();
+        let (world, spent) = (&world, &spent);
+        async move {
+            let client = async {
+                let first = world.clock.elapsed();
+                for round in 1..40 {
+                    let at = first + round * Duration::from_millis(170);
+                    sleep(world.clock.clock(), at - world.clock.elapsed()).await;
+                    while remote.try_acquire(1).is_ok() {
+                        spent.borrow_mut().push(world.clock.elapsed());
+                    }
+                }
+                remote.close().await;
+            };
+            futures::future::join(client, driver).await;
+        }
+    };
+    world.run(async { drop(join_all((0..machines).map(machine)).await) });
+    let (mut level, mut last, mut excess) = (0.0_f64, Duration::ZERO, 0.0_f64);
+    for at in spent.into_inner() {
+        level = (level - (at - last).as_secs_f64() * rate as f64).max(0.0) + 1.0;
+        (last, excess) = (at, excess.max(level));
+    }
+    let bound = burst as f64 + expiry.as_secs_f64() * rate as f64;
+    assert!(excess > bound / 2.0 && excess <= bound, "{excess} of {bound}");
+}
+
 #[test]
 fn waiters_are_served_within_a_time_to_live_of_a_death() {
     for seed in 0..20 {

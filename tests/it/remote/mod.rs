@@ -6,6 +6,7 @@ mod change;
 mod charges;
 mod faults;
 mod fence;
+mod fleet;
 mod keyed;
 mod keyed_in_flight;
 mod keyed_lease;

@@ -153,6 +153,57 @@ fn budgets_and_chances_have_gauges() {
     );
 }
 
+/// Given two processes that share a rate by leases, then what each holds, asked for, gave back to the other, and lost is exported.
+#[test]
+fn leases_of_shared_limits_are_exported() {
+    use tollgate::remote::{Key, Memory, Remote};
+    let mut stats = Vec::new();
+    let seen = recorded(|| {
+        describe();
+        let clock = ManualClock::new();
+        clock.advance(Duration::from_secs(9));
+        let store = Arc::new(Memory::new(&clock));
+        let machine = || {
+            let rate = Remote::rate(Key::new("calls").unwrap(), Quota::per_second(100).burst(100));
+            let rate = rate.capacity().ttl(Duration::from_secs(3)).on(&clock);
+            rate.in_place(Arc::clone(&store)).unwrap()
+        };
+        let (one, other) = (machine(), machine());
+        drop(one.try_acquire(1));
+        assert_eq!(one.stats().units_held, 1 << 20);
+        // The other waits; one has no use for its units any more.
+        clock.run(async { drop(other.acquire(1).await.unwrap()) });
+        drop(clock.run(other.acquire(1)).unwrap());
+        store.clear();
+        clock.advance(Duration::from_secs(3));
+        let mut gauges = (Gauges::new("one"), Gauges::new("other"));
+        gauges.0.record(&one);
+        gauges.1.record(&other);
+        stats.extend([("one", one.stats()), ("other", other.stats())]);
+    });
+    let value = |limiter: &str, name: &str| {
+        let key = format!("tollgate.lease.{name}{{limiter={limiter},leg=calls,kind=lease}}");
+        seen.get(&key).unwrap_or_else(|| panic!("{key} in {seen:#?}"))
+    };
+    for (limiter, stats) in &stats {
+        assert_eq!(
+            *value(limiter, "units"),
+            DebugValue::Gauge((stats.units_held as f64).into())
+        );
+        assert_eq!(*value(limiter, "requests"), DebugValue::Counter(stats.requests));
+        assert_eq!(*value(limiter, "recalls"), DebugValue::Counter(stats.recalls));
+        assert_eq!(*value(limiter, "lapses"), DebugValue::Counter(stats.losses));
+    }
+    let [(_, one), (_, other)] = &stats[..] else {
+        panic!("{stats:?}")
+    };
+    assert!(
+        one.requests >= 1 && other.requests >= 1 && one.recalls == 1 && other.recalls == 0,
+        "{stats:?}"
+    );
+    assert_eq!(one.losses + other.losses, 2, "the store has forgotten both");
+}
+
 /// Given a policy that loses a leg while it runs, then the gauges of the leg are zero at the next look, and live again when it
 /// comes back.
 #[test]

@@ -133,6 +133,8 @@ impl Client {
                 want,
                 queue,
                 attempts,
+                // Of no effect on permits.
+                asked: _,
                 owner,
             } = *pending;
             words.number(Kind::Request, id, request);

@@ -8,6 +8,10 @@
 #[path = "../../../../src/seeded.rs"]
 mod seeded;
 
+#[allow(dead_code, reason = "a model needs a part of each source")]
+#[path = "../../../../src/rng.rs"]
+mod rng;
+
 mod canonical;
 mod remote;
 mod search;
