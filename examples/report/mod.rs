@@ -59,19 +59,26 @@ impl Page {
                     main {
                         h1 { (self.title) }
                         p.lead { (self.lead) }
-                        @for table in &self.tables { (table.render()) }
-                        @for group in &self.groups { (group.render()) }
-                        @for table in &self.below { (table.render()) }
-                        @if !self.notes.is_empty() {
-                            h2 { "Notes" }
-                            ul.notes { @for note in &self.notes { li { (note) } } }
-                        }
+                        (self.body())
                     }
                     script { (PreEscaped(include_str!("page.js"))) }
                 }
             }
         };
         page.into_string()
+    }
+
+    /// All that stands below the lead.
+    pub fn body(&self) -> Markup {
+        html! {
+            @for table in &self.tables { (table.render()) }
+            @for group in &self.groups { (group.render()) }
+            @for table in &self.below { (table.render()) }
+            @if !self.notes.is_empty() {
+                h2 { "Notes" }
+                ul.notes { @for note in &self.notes { li { (note) } } }
+            }
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! The pages that the examples write, in a real browser: `ci/test pages`. `ci/open-page` opens them, and fails when a page
 //! prints anything on its console.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// The folder of the workspace.
 fn root() -> &'static Path {
@@ -84,7 +85,64 @@ fn the_pages_of_the_lab_open_without_a_console_error() {
     opens_with_plots(&page, 10);
 }
 
-/// What the two tests above rest on: that something wrong would be seen.
+/// Ends the example when it is dropped.
+struct Served(std::process::Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_slider_of_the_lab_that_moves_replays_the_trace() {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.set_file_name("examples");
+    path.push(format!("lab{}", std::env::consts::EXE_SUFFIX));
+    let arguments = [
+        "crates/examples/examples/lab/gateway.toml",
+        "--first",
+        "1000",
+        "--serve",
+        "0",
+    ];
+    let lab = Command::new(path)
+        .current_dir(root())
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lab = Served(lab);
+    let mut said = String::new();
+    BufReader::new(lab.0.stdout.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    let address = said.trim().strip_prefix("lab: ").unwrap();
+    // Moves the last slider, that of the calls in flight, to one: far more is refused. What is not so is an error on the console.
+    let script = "
+        const before = document.querySelector('#result table').textContent;
+        const slider = [...document.querySelectorAll('.sliders input')].at(-1);
+        slider.value = 0;
+        slider.dispatchEvent(new Event('input'));
+        setTimeout(() => {
+            const after = document.querySelector('#result table').textContent;
+            if (after === before) console.error('the table has not changed');
+            if (slider.nextElementSibling.value !== '1') console.error('the number is ' + slider.nextElementSibling.value);
+            if (!location.search.includes('=0')) console.error('the address does not keep the number');
+            slider.value = 5;
+            slider.dispatchEvent(new Event('input'));
+        }, 1500);
+    ";
+    let watched = Command::new(root().join("ci/watch-page"))
+        .args([address, "replays", "", "2", script])
+        .output()
+        .unwrap();
+    assert!(watched.status.success(), "{}", String::from_utf8_lossy(&watched.stderr));
+}
+
+/// What the tests above rest on: that something wrong would be seen.
 #[test]
 fn faults_of_a_page_are_seen() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
 //! cargo run --release -p tollgate-examples --example lab -- crates/examples/examples/lab/gateway.toml --trace azure-code
 //! cargo run ... -- crates/examples/examples/lab/gateway.toml --trace azure-code --against crates/examples/examples/lab/tight.toml
 //! cargo run ... -- crates/examples/examples/lab/gateway.toml --trace azure-code --propose refused=2% wait=1s
+//! cargo run ... -- crates/examples/examples/lab/gateway.toml --trace azure-code --serve   # a page whose sliders are the limits
 //! ```
 //!
 //! A trace of your own is a CSV file, plain or gzipped (`.gz`), with a header that names its columns, in any order:
@@ -40,6 +41,7 @@ mod plan;
 mod proposal;
 mod replay;
 mod search;
+mod serve;
 mod summary;
 mod trace;
 
@@ -93,6 +95,9 @@ struct RunArgs {
     /// Replays only the first REQUESTS requests.
     #[arg(long, value_name = "REQUESTS")]
     first: Option<usize>,
+    /// Serves a page at this port of 127.0.0.1, on which the limits are sliders. 0 takes a free port.
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "8088", conflicts_with_all = ["propose", "against"])]
+    serve: Option<u16>,
     /// Where the page and the CSV go.
     #[arg(long, default_value = "target/lab")]
     out: PathBuf,
@@ -172,6 +177,10 @@ fn run(args: &RunArgs) -> Result<bool, LabError> {
     let wanted = counted([Some(&spec), against.as_ref()].into_iter().flatten());
     let mut trace = Trace::read(&args.trace, &wanted, args.hold)?;
     trace.requests.truncate(args.first.unwrap_or(usize::MAX).max(1));
+    if let Some(port) = args.serve {
+        serve::serve(port, name(&args.policy, None), spec, trace)?;
+        return Ok(true);
+    }
     fs::create_dir_all(&args.out).map_err(|error| LabError::new(format!("{}: {error}", args.out.display())))?;
 
     let mut policies = vec![(name(&args.policy, args.against.as_deref()), spec.clone())];

@@ -507,3 +507,65 @@ fn a_log_that_a_policy_wrote_can_be_planned_on() {
     assert_eq!(counts(&paths[1]), some(["60", "20", "20", "0", "20"]));
     assert_eq!(counts(&paths[3]), some(["60", "20", "0", "20", "20"]));
 }
+
+/// A lab that serves, until it is dropped.
+struct Served(std::process::Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn the_served_page_gives_the_numbers_of_the_command_line() {
+    use std::io::{BufRead, BufReader, Read, Write};
+
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.set_file_name("examples");
+    path.push(format!("lab{}", std::env::consts::EXE_SUFFIX));
+    let policy = "crates/examples/examples/lab/gateway.toml";
+    let lab_serves = Command::new(path)
+        .current_dir(crate::root())
+        .args([policy, "--first", "2000", "--serve", "0"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut served = Served(lab_serves);
+    let mut said = String::new();
+    BufReader::new(served.0.stdout.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    let address = said.trim().strip_prefix("lab: http://").unwrap().trim_end_matches('/');
+    let get = |target: &str| {
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        write!(stream, "GET {target} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap().to_owned(), body.to_owned())
+    };
+    // As the file has it.
+    let alone = lab(&[policy, "--first", "2000"]).ok();
+    let (status, table) = get("/table");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(alone.file("report.txt").starts_with(&table), "{table}");
+
+    // The last leg, the calls in flight, at three: step 2.
+    let text = std::fs::read_to_string(crate::root().join(policy)).unwrap();
+    let legs = text.matches("[[leg]]").count();
+    let limit = text.rfind("limit = ").unwrap();
+    let end = limit + text[limit..].find('\n').unwrap();
+    let changed = format!("{}limit = 3{}", &text[..limit], &text[end..]);
+    let (_folder, names) = files(&[("gateway.toml", &changed)]);
+    let alone = lab(&[&names[0], "--first", "2000"]).ok();
+    let (_, moved) = get(&format!("/table?{}=2", legs - 1));
+    assert_ne!(moved, table);
+    assert!(alone.file("report.txt").starts_with(&moved), "{moved}");
+
+    let (_, page) = get("/");
+    assert_eq!(page.matches("type=\"range\"").count(), legs, "a slider for each leg");
+    assert_eq!(get("/nothing").0, "HTTP/1.1 404 Not Found");
+}
