@@ -895,3 +895,31 @@ fn a_policy_shows_the_clock_of_its_legs_to_a_policy_around_it() {
     let outer = Policy::builder().limit(inner).limit(ten_a_second(&ManualClock::new()));
     assert_eq!(outer.build().unwrap_err(), tollgate::PolicyError::OtherClock { leg: 1 });
 }
+
+/// Given a wait that was admitted on the spot, one that was admitted later, and one that was refused, when it is polled once more,
+/// then it panics, and nothing is admitted by it.
+#[test]
+fn a_wait_that_has_ended_admits_nothing_when_it_is_polled_again() {
+    let mut context = Context::from_waker(Waker::noop());
+    for (units, waits) in [(1, false), (1, true), (9, false), (9, true)] {
+        let policy = Policy::new(Semaphore::new(2));
+        let mut held = waits.then(|| policy.try_admit(2).unwrap());
+        let mut wait = pin!(policy.admit(units));
+        if units == 1 && waits {
+            assert!(wait.as_mut().poll(&mut context).is_pending());
+            held = None;
+        }
+        let Poll::Ready(ended) = wait.as_mut().poll(&mut context) else {
+            panic!("it has ended");
+        };
+        assert_eq!(ended.is_ok(), units == 1);
+        drop(held);
+        let again = catch_unwind(AssertUnwindSafe(|| wait.as_mut().poll(&mut context).is_ready()));
+        assert!(again.is_err(), "{units}, {waits}");
+        assert_eq!(
+            policy.limiter().in_use(),
+            usize::from(ended.is_ok()),
+            "{units}, {waits}"
+        );
+    }
+}
