@@ -81,12 +81,15 @@ pub(crate) struct Denied {
     pub(crate) ready: Option<u64>,
 }
 
+/// In place, as far as they are few.
+pub(crate) type Levels = SmallVec<[Arc<Level>; 3]>;
+
 pub(crate) struct AccountState {
     /// Not the budgets, whose table holds accounts.
     common: Arc<Common>,
-    /// The descriptor.
-    pairs: Box<[(Box<str>, Box<str>)]>,
-    pub(crate) levels: Box<[Arc<Level>]>,
+    /// The texts of the descriptor, each behind its length: so that a lookup reads one place.
+    descriptor: Box<[u8]>,
+    pub(crate) levels: Levels,
     /// The costs that a limit here counts, as bits.
     counted: u8,
     /// For each level the way down to the last one that borrows from it. Empty without any.
@@ -94,16 +97,15 @@ pub(crate) struct AccountState {
 }
 
 impl AccountState {
-    pub(crate) fn new(common: &Arc<Common>, descriptor: &[(&str, &str)], levels: Box<[Arc<Level>]>) -> Self {
+    pub(crate) fn new(common: &Arc<Common>, descriptor: &[(&str, &str)], levels: Levels) -> Self {
         let measures = levels.iter().flat_map(|level| &level.rule.measures);
         let counted = measures
             .filter(|measure| **measure >= 2)
             .fold(0, |bits, measure| bits | 1 << (measure - 2));
         Self {
             common: Arc::clone(common),
-            pairs: descriptor
-                .iter()
-                .map(|(name, value)| ((*name).into(), (*value).into()))
+            descriptor: texts(descriptor)
+                .flat_map(|text| [&length_of(text)[..], text.as_bytes()].concat())
                 .collect(),
             counted,
             paths: paths(&levels),
@@ -113,9 +115,23 @@ impl AccountState {
 
     #[inline]
     pub(crate) fn is(&self, descriptor: &[(&str, &str)]) -> bool {
-        let mine = self.pairs.iter().map(|(name, value)| (&**name, &**value));
-        mine.eq(descriptor.iter().copied())
+        let mut rest = &*self.descriptor;
+        texts(descriptor).all(|text| {
+            let behind = rest
+                .strip_prefix(&length_of(text))
+                .and_then(|rest| rest.strip_prefix(text.as_bytes()));
+            rest = behind.unwrap_or_default();
+            behind.is_some()
+        }) && rest.is_empty()
     }
+}
+
+fn texts<'a>(descriptor: &'a [(&str, &str)]) -> impl Iterator<Item = &'a str> {
+    descriptor.iter().flat_map(|&(name, value)| [name, value])
+}
+
+fn length_of(text: &str) -> [u8; 8] {
+    (text.len() as u64).to_le_bytes()
 }
 
 fn paths(levels: &[Arc<Level>]) -> Box<[Box<[Step]>]> {

@@ -1,14 +1,13 @@
 //! The budgets of a process: their rules, and the levels and accounts that are known.
 
 use crate::account::{Account, AccountState};
-use crate::directory::Table;
+use crate::directory::{Hashing, Table};
 use crate::level::{Counter, SEGMENTS};
 use crate::period::{Borders, Span, instant_of, nanos_of, since_1970, zone};
 use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
 use crate::shim::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tollgate::sync::Notify;
@@ -202,8 +201,7 @@ pub(crate) struct Shared {
     levels: Mutex<Table<Level>>,
     accounts: Box<[Mutex<Table<AccountState>>]>,
     max_levels: usize,
-    /// Keyed from the operating system: keys come from outside.
-    hashing: RandomState,
+    hashing: Hashing,
 }
 
 impl Shared {
@@ -219,7 +217,7 @@ impl Shared {
         if values().map(str::len).sum::<usize>() > MAX_KEY {
             return Arc::clone(common);
         }
-        let hash = self.hashing.hash_one((rule, Values(values)));
+        let hash = self.hashing.hash(&(rule, Values(values)));
         let is = |level: &Level| {
             Arc::ptr_eq(&level.rule, state) && level.key.iter().flatten().map(|value| &**value).eq(values())
         };
@@ -322,7 +320,7 @@ impl Budgets {
     /// A descriptor that is known costs a lookup and no allocation. Keep the account, or look it up for each request.
     pub fn account(&self, descriptor: &[(&str, &str)]) -> Account {
         let shared = &self.0;
-        let hash = shared.hashing.hash_one(descriptor);
+        let hash = shared.hashing.hash(descriptor);
         let shard = &shared.accounts[hash as usize % shared.accounts.len()];
         if let Some(known) = shard.lock().find(hash, |account| account.is(descriptor)) {
             return Account(Arc::clone(known));
@@ -482,7 +480,7 @@ impl BudgetsBuilder {
             levels: Mutex::new(Table::new()),
             accounts: (0..shards).map(|_| Mutex::new(Table::new())).collect(),
             max_levels: self.max_levels,
-            hashing: RandomState::new(),
+            hashing: Hashing::new(),
         })))
     }
 }

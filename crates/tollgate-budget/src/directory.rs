@@ -1,7 +1,33 @@
 //! A table of what is shared by its key: bounded, and swept by a hand that passes over what is in use.
 
+use foldhash::SharedSeed;
+use foldhash::quality::FoldHasher;
 use hashbrown::HashTable;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
+
+/// A hash function with a secret from the operating system: keys come from outside.
+pub(crate) struct Hashing {
+    seed: u64,
+    shared: SharedSeed,
+}
+
+impl Hashing {
+    pub(crate) fn new() -> Self {
+        let random = RandomState::new();
+        Self {
+            seed: random.hash_one(0),
+            shared: SharedSeed::from_u64(random.hash_one(1)),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn hash(&self, key: &(impl Hash + ?Sized)) -> u64 {
+        let mut hasher = FoldHasher::with_seed(self.seed, &self.shared);
+        key.hash(&mut hasher);
+        hasher.finish()
+    }
+}
 
 /// Entries that an eviction looks at before it gives up.
 pub(crate) const LOOKS: usize = 16;

@@ -10,6 +10,7 @@
 //! Bytes are compared by the bench `memory`: counting them replaces the allocator, which would slow these rows.
 
 mod breaker;
+mod budget;
 mod composite;
 mod fan_out;
 mod harness;
@@ -32,6 +33,7 @@ fn main() {
     rate::rows(&rows);
     keyed::rows(&rows);
     composite::rows(&rows);
+    budget::rows(&rows);
     pool::rows(&rows);
     fan_out::rows(&rows);
     breaker::rows(&rows);
