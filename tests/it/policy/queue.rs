@@ -923,3 +923,26 @@ fn a_wait_that_has_ended_admits_nothing_when_it_is_polled_again() {
         );
     }
 }
+
+/// Given waiters at a semaphore of a channel, when it is closed, then each is woken, and refused for good.
+#[cfg(feature = "channel")]
+#[test]
+fn waiters_at_a_channel_that_is_closed_are_refused_for_good() {
+    let permits = Arc::new(tollgate::ChannelSemaphore::new(1).unwrap());
+    let policy = Policy::new(Arc::clone(&permits));
+    let held = Arc::clone(&permits).try_acquire_owned().unwrap();
+    let counts = [0, 1].map(|_| Arc::<Count>::default());
+    let mut waits = [0, 1].map(|_| Box::pin(policy.admit(1)));
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(poll(wait.as_mut(), Arc::clone(count).into()).is_pending());
+    }
+    permits.close();
+    for (wait, count) in waits.iter_mut().zip(&counts) {
+        assert!(count.0.load(SeqCst) > 0);
+        let Poll::Ready(Err(refused)) = poll(wait.as_mut(), Waker::noop().clone()) else {
+            panic!("it is refused");
+        };
+        assert_eq!(refused.reason(), Reason::Closed);
+    }
+    drop(held);
+}

@@ -599,3 +599,17 @@ impl Wake for Woken {
         self.0.store(true, Ordering::SeqCst);
     }
 }
+
+/// Given a reservation that is dropped, then it is no load of its leg any more.
+#[test]
+fn a_reservation_that_is_dropped_is_no_load() {
+    let spec = PolicySpec::new([semaphore("in flight", 4)]);
+    let policy = spec.build(&ManualClock::new()).unwrap();
+    let held = policy.limiter().reserve(3).unwrap().commit();
+    let reserved = policy.limiter().reserve(1).unwrap();
+    let before = policy.limiter().in_use("in flight");
+    drop(reserved);
+    assert_eq!((before, policy.limiter().in_use("in flight")), (Some(4), Some(3)));
+    drop(held);
+    assert_eq!(policy.limiter().in_use("in flight"), Some(0));
+}
