@@ -67,6 +67,34 @@ fn grows_by_a_twentieth_at_most(few: u64, many: u64) {
     assert!(many_left * 20 <= few_left * 21);
 }
 
+/// Given tasks with handles that wait for a worker, then each takes at most 96 bytes beside its closure.
+#[test]
+fn a_queued_task_takes_few_bytes_beside_its_closure() {
+    const TASKS: usize = 1 << 16;
+    let worker = Arc::new(Mutex::new(None));
+    let given = Arc::clone(&worker);
+    let pool = WorkerPool::builder()
+        .workers(1)
+        .max_queue(TASKS)
+        .spawn_with(move |worker| {
+            *given.lock().unwrap() = Some(worker);
+            Ok(())
+        });
+    let pool = pool.build().unwrap();
+    let mut handles = Vec::with_capacity(TASKS);
+    let bytes = allocation_counter::measure(|| {
+        for n in 0..TASKS {
+            let closure = move || _ = std::hint::black_box(n);
+            assert_eq!(size_of_val(&closure), 8);
+            handles.push(pool.submit(closure).unwrap());
+        }
+    });
+    let beside = bytes.bytes_current as f64 / TASKS as f64 - 8.0;
+    println!("{beside} bytes beside the closure");
+    assert!(beside <= 96.0, "{beside}");
+    drop(worker);
+}
+
 #[test]
 fn a_hundred_thousand_tasks_take_no_more_than_ten_thousand() {
     grows_by_a_twentieth_at_most(10_000, 100_000);

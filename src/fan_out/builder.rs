@@ -97,6 +97,9 @@ pub fn fan_out_stream<S: Stream>(source: S, limit: impl Into<Limit>) -> FanOut<S
     }
 }
 
+/// The size of the largest future that is taken ahead: a larger one costs more to move than the lock that it saves.
+const MOST_BYTES_AHEAD: usize = 256;
+
 /// Makes a source of items with their admissions.
 type Admits<S> = Box<dyn FnOnce(S) -> Pin<Box<dyn Stream<Item = Admittable<<S as Stream>::Item>> + Send>> + Send>;
 
@@ -212,6 +215,9 @@ where
 
     /// Starts the fan-out. `f` makes a future of each item, one item at a time. The futures run on tasks of the current
     /// runtime.
+    ///
+    /// Items that are ready may be taken from the source, and made futures, before a task is free: up to a quarter of the
+    /// limit, and at most 16. None is with a limit of less than 4, shared permits, or a policy.
     ///
     /// Each item has one result: the output of its future, or the [`TaskError`](crate::pool::TaskError) that replaced it. If
     /// the source or `f` panics, the fan-out ends with one more result, the panic. If the runtime is shut down, it ends with
@@ -333,6 +339,7 @@ where
             caller: Caller::current(),
             runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
+        let has_each = self.each.is_some();
         let source: Source<Fut> = match self.each {
             None => Box::pin(self.source.map(move |item| Taken {
                 work: Ok(f(item)),
@@ -349,7 +356,9 @@ where
                 },
             })),
         };
-        let state = State::new(source, self.ordered, fails, total);
+        let is_plain = !settings.admission.is_gated() && !has_each && size_of::<Fut>() <= MOST_BYTES_AHEAD;
+        let most_ahead = if is_plain { (limit / 4).min(16) } else { 0 };
+        let state = State::new(source, self.ordered, fails, total, most_ahead);
         Results::new(Shared::start(settings, state), limit)
     }
 }

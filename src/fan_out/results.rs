@@ -33,6 +33,8 @@ pub struct Results<T> {
     tell_at: usize,
     /// A waker that was cloned and not left in the shared state.
     waker: Option<Waker>,
+    /// True after a look that found no result and left no waker.
+    looked: bool,
 }
 
 impl<T> Results<T> {
@@ -43,6 +45,7 @@ impl<T> Results<T> {
             given: 0,
             tell_at: (limit / 2).clamp(1, 16),
             waker: None,
+            looked: false,
         }
     }
 }
@@ -55,15 +58,21 @@ impl<T> Stream for Results<T> {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
         if this.due.is_empty() {
-            if !this.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            if this.looked && !this.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
                 this.waker = Some(cx.waker().clone());
             }
             // After the waker's clone, which may panic.
             let given = std::mem::take(&mut this.given);
-            match Arc::clone(&this.shared).poll_due(&mut this.due, given, &mut this.waker) {
+            let waker = if this.looked { &mut this.waker } else { &mut None };
+            match Arc::clone(&this.shared).poll_due(&mut this.due, given, waker) {
+                // Looks again after other tasks had a turn, which may bring several results: one wake-up each costs more.
+                Poll::Pending if !std::mem::replace(&mut this.looked, true) => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(false) => return Poll::Ready(None),
-                Poll::Ready(true) => {}
+                Poll::Ready(true) => this.looked = false,
             }
         } else if this.given >= this.tell_at {
             Arc::clone(&this.shared).given(std::mem::take(&mut this.given));

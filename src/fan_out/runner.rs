@@ -1,7 +1,7 @@
 //! The loop of a runner: take the source, take an item, get its slot and admission, run its future, deliver the result.
 
 use super::shared::Shared;
-use super::state::Work;
+use super::state::{End, Next, Source, Work};
 use crate::core::ask::Ask;
 use crate::core::limiter::Outcome as Ended;
 use crate::pool::{Admitted, Refused, TaskError, Ticket, drop_quietly};
@@ -50,34 +50,46 @@ impl<Fut: Work> Runner<Fut> {
         let mut done = None;
         // A local, so it drops before the runner: a future dropped half-way is gone before its ticket is given back.
         let mut work = pin!(None::<Fut>);
+        let mut more = Vec::new();
         loop {
             let number = self.number;
             let next = self.without_slot(|cx| shared.poll_next(number, &mut done, cx)).await;
-            let Some(mut source) = next else { return };
-            let taken = match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
-                Ok(Some(taken)) => taken,
-                Ok(None) => return shared.end(source, None),
-                Err(payload) => return shared.end(source, Some(TaskError::panicked(payload))),
-            };
-            // Before the source is put back: at most one item is taken ahead of its slot.
-            let admitted = match taken.work {
-                Err(why) => Err(Refused::Task(why)),
-                Ok(future) => {
+            let (item, refused) = match next {
+                None => return,
+                Some(Next::Run(item, future)) => {
                     work.set(Some(future));
-                    self.admit(taken.admitted).await
+                    (item, None)
                 }
-            };
-            let refused = match admitted {
-                Ok(()) => None,
-                Err(Refused::Task(why)) => Some(why),
-                Err(Refused::Closed) => {
-                    drop_future(work.as_mut());
-                    return shared.end(source, Some(TaskError::Abandoned));
+                Some(Next::Take(mut source, most)) => {
+                    let taken = match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
+                        Ok(Some(taken)) => taken,
+                        Ok(None) => return shared.end(source, None),
+                        Err(payload) => return shared.end(source, Some(TaskError::panicked(payload))),
+                    };
+                    // Before the source is put back: at most one item is taken ahead of its slot.
+                    let admitted = match taken.work {
+                        Err(why) => Err(Refused::Task(why)),
+                        Ok(future) => {
+                            work.set(Some(future));
+                            self.admit(taken.admitted).await
+                        }
+                    };
+                    let refused = match admitted {
+                        Ok(()) => None,
+                        Err(Refused::Task(why)) => Some(why),
+                        Err(Refused::Closed) => {
+                            drop_future(work.as_mut());
+                            return shared.end(source, Some(TaskError::Abandoned));
+                        }
+                    };
+                    let end = poll_fn(|cx| Poll::Ready(take_more(&mut source, most, &mut more, cx))).await;
+                    let Some(item) = shared.put_back(self.number, source, &mut more, end) else {
+                        more.drain(..).for_each(drop_quietly);
+                        drop_future(work.as_mut());
+                        return self.ticket.take().map_or((), Ticket::cancel);
+                    };
+                    (item, refused)
                 }
-            };
-            let Some(item) = shared.put_back(self.number, source) else {
-                drop_future(work.as_mut());
-                return self.ticket.take().map_or((), Ticket::cancel);
             };
             let outcome = match refused {
                 Some(why) => Err(why),
@@ -136,6 +148,25 @@ impl<Fut: Work> Runner<Fut> {
             ticket.finish(Ended::Ignored);
         }
     }
+}
+
+/// Takes up to `most` more items that are ready. Returns the end of the source if it has come.
+fn take_more<Fut: Work>(
+    source: &mut Source<Fut>,
+    most: usize,
+    more: &mut Vec<Fut>,
+    cx: &mut Context<'_>,
+) -> Option<End> {
+    while more.len() < most {
+        match caught(|| source.as_mut().poll_next(cx)) {
+            // Only items with a policy of their own are refused, and none of these is taken ahead.
+            Poll::Ready(Ok(Some(taken))) => more.extend(taken.work.ok()),
+            Poll::Ready(Ok(None)) => return Some(None),
+            Poll::Ready(Err(payload)) => return Some(Some(TaskError::panicked(payload))),
+            Poll::Pending => return None,
+        }
+    }
+    None
 }
 
 /// Returns the result of the poll, or the payload of its panic.

@@ -4,9 +4,9 @@
 use super::builder::Limit;
 use super::progress::Hook;
 use super::runner;
-use super::state::{Act, Acts, Outcome, Source, State, Work};
+use super::state::{Act, Acts, End, Next, Outcome, Source, State, Work};
 use crate::core::limiter::Outcome as Ended;
-use crate::pool::{Admission, Caller, Runtime, TaskError, drop_quietly, wake};
+use crate::pool::{Admission, CachePadded, Caller, Runtime, drop_quietly, wake};
 use crate::semaphore::queue::Condition;
 use crate::sync::shim::Mutex;
 use std::collections::VecDeque;
@@ -49,13 +49,13 @@ impl<T> Settings<T> {
 
 pub(super) struct Shared<Fut: Work> {
     pub(super) settings: Settings<Fut::Output>,
-    state: Mutex<State<Fut>>,
+    state: CachePadded<Mutex<State<Fut>>>,
 }
 
 impl<Fut: Work> Shared<Fut> {
     /// Starts the first runner.
     pub(super) fn start(settings: Settings<Fut::Output>, state: State<Fut>) -> Arc<Self> {
-        let state = Mutex::new(state);
+        let state = CachePadded::new(Mutex::new(state));
         let shared = Arc::new(Self { settings, state });
         shared.transition(|_, _| ());
         shared
@@ -134,14 +134,14 @@ impl<Fut: Work> Shared<Fut> {
         }
     }
 
-    /// Takes the source once it is free and the buffer has room for a result. Returns `None` at the end. `done` is the
-    /// previous item and its outcome.
+    /// Takes an item that is ahead, or the source once it is free and the buffer has room for a result. Returns `None` at
+    /// the end. `done` is the previous item and its outcome.
     pub(super) fn poll_next(
         self: &Arc<Self>,
         runner: usize,
         done: &mut Option<(usize, Outcome<Fut::Output>)>,
         cx: &Context<'_>,
-    ) -> Poll<Option<Source<Fut>>> {
+    ) -> Poll<Option<Next<Fut>>> {
         self.transition(|state, acts| {
             if let Some((item, outcome)) = done.take() {
                 state.finished(runner, item, outcome, acts);
@@ -150,13 +150,20 @@ impl<Fut: Work> Shared<Fut> {
         })
     }
 
-    /// Puts the source back and returns the number of the item that was taken, or `None` if the fan-out has ended.
-    pub(super) fn put_back(self: &Arc<Self>, runner: usize, source: Source<Fut>) -> Option<usize> {
-        self.transition(|state, acts| state.put_back(runner, source, acts))
+    /// Puts the source back, or ends it, with `more` items. Returns the number of the item that was taken, or `None` if the
+    /// fan-out has ended.
+    pub(super) fn put_back(
+        self: &Arc<Self>,
+        runner: usize,
+        source: Source<Fut>,
+        more: &mut Vec<Fut>,
+        end: Option<End>,
+    ) -> Option<usize> {
+        self.transition(|state, acts| state.put_back(runner, source, more, end, acts))
     }
 
     /// Ends the source. If it did not end by itself, `why` is one more result.
-    pub(super) fn end(self: &Arc<Self>, source: Source<Fut>, why: Option<TaskError>) {
+    pub(super) fn end(self: &Arc<Self>, source: Source<Fut>, why: End) {
         self.transition(|state, acts| state.end(source, why, acts));
     }
 

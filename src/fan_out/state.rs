@@ -3,10 +3,14 @@
 //!
 //! - One runner at a time has the source: it takes the source, takes an item, gets the item's slot and admission, and puts
 //!   the source back.
-//! - A runner idles while the source is taken, or while the buffer has no room for another result.
-//! - Invariant, kept by [`call`](State::call) after each transition: while the source is free and the buffer has room, a
-//!   runner was called to take it, or `limit` runners are busy. One runner is called at a time, so that a few runners handle
-//!   a burst of short futures.
+//! - A runner that has the source may take a few more items, for runners that are free soon: most of these do not need the
+//!   source then, for which all runners compete.
+//! - A runner idles while no item is ahead and the source is taken, or the buffer has no room for another result.
+//! - Invariant, kept by [`call`](State::call) after each transition: while an item is ahead, or the source is free and the
+//!   buffer has room, a runner was called to take it, or `limit` runners are busy. One runner is called at a time, so that
+//!   a few runners handle a burst of short futures.
+//! - Items ahead come after all items that have been started. So only the end of the source by a panic is a failure
+//!   behind them.
 
 use super::progress::Progress;
 use crate::pool::{AbortHandle, Admitted, TaskError};
@@ -28,6 +32,17 @@ pub(super) struct Taken<Fut> {
 pub(super) trait Work: Future<Output: Send> + Send + 'static {}
 
 impl<Fut: Future<Output: Send> + Send + 'static> Work for Fut {}
+
+/// What a runner does next.
+pub(super) enum Next<Fut> {
+    /// Takes an item from the source, and at most this many more.
+    Take(Source<Fut>, usize),
+    /// Runs the future of this item, which was taken ahead.
+    Run(usize, Fut),
+}
+
+/// The end of the source, and the result that replaces its items unless it ended by itself.
+pub(super) type End = Option<TaskError>;
 
 /// The outcome of an item.
 pub(super) type Outcome<T> = Result<T, TaskError>;
@@ -52,6 +67,9 @@ pub(super) struct State<Fut: Work> {
     fails: fn(&Outcome<Fut::Output>) -> bool,
     /// `None` while a runner has it, and after the end.
     source: Option<Source<Fut>>,
+    /// Items that were taken before a runner was free, and the most of them.
+    ahead: VecDeque<(usize, Fut)>,
+    most_ahead: usize,
     runners: Vec<Runner>,
     idle: Vec<usize>,
     /// The runner that was called to take the source.
@@ -67,7 +85,9 @@ pub(super) struct State<Fut: Work> {
     pub(super) watch: Option<(u64, usize)>,
 }
 
+/// The thread that polls a runner writes it once or twice per item: so it has a cache line of its own.
 #[derive(Default)]
+#[repr(align(64))]
 struct Runner {
     /// `None` until the runner was started, and once it was aborted.
     abort: Option<AbortHandle>,
@@ -109,12 +129,15 @@ impl<Fut: Work> State<Fut> {
         ordered: bool,
         fails: fn(&Outcome<Fut::Output>) -> bool,
         total: Option<usize>,
+        most_ahead: usize,
     ) -> Self {
         Self {
             phase: Phase::Running,
             ordered,
             fails,
             source: Some(source),
+            ahead: VecDeque::new(),
+            most_ahead,
             runners: Vec::new(),
             idle: Vec::new(),
             called: None,
@@ -134,12 +157,13 @@ impl<Fut: Work> State<Fut> {
         self.phase == Phase::Running
     }
 
-    /// Calls or starts a runner if the source is free. Returns false if only a higher limit would let a runner take it.
+    /// Calls or starts a runner if an item is ahead, or the source is free. Returns false if only a higher limit would let
+    /// a runner take it.
     pub(super) fn call(&mut self, limit: usize, window: usize, acts: &mut Acts) -> bool {
-        if self.source.is_none() || self.called.is_some() {
+        if self.called.is_some() || (self.source.is_none() && self.ahead.is_empty()) {
             return true;
         }
-        if self.outstanding >= window {
+        if self.ahead.is_empty() && self.outstanding >= window {
             return false;
         }
         self.called = self.idle.pop();
@@ -161,9 +185,9 @@ impl<Fut: Work> State<Fut> {
         }
     }
 
-    /// Gives the source to the runner, or lets it idle until it is called. Returns `None` at the end.
-    pub(super) fn next(&mut self, runner: usize, window: usize, waker: &Waker) -> Poll<Option<Source<Fut>>> {
-        if self.phase != Phase::Running {
+    /// Gives an item or the source to the runner, or lets it idle until it is called. Returns `None` at the end.
+    pub(super) fn next(&mut self, runner: usize, window: usize, waker: &Waker) -> Poll<Option<Next<Fut>>> {
+        if self.phase != Phase::Running && self.ahead.is_empty() {
             return Poll::Ready(None);
         }
         if self.runners[runner].waker.is_some() {
@@ -172,10 +196,15 @@ impl<Fut: Work> State<Fut> {
         if self.called == Some(runner) && !(self.source.is_none() && seeded!("fan_out_stays_called")) {
             self.called = None;
         }
+        if let Some((item, future)) = self.ahead.pop_front() {
+            self.runners[runner].item = Some(item);
+            return Poll::Ready(Some(Next::Run(item, future)));
+        }
         if self.outstanding < window
             && let Some(source) = self.source.take()
         {
-            return Poll::Ready(Some(source));
+            let more = self.most_ahead.min(window - self.outstanding - 1);
+            return Poll::Ready(Some(Next::Take(source, more)));
         }
         // The waker of a runner's own task: its clone runs no user code.
         self.runners[runner].waker = Some(waker.clone());
@@ -183,15 +212,30 @@ impl<Fut: Work> State<Fut> {
         Poll::Pending
     }
 
-    /// Puts the source back and returns the number of the runner's item, or `None` if the fan-out has ended.
-    pub(super) fn put_back(&mut self, runner: usize, source: Source<Fut>, acts: &mut Acts) -> Option<usize> {
+    /// Puts the source back, or ends it, with `more` items that were taken. Returns the number of the runner's item, or
+    /// `None` if the fan-out has ended: `more` stays then.
+    pub(super) fn put_back(
+        &mut self,
+        runner: usize,
+        source: Source<Fut>,
+        more: &mut Vec<Fut>,
+        end: Option<End>,
+        acts: &mut Acts,
+    ) -> Option<usize> {
         if self.phase != Phase::Running {
             acts.drop(Some(source));
             return None;
         }
-        self.source = Some(source);
         let item = self.take_number();
         self.runners[runner].item = Some(item);
+        for future in more.drain(..) {
+            let item = self.take_number();
+            self.ahead.push_back((item, future));
+        }
+        match end {
+            None => self.source = Some(source),
+            Some(end) => self.end(source, end, acts),
+        }
         Some(item)
     }
 
@@ -209,10 +253,11 @@ impl<Fut: Work> State<Fut> {
     }
 
     /// Ends the source. If it did not end by itself, `why` is one more result.
-    pub(super) fn end(&mut self, source: Source<Fut>, why: Option<TaskError>, acts: &mut Acts) {
+    pub(super) fn end(&mut self, source: Source<Fut>, why: End, acts: &mut Acts) {
         acts.drop(Some(source));
         if self.phase == Phase::Running {
             self.phase = Phase::Ended;
+            self.idle.clear();
             let idle = self.runners.iter_mut().filter_map(|runner| runner.waker.take());
             acts.others.extend(idle.map(Act::Wake));
             if let Some(why) = why {
@@ -258,13 +303,21 @@ impl<Fut: Work> State<Fut> {
     /// Returns true if the consumer will not get the runner's results. If ordered, that is a runner behind the failure.
     fn is_in_vain(&self, runner: usize) -> bool {
         match self.phase {
-            Phase::Failed(failed) => !self.ordered || self.runners[runner].item.is_none_or(|item| item > failed),
+            Phase::Failed(failed) => {
+                let item = self.runners[runner].item;
+                !self.ordered || item.map_or(self.ahead.is_empty(), |item| item > failed)
+            }
             phase => phase == Phase::Stopped,
         }
     }
 
-    /// Aborts the runners whose results are not needed, and drops the source.
+    /// Aborts the runners whose results are not needed, and drops the source and the items ahead that are not.
     fn abort_in_vain(&mut self, acts: &mut Acts) {
+        let in_front = match self.phase {
+            Phase::Failed(failed) if self.ordered => self.ahead.iter().filter(|(item, _)| *item < failed).count(),
+            _ => 0,
+        };
+        let dropped = self.ahead.split_off(in_front);
         for runner in 0..self.runners.len() {
             if self.is_in_vain(runner) {
                 acts.others.extend(self.runners[runner].abort.take().map(Act::Abort));
@@ -272,16 +325,18 @@ impl<Fut: Work> State<Fut> {
         }
         // After the aborts: the source's drop may wait for a future of theirs.
         acts.drop(self.source.take());
+        drop_each(dropped, acts);
     }
 
     /// Ends the fan-out after the runtime dropped a runner, with the item that it ran.
     pub(super) fn dropped(&mut self, runner: usize, acts: &mut Acts) {
         match self.phase {
             // The runner had no work left.
-            Phase::Ended if self.runners[runner].item.is_none() => return,
+            Phase::Ended if self.runners[runner].item.is_none() && self.ahead.is_empty() => return,
             Phase::Running | Phase::Ended => {
                 self.phase = Phase::Dropped;
                 acts.drop(self.source.take());
+                drop_each(std::mem::take(&mut self.ahead), acts);
                 // One result replaces all that are missing.
                 self.results.retain(Option::is_some);
                 self.results.push_back(Some(Err(TaskError::Aborted)));
@@ -289,9 +344,15 @@ impl<Fut: Work> State<Fut> {
             }
             // The consumer waits for the items in front of the failure.
             Phase::Failed(_) if self.ordered && !self.is_in_vain(runner) => {
-                if let Some(item) = self.runners[runner].item {
+                let ahead = std::mem::take(&mut self.ahead);
+                for item in self.runners[runner]
+                    .item
+                    .into_iter()
+                    .chain(ahead.iter().map(|ahead| ahead.0))
+                {
                     self.place(item).get_or_insert(Err(TaskError::Aborted));
                 }
+                drop_each(ahead, acts);
             }
             _ => return,
         }
@@ -327,4 +388,10 @@ impl<Fut: Work> State<Fut> {
         self.phase = Phase::Stopped;
         self.abort_in_vain(acts);
     }
+}
+
+/// Drops items, each by itself, since drops may panic.
+fn drop_each<Fut: Work>(items: VecDeque<(usize, Fut)>, acts: &mut Acts) {
+    let drops = items.into_iter().map(|(_, future)| Act::Drop(Box::new(future) as _));
+    acts.others.extend(drops);
 }

@@ -5,10 +5,10 @@ use std::ops::Deref;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct CachePadded<T>(T);
+pub(crate) struct CachePadded<T>(T);
 
 impl<T> CachePadded<T> {
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self(value)
     }
 }

@@ -79,7 +79,8 @@ pub(super) enum Stage<Q, R, T> {
 
 pub(super) struct Inner<Q, R, T> {
     pub(super) stage: Stage<Q, R, T>,
-    pub(super) waker: Option<Waker>,
+    /// Boxed: most handles are dropped, or taken when the task has ended.
+    pub(super) waker: Option<Box<Waker>>,
 }
 
 /// A flag of a cell: a caller has claimed the task.
@@ -164,7 +165,7 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
                 inner.stage = Stage::Done(result.map_err(Box::new));
                 let waker = inner.waker.take();
                 drop(inner);
-                wake(waker);
+                wake(waker.map(|waker| *waker));
                 return None;
             }
         }
@@ -179,7 +180,7 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
 
     /// Clones the waker outside the lock, and looks again: the task may have ended meanwhile.
     fn leave_waker(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        let waker = waker.clone();
+        let waker = Box::new(waker.clone());
         // Relaxed: the handle's owner reads it in `detach`.
         self.flags.fetch_or(POLLED, Ordering::Relaxed);
         let mut inner = self.lock();

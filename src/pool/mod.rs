@@ -69,6 +69,8 @@ mod workers;
 pub(crate) use admission::{Admission, Refused, Ticket};
 pub use builder::Builder;
 #[cfg(feature = "fan-out")]
+pub(crate) use cache_padded::CachePadded;
+#[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
 pub use capacity::MAX_QUEUE;
 pub use common::Pool;

@@ -16,7 +16,8 @@ pub(in crate::pool) struct Entry<K: Kind>(pub(in crate::pool) Body<K>);
 /// Two variants, since the niche of an inline closure holds only one more: a tag would make the entry larger.
 pub(in crate::pool) enum Body<K: Kind> {
     Inline(K::Inline),
-    Boxed(Boxed<K>),
+    /// In a lane, the next entry of the lane shares the space if it has an allocation of its own as well.
+    Boxed(Boxed<K>, Option<Boxed<K>>),
 }
 
 /// A task in an allocation of its own.
@@ -38,19 +39,43 @@ pub(in crate::pool) struct Special<K: Kind> {
     rare: Option<Box<RareOptions>>,
 }
 
+impl<K: Kind> Boxed<K> {
+    #[inline]
+    fn special(&self) -> Option<&Special<K>> {
+        match self {
+            Self::Special(special) | Self::Awaited(special) => Some(special),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn task(&self) -> Option<&Arc<K::Run>> {
+        match self {
+            Self::Held(task) => Some(task),
+            Self::Special(special) | Self::Awaited(special) => special.entry.task(),
+            Self::Own(_) => None,
+        }
+    }
+}
+
 impl<K: Kind> Entry<K> {
     #[inline]
+    pub(in crate::pool) fn boxed(body: Boxed<K>) -> Self {
+        Self(Body::Boxed(body, None))
+    }
+
+    #[inline]
     pub(in crate::pool) fn held(task: Arc<K::Run>, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
-        Self(Body::Boxed(Boxed::Held(task))).with(options, member)
+        Self::boxed(Boxed::Held(task)).with(options, member)
     }
 
     /// Creates the second entry of a queued task that another task awaits.
     pub(in crate::pool) fn awaited(task: Arc<K::Run>, rare: Option<Box<RareOptions>>) -> Self {
-        Self(Body::Boxed(Boxed::Awaited(Box::new(Special {
-            entry: Self(Body::Boxed(Boxed::Held(task))),
+        Self::boxed(Boxed::Awaited(Box::new(Special {
+            entry: Self::boxed(Boxed::Held(task)),
             priority: Priority::Normal,
             rare,
-        }))))
+        })))
     }
 
     #[inline]
@@ -63,18 +88,42 @@ impl<K: Kind> Entry<K> {
     }
 
     fn specially(self, options: &TaskOptions, member: Option<&Arc<Membership>>) -> Self {
-        Self(Body::Boxed(Boxed::Special(Box::new(Special {
+        Self::boxed(Boxed::Special(Box::new(Special {
             entry: self,
             priority: options.priority,
             rare: options.rare(member),
-        }))))
+        })))
+    }
+
+    /// Returns the task in an allocation of its own, if it has one.
+    #[inline]
+    pub(super) fn into_boxed(self) -> Option<Boxed<K>> {
+        match self.0 {
+            Body::Boxed(boxed, _) => Some(boxed),
+            Body::Inline(_) => None,
+        }
+    }
+
+    /// Returns the number of entries in this space of a lane.
+    #[inline]
+    pub(super) fn count(&self) -> usize {
+        1 + usize::from(matches!(self.0, Body::Boxed(_, Some(_))))
+    }
+
+    /// Returns true if an entry in this space of a lane is live.
+    pub(super) fn any_is_live(&self) -> bool {
+        let next = match &self.0 {
+            Body::Boxed(_, next) => next.as_ref(),
+            Body::Inline(_) => None,
+        };
+        self.is_live() || next.is_some_and(|next| next.task().is_none_or(|task| task.is_queued()))
     }
 
     #[inline]
     fn special(&self) -> Option<&Special<K>> {
         match &self.0 {
-            Body::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => Some(special),
-            _ => None,
+            Body::Boxed(boxed, _) => boxed.special(),
+            Body::Inline(_) => None,
         }
     }
 
@@ -88,14 +137,13 @@ impl<K: Kind> Entry<K> {
     #[inline]
     pub(in crate::pool) fn task(&self) -> Option<&Arc<K::Run>> {
         match &self.0 {
-            Body::Boxed(Boxed::Held(task)) => Some(task),
-            Body::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.task(),
-            _ => None,
+            Body::Boxed(boxed, _) => boxed.task(),
+            Body::Inline(_) => None,
         }
     }
 
     pub(in crate::pool) fn is_awaited(&self) -> bool {
-        matches!(self.0, Body::Boxed(Boxed::Awaited(_)))
+        matches!(self.0, Body::Boxed(Boxed::Awaited(_), _))
     }
 
     /// Returns true for an entry of normal priority and weight 1, without options.

@@ -3,13 +3,13 @@
 //! Plain data, behind its owner's lock. It runs and drops no user code.
 
 use super::entry::{Entry, is_back};
+use super::lane::Lane;
 use super::scheduler::Kind;
 use crate::pool::task_options::{AGEING, Priority};
-use std::collections::VecDeque;
 
-/// The capacity that an empty lane of async tasks may keep. It frees a larger one. Threads exchange the buffers of their lanes and of
+/// The number of spaces that an empty lane of async tasks may keep. It frees more. Threads exchange the buffers of their lanes and of
 /// the injector, and free none.
-const KEPT: usize = 256;
+const KEPT: usize = 128;
 
 /// The position of an entry at the head of its lane. Finds nothing once the entry has left the lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(in crate::pool) struct Place {
 
 pub(in crate::pool) struct PriorityQueue<K: Kind> {
     /// By priority, the lowest first.
-    by_priority: [VecDeque<Entry<K>>; 3],
+    by_priority: [Lane<K>; 3],
     /// Upper bounds on the number of times each lane's head has changed.
     gone: [u64; 3],
     len: usize,
@@ -35,7 +35,7 @@ pub(in crate::pool) struct PriorityQueue<K: Kind> {
 impl<K: Kind> PriorityQueue<K> {
     pub(in crate::pool) fn new() -> Self {
         Self {
-            by_priority: [const { VecDeque::new() }; 3],
+            by_priority: [const { Lane::new() }; 3],
             gone: [0; 3],
             len: 0,
             special: 0,
@@ -71,25 +71,17 @@ impl<K: Kind> PriorityQueue<K> {
         if !entry.is_common() {
             self.came();
         }
-        self.by_priority[entry.priority() as usize].push_back(entry);
+        self.by_priority[entry.priority() as usize].push(entry);
     }
 
-    /// Takes over the entries of `queue`, in order, and returns their number. `uniform` says that all of them are common.
-    pub(in crate::pool) fn take_over(&mut self, queue: &mut VecDeque<Entry<K>>, uniform: bool) -> usize {
-        let n = queue.len();
-        if !uniform {
-            queue.drain(..).for_each(|entry| self.push(entry));
-            return n;
-        }
-        let lane = &mut self.by_priority[Priority::Normal as usize];
-        if lane.is_empty() {
-            // Swapping the buffers moves no entry.
-            std::mem::swap(lane, queue);
+    /// Takes over the `n` entries of `queue`, in order. `uniform` says that all of them are common.
+    pub(in crate::pool) fn take_over(&mut self, queue: &mut Lane<K>, n: usize, uniform: bool) {
+        if uniform {
+            self.by_priority[Priority::Normal as usize].append(queue);
+            self.len += n;
         } else {
-            lane.append(queue);
+            queue.drain().for_each(|entry| self.push(entry));
         }
-        self.len += n;
-        n
     }
 
     /// Puts an entry back at the head of its priority.
@@ -106,18 +98,11 @@ impl<K: Kind> PriorityQueue<K> {
     /// Puts an entry back behind the leading entries of its priority that were put back before.
     pub(in crate::pool) fn put_back(&mut self, entry: Entry<K>) {
         let lane = entry.priority() as usize;
-        match self.by_priority[lane]
-            .iter()
-            .take_while(|entry| is_back(*entry))
-            .count()
-        {
-            0 => self.push_front(entry),
-            at => {
-                self.len += 1;
-                self.special += usize::from(!entry.is_common());
-                self.by_priority[lane].insert(at, entry);
-            }
-        }
+        let back = self.by_priority[lane].pop_while(is_back);
+        self.push_front(entry);
+        back.into_iter()
+            .rev()
+            .for_each(|entry| self.by_priority[lane].push_front(entry));
     }
 
     /// Returns the position of the next entry by priority, age and arrival.
@@ -160,9 +145,9 @@ impl<K: Kind> PriorityQueue<K> {
     pub(in crate::pool) fn remove(&mut self, place: Place) -> Option<Entry<K>> {
         self.get(place)?;
         let lane = &mut self.by_priority[place.lane];
-        let entry = lane.pop_front()?;
+        let entry = lane.pop()?;
         if !K::THREADS && lane.is_empty() && lane.capacity() > KEPT {
-            *lane = VecDeque::new();
+            *lane = Lane::new();
         }
         self.gone[place.lane] = self.gone[place.lane].wrapping_add(1);
         self.len -= 1;
@@ -175,14 +160,14 @@ impl<K: Kind> PriorityQueue<K> {
         self.take(self.first()?)
     }
 
-    /// Takes out the next `n` entries, or all if there are fewer. All entries must be common.
+    /// Moves the next `n` entries, or all if there are fewer, to `lane`. All entries must be common.
     #[inline]
-    pub(in crate::pool) fn pop_many(&mut self, n: usize) -> impl Iterator<Item = Entry<K>> {
+    pub(in crate::pool) fn move_to(&mut self, lane: &mut Lane<K>, n: usize) {
         let n = n.min(self.len);
         self.len -= n;
         let gone = &mut self.gone[Priority::Normal as usize];
         *gone = gone.wrapping_add(n as u64);
-        self.by_priority[Priority::Normal as usize].drain(..n)
+        self.by_priority[Priority::Normal as usize].move_to(lane, n);
     }
 
     #[cold]
@@ -211,8 +196,8 @@ impl<K: Kind> PriorityQueue<K> {
         }
     }
 
-    pub(in crate::pool) fn iter(&self) -> impl Iterator<Item = &Entry<K>> {
-        self.by_priority.iter().flatten()
+    pub(super) fn has_live(&self) -> bool {
+        self.by_priority.iter().any(Lane::has_live)
     }
 
     /// Returns the head of the lowest lane that is not empty.
@@ -231,7 +216,7 @@ impl<K: Kind> PriorityQueue<K> {
     pub(in crate::pool) fn purge(&mut self, dead: &mut Vec<Entry<K>>) {
         let before = dead.len();
         for (lane, gone) in self.by_priority.iter_mut().zip(&mut self.gone) {
-            purge(lane, dead);
+            lane.purge(dead);
             // Its head may have changed.
             *gone = gone.wrapping_add(1);
         }
@@ -245,27 +230,12 @@ impl<K: Kind> PriorityQueue<K> {
     /// that were put back.
     pub(in crate::pool) fn drain(&mut self, aside: impl Iterator<Item = Entry<K>>) -> Vec<Entry<K>> {
         (self.len, self.special) = (0, 0);
-        let mut behind = [const { VecDeque::new() }; 3];
-        for (lane, behind) in self.by_priority.iter_mut().zip(&mut behind) {
-            *behind = lane.split_off(lane.iter().take_while(|entry| is_back(*entry)).count());
-        }
-        aside.for_each(|entry| self.by_priority[entry.priority() as usize].push_back(entry));
-        let by_priority = self.by_priority.iter_mut().zip(behind).rev();
+        let mut first = self.by_priority.each_mut().map(|lane| lane.pop_while(is_back));
+        aside.for_each(|entry| first[entry.priority() as usize].push(entry));
+        let by_priority = first.into_iter().zip(&mut self.by_priority).rev();
         by_priority
-            .flat_map(|(lane, behind)| std::mem::take(lane).into_iter().chain(behind))
+            .flat_map(|(first, lane)| first.into_iter().chain(lane.drain()))
             .collect()
-    }
-}
-
-/// Moves the dead entries out of `entries`, and preserves the order of the rest.
-pub(in crate::pool) fn purge<K: Kind>(entries: &mut VecDeque<Entry<K>>, dead: &mut Vec<Entry<K>>) {
-    for _ in 0..entries.len() {
-        let Some(entry) = entries.pop_front() else { return };
-        if entry.is_live() {
-            entries.push_back(entry);
-        } else {
-            dead.push(entry);
-        }
     }
 }
 
@@ -331,10 +301,12 @@ mod tests {
             };
             let mut by_priority = PriorityQueue::new();
             for part in [1..=2, 3..=5] {
-                let mut part: VecDeque<_> = part.map(made).collect();
-                let n = part.len();
-                assert_eq!((by_priority.take_over(&mut part, false), part.len()), (n, 0));
+                let (mut queue, n) = (Lane::new(), part.clone().count());
+                part.map(made).for_each(|entry| queue.push(entry));
+                by_priority.take_over(&mut queue, n, false);
+                assert!(queue.is_empty());
             }
+            assert_eq!(by_priority.len(), 5);
             let order: Vec<_> = std::iter::from_fn(|| by_priority.pop())
                 .map(|entry| entry.weight())
                 .collect();
@@ -357,9 +329,10 @@ mod tests {
                     &TaskOptions::DEFAULT,
                 )
             };
-            let mut part: VecDeque<_> = part.map(made).collect();
-            let n = part.len();
-            assert_eq!((by_priority.take_over(&mut part, true), part.len()), (n, 0));
+            let (mut queue, n) = (Lane::new(), part.len());
+            part.map(made).for_each(|entry| queue.push(entry));
+            by_priority.take_over(&mut queue, n, true);
+            assert!(queue.is_empty());
         }
         assert_eq!((by_priority.len(), by_priority.is_uniform()), (5, true));
         std::iter::from_fn(|| by_priority.pop()).for_each(|entry| _ = entry.run(|_| ()));
@@ -367,11 +340,13 @@ mod tests {
     }
 
     #[test]
-    fn pop_many_takes_from_the_front_and_at_most_all_entries() {
-        let mut by_priority = PriorityQueue::new();
+    fn a_move_takes_from_the_front_and_at_most_all_entries() {
+        let (mut by_priority, mut lane) = (PriorityQueue::new(), Lane::new());
         (0..5).for_each(|_| by_priority.push(entry(Priority::Normal, 1)));
-        assert_eq!((by_priority.pop_many(3).count(), by_priority.len()), (3, 2));
-        assert_eq!((by_priority.pop_many(3).count(), by_priority.len()), (2, 0));
+        by_priority.move_to(&mut lane, 3);
+        assert_eq!((lane.count(), by_priority.len()), (3, 2));
+        by_priority.move_to(&mut lane, 3);
+        assert_eq!((lane.count(), by_priority.len()), (5, 0));
     }
 
     #[test]

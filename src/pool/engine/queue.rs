@@ -81,8 +81,8 @@ impl<K: Kind> Entries<K> {
 
     /// Returns true if a task waits here. Walks over dead entries.
     pub(super) fn has_live(&self) -> bool {
-        let aside = self.aside.iter().flat_map(BTreeMap::values);
-        self.by_priority.iter().chain(aside).any(Entry::is_live)
+        let mut aside = self.aside.iter().flat_map(BTreeMap::values);
+        self.by_priority.has_live() || aside.any(Entry::is_live)
     }
 
     /// Counts entries that have become dead, or, if negative, dead ones that have left.

@@ -55,12 +55,12 @@ impl<'j> Entry<'j> {
 
     #[inline]
     fn own_of_none<F: FnOnce() + Send + 'j>(task: F, options: &TaskOptions) -> Self {
-        let body = if InlineTask::fits::<F>() {
-            Body::Inline(InlineTask::new(task))
+        let entry = if InlineTask::fits::<F>() {
+            Self(Body::Inline(InlineTask::new(task)))
         } else {
-            Body::Boxed(Boxed::Own(Box::new(Plain(Some(task))) as _))
+            Self::boxed(Boxed::Own(Box::new(Plain(Some(task))) as _))
         };
-        Self(body).with(options, None)
+        entry.with(options, None)
     }
 
     /// Returns the task that may wait for this one, if that task holds permits.
@@ -82,9 +82,17 @@ impl<'j> Entry<'j> {
     pub(in crate::pool) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
         match self.0 {
             Body::Inline(small) => (small.run(orphan), None),
-            Body::Boxed(Boxed::Own(mut own)) => (own.run(orphan), Some(DeferredFree::Own(own))),
-            Body::Boxed(Boxed::Held(cell)) => (cell.run(orphan), Some(DeferredFree::Held(cell))),
-            Body::Boxed(Boxed::Special(special) | Boxed::Awaited(special)) => special.entry.run_and_leave(orphan),
+            Body::Boxed(boxed, _) => boxed.run_and_leave(orphan),
+        }
+    }
+}
+
+impl<'j> Boxed<Threads<'j>> {
+    fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
+        match self {
+            Self::Own(mut own) => (own.run(orphan), Some(DeferredFree::Own(own))),
+            Self::Held(cell) => (cell.run(orphan), Some(DeferredFree::Held(cell))),
+            Self::Special(special) | Self::Awaited(special) => special.entry.run_and_leave(orphan),
         }
     }
 }

@@ -6,19 +6,19 @@
 use super::deferred_free::DeferredFrees;
 use super::entry::{DeferredFree, Entry};
 use super::kind::Threads;
+use crate::pool::engine::lane::Lane;
 use crate::pool::engine::priority_queue::PriorityQueue;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
-use std::collections::VecDeque;
 
 pub(in crate::pool) struct Injector<'j> {
     tray: Mutex<Tray<'j>>,
-    /// A copy of the number of tasks, for readers without the lock.
+    /// The number of tasks. Written under the lock, and read without it.
     len: AtomicUsize,
 }
 
 pub(in crate::pool) struct Tray<'j> {
-    tasks: VecDeque<Entry<'j>>,
+    tasks: Lane<Threads<'j>>,
     /// True if one of them is not common.
     special: bool,
     /// True once the pool takes no more tasks.
@@ -43,7 +43,7 @@ pub(in crate::pool) struct Put<'j> {
 impl<'j> Injector<'j> {
     pub(in crate::pool) fn new() -> Self {
         let tray = Tray {
-            tasks: VecDeque::new(),
+            tasks: Lane::new(),
             special: false,
             closed: false,
             calls: true,
@@ -60,14 +60,16 @@ impl<'j> Injector<'j> {
         self.tray.lock()
     }
 
-    fn note_len(&self, tray: &Tray<'j>) {
-        // Relaxed: a hint for `seems_empty`. A worker that acts on it takes the lock.
-        self.len.store(tray.tasks.len(), Ordering::Relaxed);
+    /// Counts `n` more tasks, under the lock.
+    #[inline]
+    fn came(&self, n: usize) {
+        // Relaxed, here and in `empty`: the lock orders the accesses. Without it, a hint for `seems_empty`.
+        self.len.store(self.len.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
     #[inline]
     pub(in crate::pool) fn seems_empty(&self) -> bool {
-        // Relaxed: a hint, stored by `note_len`.
+        // Relaxed: a hint, stored by `came`. A worker that acts on it takes the lock.
         self.len.load(Ordering::Relaxed) == 0
     }
 
@@ -79,7 +81,7 @@ impl<'j> Injector<'j> {
             return Err(job);
         }
         tray.put(into(job));
-        self.note_len(&tray);
+        self.came(1);
         Ok(Put {
             calls: tray.calls,
             deferred: tray.any_spent.then(|| tray.two_spent()),
@@ -102,7 +104,7 @@ impl<'j> Injector<'j> {
         for job in jobs.drain(..n) {
             tray.put(into(job));
         }
-        self.note_len(&tray);
+        self.came(n);
         if tray.any_spent {
             deferred.extend(tray.deferred.many(n));
             tray.any_spent = !tray.deferred.is_empty();
@@ -116,8 +118,9 @@ impl<'j> Injector<'j> {
     /// Moves all tasks into `lanes`, and returns their number.
     pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, by_priority: &mut PriorityQueue<Threads<'j>>) -> usize {
         let uniform = !std::mem::take(&mut tray.special);
-        let moved = by_priority.take_over(&mut tray.tasks, uniform);
-        self.note_len(tray);
+        let moved = self.len.load(Ordering::Relaxed);
+        by_priority.take_over(&mut tray.tasks, moved, uniform);
+        self.len.store(0, Ordering::Relaxed);
         moved
     }
 }
@@ -126,7 +129,7 @@ impl<'j> Tray<'j> {
     #[inline]
     fn put(&mut self, entry: Entry<'j>) {
         self.special |= !entry.is_common();
-        self.tasks.push_back(entry);
+        self.tasks.push(entry);
     }
 
     pub(in crate::pool) fn is_empty(&self) -> bool {

@@ -11,12 +11,12 @@
 
 use super::entry::Entry;
 use super::kind::Threads;
-use crate::pool::engine::priority_queue::{PriorityQueue, purge};
-use std::collections::VecDeque;
+use crate::pool::engine::lane::Lane;
+use crate::pool::engine::priority_queue::PriorityQueue;
 
 #[derive(Default)]
 pub(in crate::pool) struct LocalQueue<'j> {
-    entries: VecDeque<Entry<'j>>,
+    entries: Lane<Threads<'j>>,
     owed: usize,
     /// The number of dead entries that the owner has taken out and not reported.
     dead_left: usize,
@@ -38,12 +38,12 @@ impl<'j> LocalQueue<'j> {
     /// Takes the next task for another worker, which has yet to claim it.
     #[inline]
     pub(in crate::pool) fn take(&mut self) -> Option<Entry<'j>> {
-        self.entries.pop_front()
+        self.entries.pop()
     }
 
     /// Takes `n` common tasks from the queue, or all if there are fewer, until `due`.
     pub(in crate::pool) fn load(&mut self, n: usize, due: u64, by_priority: &mut PriorityQueue<Threads<'j>>) {
-        self.entries.extend(by_priority.pop_many(n));
+        by_priority.move_to(&mut self.entries, n);
         self.due = due;
     }
 
@@ -57,7 +57,7 @@ impl<'j> LocalQueue<'j> {
     }
 
     pub(in crate::pool) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.count()
     }
 
     pub(in crate::pool) fn dead_left(&self) -> usize {
@@ -78,12 +78,14 @@ impl<'j> LocalQueue<'j> {
 
     /// Moves the dead entries to `dead`.
     pub(in crate::pool) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
-        purge(&mut self.entries, dead);
+        self.entries.purge(dead);
     }
 
     pub(in crate::pool) fn put_back(&mut self, by_priority: &mut PriorityQueue<Threads<'j>>) {
-        while let Some(entry) = self.entries.pop_back() {
-            by_priority.push_front(entry);
-        }
+        let entries: Vec<_> = self.entries.drain().collect();
+        entries
+            .into_iter()
+            .rev()
+            .for_each(|entry| by_priority.push_front(entry));
     }
 }

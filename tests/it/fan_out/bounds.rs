@@ -2,6 +2,7 @@
 
 use futures::channel::mpsc;
 use futures::stream::StreamExt;
+use std::future::pending;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +10,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tollgate::breaker::BreakerState;
 use tollgate::fan_out::{fan_out, fan_out_stream};
-use tollgate::pool::TaskError;
+use tollgate::pool::{GroupError, TaskError};
 use tollgate::{CircuitBreaker, Policy, Semaphore};
 
 /// Lets all other tasks of a current-thread runtime run until they wait.
@@ -37,6 +38,104 @@ async fn capacity_is_freed_while_results_are_ready() {
         assert!(results.next().await.is_some());
         settle().await;
         assert_eq!(taken.load(Ordering::SeqCst), 4 + given - 1);
+    }
+}
+
+/// Given futures that never end, when all of the limit is used, then at most a quarter of the limit is taken ahead, and 16 items. None
+/// is with a small limit, a policy, shared permits, a full buffer or large futures.
+#[tokio::test]
+async fn few_items_are_taken_before_a_task_is_free() {
+    macro_rules! taken {
+        ($limit:expr $(, $set:ident($to:expr))*; $future:expr) => {{
+            let (items, taken) = counted();
+            let results = fan_out(items, $limit)$(.$set($to))*.map(move |_| $future);
+            settle().await;
+            drop(results);
+            taken.load(Ordering::SeqCst)
+        }};
+    }
+    let policy = || Policy::new(Semaphore::new(100));
+    assert_eq!(taken!(3; pending::<()>()), 3);
+    assert_eq!(taken!(7; pending::<()>()), 8);
+    let most = taken!(100; pending::<()>());
+    assert!((101..=116).contains(&most), "{most}");
+    assert_eq!(taken!(7, buffer(0); pending::<()>()), 7);
+    assert_eq!(taken!(7, admit_by(policy()); pending::<()>()), 7);
+    assert_eq!(taken!(&Arc::new(Semaphore::new(7)); pending::<()>()), 7);
+    let large = [0u8; 300];
+    assert_eq!(
+        taken!(7; async move {
+            pending::<()>().await;
+            std::hint::black_box(&large);
+        }),
+        7
+    );
+}
+
+/// Random limits, orders and ends: each fan-out gives what a run of one item after the other gives.
+#[tokio::test]
+async fn each_random_fan_out_gives_what_a_sequential_run_gives() {
+    struct Counted(Arc<()>, usize);
+    for seed in 0..400_usize {
+        let below = |n: usize, salt: usize| (seed * 31 + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15) % 1_000_003 % n;
+        let (limit, n) = (1 + below(40, 1), below(120, 2));
+        // The item whose source panics, and the one that fails.
+        let (panics, fails) = (below(2 * n + 1, 3), below(2 * n + 1, 4));
+        let alive = Arc::new(());
+        let made = Arc::clone(&alive);
+        let source = (0..n).inspect(move |&item| {
+            if item == panics {
+                resume_unwind(Box::new("source"));
+            }
+        });
+        let task = move |item: usize| {
+            let counted = Counted(Arc::clone(&made), item);
+            async move {
+                for _ in 0..(item * 7 + seed) % 4 {
+                    tokio::task::yield_now().await;
+                }
+                let Counted(_alive, item) = counted;
+                item
+            }
+        };
+        let all = n.min(panics);
+        if seed % 2 == 0 {
+            let fan = fan_out(source, limit);
+            let fan = if seed % 4 == 0 { fan.ordered() } else { fan };
+            let results: Vec<_> = fan.map(task).collect().await;
+            let errors = results.iter().filter(|result| result.is_err()).count();
+            let mut items: Vec<_> = results.into_iter().filter_map(Result::ok).collect();
+            if seed % 4 != 0 {
+                items.sort_unstable();
+            }
+            assert!(items.into_iter().eq(0..all), "{seed}");
+            assert_eq!(errors, usize::from(panics < n), "{seed}");
+        } else {
+            let task = move |item| {
+                let task = task(item);
+                async move {
+                    let item = task.await;
+                    if item < fails { Ok(item) } else { Err(item) }
+                }
+            };
+            let results: Vec<_> = fan_out(source, limit).ordered().try_map(task).collect().await;
+            let fail = (fails < all).then_some(fails);
+            let items: Vec<_> = results
+                .iter()
+                .filter_map(|result| result.as_ref().ok().copied())
+                .collect();
+            assert!(items.into_iter().eq(0..fail.unwrap_or(all)), "{seed}");
+            match (results.last(), fail) {
+                (Some(Err(GroupError::Error(item))), Some(fail)) => assert_eq!(*item, fail, "{seed}"),
+                (Some(Err(GroupError::Task(TaskError::Panicked(_)))), None) => assert!(panics < n, "{seed}"),
+                (last, fail) => assert!(
+                    fail.is_none() && panics >= n && last.is_none_or(Result::is_ok),
+                    "{seed}"
+                ),
+            }
+        }
+        settle().await;
+        assert_eq!(Arc::strong_count(&alive), 1, "{seed}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Random programs on families of pools, of threads or of async tasks: trees of tasks that wait for their children, up and down the pools, behind rates,
 //! semaphores and shared slots, with changes of limits, cancels, waits that are given up and handles that are given away. Each
-//! program ends, each task is accounted for, and nothing is left.
+//! program ends, each task is accounted for, and nothing is left. Wild programs have full queues that evict and reject as well, tasks
+//! without handles, and submissions that are given up; they run for as long as `TOLLGATE_SOAK_SECONDS` says.
 
 use crate::pool::kinds::{Handle, Kind, LONG, Pool, block_on, pool, watched};
 use futures::future::BoxFuture;
@@ -12,9 +13,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::yield_now;
-use tollgate::pool::{Priority, TaskError};
+use tollgate::pool::{Overflow, Priority, TaskError};
 use tollgate::{Clock, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 struct Random(AtomicU64);
@@ -36,6 +37,7 @@ struct World {
     refused: AtomicUsize,
     /// Handles that any task may wait for.
     given: Mutex<Vec<Handle<()>>>,
+    wild: bool,
 }
 
 /// A task's panic, which its waiter is told.
@@ -56,6 +58,16 @@ impl World {
         let priority = [Priority::Low, Priority::Normal, Priority::High][self.random.below(3)];
         let pool = self.pools[at].priority(priority);
         let task = task(Arc::clone(self), depth, at);
+        if self.wild && own.is_some() {
+            match self.random.below(6) {
+                0 if own == Some(at) => {
+                    let _ = pool.execute(task).await;
+                    return None;
+                }
+                1 => return pool.submit_timeout(task, Duration::from_micros(200)).await.ok(),
+                _ => {}
+            }
+        }
         // A task does not wait for room in its own pool. In others it might wait for ever.
         if own.is_none_or(|own| own == at) {
             pool.submit(task).await.ok()
@@ -76,6 +88,7 @@ impl World {
         match result {
             Ok(()) | Err(TaskError::Cancelled | TaskError::Aborted) => {}
             Err(TaskError::Panicked(payload)) => assert!(payload.into_inner().is::<Expected>()),
+            Err(TaskError::Discarded) if self.wild => {}
             Err(TaskError::WouldDeadlock) => _ = self.refused.fetch_add(1, Relaxed),
             Err(why) => panic!("{why:?}"),
         }
@@ -118,7 +131,8 @@ fn task(world: Arc<World>, depth: usize, own: usize) -> BoxFuture<'static, ()> {
                     })
                     .await;
                 }
-                3 => {
+                // A cycle of threads that wait by handles of other tasks is not seen.
+                3 if !matches!((world.wild, &handle), (true, Handle::Threads(_))) => {
                     let other = world.exchanged(handle);
                     world.awaited(other.join().await);
                 }
@@ -146,13 +160,19 @@ fn seeds(few: Range<u64>) -> Range<u64> {
 }
 
 /// One program. Returns how many waits were refused.
-async fn program(kind: Kind, seed: u64, clock: Clock) -> usize {
+async fn program(kind: Kind, seed: u64, clock: Clock, wild: bool) -> usize {
     let random = Random(AtomicU64::new(seed.wrapping_mul(7919)));
     let semaphores = [(); 3].map(|()| Arc::new(Semaphore::new(1 + random.below(3))));
     let bucket = || TokenBucket::new(Quota::per_second(20_000).burst(1 + random.below(3) as u64)).on(&clock);
+    let overflow = || match if wild { random.below(6) } else { 0 } {
+        0..3 => Overflow::Block,
+        3 => Overflow::Reject,
+        4 => Overflow::DropOldest,
+        _ => Overflow::DropNewest,
+    };
     macro_rules! family {
         ($($set:ident($to:expr)),*) => {
-            pool!(kind, 1 + random.below(3), max_queue(1 + random.below(8)), on(&clock) $(, $set($to))*)
+            pool!(kind, 1 + random.below(3), max_queue(1 + random.below(8)), overflow(overflow()), on(&clock) $(, $set($to))*)
         };
     }
     let pools = (0..1 + random.below(3)).map(|_| {
@@ -174,6 +194,7 @@ async fn program(kind: Kind, seed: u64, clock: Clock) -> usize {
         ended: AtomicUsize::new(0),
         refused: AtomicUsize::new(0),
         given: Mutex::default(),
+        wild,
     });
     let mut handles = Vec::new();
     for _ in 0..12 {
@@ -214,7 +235,7 @@ fn each_random_program_ends_and_leaves_nothing() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         refused += runtime.block_on(async {
             let clock = ManualClock::new();
-            let program = tokio::spawn(program(Kind::Tasks, seed, clock.clock().clone()));
+            let program = tokio::spawn(program(Kind::Tasks, seed, clock.clock().clone(), false));
             for _ in 0..50_000 {
                 if program.is_finished() {
                     break;
@@ -233,7 +254,7 @@ fn each_random_program_ends_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_random_program_ends_on_several_threads() {
     for seed in seeds(1_000..1_300) {
-        let ended = tokio::time::timeout(LONG, program(Kind::Tasks, seed, Clock::default())).await;
+        let ended = tokio::time::timeout(LONG, program(Kind::Tasks, seed, Clock::default(), false)).await;
         assert!(ended.is_ok(), "program {seed} stands still");
     }
 }
@@ -243,8 +264,35 @@ fn each_random_program_ends_on_worker_pools() {
     let (mut refused, seeds) = (0, seeds(2_000..2_200));
     for seed in seeds.clone() {
         refused += watched(format_args!("program {seed}"), move || {
-            block_on(program(Kind::Threads, seed, Clock::default()))
+            block_on(program(Kind::Threads, seed, Clock::default(), false))
         });
     }
     assert!(refused >= seeds.count() / 9, "{refused} waits of holders were refused");
+}
+
+#[test]
+#[ignore = "as long as TOLLGATE_SOAK_SECONDS says"]
+fn each_wild_random_program_ends() {
+    let seconds = std::env::var("TOLLGATE_SOAK_SECONDS").map_or(10, |seconds| seconds.parse().unwrap());
+    let first = std::env::var("TOLLGATE_PROGRAMS").map_or(0, |first| first.parse().unwrap());
+    for kind in [Kind::Threads, Kind::Tasks] {
+        let (end, mut seed, mut refused) = (Instant::now() + Duration::from_secs(seconds), first, 0);
+        while Instant::now() < end {
+            refused += watched(format_args!("{kind:?}, program {seed}"), move || match kind {
+                Kind::Threads => block_on(program(kind, seed, Clock::default(), true)),
+                Kind::Tasks => {
+                    let threads = tokio::runtime::Builder::new_multi_thread()
+                        .worker_threads(2)
+                        .enable_time()
+                        .build();
+                    threads.unwrap().block_on(program(kind, seed, Clock::default(), true))
+                }
+            });
+            seed += 1;
+        }
+        println!(
+            "{kind:?}: {} programs, {refused} waits of holders were refused",
+            seed - first
+        );
+    }
 }
