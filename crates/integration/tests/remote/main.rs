@@ -5,6 +5,7 @@
 mod rig;
 
 mod budgets;
+mod bytes;
 mod certificates;
 mod change;
 mod clock;
@@ -25,6 +26,7 @@ mod etcd_corners;
 mod etcd_faults;
 mod etcd_secured;
 mod etcd_sync;
+mod fair;
 mod faults;
 mod forged;
 mod forged_spending;

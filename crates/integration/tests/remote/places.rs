@@ -78,10 +78,10 @@ pub(crate) mod postgres {
     crate::change::lowered!(Here);
 }
 
-mod consul {
+pub(crate) mod consul {
     use tollgate::remote::Key;
     use tollgate_stores::Consul;
-    struct Here;
+    pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Consul;
         fn server() -> std::net::SocketAddr {
@@ -99,10 +99,10 @@ mod consul {
     crate::change::lowered!(Here);
 }
 
-mod etcd {
+pub(crate) mod etcd {
     use tollgate::remote::Key;
     use tollgate_stores::Etcd;
-    struct Here;
+    pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Etcd;
         fn server() -> std::net::SocketAddr {
@@ -120,10 +120,10 @@ mod etcd {
     crate::change::lowered!(Here);
 }
 
-mod zookeeper {
+pub(crate) mod zookeeper {
     use tollgate::remote::Key;
     use tollgate_stores::Zookeeper;
-    struct Here;
+    pub(crate) struct Here;
     impl super::Place for Here {
         type Store = Zookeeper;
         fn server() -> std::net::SocketAddr {
