@@ -173,6 +173,9 @@ where
     ///
     /// While all of the limit is used, each policy may have admitted one item that has not started.
     ///
+    /// An admission that is awaited inside the function, as [`Retry`](crate::retry::Retry) does, holds a permit of the limit meanwhile. The
+    /// [tutorial](crate::guide::tutorials#a-polite-crawler) has retries.
+    ///
     /// Refusals and outcomes are as in [`admit_by`](Self::admit_by). If `choose` panics, the fan-out ends with the panic.
     ///
     /// ```

@@ -104,7 +104,9 @@ impl<K: PoolKind> fmt::Debug for Unstarted<K> {
 #[must_use = "tasks that are dropped with the report will never run"]
 #[non_exhaustive]
 pub struct ShutdownReport<K: PoolKind> {
-    /// The tasks that have not started, in the order in which they would have started. Run or drop them.
+    /// The tasks that have not started, in the order in which they would have started. Run or drop them:
+    /// until then a join of their handles waits. To know which tasks they are, keep the handles: after the drop they end with
+    /// [`TaskError::Abandoned`](super::TaskError::Abandoned).
     pub unstarted: Vec<Unstarted<K>>,
     /// The number of tasks that were running. Those on threads continue.
     pub running: usize,

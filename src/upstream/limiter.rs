@@ -28,10 +28,11 @@ const LEG: &str = "upstream";
 /// A refusal pauses all callers from the moment at which it is observed, for the time that the upstream asks for, at most the
 /// [cap](UpstreamBuilder::cap). If it asks for none, the first pause is [`pause`](UpstreamBuilder::pause), and each one that follows
 /// without a success between is twice as long. Refusals of calls that began before the pause belong to it: they can make it longer, and
-/// count as one. Afterwards waiters are admitted in the order of their queue, at a rate that grows from zero to the
+/// the next pause is twice as long only once. Afterwards waiters are admitted in the order of their queue, at a rate that grows from zero to the
 /// [rate](UpstreamBuilder::rate) during the [ramp](UpstreamBuilder::ramp). So the first second carries at most the rate, whatever burst
-/// the other limits have saved. After the ramp those other limits decide. If refusals are all that the upstream says, make an
-/// [`Adaptive`](crate::adaptive::Adaptive) rate one of them: it finds the quota, and the pauses become rare.
+/// the other limits have saved. After the ramp those other limits decide, and a burst that they have saved goes out: keep it small. If
+/// refusals are all that the upstream says, make an [`Adaptive`](crate::adaptive::Adaptive) rate one of them: it finds the quota, and the
+/// pauses become rare. Its ceiling is the most that you want to send, since it rises until it is refused.
 ///
 /// # Remaining quotas
 /// A response names what was left of a quota when it was made. Calls in flight may not have been counted then, so at least what is
@@ -218,7 +219,7 @@ pub struct Call(Mark);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UpstreamStats {
-    /// Pauses that have begun, or were made longer.
+    /// Pauses that have begun, or were made longer: up to [`refused`](Self::refused).
     pub pauses: u64,
     /// Responses that were refusals.
     pub refused: u64,
@@ -242,7 +243,8 @@ impl Upstream {
     }
 
     /// Begins a call that was admitted with `ask`: call it right before the request is sent. `None` if the upstream has been paused since
-    /// the admission. Drop the permit then, and ask for another.
+    /// the admission. Drop the permit then, and ask for another. Within a [`Retry`](crate::retry::Retry) return an error that may be repeated
+    /// [at once](crate::retry::Repeat::After); that counts as an attempt.
     pub fn begin(&self, ask: &Ask) -> Option<Call> {
         let now = self.clock.now().ticks();
         self.machine.lock().begin(ask, now).map(Call)

@@ -126,6 +126,18 @@ impl<B: Backend> SharedBudgets<B> {
     }
 }
 
+impl<B: Backend> SharedBudgets<B> {
+    /// Refuses all requests from now on, and sends the corrections and what meters have given back. Drop all meters before. Ends when the
+    /// store has carried it out, or does not answer. Without it, a program that ends leaves the rest of its last reservations charged
+    /// until their period is over.
+    ///
+    /// # Cancel safety
+    /// As [`RemoteKeyed::close`].
+    pub async fn close(&self) {
+        self.0.limits.close().await;
+    }
+}
+
 /// A part of a name at the store: other characters than letters, digits, `-`, `_`, `.` and `@` by their bytes.
 fn escaped(text: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.@".contains(byte);
@@ -449,8 +461,10 @@ impl<B: Backend> SharedAccount<B> {
         Ok(Some(Held { permit, units, keys }))
     }
 
-    /// Asks the store what is used of each limit. The legs are named by rule and limit, such as `user/output per 60s`; `None` without a
-    /// rule that matches.
+    /// Asks the store what is used of each limit; `None` without a rule that matches. The legs are named by rule and limit, such as
+    /// `user/output per 60s`, and those of a calendar by its period and zone as well, such as `team+month+UTC/output per month`. The
+    /// state of a rate has what is [available](tollgate::status::State::Rate), so the limit less that is used; its window is the span for which
+    /// the store remembers, two months for a month.
     ///
     /// # Errors
     /// As [`RemoteKey::usage`]; [`RemoteError::Key`] when the values of a level are too long for a name at the store.

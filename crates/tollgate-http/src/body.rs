@@ -37,8 +37,9 @@ pin_project! {
     /// # }
     /// ```
     pub struct LimitBody<B: Body, L: Limiter, C: Classify<E>, E> {
+        // Until its end. It is dropped before the permit ends, so that its drop may correct the charge.
         #[pin]
-        body: B,
+        body: Option<B>,
         held: Option<Held<L, C>>,
         error: PhantomData<fn(E)>,
     }
@@ -46,8 +47,10 @@ pin_project! {
     impl<B: Body, L: Limiter, C: Classify<E>, E> PinnedDrop for LimitBody<B, L, C, E> {
         fn drop(this: Pin<&mut Self>) {
             // A reader that knows the length, or has seen the end, need not poll once more.
-            let ended = this.body.is_end_stream();
-            if let Some(held) = this.project().held.take() {
+            let ended = this.is_end_stream();
+            let mut this = this.project();
+            this.body.set(None);
+            if let Some(held) = this.held.take() {
                 held.dropped(ended);
             }
         }
@@ -113,7 +116,7 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> LimitBody<B, L, C, E> {
     /// A body without a permit.
     pub(super) fn free(body: B) -> Self {
         Self {
-            body,
+            body: Some(body),
             held: None,
             error: PhantomData,
         }
@@ -124,7 +127,7 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> LimitBody<B, L, C, E> {
     pub(super) fn holding(body: B, held: Option<Held<L, C>>) -> Self {
         Self {
             held,
-            body,
+            body: Some(body),
             error: PhantomData,
         }
     }
@@ -140,12 +143,19 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        let this = self.project();
-        let polled = this.body.poll_frame(cx);
+        let mut this = self.project();
+        let Some(body) = this.body.as_mut().as_pin_mut() else {
+            return Poll::Ready(None);
+        };
+        let polled = body.poll_frame(cx);
         if let Some(held) = this.held.as_mut() {
             held.permit.settle();
         }
         let frame = std::task::ready!(polled);
+        let goes_on = matches!(&frame, Some(Ok(frame)) if !frame.is_trailers());
+        if !goes_on {
+            this.body.set(None);
+        }
         match &frame {
             Some(Ok(frame)) => {
                 if let Some(trailers) = frame.trailers_ref() {
@@ -173,11 +183,12 @@ impl<B: Body, L: Limiter, C: Classify<E>, E> Body for LimitBody<B, L, C, E> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let ended = || SizeHint::with_exact(0);
+        self.body.as_ref().map_or_else(ended, Body::size_hint)
     }
 }
 

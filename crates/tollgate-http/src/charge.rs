@@ -12,7 +12,8 @@ use tollgate::{Ask, Cost, Limiter, Outcome, Permit};
 /// [`settling`](crate::LimitLayer::settling); its clones stand for the same request. Behind several such layers a correction goes to
 /// each that counts the cost.
 ///
-/// The permit is settled when the response, or the next frame of its body, has been made: at the latest when the permit ends.
+/// The permit is settled when the response, or the next frame of its body, has been made, and when the body has been dropped: at its end,
+/// or because the client has left. So a guard inside the body can settle in its drop.
 ///
 /// ```
 /// # use std::convert::Infallible;

@@ -35,7 +35,8 @@ use tower_service::Service;
 /// An upgraded connection (a WebSocket) has left HTTP: it holds nothing once its response has been sent.
 ///
 /// # Order of layers
-/// Inner layers are limited, outer layers are not. A time-out that covers the wait belongs outside. Retries belong outside as
+/// Inner layers are limited, outer layers are not. What an outer layer has charged stays charged when an inner one refuses: join limits
+/// that are to agree by [`and`](tollgate::LimiterExt::and), for each key by [`Keyed::try_new`](tollgate::Keyed::try_new), and use one layer. A time-out that covers the wait belongs outside. Retries belong outside as
 /// well, so that each attempt is admitted and classified on its own.
 ///
 /// ```

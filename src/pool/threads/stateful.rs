@@ -32,9 +32,12 @@ pub struct StatefulBuilder<S> {
 type Make<S> = dyn Fn() -> S + Send + Sync;
 
 impl Builder<ThreadOptions> {
-    /// Gives each task exclusive use of a state made by `make`. The number of states is at most the number of tasks that run at once. If
-    /// no state is idle, `make` runs on the thread of the task. A state whose task panics is dropped, and `make` replaces it. Set the
-    /// number of workers before; a pool with given [`slots`](Self::slots) has as many states as slots.
+    /// Gives each task exclusive use of a state made by `make`. If no state is idle, `make` runs on the thread of the task, so at most as
+    /// many states are made as tasks run at once: the workers, or the permits of given [`slots`](Self::slots). A state whose task
+    /// panics is dropped, and `make` replaces it. Set the number of workers before.
+    ///
+    /// After the limit was lowered, each task that ends drops one state too many; idle states stay until then. The last handle of the
+    /// pool drops those that are left.
     ///
     /// A waiting task does not lend its state. A task that waits for another task of the pool gets [`TaskError::WouldDeadlock`].
     ///

@@ -158,6 +158,10 @@ pub(super) struct Client {
     /// Since when all steps fail, while some are under way: with none, the next ask finds out.
     failing_since: Option<Instant>,
     is_closed: bool,
+    /// The driver has ended.
+    is_stopped: bool,
+    /// Wait for that.
+    closers: Vec<Waker>,
     /// A forked process has the memory of its parent, and must not send its steps.
     process: u32,
     driver: Option<Waker>,
@@ -184,6 +188,8 @@ impl Client {
             flights: 0,
             failing_since: None,
             is_closed: false,
+            is_stopped: false,
+            closers: Vec::new(),
             process: std::process::id(),
             driver: None,
             wakers: Vec::new(),
@@ -691,6 +697,21 @@ impl Client {
     /// True when nothing is left to be sent after the limiter was closed.
     pub(super) fn is_done(&self) -> bool {
         self.is_closed && self.ready.is_empty()
+    }
+
+    /// The driver ends, or is dropped.
+    pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
+        self.wakers.append(&mut self.closers);
+    }
+
+    /// True when the driver has ended. Otherwise `waker` is woken when it does. Returns the waker if it is not kept.
+    pub(super) fn poll_stopped(&mut self, waker: Waker) -> (bool, Option<Waker>) {
+        if self.is_stopped || self.closers.iter().any(|closer| closer.will_wake(&waker)) {
+            return (self.is_stopped, Some(waker));
+        }
+        self.closers.push(waker);
+        (false, None)
     }
 
     /// The permits for which a place was kept may be there.

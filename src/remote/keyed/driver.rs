@@ -17,10 +17,18 @@ use std::task::Poll;
 /// The most steps under way.
 const MOST: usize = 256;
 
-pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
+pub(super) fn drive<B: Backend>(shared: Arc<Shared<B>>) -> impl Future<Output = ()> + Send {
+    // Also of a driver that is dropped before it ran.
+    let leaving = Leaving(Arc::clone(&shared));
+    async move {
+        run(&shared).await;
+        drop(leaving);
+    }
+}
+
+async fn run<B: Backend>(shared: &Shared<B>) {
     let (mut flights, mut listens) = (FuturesUnordered::new(), FuturesUnordered::new());
     let mut timer: Option<Sleep> = None;
-    let _leaving = Leaving(&shared);
     poll_fn(|cx| {
         loop {
             // First, so that no key falls between.
@@ -31,7 +39,7 @@ pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
             while flights.len() < MOST
                 && let Some(key) = shared.with(super::client::Client::next_key)
             {
-                flights.push(exchange(&shared, key));
+                flights.push(exchange(shared, key));
             }
             let mut new = None;
             let handle = || {
@@ -42,7 +50,7 @@ pub(super) async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
             if let Some(key) = shared.with(|client| client.next_listen(handle))
                 && let Some(registration) = new
             {
-                listens.push(Abortable::new(listen(&shared, key), registration));
+                listens.push(Abortable::new(listen(shared, key), registration));
                 continue;
             }
             while let Poll::Ready(Some(_)) = listens.poll_next_unpin(cx) {}
@@ -76,15 +84,16 @@ fn place<B>(shared: &Shared<B>) -> Session {
     Session::of_place(shared.with(|client| client.config().client))
 }
 
-/// When the driver ends, the store listens for no key.
-struct Leaving<'a, B: Backend>(&'a Shared<B>);
+/// When the driver ends, the store listens for no key, and those that close the limiter go on.
+struct Leaving<B: Backend>(Arc<Shared<B>>);
 
-impl<B: Backend> Drop for Leaving<'_, B> {
+impl<B: Backend> Drop for Leaving<B> {
     fn drop(&mut self) {
-        let place = place(self.0);
+        let place = place(&self.0);
         for key in self.0.with(|client| client.subscribed()) {
             self.0.backend.leave(&key, place);
         }
+        self.0.with(super::client::Client::stop);
     }
 }
 

@@ -463,6 +463,27 @@ impl RemoteKeyedBuilder {
 }
 
 impl<B: Backend> RemoteKeyed<B> {
+    /// Refuses all requests from now on, and sends what is still to be sent: settlements, what was given back, and permits that are held,
+    /// which are lost. Ends when the store has carried it out, or does not answer. Without it, a program that ends right after its last
+    /// settlement leaves more charged than it used.
+    ///
+    /// The [driver](Driver) has to run meanwhile.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not open the limiter again. What is to be sent is sent as long as the driver runs.
+    pub async fn close(&self) {
+        let shared = &self.handles.0;
+        shared.with(Client::close);
+        poll_fn(|cx| {
+            let waker = cx.waker().clone();
+            let (stopped, _waker) = shared.with(|client| client.poll_stopped(waker));
+            if stopped { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+}
+
+impl<B: Backend> RemoteKeyed<B> {
     /// The limiter of `key`. No round trip, and nothing is kept for a key that is not asked for.
     ///
     /// It has the policy of the key's tier as of now: get it anew for each request where the tiers may [change](Self::apply).

@@ -1,8 +1,9 @@
 //! The handle by which a handler corrects the costs of its request.
 
 use bytes::Bytes;
+use futures::StreamExt;
 use http::{Request, Response};
-use http_body::Frame;
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Empty, StreamBody};
 use std::convert::Infallible;
 use std::future::pending;
@@ -33,6 +34,46 @@ fn charge_of(request: &Request<()>) -> Charge {
 
 fn empty() -> Result<Response<Empty<Bytes>>, Infallible> {
     Ok(Response::new(Empty::new()))
+}
+
+/// A part of a body that settles when it is dropped.
+struct SettlesOnDrop(Charge);
+
+impl Drop for SettlesOnDrop {
+    fn drop(&mut self) {
+        self.0.settle(TOKENS, 30).unwrap();
+    }
+}
+
+/// Given a body that settles as it is dropped, then that counts: after its end, after an error, and when the client leaves.
+#[tokio::test]
+async fn a_body_may_settle_as_it_is_dropped() {
+    for frames_read in 0..4 {
+        let clock = ManualClock::new();
+        let (tokens, limit) = bucket(TOKENS, &clock);
+        let handler = service_fn(async |request: Request<()>| {
+            let guard = SettlesOnDrop(charge_of(&request));
+            let frames = ["one", "two"].map(|data| Ok(Frame::data(Bytes::from_static(data.as_bytes()))));
+            let last = (frames_read == 3).then(|| Err("broken"));
+            let frames = futures::stream::iter(frames.into_iter().chain(last)).map(move |frame| {
+                let _ = &guard;
+                frame
+            });
+            Ok::<_, Infallible>(Response::new(StreamBody::new(frames)))
+        });
+        let layer = LimitLayer::new(Arc::clone(&limit)).cost(of_tokens).settling();
+        let response = layer.layer(handler).oneshot(Request::new(())).await.unwrap();
+        let mut body = response.into_body();
+        for _ in 0..frames_read {
+            let _ = body.frame().await;
+        }
+        if frames_read == 3 {
+            assert_eq!(tokens.available(), 970, "after an error, with the body still there");
+            assert!(body.is_end_stream() && body.frame().await.is_none());
+        }
+        drop(body);
+        assert_eq!(tokens.available(), 970, "{frames_read} frames");
+    }
 }
 
 /// Given a stream whose handler charges while it goes on, then the bucket is charged with each frame, and at the end; and no longer

@@ -46,6 +46,32 @@ async fn spend(account: &Account, units: u64) -> Result<u64, Reason> {
     Ok(units)
 }
 
+/// Given a program that ends right after a meter was dropped, then what the meter gives back is at the store once the budgets are closed.
+#[tokio::test]
+async fn units_given_back_arrive_before_the_budgets_are_closed() {
+    let store = Arc::new(Memory::new(&tollgate::Clock::real()));
+    let name = || Key::new("budgets").unwrap();
+    let rule = || Rule::new("user").per(["user"]).limit(rolling(OUTPUT, 1_000));
+    let budgets = SharedBudgets::builder(name())
+        .rule(rule())
+        .spawn(Arc::clone(&store))
+        .unwrap();
+    let other = SharedBudgets::builder(name())
+        .rule(rule())
+        .in_place(Arc::clone(&store))
+        .unwrap();
+    let (ann, same) = (budgets.account(&[("user", "ann")]), other.account(&[("user", "ann")]));
+    let mut meter = ann.reserve(Ask::one().cost(OUTPUT, 500)).await.unwrap();
+    meter.extend(OUTPUT, 100).await.unwrap();
+    drop(meter);
+    assert_eq!(left(&same).await, [("user/output per 60s".to_owned(), 500)], "not yet");
+    budgets.close().await;
+    assert_eq!(left(&same).await, [("user/output per 60s".to_owned(), 900)]);
+    let refused = ann.reserve(Ask::one().cost(OUTPUT, 1)).await.unwrap_err();
+    assert_eq!(refused.reason(), Reason::Closed);
+    budgets.close().await;
+}
+
 const COSTS: [Cost; 3] = [INPUT, OUTPUT, MONEY];
 
 #[derive(Clone, Debug)]
