@@ -140,7 +140,7 @@ impl<L: Resizable> Adaptive<L> {
     /// ```
     /// # use tollgate::adaptive::{Adaptive, Aimd};
     /// # use tollgate::{LimiterExt, ManualClock, Outcome, Quota, TokenBucket};
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let bucket = TokenBucket::new(Quota::per_minute(60)).on(&clock);
     /// let rate = Adaptive::builder(bucket).law(Aimd::new()).bounds(6, 600).on(&clock).build()?;
     /// rate.try_admit(1).unwrap().finish(Outcome::Overload);

@@ -120,7 +120,7 @@ impl Ask {
     /// ```
     /// # use tollgate::{Ask, ManualClock, Order, Policy, Semaphore};
     /// # use futures::join;
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// const PAID: u8 = 0;
     /// const FREE: u8 = 1;
     /// let policy = Policy::builder()

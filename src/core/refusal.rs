@@ -603,7 +603,7 @@ impl<'a> Refusal<'a> {
     ///
     /// ```
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, TokenBucket};
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let small = TokenBucket::new(Quota::per_second(1).burst(2)).on(&clock);
     /// let policy = Policy::builder()
     ///     .limit(TokenBucket::new(Quota::per_second(1).burst(9)).on(&clock))
@@ -625,7 +625,7 @@ impl<'a> Refusal<'a> {
     /// ```
     /// # use std::time::Duration;
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let policy = Policy::builder().limit(Semaphore::new(1).named("in flight")).on(&clock).build()?;
     /// clock.run(async {
     ///     let _held = policy.admit(1).await.unwrap();
@@ -669,7 +669,7 @@ impl<'a> Refusal<'a> {
     /// ```
     /// # use std::time::Duration;
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, TokenBucket};
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let policy = Policy::builder()
     ///     .limit(TokenBucket::new(Quota::per_second(1).burst(1)).on(&clock).named("second"))
     ///     .limit(TokenBucket::new(Quota::per_minute(1).burst(1)).on(&clock).named("minute"))

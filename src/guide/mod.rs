@@ -3,7 +3,7 @@
 //! | page | what it answers |
 //! |---|---|
 //! | [`choosing`] | which limiter to take: a decision tree, sizes, costs |
-//! | [`tutorials`] | a limited axum service, a polite crawler, a pool with a database cap, limits over Redis in ten minutes |
+//! | [`tutorials`] | a limited axum service, a polite crawler, a pool with a database cap, limits over Redis, a proxy of a language model |
 //! | [`cookbook`] | one task each, ready to copy |
 //! | [`peers`] | the same task by other crates, side by side, and when to stay with them |
 //! | [`from_tokio`] | moving from tokio's `Semaphore`: what stays, what differs, what is new |

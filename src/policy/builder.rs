@@ -234,7 +234,7 @@ impl<L> PolicyBuilder<L> {
     ///
     /// ```
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Reason, Semaphore};
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let policy = Policy::builder()
     ///     .limit(Semaphore::new(1))
     ///     .max_queue(100)

@@ -47,7 +47,7 @@ pub enum TaskError {
 ///
 /// ```
 /// # use tollgate::{WorkerPool, pool::TaskError};
-/// # let pool = WorkerPool::builder().workers(1).build()?;
+/// let pool = WorkerPool::builder().workers(1).build()?;
 /// let result = pool.run(|| std::panic::panic_any(404_u16));
 /// let Err(TaskError::Panicked(payload)) = result else { unreachable!() };
 /// assert_eq!(payload.into_inner().downcast_ref(), Some(&404_u16));

@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// ```
 /// # use std::sync::Arc;
 /// # use tollgate::{Semaphore, WorkerPool, pool::{Overflow, TaskError}};
-/// # let slots = Arc::new(Semaphore::new(1));
-/// # let slot = slots.clone().try_acquire_owned().unwrap();
+/// let slots = Arc::new(Semaphore::new(1));
+/// let slot = slots.clone().try_acquire_owned().unwrap();
 /// // A pool for readings of which only the latest matters. No slot is free yet.
 /// let builder = WorkerPool::builder().workers(1).slots(slots.clone());
 /// let pool = builder.max_queue(1).overflow(Overflow::DropOldest).build()?;

@@ -21,8 +21,8 @@ use std::time::Duration;
 /// # use tollgate::Semaphore;
 /// # use std::{sync::Arc, time::Duration};
 /// # use tollgate::{WorkerPool, pool::Priority};
-/// # let slots = Arc::new(Semaphore::new(1));
-/// # let _slot = slots.try_acquire().unwrap();
+/// let slots = Arc::new(Semaphore::new(1));
+/// let _slot = slots.try_acquire().unwrap();
 /// // All slots are taken, so the task does not start.
 /// let pool = WorkerPool::builder().workers(1).slots(slots.clone()).build()?;
 /// let backup = pool.priority(Priority::Low).weight(5).submit(|| "backed up")?;

@@ -60,8 +60,8 @@ pub enum OnUnavailable {
 /// # use tollgate::remote::{Prefetch, Key, Memory, Remote};
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use std::sync::Arc;
-/// # let clock = ManualClock::new();
-/// # let store = Arc::new(Memory::new(&clock));
+/// let clock = ManualClock::new();
+/// let store = Arc::new(Memory::new(&clock));
 /// let calls = Remote::permits(Key::new("calls")?, 100).prefetch(Prefetch::up_to(10)).on(&clock).in_place(store)?;
 /// clock.run(calls.acquire(1)).unwrap();
 /// // In this process, without the store.

@@ -25,8 +25,8 @@ use std::thread::{self, JoinHandle};
 /// # use tollgate::remote::{Key, Memory, Remote};
 /// # use tollgate::{ManualClock};
 /// # use std::sync::Arc;
-/// # let clock = ManualClock::new();
-/// # let store = Arc::new(Memory::new(&clock));
+/// let clock = ManualClock::new();
+/// let store = Arc::new(Memory::new(&clock));
 /// let (exports, driver) = Remote::permits(Key::new("exports")?, 1).on(&clock).build(store)?;
 /// let works = async {
 ///     drop(exports.acquire(1).await.unwrap());
@@ -62,7 +62,7 @@ impl Driver {
     /// ```
     /// # use tollgate::remote::{Key, Memory, Remote};
     /// # use tollgate::Clock;
-    /// # let store = Memory::new(&Clock::real());
+    /// let store = Memory::new(&Clock::real());
     /// let (exports, driver) = Remote::permits(Key::new("exports")?, 1).build(store)?;
     /// let thread = driver.spawn_thread()?;
     /// drop(futures::executor::block_on(exports.acquire(1)).unwrap());

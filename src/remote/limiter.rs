@@ -50,8 +50,8 @@ use std::time::Duration;
 /// # use tollgate::remote::{Key, Memory, Remote};
 /// # use tollgate::{LimiterExt, ManualClock};
 /// # use std::sync::Arc;
-/// # let clock = ManualClock::new();
-/// # let store = Arc::new(Memory::new(&clock));
+/// let clock = ManualClock::new();
+/// let store = Arc::new(Memory::new(&clock));
 /// let exports = Remote::permits(Key::new("exports")?, 1).on(&clock).in_place(store)?;
 /// clock.run(async {
 ///     let permit = exports.acquire(1).await.unwrap();

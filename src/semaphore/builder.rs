@@ -108,7 +108,7 @@ impl SemaphoreBuilder {
     /// let held = semaphore.try_acquire().unwrap();
     /// assert!(semaphore.try_acquire().is_err());
     /// let mut waiter = std::pin::pin!(semaphore.acquire());
-    /// # let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    /// let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     /// assert!(waiter.as_mut().poll(&mut cx).is_pending());
     /// clock.advance(Duration::from_millis(20));
     /// drop(held);

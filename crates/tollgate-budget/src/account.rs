@@ -302,8 +302,8 @@ impl Account {
     /// ```
     /// # use tollgate::{Ask, Reason};
     /// # use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};
-    /// # let rule = Rule::new("user").per(["user"]).limit(Limit::cost(OUTPUT, 1_000, Period::Minute));
-    /// # let budgets = Budgets::builder().rule(rule).build()?;
+    /// let rule = Rule::new("user").per(["user"]).limit(Limit::cost(OUTPUT, 1_000, Period::Minute));
+    /// let budgets = Budgets::builder().rule(rule).build()?;
     /// let account = budgets.account(&[("user", "ann")]);
     /// let meter = account.reserve(Ask::one().cost(OUTPUT, 800)).unwrap();
     /// let refused = account.reserve(Ask::one().cost(OUTPUT, 300)).unwrap_err();

@@ -95,10 +95,19 @@ impl fmt::Display for Exceeded {
             Reason::Unpriced => write!(f, ": the request names no cost `{}`", limit.measure()),
             _ => write!(f, ": {asked} {} asked, {left} left of {limit}", limit.measure()),
         }?;
-        match self.retry_after {
-            Some(after) => write!(f, "; retry after {after:?}"),
-            None => Ok(()),
+        write_retry_after(f, self.retry_after)
+    }
+}
+
+/// Up to a minute exact, above in whole seconds, rounded up.
+pub(crate) fn write_retry_after(f: &mut fmt::Formatter<'_>, after: Option<Duration>) -> fmt::Result {
+    match after {
+        Some(after) if after > Duration::from_secs(60) => {
+            let begun = u64::from(after.subsec_nanos() > 0);
+            write!(f, "; retry after {}s", after.as_secs().saturating_add(begun))
         }
+        Some(after) => write!(f, "; retry after {after:?}"),
+        None => Ok(()),
     }
 }
 

@@ -13,6 +13,7 @@
 //! limits, and one for each of its calendars.
 
 use crate::budgets::{Budgets, BudgetsBuilder};
+use crate::exceeded::write_retry_after;
 use crate::period::{Borders, instant_of, nanos_of, since_1970, zone};
 use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
 use parking_lot::Mutex;
@@ -165,7 +166,7 @@ fn leg_name(limit: &Limit) -> String {
 /// # use tollgate::ManualClock;
 /// # use tollgate::remote::{Key, MAX_UNITS, Memory};
 /// # use tollgate_budget::{Limit, MONEY, Period, Rule, SharedBudgets};
-/// # let clock = ManualClock::new();
+/// let clock = ManualClock::new();
 /// let rule = Rule::new("all").limit(Limit::cost(MONEY, MAX_UNITS + 1, Period::Month));
 /// let error = SharedBudgets::builder(Key::new("budgets")?).rule(rule).in_place(Memory::new(&clock)).unwrap_err();
 /// assert_eq!(error.to_string(), "rule `all`: `1099511627777` was given for amount, and at most 1099511627776 at a store is allowed");
@@ -356,7 +357,7 @@ fn leg(rule: &Rule, limit: &Limit) -> Result<LegSpec, BudgetError> {
 /// ```
 /// # use tollgate::remote::{Key, Memory};
 /// # use tollgate_budget::{Rule, SharedBudgets, SharedBudgetsError};
-/// # let clock = tollgate::ManualClock::new();
+/// let clock = tollgate::ManualClock::new();
 /// let error = SharedBudgets::builder(Key::new("budgets").unwrap()).rule(Rule::new("all")).in_place(Memory::new(&clock)).unwrap_err();
 /// assert!(matches!(error, SharedBudgetsError::Rule(rule) if rule.rule() == "all"));
 /// ```
@@ -398,7 +399,7 @@ impl From<RemoteError> for SharedBudgetsError {
 /// # use tollgate::{Ask, ManualClock, Reason};
 /// # use tollgate::remote::{Key, Memory};
 /// # use tollgate_budget::{Limit, Rule, SharedBudgets};
-/// # let clock = ManualClock::new();
+/// let clock = ManualClock::new();
 /// let rule = Rule::new("user").per(["user"]).limit(Limit::in_flight(1));
 /// let budgets = SharedBudgets::builder(Key::new("budgets")?).rule(rule).on(&clock).in_place(Memory::new(&clock))?;
 /// clock.run(async {
@@ -592,7 +593,7 @@ struct Held<B: Backend> {
 /// # use tollgate::{Ask, ManualClock};
 /// # use tollgate::remote::{Key, Memory};
 /// # use tollgate_budget::{Limit, OUTPUT, Period, Rule, SharedBudgets};
-/// # let clock = ManualClock::new();
+/// let clock = ManualClock::new();
 /// let rule = Rule::new("all").limit(Limit::cost(OUTPUT, 100, Period::Rolling(Duration::from_secs(60))));
 /// let budgets = SharedBudgets::builder(Key::new("budgets")?).rule(rule).on(&clock).in_place(Memory::new(&clock))?;
 /// clock.run(async {
@@ -741,7 +742,7 @@ impl<B: Backend> fmt::Debug for SharedMeter<B> {
 /// # use tollgate::{Ask, ManualClock};
 /// # use tollgate::remote::{Key, Memory};
 /// # use tollgate_budget::{Limit, OUTPUT, Period, Rule, SharedBudgets};
-/// # let clock = ManualClock::new();
+/// let clock = ManualClock::new();
 /// let limit = Limit::cost(OUTPUT, 100, Period::Rolling(Duration::from_secs(64)));
 /// let budgets = SharedBudgets::builder(Key::new("budgets")?).rule(Rule::new("user").per(["user"]).limit(limit));
 /// let budgets = budgets.on(&clock).in_place(Memory::new(&clock))?;
@@ -808,10 +809,7 @@ impl fmt::Display for SharedExceeded {
             }
             _ => write!(f, "shared budgets: {:?}", self.reason)?,
         }
-        match self.retry_after {
-            Some(after) => write!(f, "; retry after {after:?}"),
-            None => Ok(()),
-        }
+        write_retry_after(f, self.retry_after)
     }
 }
 

@@ -282,8 +282,8 @@ struct SaverState {
 /// ```
 /// # use tollgate_budget::{Budgets, Limit, Period, Rule};
 /// # use std::time::Duration;
-/// # let folder = std::env::temp_dir().join(format!("tollgate-budget-saver-{}", std::process::id()));
-/// # std::fs::create_dir_all(&folder)?;
+/// let folder = std::env::temp_dir().join(format!("tollgate-budget-saver-{}", std::process::id()));
+/// std::fs::create_dir_all(&folder)?;
 /// let calls = Rule::new("user").per(["user"]).limit(Limit::requests(5, Period::Day));
 /// let budgets = Budgets::builder().rule(calls.clone()).build()?;
 /// let path = folder.join("budgets");

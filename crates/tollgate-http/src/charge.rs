@@ -24,7 +24,7 @@ use tollgate::{Ask, Cost, Limiter, Outcome, Permit};
 /// # use tollgate_http::{Charge, LimitLayer, RequestParts};
 /// # use tower::{Layer, ServiceExt, service_fn};
 /// const TOKENS: Cost = Cost::new("tokens");
-/// # let clock = ManualClock::new();
+/// let clock = ManualClock::new();
 /// let tokens = Arc::new(TokenBucket::new(Quota::per_minute(1_000)).on(&clock));
 /// let layer = LimitLayer::new(Arc::new(Arc::clone(&tokens).per(TOKENS)))
 ///     .cost(|_: &RequestParts<'_>| Ask::one().cost(TOKENS, 600))

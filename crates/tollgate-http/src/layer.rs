@@ -153,7 +153,7 @@ impl<X: ExtractKey> LimitLayer<KeyedRateGate<X>> {
     /// # use tollgate::{ManualClock, Quota};
     /// # use tollgate_http::{LimitLayer, RequestParts};
     /// # use tower::{Layer, ServiceExt, service_fn};
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let rates = Arc::new(KeyedRate::<IpAddr>::new(1_000_000, Quota::per_second(1)).on(&clock));
     /// let of_address = |parts: &RequestParts<'_>| parts.extensions().get::<IpAddr>().copied();
     /// let layer = LimitLayer::keyed_rate(Arc::clone(&rates), of_address);

@@ -52,7 +52,7 @@ use std::time::Duration;
 /// ```
 /// # use tollgate::policy::source::FileSource;
 /// # use tollgate::policy::spec::PolicySpec;
-/// # let folder = tempfile::tempdir()?;
+/// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("policy.toml");
 /// std::fs::write(&path, "[[leg]]\nname = 'slots'\nkind = 'semaphore'\nlimit = 4")?;
 /// let (spec, source) = FileSource::<PolicySpec>::open(&path)?;
@@ -93,7 +93,7 @@ enum Seen {
 /// ```
 /// # use tollgate::policy::source::{FileSource, Look};
 /// # use tollgate::policy::spec::PolicySpec;
-/// # let folder = tempfile::tempdir()?;
+/// let folder = tempfile::tempdir()?;
 /// let path = folder.path().join("policy.toml");
 /// let slots = |limit| format!("[[leg]]\nname = 'slots'\nkind = 'semaphore'\nlimit = {limit}");
 /// std::fs::write(&path, slots(4))?;

@@ -81,8 +81,8 @@ pub use usage::RemoteKeyUsage;
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
 /// const TOKENS: Cost = Cost::new("tokens");
-/// # let clock = ManualClock::new();
-/// # let store = Arc::new(Memory::new(&clock));
+/// let clock = ManualClock::new();
+/// let store = Arc::new(Memory::new(&clock));
 /// let tenant = PolicySpec::new([
 ///     LegSpec::new("requests", LegRule::token_bucket("60/min burst 10".parse()?)),
 ///     LegSpec::new("tokens", LegRule::token_bucket("6000/min burst 1000".parse()?)).per("tokens"),
@@ -264,7 +264,7 @@ impl Remote<Memory> {
     /// # use tollgate::remote::{Key, Memory, Remote};
     /// # use tollgate::ManualClock;
     /// # use std::time::Duration;
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let level = |quota: &str| {
     ///     let requests = LegSpec::new("requests", LegRule::token_bucket(quota.parse()?));
     ///     Ok::<_, tollgate::QuotaError>(KeyedSpec::new(1_000, "all", PolicySpec::new([requests])))
@@ -307,7 +307,7 @@ impl Remote<Memory> {
 /// # use tollgate::remote::{Key, Memory, Remote};
 /// # use tollgate::ManualClock;
 /// # use std::time::Duration;
-/// # let clock = ManualClock::new();
+/// let clock = ManualClock::new();
 /// let policy = |rule: LegRule| PolicySpec::new([LegSpec::new("leg", rule)]);
 /// let keyed = |rule| Remote::keyed(Key::new("tenants").unwrap(), KeyedSpec::new(10, "all", policy(rule))).on(&clock);
 /// assert!(keyed(LegRule::token_bucket("10/s".parse()?)).in_place(Memory::new(&clock)).is_ok());
@@ -765,10 +765,10 @@ impl<B: Backend> RemoteKey<B> {
     /// # use tollgate::remote::{Key, Memory, Remote, RemoteError};
     /// # use tollgate::status::State;
     /// # use tollgate::ManualClock;
-    /// # let clock = ManualClock::new();
-    /// # let policy = PolicySpec::new([LegSpec::new("requests", LegRule::token_bucket("60/h".parse()?))]);
-    /// # let spec = KeyedSpec::new(100, "free", policy);
-    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+    /// let clock = ManualClock::new();
+    /// let policy = PolicySpec::new([LegSpec::new("requests", LegRule::token_bucket("60/h".parse()?))]);
+    /// let spec = KeyedSpec::new(100, "free", policy);
+    /// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
     /// # clock.run(async {
     /// let acme = tenants.get("acme")?;
     /// drop(acme.acquire_now(60).await.unwrap());
@@ -976,10 +976,10 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// # use tollgate::time::Sleep;
     /// # use tollgate::ManualClock;
     /// # use std::time::Duration;
-    /// # let clock = ManualClock::new();
+    /// let clock = ManualClock::new();
     /// let policy = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(4))]);
-    /// # let spec = KeyedSpec::new(100, "free", policy);
-    /// # let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+    /// let spec = KeyedSpec::new(100, "free", policy);
+    /// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
     /// # clock.run(async {
     /// let permit = tenants.get("acme").unwrap().acquire(1).await.unwrap();
     /// let work = Sleep::until(&clock, clock.after(clock.now(), Duration::from_secs(60)));

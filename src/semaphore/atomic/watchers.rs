@@ -19,7 +19,7 @@ impl Semaphore {
     ///
     /// ```
     /// # use tollgate::{Clock, Semaphore};
-    /// # let semaphore = Semaphore::new(4);
+    /// let semaphore = Semaphore::new(4);
     /// semaphore.close();
     /// Clock::real().run(semaphore.until_idle());
     /// ```

@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::routing::get;
-use http::{HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use sfv::{BareItem, List, ListEntry, Parser};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::KeyedRate;
 use tollgate::{
-    Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, SlidingWindow, TokenBucket,
+    Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, SlidingWindow,
+    TokenBucket,
 };
 use tollgate_http::axum::{
     ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
@@ -318,6 +319,73 @@ async fn the_services_own_limits_are_503_with_an_instant_where_one_is_known() {
         (503, None)
     );
     assert!(text(refused).await.contains("about:blank"));
+}
+
+#[tokio::test]
+async fn a_chosen_status_is_in_head_and_body_and_the_type_stays() {
+    let app = Router::new().route("/", get(async || "hello"));
+    let refusals = HttpRefusals::new().status_for(|reason| match reason {
+        Reason::Saturated | Reason::TimedOut => Some(StatusCode::TOO_MANY_REQUESTS),
+        Reason::Oversized => Some(StatusCode::UNPROCESSABLE_ENTITY),
+        _ => None,
+    });
+    let full = || LimitLayer::new(Arc::new(Semaphore::new(0))).respond(refusals);
+    let empty = TokenBucket::new(Quota::per_minute(60).burst(1)).on(&ManualClock::new());
+    empty.try_admit(1).unwrap().forget();
+    let rate = LimitLayer::new(Arc::new(empty)).respond(refusals);
+    let closed = Semaphore::new(1);
+    closed.close();
+    let closed = LimitLayer::new(Arc::new(closed)).respond(refusals);
+    let small = TokenBucket::new(Quota::per_second(1)).on(&ManualClock::new());
+    let large = LimitLayer::new(Arc::new(small))
+        .cost(|_: &RequestParts<'_>| Ask::many(9))
+        .respond(refusals);
+    let clock = ManualClock::new();
+    let busy = Policy::builder()
+        .limit(Semaphore::new(0))
+        .max_wait(Duration::ZERO)
+        .on(&clock);
+    let waited = LimitLayer::waiting(busy.build().unwrap()).respond(refusals);
+    let after = Some("1");
+    for (app, status, kind, title, retry) in [
+        (
+            app.clone().layer(full()),
+            429,
+            "temporary-reduced-capacity",
+            "temporary server",
+            after,
+        ),
+        (
+            app.clone().layer(waited),
+            429,
+            "temporary-reduced-capacity",
+            "temporary server",
+            after,
+        ),
+        (app.clone().layer(rate), 429, "quota-exceeded", "assigned quota", after),
+        (
+            app.clone().layer(closed),
+            503,
+            "about:blank",
+            "Service Unavailable",
+            None,
+        ),
+        (app.layer(large), 422, "about:blank", "Unprocessable Entity", None),
+    ] {
+        let refused = app.oneshot(from("10.0.0.1", &[])).await.unwrap();
+        assert_eq!(
+            (refused.status().as_u16(), header(&refused, "retry-after")),
+            (status, retry),
+            "{kind}"
+        );
+        let problem: serde_json::Value = serde_json::from_str(&text(refused).await).unwrap();
+        assert_eq!(problem["status"], status);
+        let text = |field: &str| problem[field].as_str().unwrap().to_owned();
+        assert!(
+            text("type").ends_with(kind) && text("title").contains(title),
+            "{problem}"
+        );
+    }
 }
 
 #[tokio::test]

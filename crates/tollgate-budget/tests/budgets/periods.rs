@@ -97,3 +97,28 @@ fn a_month_of_a_zone_ends_at_its_midnight() {
         .period_ends_in();
     assert_eq!(ends, Some(30 * 86_400 * SECOND));
 }
+
+#[test]
+fn a_refusal_prints_a_retry_time_above_a_minute_in_whole_seconds_rounded_up() {
+    let text = |period, advance| {
+        let clock = ManualClock::new();
+        let rule = Rule::new("all").limit(Limit::cost(OUTPUT, 100, period));
+        let account = budgets(&clock, [rule]).account(&[]);
+        clock.advance(advance);
+        let ask = Ask::one().cost(OUTPUT, 100);
+        let _meter = account.reserve(ask).unwrap();
+        account.reserve(ask).unwrap_err().to_string()
+    };
+    let millis = Duration::from_millis;
+    for (period, advance, end) in [
+        (Period::Minute, millis(1_500), "; retry after 58.5s"),
+        (Period::Minute, millis(0), "; retry after 60s"),
+        (Period::Day, millis(86_339_999), "; retry after 61s"),
+        (Period::Day, millis(86_340_000), "; retry after 60s"),
+        (Period::Day, millis(1_500), "; retry after 86399s"),
+        (Period::Day, millis(1_000), "; retry after 86399s"),
+    ] {
+        let text = text(period, advance);
+        assert!(text.ends_with(end), "{text}");
+    }
+}

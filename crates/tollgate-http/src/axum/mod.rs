@@ -6,6 +6,7 @@
 //! | limit by address, behind proxies or not | [`ClientIp`] |
 //! | limit by a header field, or by an extension of an outer layer | [`HeaderKey`], [`ExtensionKey`] |
 //! | answer with 429 or 503, `Retry-After` and problem details | [`HttpRefusals`] |
+//! | answer with 429 in place of 503, or with any other status | [`HttpRefusals::status_for`] |
 //! | send policies and remaining quotas, in `RateLimit` fields | [`HttpRefusals::rate_limit_fields`] |
 //! | give refused clients a retry time, and honour it | [`LimitLayer::waiting_room`](crate::LimitLayer::waiting_room) |
 //! | let CORS preflights pass | [`is_preflight`] |
@@ -39,7 +40,7 @@
 //! use axum::{Router, body::{Body, to_bytes}, extract::Request, middleware::{Next, from_fn}};
 //! use axum::{http::StatusCode, response::{IntoResponse, Response}, routing::post};
 //! use std::sync::Arc;
-//! use tollgate::{Ask, Cost, LimiterExt, Quota, TokenBucket};
+//! use tollgate::{Ask, Cost, LimiterExt, ManualClock, Quota, TokenBucket};
 //! use tollgate_http::axum::HttpRefusals;
 //! use tollgate_http::{LimitLayer, RequestParts};
 //! # use tower::ServiceExt;
@@ -58,7 +59,7 @@
 //!     next.run(Request::from_parts(parts, Body::from(prompt))).await
 //! }
 //!
-//! # let clock = tollgate::ManualClock::new();
+//! let clock = ManualClock::new();
 //! # clock.run(async {
 //! let tokens = Arc::new(TokenBucket::new(Quota::per_minute(1_000)).on(&clock));
 //! let limit = LimitLayer::new(Arc::new(Arc::clone(&tokens).per(TOKENS)))

@@ -18,6 +18,10 @@ use tollgate::{Limiter, Reason, Rejection};
 /// [`retry_unknown`](Self::retry_unknown), unless a [waiting room](crate::LimitLayer::waiting_room) gives the client an
 /// appointment. A permanent refusal has none.
 ///
+/// By default 429 says that a rate was exceeded, and 503 that the service is busy (no permit is free, a circuit is open, a queue
+/// is full); [`status_of`](crate::status_of) lists the others. Clients of APIs of language models often expect 429 for both:
+/// [`status_for`](Self::status_for) sets it.
+///
 /// Layers may be nested. The response then has the fields of all, and the latest retry time.
 ///
 /// A page of another origin sees none of these fields unless a CORS layer stands outside the limit.
@@ -50,6 +54,7 @@ pub struct HttpRefusals {
     advertise: Option<fn(&Status<'_>) -> bool>,
     legacy: bool,
     unknown: Duration,
+    status: Option<fn(Reason) -> Option<StatusCode>>,
 }
 
 impl Default for HttpRefusals {
@@ -65,6 +70,7 @@ impl HttpRefusals {
             advertise: None,
             legacy: false,
             unknown: Duration::from_secs(1),
+            status: None,
         }
     }
 
@@ -72,6 +78,43 @@ impl HttpRefusals {
     #[must_use]
     pub const fn retry_unknown(mut self, time: Duration) -> Self {
         self.unknown = time;
+        self
+    }
+
+    /// Sets the status of the response by the reason of the refusal. For a reason that gives `None` it stays
+    /// [`Refused::status`]. A wait that has failed has the reason [`TimedOut`](Reason::TimedOut) or
+    /// [`QueueFull`](Reason::QueueFull).
+    ///
+    /// The problem details have the same status. Their type still tells a quota that was exceeded from a lack of capacity, and
+    /// `Retry-After` stays as well.
+    ///
+    /// ```
+    /// # use axum::Router;
+    /// # use axum::body::{Body, to_bytes};
+    /// # use axum::routing::get;
+    /// # use http::{Request, StatusCode};
+    /// # use std::sync::Arc;
+    /// # use tollgate::{Reason, Semaphore};
+    /// # use tollgate_http::LimitLayer;
+    /// # use tollgate_http::axum::HttpRefusals;
+    /// # use tower::ServiceExt;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let refusals = HttpRefusals::new().status_for(|reason| match reason {
+    ///     Reason::Saturated | Reason::CircuitOpen => Some(StatusCode::TOO_MANY_REQUESTS),
+    ///     _ => None,
+    /// });
+    /// let busy = LimitLayer::new(Arc::new(Semaphore::new(0))).respond(refusals);
+    /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(busy);
+    /// let refused = app.oneshot(Request::new(Body::empty())).await?;
+    /// assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    /// let problem: serde_json::Value = serde_json::from_slice(&to_bytes(refused.into_body(), 1_000).await?)?;
+    /// assert_eq!(problem["status"], 429);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn status_for(mut self, status: fn(Reason) -> Option<StatusCode>) -> Self {
+        self.status = Some(status);
         self
     }
 
@@ -160,9 +203,9 @@ fn stated(headers: &HeaderMap) -> Option<u64> {
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-/// The problem details, with a type of the RateLimit draft if one fits.
-fn problem(rejection: &Rejection, status: StatusCode) -> serde_json::Value {
-    let (kind, title) = match (status, rejection.reason) {
+/// The problem details, with a type of the RateLimit draft if one fits the `usual` status; `status` is the one of the response.
+fn problem(rejection: &Rejection, usual: StatusCode, status: StatusCode) -> serde_json::Value {
+    let (kind, title) = match (usual, rejection.reason) {
         (StatusCode::TOO_MANY_REQUESTS, _) => (
             QUOTA_EXCEEDED,
             "Request cannot be satisfied as assigned quota has been exceeded",
@@ -189,8 +232,10 @@ impl<B: From<String>, E> Respond<B, E> for HttpRefusals {
     type Error = E;
 
     fn refused<L: Limiter>(&self, refused: Refused<L>) -> Result<Response<B>, E> {
-        let status = refused.status();
-        let body = problem(&refused.rejection, status).to_string();
+        let usual = refused.status();
+        let chosen = self.status.and_then(|status| status(refused.rejection.reason));
+        let status = chosen.unwrap_or(usual);
+        let body = problem(&refused.rejection, usual, status).to_string();
         let mut response = Response::new(B::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();

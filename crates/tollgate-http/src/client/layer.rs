@@ -49,7 +49,7 @@ use tower_service::Service;
 /// # use tollgate::{ManualClock, Quota, TokenBucket};
 /// # use tollgate_http::client::UpstreamLayer;
 /// # use tower::{Layer, ServiceExt, service_fn};
-/// # let clock = ManualClock::new();
+/// let clock = ManualClock::new();
 /// let rate = Quota::per_second(50);
 /// let upstream = Arc::new(Upstream::builder().rate(rate).on(&clock).build()?);
 /// let layer = UpstreamLayer::new(Arc::clone(&upstream), TokenBucket::new(rate).on(&clock));
