@@ -7,6 +7,7 @@ use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error, Middleware,
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -85,6 +86,49 @@ fn the_body_of_a_response_holds_its_permit_and_a_refusal_is_an_error_of_the_midd
         assert_eq!(slots.in_use(), 0);
         assert!(client.get(URL).send().await.is_ok());
     });
+}
+
+/// A client whose answers take two polls.
+struct Slow;
+
+#[async_trait::async_trait]
+impl Middleware for Slow {
+    async fn handle(&self, request: Request, extensions: &mut Extensions, next: Next<'_>) -> Result<Response> {
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        next.run(request, extensions).await
+    }
+}
+
+#[test]
+fn a_request_that_is_dropped_at_any_poll_leaves_nothing_behind() {
+    for polls in 0..8 {
+        let clock = ManualClock::new();
+        let upstream = Arc::new(Upstream::builder().on(&clock).build().unwrap());
+        let slots = Arc::new(Semaphore::new(1));
+        let layer = UpstreamLayer::new(Arc::clone(&upstream), Arc::clone(&slots));
+        let client = ClientBuilder::new(reqwest::Client::new()).with(layer).with(Slow);
+        let client = client.with(Answers(AtomicUsize::new(1))).build();
+        let mut holder = Some(slots.try_acquire().unwrap());
+        let mut future = Box::pin(client.get(URL).send());
+        let mut response = None;
+        for poll in 0..polls {
+            if poll == 2 {
+                holder.take();
+            }
+            if let Poll::Ready(ready) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                response = Some(ready.unwrap());
+                break;
+            }
+        }
+        assert_eq!(response.is_some(), polls >= 5, "after {polls} polls");
+        drop((future, response, holder));
+        assert_eq!((slots.in_use(), slots.waiting()), (0, 0), "after {polls} polls");
+        let response = clock.run(client.get(URL).send()).unwrap();
+        assert_eq!(slots.in_use(), 1);
+        drop(response);
+        assert_eq!(slots.in_use(), 0);
+    }
 }
 
 /// Over a socket: what the server sends arrives whole, and an error of the client comes back as it is.

@@ -130,6 +130,38 @@ async fn nothing_is_left_after_a_panic_or_a_drop() {
     }
 }
 
+/// Given items that wait for policies, run or have results, and results that are dropped after any number of polls, then no permit,
+/// no waiter and no item is left.
+#[tokio::test]
+async fn nothing_is_left_of_results_that_are_dropped_at_any_poll() {
+    for polls in 0..12 {
+        for settles in [false, true] {
+            let permits = Arc::new(Semaphore::new(2));
+            let policies = [1, 2].map(|_| Policy::new(Arc::clone(&permits)));
+            let (chosen, item) = (policies.clone(), Arc::new(()));
+            let items = vec![Arc::clone(&item); 10].into_iter().enumerate();
+            let mut results = fan_out(items, 3)
+                .admit_each(4, move |(n, _)| (chosen[n % 2].clone(), Ask::one()))
+                .map(|item| async move {
+                    tokio::task::yield_now().await;
+                    item
+                });
+            for _ in 0..polls {
+                let _ = futures::poll!(results.next());
+                match settles {
+                    true => settle().await,
+                    false => tokio::task::yield_now().await,
+                }
+            }
+            drop(results);
+            settle().await;
+            let waiting = policies.each_ref().map(Policy::waiting);
+            assert_eq!((permits.in_use(), waiting), (0, [0, 0]), "after {polls} polls");
+            assert_eq!(Arc::strong_count(&item), 1, "after {polls} polls");
+        }
+    }
+}
+
 /// Given slots that are closed behind an admission, then the admission comes back.
 #[tokio::test]
 async fn an_admission_behind_closed_slots_comes_back() {

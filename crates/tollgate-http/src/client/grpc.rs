@@ -163,6 +163,56 @@ mod tests {
         assert_eq!((negative.throttled, negative.retry_after), (true, None));
     }
 
+    /// Random statuses, changed at several places, cut, or of random bytes, and random push-backs: no panic, and no wait beyond the cap.
+    /// `TOLLGATE_HEADERS` says how many; 5,000 by default.
+    #[test]
+    fn no_response_panics_the_dialect_or_causes_a_wait_beyond_the_cap() {
+        let count = std::env::var("TOLLGATE_HEADERS").map_or(5_000, |count| count.parse().unwrap());
+        let mut seed = 0x5eed_u64;
+        // SplitMix64.
+        let mut rng = move |below: u64| {
+            seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ (z >> 31)) % below
+        };
+        let whole = status();
+        let mut paused = 0;
+        for _ in 0..count {
+            let mut bytes = match rng(3) {
+                0 => (0..rng(60)).map(|_| rng(256) as u8).collect(),
+                _ => whole.clone(),
+            };
+            for _ in 0..rng(4) {
+                if let Some(at) = rng(u64::MAX).checked_rem(bytes.len() as u64) {
+                    bytes[at as usize] = rng(256) as u8;
+                }
+            }
+            if rng(4) == 0 {
+                bytes.truncate(rng(bytes.len() as u64 + 1) as usize);
+            }
+            let mut details = base64::engine::general_purpose::STANDARD_NO_PAD.encode(&bytes);
+            if rng(8) == 0 {
+                details.push(['=', 'A', '-', '!'][rng(4) as usize]);
+            }
+            let code = ["8", "14", "0", "", "99999999999"][rng(5) as usize];
+            let numbers = ["0", "1500", "-1", "x", "18446744073709551615", "99999999999999999999"];
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-status", code.parse().unwrap());
+            headers.insert("grpc-status-details-bin", details.parse().unwrap());
+            if rng(3) == 0 {
+                let number = numbers[rng(numbers.len() as u64) as usize];
+                headers.insert("grpc-retry-pushback-ms", number.parse().unwrap());
+            }
+            let cap = Duration::from_millis(rng(10_000));
+            let parts = ResponseParts::new(StatusCode::OK, &headers, SystemTime::now()).cap(cap);
+            let feedback = Grpc.feedback(&parts);
+            assert!(feedback.retry_after.is_none_or(|wait| wait <= cap), "{feedback:?}");
+            paused += u64::from(feedback.retry_after.is_some());
+        }
+        assert!(paused * 10 > count, "only {paused} asked for a wait");
+    }
+
     #[test]
     fn a_status_that_is_cut_or_changed_anywhere_is_no_panic() {
         let whole = status();
