@@ -184,7 +184,7 @@ impl<'a, L: Limiter + 'static> Admit<'a, L> {
         }
     }
 
-    /// One step, after the `refusal` of the legs if they were asked.
+    /// One step, after the `refusal` of the legs if they were asked. Without a place and a refusal, others are before it.
     #[cold]
     #[inline(never)]
     fn step(
@@ -199,7 +199,8 @@ impl<'a, L: Limiter + 'static> Admit<'a, L> {
         let mut permit = Permit::before(waiter.policy);
         let progress = match refusal {
             Some(refusal) => waiter.refused(refusal, waker, permit.ticket_mut()),
-            None => waiter.step(waker, permit.ticket_mut()),
+            None if waiter.place.is_none() => waiter.step_behind_others(waker, permit.ticket_mut()),
+            None => waiter.step_queued(waker, permit.ticket_mut()),
         };
         self.ended = matches!(progress, Progress::Done(_));
         *ticket = permit.ticket_mut().take();
