@@ -209,8 +209,13 @@ async fn program(kind: Kind, seed: u64, clock: Clock, wild: bool) -> usize {
     for handle in handles {
         world.awaited(handle.join().await);
     }
-    // A task of one pool may submit to another until all are idle at once.
-    while world.pools.iter().any(|pool| pool.stats().unfinished > 0) {
+    // A task of one pool may submit to another until all are idle at once: each was idle, and nothing was submitted meanwhile.
+    let submitted = || world.pools.iter().map(|pool| pool.stats().submitted).sum::<u64>();
+    loop {
+        let before = submitted();
+        if world.pools.iter().all(|pool| pool.stats().unfinished == 0) && submitted() == before {
+            break;
+        }
         for pool in &world.pools {
             assert!(pool.wait_idle().await);
         }
