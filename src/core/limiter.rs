@@ -649,7 +649,8 @@ pub trait LimiterExt: Limiter {
 impl<L: Limiter + ?Sized> LimiterExt for L {}
 
 /// Admits `ask` by `limiter`, with a permit of `owner`, whose tickets are those of `limiter`.
-#[inline(always)]
+// A model's stack is small: there its frame is not that of the caller.
+#[cfg_attr(not(tollgate_loom), inline(always))]
 pub(crate) fn admit_as<'a, L, O>(limiter: &'a L, owner: O, ask: &Ask) -> Result<Permit<O>, Refusal<'a>>
 where
     L: Limiter + ?Sized,

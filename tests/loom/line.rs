@@ -236,23 +236,29 @@ fn a_raise_beside_one_that_is_passed_over_is_not_lost() {
     });
 }
 
+/// A closed gate and a ceiling. In a function of its own: the builder would take half of a model's stack.
+fn behind_a_gate(ceiling: &Arc<Ceiling>) -> Policy<impl Limiter + use<>> {
+    let gate = Gate {
+        free: AtomicU64::new(0),
+        notify: Notify::new(),
+    };
+    let legs = gate.and(Arc::clone(ceiling));
+    let builder = Policy::builder().on(&ManualClock::new()).limit(legs);
+    builder.build().unwrap()
+}
+
 /// Given a head that waits for another leg, and a limit that is lowered beside the join of a second, which does not fit any more, then
 /// the second is refused, at once or when it is woken: it was looked at before the change, or is judged after it.
 #[test]
 fn a_change_of_settings_beside_a_join_judges_the_newcomer() {
     crate::bounded(3, || {
         let ceiling = ceiling(2);
-        let gate = Gate {
-            free: AtomicU64::new(0),
-            notify: Notify::new(),
-        };
-        let legs = gate.and(Arc::clone(&ceiling));
-        let policy = Policy::builder().on(&ManualClock::new()).limit(legs).build().unwrap();
+        let policy = behind_a_gate(&ceiling);
         let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
-        let mut head = pin!(policy.admit(1));
+        let mut head = Box::pin(policy.admit(1));
         assert!(poll(head.as_mut(), &counts[0]).is_pending());
         let setter = thread::spawn(move || ceiling.set(1));
-        let mut second = pin!(policy.admit(2));
+        let mut second = Box::pin(policy.admit(2));
         let mut ended = poll(second.as_mut(), &counts[1]);
         setter.join().unwrap();
         if ended.is_pending() {
