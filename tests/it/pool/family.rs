@@ -1,7 +1,7 @@
 //! Random programs on families of pools, of threads or of async tasks: trees of tasks that wait for their children, up and down the pools, behind rates,
 //! semaphores and shared slots, with changes of limits, cancels, waits that are given up and handles that are given away. Each
 //! program ends, each task is accounted for, and nothing is left. Wild programs have full queues that evict and reject as well, tasks
-//! without handles, and submissions that are given up; they run for as long as `TOLLGATE_SOAK_SECONDS` says.
+//! without handles, and submissions that are given up; they run for as long as `TOLLGATE_FUZZ_SECONDS` says.
 
 use crate::pool::kinds::{Handle, Kind, LONG, Pool, block_on, pool, watched};
 use futures::future::BoxFuture;
@@ -276,9 +276,9 @@ fn each_random_program_ends_on_worker_pools() {
 }
 
 #[test]
-#[ignore = "as long as TOLLGATE_SOAK_SECONDS says"]
+#[ignore = "as long as TOLLGATE_FUZZ_SECONDS says"]
 fn each_wild_random_program_ends() {
-    let seconds = std::env::var("TOLLGATE_SOAK_SECONDS").map_or(10, |seconds| seconds.parse().unwrap());
+    let seconds = std::env::var("TOLLGATE_FUZZ_SECONDS").map_or(10, |seconds| seconds.parse().unwrap());
     let first = std::env::var("TOLLGATE_PROGRAMS").map_or(0, |first| first.parse().unwrap());
     for kind in [Kind::Threads, Kind::Tasks] {
         let (end, mut seed, mut refused) = (Instant::now() + Duration::from_secs(seconds), first, 0);
