@@ -7,7 +7,6 @@ use crate::pool::cell::Queued as _;
 use crate::pool::error::TaskError;
 use crate::pool::hooks::drop_quietly;
 use crate::pool::task_options::{Priority, RareOptions, TaskOptions};
-use crate::time::Instant;
 use std::sync::Arc;
 
 /// An entry of the queue. Beside the cell that a task shares with its handle, it costs no allocation without options.
@@ -176,10 +175,6 @@ impl<K: Kind> Entry<K> {
 
     pub(in crate::pool) fn ask(&self) -> Ask {
         self.rare().map_or(Ask::one(), |rare| rare.ask)
-    }
-
-    pub(in crate::pool) fn deadline(&self) -> Option<Instant> {
-        self.rare().and_then(|rare| rare.deadline)
     }
 
     /// Returns the task's membership in its group, if the group has a limit.

@@ -16,6 +16,7 @@ use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
 use crate::pool::overflow::Overflow;
 use crate::pool::report::Unstarted;
 use crate::pool::stats::PoolStats;
+use crate::pool::task_options::RareOptions;
 use crate::pool::task_set::Abort;
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::Clock;
@@ -181,10 +182,10 @@ impl<K: Kind> Engine<K> {
         hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
     }
 
-    pub(in crate::pool) fn is_late(&self, entry: &Entry<K>) -> bool {
-        entry
-            .deadline()
-            .is_some_and(|deadline| self.settings.clock.now() > deadline)
+    /// Returns true if the deadline of a task with these options has passed.
+    pub(in crate::pool) fn is_late(&self, rare: Option<&RareOptions>) -> bool {
+        let deadline = rare.and_then(|rare| rare.deadline);
+        deadline.is_some_and(|deadline| self.settings.clock.now() > deadline)
     }
 
     /// Ends claimed tasks without running them. They count as ended when their capacity is free and they are dropped, and
@@ -285,7 +286,7 @@ impl<K: Kind> Engine<K> {
         self.transition(|state, acts| {
             state.count(ended, acts);
             before(state);
-            let next = state.next(seat, patient, |entry| self.is_late(entry), acts);
+            let next = state.next(seat, patient, |entry| self.is_late(entry.rare()), acts);
             if let Next::Run(entry, _) = &next {
                 K::starts(entry, seat);
             }
@@ -308,7 +309,7 @@ impl<K: Kind> Engine<K> {
             let first = self.transition(|state, acts| {
                 let key = state.asks(seat, acts)?;
                 let entry = state.queue.get(key)?;
-                if !entry.is_live() || self.is_late(entry) {
+                if !entry.is_live() || self.is_late(entry.rare()) {
                     late = state.refused(seat, key, acts);
                     return None;
                 }
@@ -341,7 +342,7 @@ impl<K: Kind> Engine<K> {
             };
             match admitted.and_then(held) {
                 Ok((ticket, held)) => {
-                    let fits = |entry: &Entry<K>| entry.ask() == ask && !self.is_late(entry);
+                    let fits = |entry: &Entry<K>| entry.ask() == ask && !self.is_late(entry.rare());
                     let entry = self.transition(|state, acts| {
                         let (entry, borrows) = state.admitted(fits, acts)?;
                         K::starts(&entry, seat);

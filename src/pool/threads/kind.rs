@@ -231,7 +231,7 @@ impl<'j> Kind for Threads<'j> {
     }
 
     fn help<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
-        let (core, task, rare) = (&handle.core, &handle.task, handle.rare.as_ref());
+        let (core, task, rare) = (&handle.core, &handle.task, handle.rare.as_deref());
         let is_member = rare.is_some_and(|rare| rare.member.is_some());
         if core.settings.admission.is_gated() || is_member || !task.is_queued() {
             return false;
@@ -246,8 +246,7 @@ impl<'j> Kind for Threads<'j> {
         core.kind.inlined.fetch_add(1, Ordering::Relaxed);
         core.give_back(rare.map_or(1, |rare| rare.weight));
         let (mut counts, mut expired) = (Counts::default(), false);
-        let deadline = rare.and_then(|rare| rare.deadline);
-        if deadline.is_some_and(|deadline| core.settings.clock.now() > deadline) {
+        if core.is_late(rare) {
             expired = task.refuse(TaskError::Expired);
             counts.count(Ran::Gone);
         } else {
