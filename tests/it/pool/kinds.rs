@@ -15,7 +15,7 @@ use tollgate::pool::{
     Group, JoinHandle, PoolError, PoolStats, Priority, ShutdownReport, StopFlag, SubmitError, TaskError, TaskHandle,
     TaskPool, Unstarted,
 };
-use tollgate::{Ask, WorkerPool};
+use tollgate::WorkerPool;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -62,6 +62,17 @@ macro_rules! each {
         }
     };
 }
+
+/// The pool with an option of its tasks. The common ones are methods as well.
+macro_rules! with {
+    ($pool:expr, $option:ident($to:expr)) => {
+        match &$pool {
+            $crate::pool::kinds::Both::Threads(pool) => $crate::pool::kinds::Both::Threads(pool.$option($to)),
+            $crate::pool::kinds::Both::Tasks(pool) => $crate::pool::kinds::Both::Tasks(pool.$option($to)),
+        }
+    };
+}
+pub(crate) use with;
 
 /// Wakes the thread of one `block_on`, which may run within another on the same thread.
 struct Unparks(Thread, AtomicBool);
@@ -111,17 +122,7 @@ fn boxed<F: Future + Send + 'static>(rejected: SubmitError<F>) -> Back<F::Output
 
 impl Pool {
     pub(crate) fn priority(&self, priority: Priority) -> Self {
-        match self {
-            Threads(pool) => Threads(pool.priority(priority)),
-            Tasks(pool) => Tasks(pool.priority(priority)),
-        }
-    }
-
-    pub(crate) fn ask(&self, ask: impl Into<Ask>) -> Self {
-        match self {
-            Threads(pool) => Threads(pool.ask(ask)),
-            Tasks(pool) => Tasks(pool.ask(ask)),
-        }
+        with!(self, priority(priority))
     }
 
     pub(crate) async fn execute(&self, task: impl Future<Output = ()> + Send + 'static) -> Result<(), Back<()>> {
@@ -206,17 +207,11 @@ impl Pool {
     }
 
     pub(crate) fn weight(&self, weight: u32) -> Self {
-        match self {
-            Threads(submit) => Threads(submit.weight(weight)),
-            Tasks(submit) => Tasks(submit.weight(weight)),
-        }
+        with!(self, weight(weight))
     }
 
     pub(crate) fn deadline(&self, within: Duration) -> Self {
-        match self {
-            Threads(submit) => Threads(submit.deadline(within)),
-            Tasks(submit) => Tasks(submit.deadline(within)),
-        }
+        with!(self, deadline(within))
     }
 
     pub(crate) async fn submit<F>(&self, task: F) -> Result<Handle<F::Output>, Back<F::Output>>

@@ -1,6 +1,6 @@
 //! Tests that run on both pools: with closures on threads, and with async tasks.
 
-use crate::pool::kinds::{Bomb, Busy, Handle, Kind, LONG, Pool, block_on, pool, settle, until, watched_on};
+use crate::pool::kinds::{Bomb, Busy, Handle, Kind, LONG, Pool, block_on, pool, settle, until, watched_on, with};
 use crate::pool::slots_queue::bounded;
 use futures::future::{BoxFuture, FutureExt, join_all};
 use std::panic::resume_unwind;
@@ -1325,7 +1325,13 @@ async fn a_rate_admits_the_tasks(kind: Kind) {
     // The policy is asked for the task's own `Ask`.
     let policy = rate(&clock, 4);
     let pool = pool!(kind, 1, on(&clock), admit_by(policy.clone()));
-    pool.ask(4).submit(async {}).await.unwrap().join().await.unwrap();
+    with!(pool, ask(4))
+        .submit(async {})
+        .await
+        .unwrap()
+        .join()
+        .await
+        .unwrap();
     let waits = pool.submit(async {}).await.unwrap();
     until(|| policy.waiting() > 0).await;
     assert!(!waits.is_finished());
@@ -1346,7 +1352,7 @@ async fn a_semaphore_admits_the_tasks(kind: Kind) {
 
 async fn a_task_that_can_never_be_admitted_is_refused(kind: Kind) {
     let pool = pool!(kind, 1, admit_by(Policy::new(Semaphore::new(1))));
-    let refused = pool.ask(Ask::many(2)).submit(async {}).await.unwrap();
+    let refused = with!(pool, ask(Ask::many(2))).submit(async {}).await.unwrap();
     assert!(matches!(refused.join().await, Err(TaskError::Refused(why)) if why.reason == Reason::Oversized));
     assert_eq!(pool.run(async { 7 }).await.unwrap(), 7);
     assert!(pool.wait_idle().await);
@@ -1444,7 +1450,7 @@ async fn a_task_that_is_evicted_at_the_gate_leaves_it_to_the_next(kind: Kind) {
         admit_by(policy.clone())
     );
     let held = permits.try_acquire().unwrap();
-    let heavy = pool.ask(2).submit(async { 1 }).await.unwrap();
+    let heavy = with!(pool, ask(2)).submit(async { 1 }).await.unwrap();
     until(|| policy.waiting() == 1).await;
     assert_eq!(pool.submit(async { 2 }).await.unwrap().join().await.unwrap(), 2);
     assert!(matches!(heavy.join().await, Err(TaskError::Discarded)));
