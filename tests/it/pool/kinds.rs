@@ -10,12 +10,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tollgate::WorkerPool;
 use tollgate::pool::GroupError;
 use tollgate::pool::{
     Group, JoinHandle, PoolError, PoolStats, Priority, ShutdownReport, StopFlag, SubmitError, TaskError, TaskHandle,
     TaskPool, Unstarted,
 };
-use tollgate::WorkerPool;
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
