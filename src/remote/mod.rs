@@ -67,4 +67,4 @@ pub use lost::Lost;
 pub use memory::Memory;
 pub use permit::{OwnedRemotePermit, RemotePermit};
 pub use stats::RemoteStats;
-pub use step::{Correction, KeyLease, KeyLeg, LegUnits, LegUsage, Step, StepRefusal, StepReply};
+pub use step::{Correction, KeyLease, KeyLeg, LegUnits, LegUsage, Reserved, Step, StepRefusal, StepReply};

@@ -2,6 +2,7 @@
 
 use super::backend::Rule;
 use super::key::Key;
+use super::model::micros;
 use std::time::Duration;
 
 /// Units of each leg, in the order of the legs; zero of a leg that does not count, and beyond the last.
@@ -48,7 +49,8 @@ impl KeyLeg {
     }
 }
 
-/// One step at a key, and at those of legs that are counted at others: first corrections of earlier admissions, then new ones, each from all legs or from none.
+/// One step at a key, and at those of legs that are counted at others: first changes of reservations, then corrections of earlier
+/// admissions, then new ones, each from all legs or from none.
 ///
 /// A client has one step at a key under way at a time, and repeats it until it is answered: a store carries it out once.
 ///
@@ -73,6 +75,11 @@ pub struct Step {
     pub seq: u64,
     /// How long the store remembers the reply, for a step that is repeated.
     pub remember: Duration,
+    /// Changes of what earlier admissions have reserved.
+    pub reserved: Vec<Reserved>,
+    /// How long the units that this step reserves are reserved, unless a later one renews them. Without it, what its admissions take of
+    /// windows counts as used.
+    pub reserve_for: Option<Duration>,
     /// Corrections.
     pub corrections: Vec<Correction>,
     /// Admissions, in order.
@@ -120,11 +127,75 @@ impl Step {
             client,
             seq,
             remember,
+            reserved: Vec::new(),
+            reserve_for: None,
             corrections: Vec::new(),
             takes: Vec::new(),
             grant: None,
             lease: None,
         }
+    }
+}
+
+/// Units of windows that admissions of one instant have reserved, and what has become of them.
+///
+/// A reservation counts until it ends, also where the client is not heard of any more. Then the store forgets it. A client that goes on
+/// with one that has ended reserves it anew, whether there is room or not. So what was reserved is never lost to a client, and never lost
+/// for the others.
+///
+/// ```
+/// # use tollgate::remote::model::KeyLegs;
+/// # use tollgate::remote::{KeyLeg, Reserved, Rule, Step};
+/// # use std::time::Duration;
+/// let (day, ttl) = (Duration::from_secs(86_400), Duration::from_secs(10));
+/// let legs = [KeyLeg::new("tokens", Rule::Window { limit: 100, length: day })];
+/// let mut key = KeyLegs::default();
+/// let mut take = Step::new(7, 1, ttl);
+/// take.reserve_for = Some(ttl);
+/// take.takes.push(KeyLeg::units([90]));
+/// let at = key.step(1_000_000, &legs, &take).at;
+///
+/// // 30 were used by now, and 60 stay reserved for another while.
+/// let mut renew = Step::new(7, 2, ttl);
+/// renew.reserve_for = Some(ttl);
+/// renew.reserved.push(Reserved {
+///     at,
+///     until: Reserved::until(at, ttl),
+///     before: KeyLeg::units([90]),
+///     after: KeyLeg::units([60]),
+///     used: KeyLeg::units([30]),
+/// });
+/// let renewed = key.step(5_000_000, &legs, &renew).at;
+///
+/// // Nothing is heard of the client. What it has used stays.
+/// let mut other = Step::new(8, 1, ttl);
+/// other.takes.push(KeyLeg::units([70]));
+/// let refused = key.step(Reserved::until(renewed, ttl) - 1, &legs, &other);
+/// assert!(refused.takes[0].is_err());
+/// assert!(key.step(Reserved::until(renewed, ttl), &legs, &other).takes[0].is_ok());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// When they were taken: [`StepReply::at`] of that step.
+    pub at: u64,
+    /// The end of the reservation as it is, by [`until`](Self::until); zero when that is not known.
+    pub until: u64,
+    /// The units of each window that the store has reserved until then.
+    pub before: LegUnits,
+    /// The units that stay reserved, from now on for [`Step::reserve_for`].
+    pub after: LegUnits,
+    /// The units that count as used from now on.
+    pub used: LegUnits,
+}
+
+impl Reserved {
+    /// When a reservation ends that a step at `at` has made or renewed for `time`. It is rounded up to a quarter of `time`: a store
+    /// remembers few ends, however many reservations there are.
+    pub fn until(at: u64, time: Duration) -> u64 {
+        let time = micros(time);
+        at.saturating_add(time)
+            .div_ceil((time / 4).max(1))
+            .saturating_mul((time / 4).max(1))
     }
 }
 

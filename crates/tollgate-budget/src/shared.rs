@@ -40,12 +40,17 @@ use tollgate::{Ask, Clock, Cost, MAX_COSTS, Reason, Refusal};
 /// clock of the process that asks: processes whose clocks differ begin it at different instants.
 ///
 /// # Memory
-/// A process knows at most 100,000 keys for each rule that are under way or refused; see [`RemoteKeyed`]. The store forgets a level two
+/// A process knows at most 100,000 keys for each rule at which a request runs, or is under way or refused; see [`RemoteKeyed`]. The store forgets a level two
 /// periods after its last charge.
 ///
 /// # When a process dies
-/// Its calls in flight go back when their lease ends, a time to live after it was last renewed. What it had reserved stays charged, used or
-/// not, until it leaves the span of its limit.
+/// What it has in flight and reserved goes back when its lease ends: a [time to live](SharedBudgetsBuilder::ttl) after the store last heard of
+/// it, and at most a quarter of that later. What was metered stays charged, as far as it was reported. A meter that ends is reported at once,
+/// a running one with the next step of its finest level, at least three times in a time to live.
+///
+/// **Over-admission**: what a process that died had metered and not reported is not counted: at most what its streams have produced in a third
+/// of a time to live. A process that cannot reach the store for a time to live goes on with its streams, and others are admitted in the place
+/// of what it has reserved. Once the store hears of it, all of it counts again.
 ///
 /// ```
 /// use std::time::Duration;
@@ -201,7 +206,7 @@ impl SharedBudgetsBuilder {
         self
     }
 
-    /// How long the store keeps the calls in flight of a process that it does not hear of: ten seconds unless set.
+    /// How long the store keeps the calls in flight, and the reservations, of a process that it does not hear of: ten seconds unless set.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -227,7 +232,10 @@ impl SharedBudgetsBuilder {
             ))
         };
         let specs = levels.iter().map(spec).collect::<Result<Vec<_>, _>>()?;
-        let builder = Remote::levels(self.name.clone(), specs).on(&self.clock).ttl(self.ttl);
+        let builder = Remote::levels(self.name.clone(), specs)
+            .on(&self.clock)
+            .ttl(self.ttl)
+            .reserves(true);
         Ok((builder.on_unavailable(self.on_unavailable), levels, costs))
     }
 
@@ -424,8 +432,6 @@ struct AccountState<B: Backend> {
 struct Current<B: Backend> {
     /// The starts of the periods of the calendar.
     began: Vec<i128>,
-    /// Another one with each period.
-    number: u64,
     key: RemoteKey<B>,
 }
 
@@ -458,8 +464,8 @@ impl<B: Backend> SharedAccount<B> {
         costs.for_each(|(cost, units)| *units = ask.of(*cost).unwrap_or(0));
         let permit = key.acquire_now(ask).await;
         let permit = permit.map_err(|refusal| self.exceeded(key, &refusal))?;
-        let keys = current.number;
-        Ok(Some(Held { permit, units, keys }))
+        let spent = [0; MAX_COSTS];
+        Ok(Some(Held { permit, units, spent }))
     }
 
     /// Asks the store what is used of each limit; `None` without a rule that matches. The legs are named by rule and limit, such as
@@ -517,9 +523,8 @@ impl<B: Backend> SharedAccount<B> {
             return Ok(None);
         }
         let key = shared.limits.get_all(&keys)?;
-        let number = current.as_ref().map_or(0, |current| current.number + 1);
         // A handle of the limiter, of which this account has others: nothing ends with it.
-        *current = Some(Arc::new(Current { began, number, key }));
+        *current = Some(Arc::new(Current { began, key }));
         Ok(current.clone())
     }
 
@@ -579,10 +584,9 @@ impl<B: Backend> fmt::Debug for SharedAccount<B> {
 /// A charge that a meter can correct.
 struct Held<B: Backend> {
     permit: RemoteKeyPermit<B>,
-    /// The units of each cost.
+    /// The units of each cost, and what of them was metered.
     units: [u64; MAX_COSTS],
-    /// The number of the keys that it was taken at.
-    keys: u64,
+    spent: [u64; MAX_COSTS],
 }
 
 /// The meter of a request that was admitted by [`SharedBudgets`]. Dropped, it ends the request: what was metered stays charged, and the
@@ -652,6 +656,7 @@ impl<B: Backend> SharedMeter<B> {
         self.used[number] = self.used[number].saturating_add(units);
         let missing = self.used[number].saturating_sub(self.held(number));
         if missing == 0 {
+            self.spend(number);
             return Ok(());
         }
         let ask = |missing| {
@@ -663,15 +668,13 @@ impl<B: Backend> SharedMeter<B> {
         match self.account.take(ask(missing)).await {
             Ok(charge) => {
                 self.charges.extend(charge);
+                self.spend(number);
                 Ok(())
             }
             Err(exceeded) => {
-                let last = self.charges.last().map(|charge| charge.keys);
-                if self.account.keys()?.map(|current| current.number) != last {
-                    // The period has ended: the units are of the new one, where nothing is never refused.
-                    let charge = self.account.take(ask(0)).await;
-                    self.charges.extend(charge.ok().flatten());
-                }
+                // The units are of this instant, and of its period, where nothing is never refused.
+                let charge = self.account.take(ask(0)).await;
+                self.charges.extend(charge.ok().flatten());
                 self.correct(number);
                 Err(exceeded)
             }
@@ -706,6 +709,21 @@ impl<B: Backend> SharedMeter<B> {
                 // A cost that no limit of this account counts is not charged.
                 let _ = charge.permit.settle(cost, *units);
             }
+        }
+        self.spend(number);
+    }
+
+    /// Notes what was metered of one cost as used: of the charges in order.
+    fn spend(&mut self, number: usize) {
+        let cost = self.account.0.shared.costs[number];
+        let mut left = self.used[number];
+        for charge in &mut self.charges {
+            let (metered, spent) = (left.min(charge.units[number]), &mut charge.spent[number]);
+            left -= metered;
+            if metered > *spent {
+                charge.permit.spend(cost, metered - *spent);
+            }
+            *spent = metered;
         }
     }
 }

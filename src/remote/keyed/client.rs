@@ -9,10 +9,11 @@
 
 use super::held::Held;
 use super::legs::Legs;
+use super::reserved::{Charge, Reservations};
 use crate::core::refusal::Reason;
 use crate::remote::config::OnUnavailable;
 use crate::remote::key::Key;
-use crate::remote::step::{Correction, KeyLeg, LegUnits, LegUsage, Step, StepReply};
+use crate::remote::step::{Correction, KeyLeg, LegUnits, LegUsage, Reserved, Step, StepReply};
 use crate::sync::notify::Notify;
 use crate::time::{Clock, Instant};
 use futures::future::AbortHandle;
@@ -34,6 +35,8 @@ pub(super) struct Config {
     pub(super) retry: Duration,
     pub(super) on_unavailable: OnUnavailable,
     pub(super) unavailable_after: Duration,
+    /// What admissions take of windows is reserved first, and used as it is spent.
+    pub(super) reserves: bool,
 }
 
 impl Config {
@@ -121,6 +124,11 @@ struct KeyState {
     returns: u64,
     /// The permits of the key.
     held: Option<Box<Held>>,
+    reserved: Reservations,
+    /// The last step was begun for reservations, before others.
+    reserved_went_first: bool,
+    /// When the driver looks at the key.
+    timer: Option<Instant>,
 }
 
 /// A refusal that holds for some time: the units of that leg are not there before.
@@ -422,9 +430,38 @@ impl Client {
 
     /// Gives back all that was taken at `at`.
     pub(super) fn give_back(&mut self, key: &Key, legs: &Arc<Legs>, at: u64, lease: u64, units: &LegUnits) {
-        let (charged, actual) = (*units, LegUnits::default());
-        self.correct(key, legs, Correction { at, charged, actual });
+        self.recharge(key, legs, at, &Charge::new(legs, units), &Charge::default(), true);
         self.give_permits(key, legs, lease, units);
+    }
+
+    /// A charge of the instant `at` has changed. An urgent change is told to the store at once, if it is one for the store.
+    pub(super) fn recharge(
+        &mut self,
+        key: &Key,
+        legs: &Arc<Legs>,
+        at: u64,
+        before: &Charge,
+        after: &Charge,
+        is_urgent: bool,
+    ) {
+        let (mut charged, mut actual) = (before.units, after.units);
+        let reserves = self.config.reserves && legs.has_windows();
+        if reserves {
+            let state = self.keys.entry(key.clone()).or_default();
+            let returned = state.reserved.change(at, legs, before, after, is_urgent);
+            for leg in (0..returned.len()).filter(|&leg| legs.is_window(leg)) {
+                (charged[leg], actual[leg]) = (returned[leg], 0);
+            }
+        }
+        // Behind what it corrects: a step carries out the changes of reservations first.
+        self.correct(key, legs, Correction { at, charged, actual });
+        if reserves && is_urgent {
+            self.ready(key);
+            let mut windows = (0..before.units.len()).filter(|&leg| legs.is_window(leg));
+            if windows.any(|leg| after.units[leg] < before.units[leg]) {
+                self.on_returns(key);
+            }
+        }
     }
 
     /// Gives back the permits that were taken under this lease.
@@ -560,6 +597,17 @@ impl Client {
         let is_other = |legs: &Arc<Legs>| waiter.is_some_and(|wait| !wait.legs.is(legs));
         let waits_for_renewal = is_due && first.is_some_and(|legs| !legs.has_permits() || is_other(legs));
         let has_waiters = waiter.is_some();
+        // So do reservations, with those of a lease in turn.
+        let due = state.reserved.due(now).cloned();
+        let is_crowded = due
+            .as_ref()
+            .is_some_and(|due| first.is_some_and(|legs| !legs.is(due)) || (is_due && !due.has_permits()));
+        if let Some(due) = &due
+            && !(is_crowded && state.reserved_went_first)
+        {
+            flight = Some(new(due));
+        }
+        state.reserved_went_first = is_crowded && flight.is_some();
         while let Some(item) = state.outbox.front().filter(|_| !waits_for_renewal) {
             if let Some(legs) = item.legs(&self.waits) {
                 let flight = flight.get_or_insert_with(|| new(legs));
@@ -628,7 +676,11 @@ impl Client {
                 held.is_due = false;
             }
         }
-        if flight.is_some() {
+        if let Some(flight) = &mut flight {
+            if self.config.reserves {
+                flight.step.reserve_for = Some(self.config.ttl);
+                flight.step.reserved = state.reserved.report(&flight.legs, now, BATCH);
+            }
             state.under_way = Some((now, false));
             self.flights += 1;
         }
@@ -646,20 +698,22 @@ impl Client {
             } else if !listens {
                 self.aborts.extend(held.listening.take());
             }
-            // What comes up during a step is seen to after it.
-            let timer = held.due_at().filter(|_| !self.is_closed && state.under_way.is_none());
-            if timer != held.timer {
-                if let Some(before) = std::mem::replace(&mut held.timer, timer) {
-                    self.timers.remove(&(before, key.clone()));
-                }
-                if let Some(timer) = timer {
-                    self.timers.insert((timer, key.clone()));
-                    self.wakers.extend(self.driver.take());
-                }
-            }
             if held.is_idle() && state.under_way.is_none() {
                 self.leaves.extend(held.is_subscribed.then(|| key.clone()));
                 state.held = None;
+            }
+        }
+        // What comes up during a step is seen to after it.
+        let held = state.held.as_ref().and_then(|held| held.due_at());
+        let timer = held.into_iter().chain(state.reserved.due_at()).min();
+        let timer = timer.filter(|_| !self.is_closed && state.under_way.is_none());
+        if timer != state.timer {
+            if let Some(before) = std::mem::replace(&mut state.timer, timer) {
+                self.timers.remove(&(before, key.clone()));
+            }
+            if let Some(timer) = timer {
+                self.timers.insert((timer, key.clone()));
+                self.wakers.extend(self.driver.take());
             }
         }
         if !state.is_busy() && !state.holds(now) {
@@ -729,10 +783,11 @@ impl Client {
                 return Some(at);
             }
             self.timers.pop_first();
-            if let Some(held) = self.keys.get_mut(&key).and_then(|state| state.held.as_mut()) {
-                held.timer = None;
+            if let Some(state) = self.keys.get_mut(&key) {
+                state.timer = None;
             }
             self.on_notified(&key);
+            self.ready(&key);
         }
         None
     }
@@ -746,9 +801,15 @@ impl Client {
                 self.end(*number, self.unavailable());
             }
         }
-        if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut()) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        if let Some(held) = &mut state.held {
             held.has_place &= !held.queue.is_empty();
             held.is_due = !self.is_closed && held.has_something();
+        }
+        state.reserved.on_given_up(&flight.legs, &flight.step.reserved);
+        if self.is_closed {
+            // They end at the store by themselves.
+            state.reserved = Reservations::default();
         }
     }
 
@@ -758,15 +819,32 @@ impl Client {
         let lease = flight.step.lease;
         let is_late = lease.is_some() && self.on_lease(key, flight, reply, now);
         let waiting = lease.map_or(usize::MAX, |lease| lease.waiting);
+        let until = Reserved::until(reply.at, self.config.ttl);
+        let renew_at = self.clock.after(flight.since, self.config.ttl / 3);
+        if let Some(state) = self.keys.get_mut(key) {
+            state
+                .reserved
+                .on_reply(&flight.legs, &flight.step.reserved, until, renew_at);
+            for (units, _) in flight
+                .step
+                .takes
+                .iter()
+                .zip(&reply.takes)
+                .filter(|(_, taken)| taken.is_ok())
+            {
+                if self.config.reserves {
+                    state.reserved.add(reply.at, &flight.legs, units, until, renew_at);
+                }
+            }
+        }
         let mut first_refused: Option<(usize, Instant)> = None;
         let takes = flight.waits.iter().zip(&flight.step.takes).zip(&reply.takes);
         for (n, ((number, units), taken)) in takes.enumerate() {
             let end = match taken {
                 Ok(()) if is_late && flight.legs.permits(units).next().is_some() => {
                     // The lease is over. The next report gives the permits back.
-                    let (charged, actual) = (*units, LegUnits::default());
-                    let at = reply.at;
-                    self.correct(key, &flight.legs, Correction { at, charged, actual });
+                    let charge = Charge::new(&flight.legs, units);
+                    self.recharge(key, &flight.legs, reply.at, &charge, &Charge::default(), true);
                     // The process was suspended: its waiters ask again.
                     if n >= waiting {
                         continue;
@@ -919,6 +997,12 @@ impl Client {
                 held.queue.clear();
                 self.ready(&key);
             }
+            if let Some(state) = self.keys.get_mut(&key)
+                && !state.reserved.is_empty()
+            {
+                state.reserved.hurry();
+                self.ready(&key);
+            }
         }
         self.wakers.extend(self.driver.take());
     }
@@ -935,7 +1019,7 @@ impl KeyState {
     /// True when something is to be sent, is under way, or is held.
     fn is_busy(&self) -> bool {
         let holds = self.held.as_ref().is_some_and(|held| !held.is_idle());
-        self.under_way.is_some() || self.is_ready || !self.outbox.is_empty() || holds
+        self.under_way.is_some() || self.is_ready || !self.outbox.is_empty() || holds || !self.reserved.is_empty()
     }
 
     /// True when a refusal is to be remembered.

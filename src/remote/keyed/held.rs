@@ -38,8 +38,6 @@ pub(super) struct Held {
     pub(super) has_place: bool,
     /// Ends the wait for its notifications, while there is one.
     pub(super) listening: Option<AbortHandle>,
-    /// When the driver looks at the key.
-    pub(super) timer: Option<Instant>,
     /// A step is to be sent, without another reason.
     pub(super) is_due: bool,
     /// A step with waiters was sent: the store listens for notifications.
@@ -61,7 +59,6 @@ impl Held {
             is_refused: false,
             has_place: false,
             listening: None,
-            timer: None,
             is_due: false,
             is_subscribed: false,
             watchers: BTreeMap::new(),

@@ -130,6 +130,14 @@ impl Legs {
         (self.counted.get(leg)).is_some_and(|leg| matches!(leg.rule, Rule::Permits { .. }))
     }
 
+    pub(super) fn has_windows(&self) -> bool {
+        (0..self.counted.len()).any(|leg| self.is_window(leg))
+    }
+
+    pub(super) fn is_window(&self, leg: usize) -> bool {
+        (self.counted.get(leg)).is_some_and(|leg| matches!(leg.rule, Rule::Window { .. }))
+    }
+
     /// What `units` take of the permit legs.
     pub(super) fn permits<'a>(&'a self, units: &'a LegUnits) -> impl Iterator<Item = (&'a KeyLeg, u64)> {
         let legs = self.counted.iter().zip(units);

@@ -5,10 +5,12 @@ mod client;
 mod driver;
 mod held;
 mod legs;
+mod reserved;
 mod usage;
 
 use self::client::{Client, Config, End};
 use self::legs::Legs;
+use self::reserved::Charge;
 use super::backend::Backend;
 use super::builder::{LONGEST, SHORTEST};
 use super::config::{MAX_UNITS, OnUnavailable};
@@ -19,7 +21,7 @@ use super::limiter::Remote;
 use super::memory::Memory;
 use super::random;
 use super::settings::{check, runtime};
-use super::step::{Correction, KeyLeg, LegUnits};
+use super::step::{KeyLeg, LegUnits};
 use crate::core::ask::{Ask, Cost, Demand};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
@@ -111,6 +113,7 @@ struct Shared<B> {
     backend: B,
     clock: Clock,
     name: Key,
+    reserves: bool,
     levels: Mutex<Arc<Vec<Level>>>,
 }
 
@@ -296,6 +299,7 @@ impl Remote<Memory> {
             retry: Duration::from_millis(200),
             on_unavailable: OnUnavailable::default(),
             unavailable_after: Duration::from_secs(3),
+            reserves: false,
         }
     }
 }
@@ -326,6 +330,7 @@ pub struct RemoteKeyedBuilder {
     retry: Duration,
     on_unavailable: OnUnavailable,
     unavailable_after: Duration,
+    reserves: bool,
 }
 
 impl RemoteKeyedBuilder {
@@ -365,6 +370,46 @@ impl RemoteKeyedBuilder {
     /// How long the store may fail before it counts as unavailable: up to a day, three seconds unless set.
     pub fn unavailable_after(mut self, patience: Duration) -> Self {
         self.unavailable_after = patience;
+        self
+    }
+
+    /// Whether an admission *reserves* what it takes of windows; unless set, it uses it.
+    ///
+    /// A reservation is used as it is [spent](RemoteKeyPermit::spend), and when its permit ends. What of it is not used goes back when the store has not
+    /// heard of the process for a [time to live](Self::ttl), and at most a quarter of it more. A key with reservations is renewed as one with permits.
+    ///
+    /// **Over-admission**: a process that cannot reach the store for so long keeps its reservations, and the store gives them away. Once it
+    /// is heard of again, they count once more.
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::{Ask, Cost, ManualClock};
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// const TOKENS: Cost = Cost::new("tokens");
+    /// let clock = ManualClock::new();
+    /// let store = Arc::new(Memory::new(&clock));
+    /// let day = LegSpec::new("tokens", LegRule::sliding_window(1_000, Duration::from_secs(86_400))).per("tokens");
+    /// let spec = KeyedSpec::new(100, "free", PolicySpec::new([day]));
+    /// let process = || Remote::keyed(Key::new("tenants").unwrap(), spec.clone()).reserves(true).on(&clock);
+    /// let (dying, mut driver) = process().build(Arc::clone(&store))?;
+    /// let other = process().in_place(store)?.get("acme")?;
+    /// clock.run(async {
+    ///     let acme = dying.get("acme").unwrap();
+    ///     let ask = Box::pin(acme.acquire_now(Ask::one().cost(TOKENS, 900)));
+    ///     let futures::future::Either::Left((permit, _)) = futures::future::select(ask, &mut driver).await else { panic!() };
+    ///     // Its process dies: nothing is sent any more.
+    ///     std::mem::forget((permit.unwrap(), driver));
+    ///     clock.advance(Duration::from_secs(9));
+    ///     assert!(other.acquire_now(Ask::one().cost(TOKENS, 200)).await.is_err());
+    ///     clock.advance(Duration::from_secs(4));
+    ///     assert!(other.acquire_now(Ask::one().cost(TOKENS, 200)).await.is_ok());
+    /// });
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
+    /// ```
+    pub fn reserves(mut self, reserves: bool) -> Self {
+        self.reserves = reserves;
         self
     }
 
@@ -427,12 +472,14 @@ impl RemoteKeyedBuilder {
             retry: self.retry,
             on_unavailable: self.on_unavailable,
             unavailable_after: self.unavailable_after,
+            reserves: self.reserves,
         };
         let shared = Arc::new(Shared {
             client: Mutex::new(Client::new(config, &self.clock)),
             backend,
             clock: self.clock,
             name: self.name,
+            reserves: self.reserves,
             levels: Mutex::new(Arc::new(levels)),
         });
         let driver = Driver::new(driver::drive(Arc::clone(&shared)));
@@ -650,25 +697,39 @@ pub struct RemoteKeyTicket {
     /// The number of the lease of its permits; zero without any.
     lease: u64,
     units: LegUnits,
+    /// What of them is used for certain.
+    spent: LegUnits,
+}
+
+impl RemoteKeyTicket {
+    fn charge(&self) -> Charge {
+        Charge {
+            units: self.units,
+            spent: self.spent,
+        }
+    }
 }
 
 const UNCOUNTED: u64 = u64::MAX;
 
 impl Ticket for RemoteKeyTicket {
-    const WORDS: usize = 2 + KeyLeg::MOST;
+    const WORDS: usize = 2 + 2 * KeyLeg::MOST;
 
     fn write(&self, words: &mut [u64]) {
         words[..2].copy_from_slice(&[self.at, self.lease]);
-        words[2..Self::WORDS].copy_from_slice(&self.units);
+        words[2..2 + KeyLeg::MOST].copy_from_slice(&self.units);
+        words[2 + KeyLeg::MOST..Self::WORDS].copy_from_slice(&self.spent);
     }
 
     fn read(words: &[u64]) -> Self {
-        let mut units = LegUnits::default();
-        units.copy_from_slice(&words[2..Self::WORDS]);
+        let (mut units, mut spent) = (LegUnits::default(), LegUnits::default());
+        units.copy_from_slice(&words[2..2 + KeyLeg::MOST]);
+        spent.copy_from_slice(&words[2 + KeyLeg::MOST..Self::WORDS]);
         Self {
             at: words[0],
             lease: words[1],
             units,
+            spent,
         }
     }
 }
@@ -879,12 +940,25 @@ impl<B: Backend> RemoteKey<B> {
     }
 
     /// Hands a correction to the store. Waiters ask again, behind it.
-    fn correct(&self, at: u64, charged: LegUnits, actual: LegUnits) {
+    fn correct(&self, at: u64, before: &Charge, after: &Charge) {
         if at != UNCOUNTED {
-            let correction = Correction { at, charged, actual };
-            self.handles
-                .0
-                .with(|client| client.correct(&self.key, &self.legs, correction));
+            let shared = &self.handles.0;
+            shared.with(|client| client.recharge(&self.key, &self.legs, at, before, after, true));
+        }
+    }
+
+    /// What a permit that ends has reserved is used.
+    fn use_up(&self, ticket: &RemoteKeyTicket) {
+        if self.handles.0.reserves {
+            let spent = ticket.units;
+            self.correct(
+                ticket.at,
+                &ticket.charge(),
+                &Charge {
+                    units: ticket.units,
+                    spent,
+                },
+            );
         }
     }
 
@@ -921,7 +995,12 @@ impl<B: Backend> RemoteKey<B> {
 
     fn ended(&self, end: End, units: LegUnits, now: Instant) -> Result<RemoteKeyTicket, Refusal<'_>> {
         match end {
-            End::Granted { at, lease } => Ok(RemoteKeyTicket { at, lease, units }),
+            End::Granted { at, lease } => Ok(RemoteKeyTicket {
+                at,
+                lease,
+                units,
+                spent: Charge::new(&self.legs, &units).spent,
+            }),
             // Of a grant, which admits nothing.
             End::Usage(_) => Err(Refusal::new(
                 Reason::Closed,
@@ -933,6 +1012,7 @@ impl<B: Backend> RemoteKey<B> {
                 at: UNCOUNTED,
                 lease: 0,
                 units,
+                spent: LegUnits::default(),
             }),
             End::Saturated(leg) => {
                 let wait = Wait::Turn(self);
@@ -963,6 +1043,44 @@ impl<B: Backend> RemoteKeyPermit<B> {
     /// windows are never lost, nor are admissions while the store was unavailable.
     pub fn is_lost(&self) -> bool {
         self.good_for() == Some(Duration::ZERO)
+    }
+
+    /// Notes that `units` more of what it has [reserved](RemoteKeyedBuilder::reserves) of `cost` are used: they stay charged, also if this
+    /// process dies. No more than are reserved. It is told to the store with the next step at the key, within a third of a time to live.
+    ///
+    /// Without reservations, and for rates, it does nothing: what was taken is charged.
+    ///
+    /// ```
+    /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+    /// # use tollgate::remote::{Key, Memory, Remote};
+    /// # use tollgate::{Ask, Cost, ManualClock};
+    /// # use std::time::Duration;
+    /// const TOKENS: Cost = Cost::new("tokens");
+    /// let clock = ManualClock::new();
+    /// let day = LegSpec::new("tokens", LegRule::sliding_window(1_000, Duration::from_secs(86_400))).per("tokens");
+    /// let spec = KeyedSpec::new(100, "free", PolicySpec::new([day]));
+    /// let tenants = Remote::keyed(Key::new("tenants")?, spec).reserves(true).on(&clock).in_place(Memory::new(&clock))?;
+    /// let acme = tenants.get("acme")?;
+    /// clock.run(async {
+    ///     let mut permit = acme.acquire_now(Ask::one().cost(TOKENS, 900)).await.unwrap();
+    ///     permit.spend(TOKENS, 300);
+    ///     permit.settle(TOKENS, 400).unwrap();
+    ///     assert!(acme.acquire_now(Ask::one().cost(TOKENS, 600)).await.is_ok());
+    /// });
+    /// # Ok::<(), tollgate::remote::RemoteError>(())
+    /// ```
+    pub fn spend(&mut self, cost: Cost, units: u64) {
+        let key = self.limiter().clone();
+        let Some(ticket) = self.ticket_mut() else { return };
+        let before = ticket.charge();
+        for leg in key.legs.counting(cost).filter(|&leg| key.legs.is_window(leg)) {
+            ticket.spent[leg] = ticket.spent[leg].saturating_add(units).min(ticket.units[leg]);
+        }
+        let after = ticket.charge();
+        if key.handles.0.reserves && ticket.at != UNCOUNTED && after != before {
+            let (shared, at) = (&key.handles.0, ticket.at);
+            shared.with(|client| client.recharge(&key.key, &key.legs, at, &before, &after, false));
+        }
     }
 
     /// Ends when its permits are lost, see [`is_lost`](Self::is_lost); never if it has none.
@@ -1049,7 +1167,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
     }
 
     fn cancel(&self, ticket: RemoteKeyTicket, _: &ClockReading) {
-        self.correct(ticket.at, ticket.units, LegUnits::default());
+        self.correct(ticket.at, &ticket.charge(), &Charge::default());
         self.give(&ticket);
     }
 
@@ -1060,21 +1178,25 @@ impl<B: Backend> Limiter for RemoteKey<B> {
             return 0;
         };
         let units = units.min(MAX_UNITS);
-        let (charged, mut legs) = (ticket.units, 0);
+        let (before, mut legs) = (ticket.charge(), 0);
         for leg in self.legs.counting(actual.cost()) {
             ticket.units[leg] = units;
+            ticket.spent[leg] = ticket.spent[leg].min(units);
             legs += 1;
         }
-        self.correct(ticket.at, charged, ticket.units);
+        self.correct(ticket.at, &before, &ticket.charge());
         legs
     }
 
     fn finish(&self, ticket: RemoteKeyTicket, _: Outcome, _: &ClockReading) {
+        self.use_up(&ticket);
         self.give(&ticket);
     }
 
     /// Permits stay held as long as this process lives.
-    fn forget(&self, _: RemoteKeyTicket) {}
+    fn forget(&self, ticket: RemoteKeyTicket) {
+        self.use_up(&ticket);
+    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let units = match self.units_of(demand.ask()) {
@@ -1110,7 +1232,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
     }
 
     fn callbacks(&self) -> Callbacks {
-        if self.legs.has_permits() {
+        if self.legs.has_permits() || self.handles.0.reserves {
             Callbacks::FINISH
         } else {
             Callbacks::NONE
@@ -1118,7 +1240,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
     }
 
     fn finish_may_panic(&self) -> bool {
-        self.legs.has_permits()
+        self.legs.has_permits() || self.handles.0.reserves
     }
 
     fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {

@@ -4,7 +4,7 @@ use super::bucket::{Bucket, Fill};
 use super::{micros, segment};
 use crate::remote::backend::Rule;
 use crate::remote::key::Key;
-use crate::remote::step::{KeyLeg, LegUnits, LegUsage, Step, StepRefusal, StepReply};
+use crate::remote::step::{KeyLeg, LegUnits, LegUsage, Reserved, Step, StepRefusal, StepReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -69,10 +69,20 @@ struct Place {
 enum Counts {
     /// With the instant since when it counts by this rule. All that was taken before it has come back, or was taken by another rule.
     Rate(Bucket, Fill, u64),
-    /// The length of a segment in microseconds, and the units by its number. A segment counts until all of it has left the window.
-    Window(u64, BTreeMap<u64, u64>),
+    Window(Window),
     /// They are in the leases.
     Permits,
+}
+
+/// What was taken of a window. A segment counts until all of it has left the window.
+#[derive(Clone, Debug)]
+struct Window {
+    /// The length of a segment in microseconds.
+    segment: u64,
+    /// The units that are used, by the number of the segment in which they were taken.
+    used: BTreeMap<u64, u64>,
+    /// The units that are reserved, by the end of the reservation and the number of the segment.
+    reserved: BTreeMap<(u64, u64), u64>,
 }
 
 /// One leg during a step.
@@ -143,6 +153,12 @@ impl KeyLegs {
             .zip(before)
             .map(|(leg, before)| Leg::begin(leg, before, adopts, now));
         let mut legs: Vec<Leg<'_>> = begun.collect();
+        let reserve_until = step.reserve_for.map(|time| Reserved::until(now, time));
+        for reserved in &step.reserved {
+            for (n, leg) in legs.iter_mut().enumerate() {
+                leg.change(reserved, n, reserve_until, now);
+            }
+        }
         for correction in &step.corrections {
             for (leg, (&charged, &actual)) in legs.iter_mut().zip(correction.charged.iter().zip(&correction.actual)) {
                 leg.correct(correction.at, charged, actual, now);
@@ -185,7 +201,13 @@ impl KeyLegs {
         };
         let holds = step.lease.is_some() && (is_known || self.held.knows(step.client));
         let grants = step.grant.iter().flatten().take(legs.len()).any(|&n| n > 0);
-        if step.corrections.is_empty() && !grants && !reply.takes.iter().any(Result::is_ok) && !holds && !tells {
+        if step.corrections.is_empty()
+            && step.reserved.is_empty()
+            && !grants
+            && !reply.takes.iter().any(Result::is_ok)
+            && !holds
+            && !tells
+        {
             return reply;
         }
         for Leg { name, key, counts, .. } in legs {
@@ -236,8 +258,9 @@ impl KeyLegs {
                 *held.entry(name.into()).or_default() += n;
             }
         }
+        let until = step.reserve_for.map(|time| Reserved::until(now, time));
         for (leg, &n) in legs.iter_mut().zip(units) {
-            leg.add(n, now);
+            leg.take(n, until, now);
         }
         Ok(())
     }
@@ -389,11 +412,11 @@ impl<'a> Leg<'a> {
                 });
                 Counts::Rate(Bucket::full(now), fill, now)
             }
-            (Some(mut before @ Counts::Window(..)), Rule::Window { length, .. }) => {
+            (Some(Counts::Window(mut before)), Rule::Window { length, .. }) => {
                 before.advance(now);
-                before.set_segment(segment(*length), now)
+                Counts::Window(before.set_segment(segment(*length), now))
             }
-            (_, Rule::Window { length, .. }) => Counts::Window(segment(*length), BTreeMap::new()),
+            (_, Rule::Window { length, .. }) => Counts::Window(Window::new(segment(*length))),
             (_, Rule::Permits { .. }) => Counts::Permits,
         };
         Self {
@@ -417,16 +440,17 @@ impl<'a> Leg<'a> {
             _ if n == 0 => Some(0),
             Counts::Permits => None,
             Counts::Rate(bucket, fill, _) => bucket.wait(fill, n),
-            Counts::Window(segment, counts) => {
+            Counts::Window(window) => {
                 let room = self.limit().checked_sub(n)?;
-                let mut left = counts.values().sum::<u64>();
+                let mut left = window.total();
                 if left <= room {
                     return Some(0);
                 }
-                for (number, count) in counts {
+                // Reservations may be renewed, so their ends are no instants at which there is room.
+                for (number, count) in window.by_segment() {
                     left -= count;
                     if left <= room {
-                        return Some((number + Rule::SEGMENTS + 1) * segment - now);
+                        return Some((number + Rule::SEGMENTS + 1) * window.segment - now);
                     }
                 }
                 None
@@ -437,19 +461,42 @@ impl<'a> Leg<'a> {
     fn add(&mut self, n: u64, now: u64) {
         match &mut self.counts {
             Counts::Rate(bucket, fill, _) => bucket.take(fill, n),
-            Counts::Window(segment, counts) if n > 0 => *counts.entry(now / *segment).or_default() += n,
-            Counts::Window(..) | Counts::Permits => {}
+            Counts::Window(window) if n > 0 => *window.used.entry(now / window.segment).or_default() += n,
+            Counts::Window(_) | Counts::Permits => {}
         }
     }
 
-    /// Gives back `n` units that were taken last, or as many as were.
+    /// Takes `n` units, of a window as a reservation that ends `until` then.
+    fn take(&mut self, n: u64, until: Option<u64>, now: u64) {
+        match (&mut self.counts, until) {
+            (Counts::Window(window), Some(until)) => window.reserve(now, until, n, now),
+            _ => self.add(n, now),
+        }
+    }
+
+    /// Changes a reservation, unless a leg of another kind has its name now. What goes on ends `until` then.
+    fn change(&mut self, reserved: &Reserved, leg: usize, until: Option<u64>, now: u64) {
+        let (Counts::Window(window), Rule::Window { .. }) = (&mut self.counts, self.rule) else {
+            return;
+        };
+        let number = reserved.at / window.segment;
+        if let Some(units) = window.reserved.get_mut(&(reserved.until, number)) {
+            *units = units.saturating_sub(reserved.before[leg]);
+        }
+        window.reserve(reserved.at, until.unwrap_or(reserved.until), reserved.after[leg], now);
+        if reserved.used[leg] > 0 && window.counts_at(number, now) {
+            *window.used.entry(number).or_default() += reserved.used[leg];
+        }
+    }
+
+    /// Gives back `n` units that were used last, or as many as were.
     fn grant(&mut self, mut n: u64) {
         match (&mut self.counts, self.rule) {
             (Counts::Rate(bucket, fill, _), Rule::Rate { .. }) => {
                 bucket.level = bucket.level.saturating_sub(n.saturating_mul(fill.price));
             }
-            (Counts::Window(_, counts), Rule::Window { .. }) => {
-                for count in counts.values_mut().rev() {
+            (Counts::Window(window), Rule::Window { .. }) => {
+                for count in window.used.values_mut().rev() {
                     let part = n.min(*count);
                     *count -= part;
                     n -= part;
@@ -467,7 +514,7 @@ impl<'a> Leg<'a> {
         };
         match (&self.counts, self.rule) {
             (Counts::Rate(bucket, fill, _), Rule::Rate { .. }) => counted(bucket.level.div_ceil(fill.price)),
-            (Counts::Window(_, counts), Rule::Window { .. }) => counted(counts.values().sum()),
+            (Counts::Window(window), Rule::Window { .. }) => counted(window.total()),
             (_, Rule::Permits { .. }) => {
                 let places = held.places.iter();
                 let waiting = places.filter(|place| place.rooms.contains_key(self.name)).count();
@@ -500,8 +547,8 @@ impl<'a> Leg<'a> {
                 let left = left.saturating_sub(gone);
                 bucket.level = bucket.level.saturating_sub(n.saturating_mul(fill.price).min(left));
             }
-            Counts::Window(segment, counts) => {
-                if let Some(count) = counts.get_mut(&(at / *segment)) {
+            Counts::Window(window) => {
+                if let Some(count) = window.used.get_mut(&(at / window.segment)) {
                     *count = count.saturating_sub(n);
                 }
             }
@@ -509,35 +556,82 @@ impl<'a> Leg<'a> {
     }
 }
 
+impl Window {
+    fn new(segment: u64) -> Self {
+        Self {
+            segment,
+            used: BTreeMap::new(),
+            reserved: BTreeMap::new(),
+        }
+    }
+
+    /// Whether a segment has not left the window.
+    fn counts_at(&self, number: u64, now: u64) -> bool {
+        number >= (now / self.segment).saturating_sub(Rule::SEGMENTS)
+    }
+
+    /// Drops what has left the window, and the reservations that have ended.
+    fn advance(&mut self, now: u64) {
+        let oldest = (now / self.segment).saturating_sub(Rule::SEGMENTS);
+        self.used.retain(|&number, count| number >= oldest && *count > 0);
+        self.reserved
+            .retain(|&(until, number), count| until > now && number >= oldest && *count > 0);
+    }
+
+    /// Reserves `n` units as taken at `at`, if that counts at `now`.
+    fn reserve(&mut self, at: u64, until: u64, n: u64, now: u64) {
+        let number = at / self.segment;
+        if n > 0 && until > now && self.counts_at(number, now) {
+            *self.reserved.entry((until, number)).or_default() += n;
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.used.values().chain(self.reserved.values()).sum()
+    }
+
+    /// All units, by segment.
+    fn by_segment(&self) -> BTreeMap<u64, u64> {
+        let mut all = self.used.clone();
+        for ((_, number), n) in &self.reserved {
+            *all.entry(*number).or_default() += n;
+        }
+        all
+    }
+
+    /// The units of a window of another length count as taken now.
+    fn set_segment(self, segment: u64, now: u64) -> Self {
+        if self.segment == segment {
+            return self;
+        }
+        let mut new = Self::new(segment);
+        let used = self.used.values().sum::<u64>();
+        new.used.extend((used > 0).then_some((now / segment, used)));
+        for ((until, _), n) in self.reserved {
+            new.reserve(now, until, n, now);
+        }
+        new
+    }
+}
+
 impl Counts {
     fn advance(&mut self, now: u64) {
         match self {
             Self::Rate(bucket, fill, _) => bucket.advance(fill, now),
-            Self::Window(segment, counts) => {
-                let oldest = (now / *segment).saturating_sub(Rule::SEGMENTS);
-                counts.retain(|&number, count| number >= oldest && *count > 0);
-            }
+            Self::Window(window) => window.advance(now),
             Self::Permits => {}
-        }
-    }
-
-    /// The units of a window of another length count as taken now.
-    fn set_segment(self, new: u64, now: u64) -> Self {
-        match self {
-            Self::Window(old, counts) if old != new => {
-                let total = counts.values().sum::<u64>();
-                Self::Window(new, (total > 0).then_some((now / new, total)).into_iter().collect())
-            }
-            same => same,
         }
     }
 
     fn is_fresh(&self, now: u64) -> bool {
         match self {
             Self::Rate(bucket, fill, _) => bucket.is_full(fill, now),
-            Self::Window(segment, counts) => {
-                let oldest = (now / *segment).saturating_sub(Rule::SEGMENTS);
-                counts.iter().all(|(&number, &count)| number < oldest || count == 0)
+            Self::Window(window) => {
+                let gone = |number: u64, count: u64| count == 0 || !window.counts_at(number, now);
+                let mut used = window.used.iter();
+                let mut reserved = window.reserved.iter();
+                used.all(|(&number, &count)| gone(number, count))
+                    && reserved.all(|(&(until, number), &count)| until <= now || gone(number, count))
             }
             Self::Permits => true,
         }

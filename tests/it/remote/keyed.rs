@@ -20,7 +20,7 @@ use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Reason, Semaphore};
 const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fault {
     None,
     /// Nothing arrives, and that is known at once.

@@ -11,6 +11,7 @@ mod keyed;
 mod keyed_in_flight;
 mod keyed_lease;
 mod keyed_permits;
+mod keyed_reserved;
 mod kinds;
 mod leave;
 mod levels;

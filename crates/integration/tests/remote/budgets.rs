@@ -185,6 +185,83 @@ fn a_spender() {
     });
 }
 
+/// The share of one process, and of that what it meters.
+const SHARE: u64 = 300;
+const METERED: u64 = 150;
+
+#[test]
+#[ignore = "a process of the rig"]
+fn a_holder() {
+    let Some(plan) = parameters::<Plan>() else { return };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let budgets = hourly(plan.store, &plan.name);
+        let account = budgets.account(&[("user", &plan.seed.to_string())]);
+        let reserved = account.reserve(Ask::one().cost(OUTPUT, SHARE)).await;
+        let mut meter = reserved.expect("there is room");
+        meter.extend(OUTPUT, METERED).await.expect("it is reserved");
+        // Each step at the key tells what was metered.
+        account.usage().await.expect("the store answers");
+        std::fs::write(&plan.log, "told").expect("it is written");
+        sleep(Duration::from_secs(600)).await;
+        drop(meter);
+    });
+}
+
+const TTL: Duration = Duration::from_secs(1);
+
+fn hourly(store: SocketAddr, name: &str) -> SharedBudgets<Redis> {
+    let limit = Limit::cost(OUTPUT, 1_000, Period::Rolling(Duration::from_secs(3_600)));
+    SharedBudgets::builder(Key::new(name).expect("a name"))
+        .rule(Rule::new("all").limit(limit.clone()))
+        .rule(Rule::new("user").per(["user"]).limit(limit))
+        .ttl(TTL)
+        .spawn(at(store))
+        .expect("rules that can be")
+}
+
+/// Given three processes that have reserved 300 units each and metered half of them, of which two are killed, then the other halves of those two
+/// come back with their lease, and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_processes_give_back_with_their_lease_what_they_had_not_metered() {
+    let (store, name) = (server(), key().as_str().to_owned());
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = |seed: u64| folder.path().join(format!("{seed}"));
+    let start = |seed: u64| {
+        let (name, log) = (name.clone(), log(seed));
+        let plan = Plan {
+            store,
+            name,
+            log,
+            seed,
+            end: 0,
+        };
+        Process::start("budgets::a_holder", &plan).expect("it starts")
+    };
+    let mut running: Vec<_> = (0..PROCESSES).map(start).collect();
+    let patience = now() + nanos(Duration::from_secs(60));
+    while !(0..PROCESSES).all(|seed| log(seed).exists()) {
+        assert!(now() < patience, "the processes hold their shares");
+        sleep(TTL / 20).await;
+    }
+    let budgets = hourly(store, &name);
+    let account = budgets.account(&[("user", "another")]);
+    let reserve = async |units| account.reserve(Ask::one().cost(OUTPUT, units)).await;
+    assert!(reserve(101).await.is_err(), "all three hold what they have reserved");
+    running
+        .iter_mut()
+        .take(2)
+        .for_each(|process| process.kill().expect("it is killed"));
+    let back = 100 + 2 * (SHARE - METERED);
+    while reserve(back).await.is_err() {
+        assert!(reserve(back + 1).await.is_err(), "what was metered stays charged");
+        assert!(now() < patience, "the reservations of the dead come back");
+        sleep(TTL / 20).await;
+    }
+    // That one has ended by now, and used nothing.
+    assert!(reserve(back + 1).await.is_err(), "the third process holds its share");
+}
+
 /// The most units that were certainly charged within one span of the length.
 fn most_in_a_span(charged: &[Charged]) -> u64 {
     let length = nanos(LENGTH);

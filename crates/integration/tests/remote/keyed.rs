@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::model::KeyLegs;
-use tollgate::remote::{Backend, Correction, KeyLease, KeyLeg, LegUnits, Remote, Rule, Session, Step};
+use tollgate::remote::{Backend, Correction, KeyLease, KeyLeg, LegUnits, Remote, Reserved, Rule, Session, Step};
 use tollgate::{Ask, Cost, Reason};
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -109,17 +109,21 @@ async fn the_server_counts_as_the_reference<P: Place>() {
         (rules(), 0..3usize),
         prop::collection::vec(units.clone(), 0..4),
         any::<prop::sample::Index>(),
-        units,
+        units.clone(),
         (0..4u32, lease),
         0..3u64,
         prop::option::weighted(0.3, units_of_grant),
+        // For how long it reserves; what becomes of a reservation, by its real end or by none.
+        prop::option::weighted(0.6, 1u64..30),
+        prop::option::weighted(0.5, (units.clone(), units.clone(), any::<bool>())),
     );
     let steps = prop::collection::vec(step, 1..30);
     for _ in 0..400 {
         let (name, mut models, mut taken, mut seq) = (key(), BTreeMap::new(), Vec::new(), 0);
         let keys = [0, 1, 2].map(|at| name.with(&format!(":{at}")).expect("a key"));
         let mut held: BTreeMap<(u64, usize, Box<str>), u64> = BTreeMap::new();
-        for ((legs, own), takes, which, actual, (kind, lease), client, grant) in
+        let mut ends = Vec::new();
+        for ((legs, own), takes, which, actual, (kind, lease), client, grant, time, change) in
             steps.new_tree(&mut runner).expect("a case").current()
         {
             seq += 1;
@@ -138,6 +142,22 @@ async fn the_server_counts_as_the_reference<P: Place>() {
             let mut step = Step::new(client, seq, 10 * SECOND);
             step.takes = takes;
             step.grant = grant;
+            step.reserve_for = time.map(Duration::from_millis);
+            if let Some((after, used, is_known)) = change
+                && !taken.is_empty()
+            {
+                let which = which.index(taken.len());
+                let (at, before) = taken[which];
+                let until = if is_known { ends[which] } else { 0 };
+                step.reserved.push(Reserved {
+                    at,
+                    until,
+                    before,
+                    after,
+                    used,
+                });
+                ends[which] = step.reserve_for.map_or(0, |time| Reserved::until(at, time));
+            }
             if kind == 0 && !taken.is_empty() {
                 let (at, charged) = taken[which.index(taken.len())];
                 step.corrections.push(Correction { at, charged, actual });
@@ -170,9 +190,13 @@ async fn the_server_counts_as_the_reference<P: Place>() {
             assert_eq!(count(reply.at, &step), reply, "{legs:?} {step:?}");
             for (units, _) in step.takes.iter().zip(&reply.takes).filter(|(_, taken)| taken.is_ok()) {
                 taken.push((reply.at, *units));
+                ends.push(step.reserve_for.map_or(0, |time| Reserved::until(reply.at, time)));
             }
             let grants = step.grant.iter().flatten().take(legs.len()).any(|&n| n > 0);
-            let changed = grants || !step.corrections.is_empty() || reply.takes.iter().any(Result::is_ok);
+            let changed = grants
+                || !step.corrections.is_empty()
+                || !step.reserved.is_empty()
+                || reply.takes.iter().any(Result::is_ok);
             if kind == 1 && changed {
                 assert_eq!(store.step(key, &legs, &step).await, Ok(reply), "repeated");
             } else if kind == 2 && changed {

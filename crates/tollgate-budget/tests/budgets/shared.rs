@@ -234,29 +234,96 @@ fn a_reservation_that_is_dropped_while_it_is_asked_for_gives_back() {
     });
 }
 
-/// Given a process that dies with streams: its calls in flight go back with their lease, and its reservations with the span.
+/// Given a process that dies with a stream, then its call in flight and the rest of its reservation go back with their lease, and what it
+/// had metered and reported stays charged.
 #[test]
-fn reservations_of_a_dead_process_go_back_as_stated() {
+fn a_dead_process_keeps_charged_what_it_reported_and_gives_back_the_rest() {
     let clock = ManualClock::new();
     let store = Arc::new(Memory::new(&clock));
-    let rules = [Rule::new("all").limit(rolling(OUTPUT, 100)).limit(Limit::in_flight(1))];
-    let builder = SharedBudgets::builder(Key::new("budgets").unwrap()).rule(rules[0].clone());
-    let (dying, driver) = builder.on(&clock).build(Arc::clone(&store)).unwrap();
-    let dying = dying.account(&[]);
-    let survivor = shared(&clock, &store, &rules).account(&[]);
+    let rules = [
+        Rule::new("all")
+            .limit(rolling(OUTPUT, 100))
+            .limit(Limit::cost(INPUT, 100, Period::Day)),
+        Rule::new("user")
+            .per(["user"])
+            .limit(rolling(OUTPUT, 100))
+            .limit(Limit::in_flight(1)),
+    ];
+    let builder = SharedBudgets::builder(Key::new("budgets").unwrap()).on(&clock);
+    let builder = rules.iter().cloned().fold(builder, |builder, rule| builder.rule(rule));
+    let (dying, mut driver) = builder.build(Arc::clone(&store)).unwrap();
+    let dying = dying.account(&[("user", "ann")]);
+    let survivors = shared(&clock, &store, &rules);
+    let [ann, bob] = ["ann", "bob"].map(|user| survivors.account(&[("user", user)]));
+    let ask = |output| Ask::one().cost(OUTPUT, output).cost(INPUT, 0);
     clock.run(async {
-        let asked = Box::pin(dying.reserve(Ask::one().cost(OUTPUT, 70)));
-        let futures::future::Either::Left((meter, driver)) = futures::future::select(asked, driver).await else {
+        let asked = Box::pin(dying.reserve(Ask::one().cost(OUTPUT, 70).cost(INPUT, 80)));
+        let futures::future::Either::Left((meter, _)) = futures::future::select(asked, &mut driver).await else {
             panic!("the driver ended");
         };
+        let mut meter = meter.unwrap();
+        meter.extend(OUTPUT, 20).await.unwrap();
+        // Told with the renewal; what is metered after it is not.
+        clock.advance(Duration::from_secs(4));
+        for _ in 0..3 {
+            assert!(futures::poll!(&mut driver).is_pending());
+        }
+        meter.extend(OUTPUT, 15).await.unwrap();
         // No step is sent from here on.
-        std::mem::forget((meter.unwrap(), driver));
-        assert_eq!(spend(&survivor, 10).await, Err(Reason::Saturated));
-        clock.advance(Duration::from_secs(10));
-        assert_eq!(spend(&survivor, 40).await, Err(Reason::RateExceeded));
-        assert_eq!(spend(&survivor, 30).await, Ok(30));
-        clock.advance(Duration::from_secs(51));
-        assert_eq!(spend(&survivor, 70).await, Ok(70));
+        std::mem::forget((meter, driver));
+        assert_eq!(ann.reserve(ask(10)).await.unwrap_err().reason(), Reason::Saturated);
+        assert_eq!(bob.reserve(ask(31)).await.unwrap_err().reason(), Reason::RateExceeded);
+        clock.advance(Duration::from_millis(9_900));
+        assert_eq!(bob.reserve(ask(31)).await.unwrap_err().reason(), Reason::RateExceeded);
+        // A time to live, and less than a quarter of it, after the renewal.
+        clock.advance(Duration::from_millis(2_600));
+        assert_eq!(bob.reserve(ask(81)).await.unwrap_err().reason(), Reason::RateExceeded);
+        let input = left(&ann)
+            .await
+            .into_iter()
+            .find(|(leg, _)| leg.contains("input"))
+            .unwrap();
+        assert_eq!(input.1, 100);
+        let mut meter = ann.reserve(ask(80)).await.unwrap();
+        meter.extend(OUTPUT, 80).await.unwrap();
+        drop(meter);
+        // What was reported leaves with the span.
+        clock.advance(Duration::from_secs(60) - Duration::from_millis(16_500) + Duration::from_secs(1));
+        assert!(bob.reserve(ask(20)).await.is_ok());
+    });
+}
+
+/// Given a process that is cut off for longer than its lease, then others are admitted in the place of its reservation, and all of it
+/// counts once it is heard of again.
+#[test]
+fn a_process_that_comes_back_counts_again() {
+    let clock = ManualClock::new();
+    let store = Arc::new(Memory::new(&clock));
+    let rules = [Rule::new("all").limit(Limit::cost(OUTPUT, 100, Period::Day))];
+    let builder = SharedBudgets::builder(Key::new("budgets").unwrap()).rule(rules[0].clone());
+    let (absent, mut driver) = builder.on(&clock).build(Arc::clone(&store)).unwrap();
+    let absent = absent.account(&[]);
+    let other = shared(&clock, &store, &rules).account(&[]);
+    clock.run(async {
+        let asked = Box::pin(absent.reserve(Ask::one().cost(OUTPUT, 70)));
+        let futures::future::Either::Left((meter, _)) = futures::future::select(asked, &mut driver).await else {
+            panic!("the driver ended");
+        };
+        let mut meter = meter.unwrap();
+        meter.extend(OUTPUT, 50).await.unwrap();
+        clock.advance(Duration::from_secs(20));
+        assert_eq!(spend(&other, 90).await, Ok(90));
+        // 90 and the 70 that it still has.
+        for _ in 0..3 {
+            assert!(futures::poll!(&mut driver).is_pending());
+        }
+        assert_eq!(left(&other).await[0].1, 0);
+        meter.settle(OUTPUT, 5);
+        drop(meter);
+        for _ in 0..3 {
+            assert!(futures::poll!(&mut driver).is_pending());
+        }
+        assert_eq!(left(&other).await[0].1, 5);
     });
 }
 

@@ -166,7 +166,7 @@ impl Postgres {
             used: Notify::new(),
             permits: call("permits", 18),
             rates: call("rates", 17),
-            steps: call("steps", 17),
+            steps: call("steps", 19),
             purge: call("purge", 1),
         });
         tokio::spawn(purge(Arc::clone(&inner)));
@@ -343,7 +343,14 @@ impl Backend for Postgres {
             let units = correction.charged.iter().zip(&correction.actual).take(legs.len());
             corrections.extend(units.flat_map(|(&charged, &actual)| [int(charged), int(actual)]));
         }
-        let parameters: [Parameter<'_>; 17] = [
+        let mut reservations = Vec::new();
+        for reserved in &step.reserved {
+            reservations.extend([reserved.at, reserved.until].map(int));
+            for leg in 0..legs.len() {
+                reservations.extend([reserved.before[leg], reserved.after[leg], reserved.used[leg]].map(int));
+            }
+        }
+        let parameters: [Parameter<'_>; 19] = [
             (&key.as_str(), Type::TEXT),
             (&place.to_string(), Type::TEXT),
             (&&*self.0.channel, Type::TEXT),
@@ -355,6 +362,8 @@ impl Backend for Postgres {
                 Type::TEXT_ARRAY,
             ),
             (&rules, Type::INT8_ARRAY),
+            (&reservations, Type::INT8_ARRAY),
+            (&step.reserve_for.map(|time| int(micros(time))), Type::INT8),
             (&corrections, Type::INT8_ARRAY),
             (&step.takes.iter().flat_map(ints).collect::<Vec<_>>(), Type::INT8_ARRAY),
             (&step.grant.as_ref().map(ints), Type::INT8_ARRAY),

@@ -1,8 +1,9 @@
 -- The rates, windows and permits of a key that many machines share. Carries out one step, as `tollgate::remote::model::KeyLegs` does: first
--- corrections and a grant, then admissions, each from all legs or from none.
+-- changes of reservations, corrections and a grant, then admissions, each from all legs or from none.
 --
 -- A leg is { price, gain, brim, level, when that was, since when it counts by this rule } of a rate, and { length of a segment, number,
--- units, ... } of a window, in order: an odd number of entries.
+-- units, ... } of a window, in order: an odd number of entries. What is reserved of a window stands beside it, under its name behind the
+-- character 1: { length of a segment, when it ends, number, units, ... }.
 
 -- The microseconds until a leg gives `n` units, without others; null when it never does. `most` is the limit of a window.
 CREATE OR REPLACE FUNCTION {schema}.leg_wait_{v}(leg bigint[], n bigint, most bigint, now bigint) RETURNS bigint LANGUAGE plpgsql IMMUTABLE STRICT AS $$
@@ -44,15 +45,79 @@ BEGIN
     RETURN leg;
 END $$;
 
+-- A window whose units of a segment are more, if that counts.
+CREATE OR REPLACE FUNCTION {schema}.leg_use_{v}(leg bigint[], number bigint, n bigint, now bigint) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    i integer := 2;
+BEGIN
+    IF n = 0 OR number < now / leg[1] - 64 THEN
+        RETURN leg;
+    END IF;
+    WHILE leg[i] < number LOOP
+        i := i + 2;
+    END LOOP;
+    IF leg[i] = number THEN
+        leg[i + 1] := leg[i + 1] + n;
+        RETURN leg;
+    END IF;
+    RETURN leg[:i - 1] || ARRAY[number, n] || leg[i:];
+END $$;
+
+-- Reservations with one more, unless that has ended.
+CREATE OR REPLACE FUNCTION {schema}.leg_reserve_{v}(list bigint[], ends bigint, number bigint, n bigint, now bigint) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    IF n = 0 OR ends <= now OR number < now / list[1] - 64 THEN
+        RETURN list;
+    END IF;
+    FOR i IN 2 .. cardinality(list) BY 3 LOOP
+        IF list[i] = ends AND list[i + 1] = number THEN
+            list[i + 2] := list[i + 2] + n;
+            RETURN list;
+        END IF;
+    END LOOP;
+    RETURN list || ARRAY[ends, number, n];
+END $$;
+
+-- The reservations that have not ended, in a window with segments of this length; null without any. Those of a window of another length
+-- count as taken now.
+CREATE OR REPLACE FUNCTION {schema}.leg_live_{v}(list bigint[], length bigint, now bigint) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+DECLARE
+    kept bigint[] := ARRAY[length];
+BEGIN
+    IF list[1] = length THEN
+        SELECT length || array_agg(e.part ORDER BY i, e.n) INTO kept
+            FROM generate_series(2, cardinality(list), 3) i, LATERAL (VALUES (0, list[i]), (1, list[i + 1]), (2, list[i + 2])) e(n, part)
+            WHERE list[i] > now AND list[i + 1] >= now / length - 64 AND list[i + 2] > 0;
+        RETURN CASE WHEN cardinality(kept) > 1 THEN kept END;
+    END IF;
+    FOR i IN 2 .. cardinality(list) BY 3 LOOP
+        IF list[i + 1] >= now / list[1] - 64 THEN
+            kept := {schema}.leg_reserve_{v}(kept, list[i], now / length, list[i + 2], now);
+        END IF;
+    END LOOP;
+    RETURN CASE WHEN cardinality(kept) > 1 THEN kept END;
+END $$;
+
+-- A window with what is reserved of it.
+CREATE OR REPLACE FUNCTION {schema}.leg_whole_{v}(leg bigint[], list bigint[], now bigint) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    FOR i IN 2 .. coalesce(cardinality(list), 0) BY 3 LOOP
+        leg := {schema}.leg_use_{v}(leg, list[i + 1], list[i + 2], now);
+    END LOOP;
+    RETURN leg;
+END $$;
+
 -- k: the key; me: the session of the client's place; channel: that of its process, or '' if it does not listen; remember: how long the answer
 -- is; names, kinds and rules, three numbers each, of the legs: price, gain and brim, or limit, length of a segment and 64, or limit, 0 and 0;
--- corrections: for each the instant, then charged and actual units of each leg; takes: for each admission the units of each leg; given: the
+-- reservations: for each change the instant and the end, then the units of each leg before, after and used; reserve_for: for how long this step
+-- reserves, or null; corrections: for each the instant, then charged and actual units of each leg; takes: for each admission the units of each leg; given: the
 -- units of a grant, or null; keys: for each leg the other key at which it is counted, or null; ttl: the time to live of the client's permits, or null; waiting: how many admissions do not wait; held: the
 -- units of each leg that the client holds; longest, durable: as for permits.
 -- Answers: the instant, then for each admission the leg that refuses or 0, and the microseconds until it admits or ''; with a ttl whether
 -- permits were lost, and '-'; with a grant, of each leg the units in use, the microseconds until there is one or '', and the places.
 CREATE OR REPLACE FUNCTION {schema}.steps_{v}(
-    k text, me text, channel text, seq bigint, remember bigint, names text[], kinds text[], rules bigint[], corrections bigint[],
+    k text, me text, channel text, seq bigint, remember bigint, names text[], kinds text[], rules bigint[], reservations bigint[],
+    reserve_for bigint, corrections bigint[],
     takes bigint[], given bigint[], keys text[], ttl bigint, waiting bigint, held bigint[], longest bigint, durable boolean
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -64,9 +129,9 @@ DECLARE
     -- By other key, what was taken of its legs.
     shared jsonb := '{}'; name text;
     -- By leg: what was taken, null of permits and of a leg of another kind; the permits in use.
-    legs text[] := '{}'; used bigint[] := array_fill(0, ARRAY[size]); leg bigint[]; rule bigint[];
+    legs text[] := '{}'; lists text[] := array_fill(NULL::text, ARRAY[size]); list bigint[]; reserve_until bigint; used bigint[] := array_fill(0, ARRAY[size]); leg bigint[]; rule bigint[];
     clock bigint; now bigint; over bigint; look bigint[]; last jsonb; answer text[];
-    fresh boolean; changed boolean := corrections <> '{}' OR coalesce(0 < ANY (given), false); lost boolean := false;
+    fresh boolean; changed boolean := corrections <> '{}' OR reservations <> '{}' OR coalesce(0 < ANY (given), false); lost boolean := false;
     own jsonb := '{}'; mine integer; place jsonb; ahead text[] := '{}'; need jsonb; waiter jsonb; waits boolean;
     first integer; first_wait bigint; refused integer; latest bigint; wait bigint;
     ahead_ bigint := 0; until jsonb := '{}';
@@ -116,10 +181,14 @@ BEGIN
     END IF;
 
     FOR n IN 1 .. size LOOP
-        leg := CASE WHEN keys[n] IS NULL THEN s.taken ELSE shared->keys[n] END ->> names[n];
+        place := CASE WHEN keys[n] IS NULL THEN s.taken ELSE shared->keys[n] END;
+        leg := place->>names[n];
+        list := place->>(chr(1) || names[n]);
+        list := {schema}.leg_live_{v}(list, list[1], now);
+        leg := coalesce(leg, list[1:1]);
         rule := rules[3 * n - 2:3 * n];
         -- What has all come back leaves no rule.
-        IF NOT adopts AND (cardinality(leg) = 6 AND now - leg[5] >= (leg[4] + leg[2] - 1) / leg[2] OR cardinality(leg) <> 6
+        IF NOT adopts AND list IS NULL AND (cardinality(leg) = 6 AND now - leg[5] >= (leg[4] + leg[2] - 1) / leg[2] OR cardinality(leg) <> 6
             AND NOT EXISTS (SELECT FROM generate_series(2, cardinality(leg), 2) i WHERE leg[i] >= now / leg[1] - 64 AND leg[i + 1] > 0))
         THEN
             leg := NULL;
@@ -152,6 +221,26 @@ BEGIN
             END IF;
         END IF;
         legs[n] := leg;
+        IF kinds[n] <> 'rate' THEN
+            lists[n] := coalesce({schema}.leg_live_{v}(list, leg[1], now), leg[1:1]);
+        END IF;
+    END LOOP;
+    units := greatest(reserve_for / 4, 1);
+    reserve_until := (now + reserve_for + units - 1) / units * units;
+    FOR change IN 0 .. cardinality(reservations) / (2 + 3 * size) - 1 LOOP
+        at := change * (2 + 3 * size) + 1;
+        FOR n IN 1 .. size LOOP
+            CONTINUE WHEN lists[n] IS NULL;
+            leg := legs[n];
+            list := lists[n];
+            FOR i IN 2 .. cardinality(list) BY 3 LOOP
+                IF list[i] = reservations[at + 1] AND list[i + 1] = reservations[at] / leg[1] THEN
+                    list[i + 2] := greatest(list[i + 2] - reservations[at + 3 * n - 1], 0);
+                END IF;
+            END LOOP;
+            lists[n] := {schema}.leg_reserve_{v}(list, coalesce(reserve_until, reservations[at + 1]), reservations[at] / leg[1], reservations[at + 3 * n], now);
+            legs[n] := {schema}.leg_use_{v}(leg, reservations[at] / leg[1], reservations[at + 3 * n + 1], now);
+        END LOOP;
     END LOOP;
     FOR correction IN 0 .. cardinality(corrections) / (1 + 2 * size) - 1 LOOP
         at := correction * (1 + 2 * size) + 1;
@@ -238,7 +327,7 @@ BEGIN
                 CONTINUE WHEN units = 0;
                 room := rules[3 * n - 2] - units;
                 IF kinds[n] <> 'permits' THEN
-                    wait := {schema}.leg_wait_{v}(legs[n]::bigint[], units, rules[3 * n - 2], now);
+                    wait := {schema}.leg_wait_{v}({schema}.leg_whole_{v}(legs[n]::bigint[], lists[n]::bigint[], now), units, rules[3 * n - 2], now);
                 ELSIF ttl IS NULL OR room < 0 THEN
                     wait := NULL;
                 ELSE
@@ -265,7 +354,10 @@ BEGIN
                 changed := true;
                 FOR n IN 1 .. size LOOP
                     units := takes[take * size + n];
-                    IF kinds[n] <> 'permits' THEN
+                    IF lists[n] IS NOT NULL AND reserve_for > 0 THEN
+                        list := lists[n];
+                        lists[n] := {schema}.leg_reserve_{v}(list, reserve_until, now / list[1], units, now);
+                    ELSIF kinds[n] <> 'permits' THEN
                         legs[n] := {schema}.leg_add_{v}(legs[n]::bigint[], units, now);
                     ELSIF units > 0 THEN
                         used[n] := used[n] + units;
@@ -320,6 +412,7 @@ BEGIN
         ELSIF leg IS NULL THEN
             wait := CASE WHEN rules[3 * n - 2] > 0 THEN 0 END;
         ELSE
+            leg := {schema}.leg_whole_{v}(leg, lists[n]::bigint[], now);
             wait := {schema}.leg_wait_{v}(leg, 1, rules[3 * n - 2], now);
             IF cardinality(leg) = 6 THEN
                 units := (leg[4] + leg[1] - 1) / leg[1];
@@ -350,6 +443,21 @@ BEGIN
                 over := greatest(over, now + wait);
             ELSIF leg IS NOT NULL OR adopts THEN
                 s.taken := s.taken - names[n];
+            END IF;
+            list := lists[n];
+            list := {schema}.leg_live_{v}(list, list[1], now);
+            name := chr(1) || names[n];
+            latest := (SELECT max(list[i]) FROM generate_series(2, cardinality(list), 3) i);
+            IF list IS NOT NULL AND keys[n] IS NOT NULL THEN
+                shared := jsonb_set(shared, ARRAY[keys[n], name], to_jsonb(list::text));
+                until := until || jsonb_build_object(keys[n], greatest((until->>keys[n])::bigint, latest));
+            ELSIF list IS NOT NULL THEN
+                s.taken := s.taken || jsonb_build_object(name, list::text);
+                over := greatest(over, latest);
+            ELSIF keys[n] IS NULL AND (leg IS NOT NULL OR adopts) THEN
+                s.taken := s.taken - name;
+            ELSIF leg IS NOT NULL THEN
+                shared := shared #- ARRAY[keys[n], name];
             END IF;
         END LOOP;
         FOR name, place IN SELECT e.name, e.taken FROM jsonb_each(shared) e(name, taken) LOOP

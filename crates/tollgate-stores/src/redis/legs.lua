@@ -1,19 +1,20 @@
--- The rates, windows and permits of a key that many machines share, in whole numbers. Carries out one step: corrections, and then
--- admissions, each from all legs or from none. Rates and windows may be counted at other keys. `KeyLegs` of src/remote/model/legs.rs is
+-- The rates, windows and permits of a key that many machines share, in whole numbers. Carries out one step: changes of reservations, then
+-- corrections, and then admissions, each from all legs or from none. Rates and windows may be counted at other keys. `KeyLegs` of src/remote/model/legs.rs is
 -- the reference.
 --
 -- KEYS, with one hash tag, both packed:
 --   1 { at, ahead (how much later `at` is than the clock, which may be set back), until (when all legs are as new), { by name what was
 --     taken of a leg } }: { price, gain, brim, level, when that was, since when it counts by this rule } of a rate, { length of a segment,
 --     number, units, ... } of a window, in order. Then, with permits, { leases, places, the run id and replication id of the server, until
---     when it may not know all leases, the longest time to live }: by client { when its lease ends, { units by leg } }; in order { client,
+--     when it may not know all leases, the longest time to live }, or false; with reservations, { by name what is reserved of a window }: {
+--     length of a segment, when it ends, number, units, ... }. Of permits: by client { when its lease ends, { units by leg } }; in order { client,
 --     when its place ends, { with how many in use there is room for it, by leg }, whether it was told, channel, message }.
 --   2 the number of the last step of this client that changed something, and its answer.
 --   then as the first, of each other key that has legs;
 --   last, not in a cluster, with permits: as the sixth of permits.lua.
--- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections, admissions and grants, of which there is one at most, and of
---   other keys; then for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
---   each correction the instant, and for each leg the charged and the actual units; for each admission and grant the units of each leg;
+-- ARGV: the number of the step, for how many milliseconds its answer is remembered, the numbers of legs, corrections, admissions and grants, of which there is one at most, of
+--   other keys and of changes of reservations, and for how many microseconds this step reserves, or 0; then for each leg its name and price, gain, brim, or its name, limit, length of a segment and "w", or its name, limit, 0 and "p"; for
+--   each change of reservations the instant and the end, and for each leg the units reserved before and after, and those used; for each correction the instant, and for each leg the charged and the actual units; for each admission and grant the units of each leg;
 --   with other keys, the number of that of each leg, or 0. Then, with permits, the time to live in microseconds, the client, how many admissions do not wait, channel and message for its place; the
 --   replication ids that it knows, the longest time to live of any process and whether the server may evict keys, as for permits.lua;
 --   the held units of each leg.
@@ -23,10 +24,10 @@
 local SEGMENTS, MOST = 64, 2251799813685248
 local seq, remember, size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local corrections, takes, grants = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local others = tonumber(ARGV[7])
+local others, reservations, reserve_for = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 -- Where what is reported of permits begins.
-local lease = 8 + (4 + takes + grants + min(others, 1)) * size + corrections * (1 + 2 * size)
+local lease = 10 + (4 + takes + grants + min(others, 1)) * size + corrections * (1 + 2 * size) + reservations * (2 + 3 * size)
 
 local last = redis.call('GET', KEYS[2])
 if last then
@@ -49,24 +50,26 @@ local function int(number) return string.format('%.0f', number) end
 local function read(key)
     local known = redis.call('GET', key)
     if known then return unpack(cmsgpack.unpack(known)) end
-    return 0, 0, 0, {}, nil
+    return 0, 0, 0, {}, nil, nil
 end
 
-local at, ahead, over, taken, held = read(KEYS[1])
+local at, ahead, over, taken, held, reserved = read(KEYS[1])
+reserved = reserved or {}
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
 ahead = max(ahead, at - time)
 -- The other keys, and by leg the key at which it is counted, and what was taken there.
-local records, record_of, takens = {}, {}, {}
+local records, record_of, takens, reserveds = {}, {}, {}, {}
 for number = 1, others do
-    local last, later, over, taken, held = read(KEYS[2 + number])
-    records[number] = { over = over, taken = taken, held = held }
+    local last, later, over, taken, held, reserved = read(KEYS[2 + number])
+    records[number] = { over = over, taken = taken, held = held, reserved = reserved or {} }
     ahead = max(ahead, later, last - time)
 end
 for n = 1, size do
     record_of[n] = others > 0 and records[tonumber(ARGV[lease - size - 1 + n])] or nil
     takens[n] = record_of[n] and record_of[n].taken or taken
+    reserveds[n] = record_of[n] and record_of[n].reserved or reserved
 end
 local now = time + ahead
 -- Corrections alone are of admissions by a rule that may be an old one.
@@ -123,6 +126,74 @@ local function window(old, length)
     -- The units of a window of another length count as taken now.
     if old[1] ~= length and total > 0 then leg = { length, floor(now / length), total } end
     return leg
+end
+
+-- Reserves units of a segment that counts, unless the reservation has ended.
+local function reserve(list, ends, number, units)
+    if units == 0 or ends <= now or number < floor(now / list[1]) - SEGMENTS then return end
+    for i = 2, #list, 3 do
+        if list[i] == ends and list[i + 1] == number then
+            list[i + 2] = list[i + 2] + units
+            return
+        end
+    end
+    local last = #list
+    list[last + 1], list[last + 2], list[last + 3] = ends, number, units
+end
+
+-- The reservations that have not ended, in a window with segments of this length; nothing without any. Those of a window of another length
+-- count as taken now.
+local function live(old, length)
+    if not old then return nil end
+    length = length or old[1]
+    local list, oldest, last = { length }, floor(now / old[1]) - SEGMENTS, 1
+    for i = 2, #old, 3 do
+        local ends, number, units = old[i], old[i + 1], old[i + 2]
+        if old[1] ~= length then
+            if number >= oldest then reserve(list, ends, floor(now / length), units) end
+        elseif ends > now and number >= oldest and units > 0 then
+            list[last + 1], list[last + 2], list[last + 3] = ends, number, units
+            last = last + 3
+        end
+    end
+    return #list > 1 and list or nil
+end
+
+-- A window with what is reserved of it.
+local function whole(leg, list)
+    if not list or #list == 1 then return leg end
+    local units, all, last, current = {}, { leg[1] }, 1, floor(now / leg[1])
+    for i = 2, #leg, 2 do units[leg[i]] = leg[i + 1] end
+    for i = 2, #list, 3 do units[list[i + 1]] = (units[list[i + 1]] or 0) + list[i + 2] end
+    for number = current - SEGMENTS, current do
+        local count = units[number]
+        if count then
+            all[last + 1], all[last + 2] = number, count
+            last = last + 2
+        end
+    end
+    return all
+end
+
+-- The units of a window, with those that are reserved of it.
+local function total(leg, list)
+    local sum = 0
+    for i = 3, #leg, 2 do sum = sum + leg[i] end
+    for i = 4, #list, 3 do sum = sum + list[i] end
+    return sum
+end
+
+-- Units of a segment of a window are used, if that counts.
+local function use(leg, number, units)
+    if units == 0 or number < floor(now / leg[1]) - SEGMENTS then return end
+    local i = 2
+    while leg[i] and leg[i] < number do i = i + 2 end
+    if leg[i] == number then
+        leg[i + 1] = leg[i + 1] + units
+    else
+        table.insert(leg, i, units)
+        table.insert(leg, i, number)
+    end
 end
 
 local function add(leg, n)
@@ -273,7 +344,7 @@ if ttl or held then
             local count = permits[n] and tonumber(ARGV[at + n - 1]) or 0
             if count > 0 then
                 all = all or {}
-                all[ARGV[4 + 4 * n]] = count
+                all[ARGV[6 + 4 * n]] = count
             end
         end
         return all
@@ -296,7 +367,7 @@ if ttl or held then
         local units = leases[client] and leases[client][2] or {}
         leases[client] = nil
         for n = 1, size do
-            local name, count = ARGV[4 + 4 * n], tonumber(ARGV[lease + 7 + n])
+            local name, count = ARGV[6 + 4 * n], tonumber(ARGV[lease + 7 + n])
             if permits[n] then
                 if count > (units[name] or 0) then return true end
                 units[name] = count > 0 and count or nil
@@ -312,7 +383,7 @@ if ttl or held then
         if waiter then
             local rooms = {}
             for n, limit in pairs(permits) do
-                local name = ARGV[4 + 4 * n]
+                local name = ARGV[6 + 4 * n]
                 if waiter[name] then rooms[name] = max(limit - waiter[name], 0) end
             end
             places[place or #places + 1] = { client, now + ttl, rooms, not by_permits, ARGV[lease + 3], ARGV[lease + 4] }
@@ -339,11 +410,13 @@ if ttl or held then
     end
 end
 
-local legs, limits, at = {}, {}, 8
+local legs, limits, lists, at = {}, {}, {}, 10
 for n = 1, size do
     local old, one, two, three = takens[n][ARGV[at]], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), ARGV[at + 3]
+    local list = live(reserveds[n][ARGV[at]])
+    if list and not old then old = { list[1] } end
     -- It leaves no rule then.
-    if not adopts and old and is_fresh(old) then old = nil end
+    if not adopts and old and not list and is_fresh(old) then old = nil end
     if three == 'p' then
         legs[n], permits[n] = false, one
     elseif old and not adopts and (three == 'w') == (#old == 6) then
@@ -351,10 +424,29 @@ for n = 1, size do
         legs[n], limits[n] = false, three == 'w' and one or nil
     elseif three == 'w' then
         legs[n], limits[n] = window(old, two), one
+        lists[n] = live(list, legs[n][1]) or { legs[n][1] }
     else
         legs[n] = rate(old, one, two, tonumber(three))
     end
     at = at + 4
+end
+local quarter = max(floor(reserve_for / 4), 1)
+local reserve_until = ceil((now + reserve_for) / quarter) * quarter
+for _ = 1, reservations do
+    local when, ends = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+    for n = 1, size do
+        local leg, list = legs[n], lists[n]
+        local before, after, used = tonumber(ARGV[at + 3 * n - 1]), tonumber(ARGV[at + 3 * n]), tonumber(ARGV[at + 3 * n + 1])
+        if list then
+            local number = floor(when / leg[1])
+            for i = 2, #list, 3 do
+                if list[i] == ends and list[i + 1] == number then list[i + 2] = max(list[i + 2] - before, 0) end
+            end
+            reserve(list, reserve_for > 0 and reserve_until or ends, number, after)
+            use(leg, number, used)
+        end
+    end
+    at = at + 2 + 3 * size
 end
 for _ = 1, corrections do
     local when = tonumber(ARGV[at])
@@ -368,7 +460,7 @@ for _ = 1, corrections do
     end
     at = at + 1 + 2 * size
 end
-local answer, changed, lost, waiter, first = { int(now) }, corrections > 0, false, nil, nil
+local answer, changed, lost, waiter, first = { int(now) }, corrections + reservations > 0, false, nil, nil
 for n = 1, grants * size do
     local units = tonumber(ARGV[at + takes * size + n - 1])
     changed = changed or units > 0
@@ -386,9 +478,12 @@ for take = 1, takes do
     for n = 1, waits and waiter and 0 or size do
         local time, units = 0, tonumber(ARGV[at + n - 1])
         if legs[n] then
-            time = wait(legs[n], units, limits[n])
+            local leg, list = legs[n], lists[n]
+            -- With reservations, and room beside them, the segments do not matter.
+            local fits = list and #list > 1 and total(leg, list) <= limits[n] - units
+            time = fits and 0 or wait(whole(leg, list), units, limits[n])
         elseif units > 0 then
-            time = ttl and permit_wait(ARGV[4 + 4 * n], units, permits[n])
+            time = ttl and permit_wait(ARGV[6 + 4 * n], units, permits[n])
         end
         if not time then
             refused, longest = n, nil
@@ -400,7 +495,12 @@ for take = 1, takes do
         refused, longest = first[1], first[2]
     elseif refused == 0 then
         for n = 1, size do
-            if legs[n] then add(legs[n], tonumber(ARGV[at + n - 1])) end
+            local units = tonumber(ARGV[at + n - 1])
+            if lists[n] and reserve_for > 0 then
+                reserve(lists[n], reserve_until, floor(now / legs[n][1]), units)
+            elseif legs[n] then
+                add(legs[n], units)
+            end
         end
         if need then
             leases[client] = leases[client] or { now + ttl, {} }
@@ -430,13 +530,14 @@ if ttl or held then
     changed = changed or #told > 0
 end
 for n = 1, grants * size do
-    local leg, name, in_use, time, waiting = legs[n], ARGV[4 + 4 * n], 0, nil, 0
+    local leg, name, in_use, time, waiting = legs[n], ARGV[6 + 4 * n], 0, nil, 0
     if permits[n] then
         for _, other in pairs(leases) do in_use = in_use + (other[2][name] or 0) end
         for _, place in ipairs(places) do waiting = waiting + (place[3][name] and 1 or 0) end
     elseif not leg then
         time = (limits[n] or 1) > 0 and 0 or nil
     else
+        leg = whole(leg, lists[n])
         time = wait(leg, 1, limits[n])
         if #leg == 6 then
             in_use = ceil(leg[4] / leg[1])
@@ -450,10 +551,12 @@ for n = 1, grants * size do
 end
 if changed then
     for n = 1, size do
-        if permits[n] and adopts then taken[ARGV[4 + 4 * n]] = nil end
+        if permits[n] and adopts then taken[ARGV[6 + 4 * n]], reserved[ARGV[6 + 4 * n]] = nil, nil end
         if legs[n] then
-            local left, record = rest(legs[n]), record_of[n]
-            takens[n][ARGV[4 + 4 * n]] = left > 0 and legs[n] or nil
+            local left, record, list = rest(legs[n]), record_of[n], live(lists[n])
+            takens[n][ARGV[6 + 4 * n]] = left > 0 and legs[n] or nil
+            reserveds[n][ARGV[6 + 4 * n]] = list
+            for i = 2, list and #list or 0, 3 do left = max(left, list[i] - now) end
             if record then record.over = max(record.over, now + left) else over = max(over, now + left) end
         end
     end
@@ -462,19 +565,21 @@ if changed then
         for _, other in pairs(leases) do over = max(over, other[1]) end
         for _, place in ipairs(places) do over = max(over, place[2]) end
         held = (next(leases) or places[1] or frozen > now) and { leases, places, run or '', frozen, longest_ttl } or nil
-        if not held and not next(taken) then over = now end
+        if not held and not next(taken) and not next(reserved) then over = now end
     end
-    local function write(key, over, taken, held)
+    local function write(key, over, taken, held, reserved)
         if over > now then
-            redis.call('SET', key, cmsgpack.pack({ now, ahead, over, taken, held }), 'PX', ceil((over - now) / 1000) + 1)
+            local record = { now, ahead, over, taken, held }
+            if next(reserved) then record = { now, ahead, over, taken, held or false, reserved } end
+            redis.call('SET', key, cmsgpack.pack(record), 'PX', ceil((over - now) / 1000) + 1)
         else
             redis.call('DEL', key)
         end
     end
-    write(KEYS[1], over, taken, held)
+    write(KEYS[1], over, taken, held, reserved)
     for number, record in ipairs(records) do
-        if not record.held and not next(record.taken) then record.over = now end
-        write(KEYS[2 + number], record.over, record.taken, record.held)
+        if not record.held and not next(record.taken) and not next(record.reserved) then record.over = now end
+        write(KEYS[2 + number], record.over, record.taken, record.held, record.reserved)
     end
     redis.call('SET', KEYS[2], cmsgpack.pack({ seq, unpack(answer) }), 'PX', remember)
 end

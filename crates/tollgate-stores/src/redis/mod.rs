@@ -434,7 +434,9 @@ impl Backend for Redis {
             .arg(step.corrections.len())
             .arg(step.takes.len())
             .arg(u8::from(step.grant.is_some()))
-            .arg(others.len());
+            .arg(others.len())
+            .arg(step.reserved.len())
+            .arg(step.reserve_for.map_or(0, micros));
         for leg in legs {
             call.arg(&*leg.name);
             if let Rule::Permits { limit } = leg.rule {
@@ -447,6 +449,14 @@ impl Backend for Redis {
                 Rule::Window { .. } => call.arg("w"),
                 _ => call.arg(three),
             };
+        }
+        for reserved in &step.reserved {
+            call.arg(reserved.at).arg(reserved.until);
+            for leg in 0..legs.len() {
+                call.arg(reserved.before[leg])
+                    .arg(reserved.after[leg])
+                    .arg(reserved.used[leg]);
+            }
         }
         for correction in &step.corrections {
             call.arg(correction.at);
