@@ -403,7 +403,8 @@ impl RemoteKeyedBuilder {
     ///     std::mem::forget((permit.unwrap(), driver));
     ///     clock.advance(Duration::from_secs(9));
     ///     assert!(other.acquire_now(Ask::one().cost(TOKENS, 200)).await.is_err());
-    ///     clock.advance(Duration::from_secs(4));
+    ///     // Its lease ends, and this process does not rely on a refusal for longer than that.
+    ///     clock.advance(Duration::from_secs(10));
     ///     assert!(other.acquire_now(Ask::one().cost(TOKENS, 200)).await.is_ok());
     /// });
     /// # Ok::<(), tollgate::remote::RemoteError>(())

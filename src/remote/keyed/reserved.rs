@@ -235,7 +235,7 @@ mod tests {
 
     /// Given a reservation of 50 of which 20 are spent while nothing is to be sent, then the next report says so, once.
     #[test]
-    fn what_is_spent_is_reported_once_and_with_the_next_step() {
+    fn spent_units_are_reported_once_with_the_next_step() {
         let (legs, mut all) = (legs(), Reservations::default());
         let clock = ManualClock::new();
         let [now, later] = [1, 2].map(|second| clock.after(clock.now(), Duration::from_secs(second)));
