@@ -182,3 +182,27 @@ impl Config {
         self.ttl - self.ttl / 100 * margin
     }
 }
+
+#[cfg(test)]
+impl Config {
+    /// Settings of a client by itself.
+    pub(super) fn of(rule: Rule, prefetch: Option<Prefetch>) -> Self {
+        let name = Key::new("shared").expect("a name");
+        let second = Duration::from_secs(1);
+        Self {
+            key: name.clone(),
+            name,
+            rule,
+            set_up: rule,
+            client: 1,
+            ttl: 10 * second,
+            renewal: 3 * second,
+            timeout: second,
+            retry: second,
+            on_unavailable: OnUnavailable::Reject,
+            unavailable_after: 3 * second,
+            prefetch,
+            capacity: false,
+        }
+    }
+}

@@ -70,7 +70,7 @@ impl Client {
     pub(super) fn note_unmet(&mut self, n: u64, now: Instant) {
         let is_due = self.fetch_at.is_none_or(|at| at <= now);
         let Some(capacity) = &mut self.capacity else { return };
-        let is_news = capacity.unmet < n && (self.held < capacity.share.units_for(n) || is_due);
+        let is_news = capacity.unmet < n && (self.units.held < capacity.share.units_for(n) || is_due);
         capacity.unmet = capacity.unmet.max(n);
         if is_news {
             self.wake_driver();
@@ -109,7 +109,7 @@ impl Client {
         let (micros, head) = (self.micros(now), self.queue.keys().next().copied());
         let Some(capacity) = &mut self.capacity else { return };
         capacity.share.receive(units, micros);
-        if self.held == units {
+        if self.units.held == units {
             (capacity.turn, capacity.others_wait) = (head, capacity.others_wait.map(|_| now));
         }
     }
@@ -135,7 +135,7 @@ impl Client {
             self.equal_share().max(capacity.share.units_for(largest))
         };
         let capacity = self.capacity.as_ref();
-        capacity.is_some_and(|capacity| is_idle(capacity) || self.held > keeps(capacity))
+        capacity.is_some_and(|capacity| is_idle(capacity) || self.units.held > keeps(capacity))
     }
 
     fn equal_share(&self) -> u64 {
@@ -183,14 +183,14 @@ impl Client {
                 }
                 _ => equal.max(need),
             };
-            if self.held > keep {
+            if self.units.held > keep {
                 self.counters.recalls += 1;
-                self.give(self.held - keep, now);
+                self.give(self.units.held - keep, now);
             }
         }
         let pending = self.requests.iter().find(|(_, pending)| pending.owner.is_none());
         let pending = pending.map(|(&id, pending)| (id, *pending));
-        let gathers = need > self.held;
+        let gathers = need > self.units.held;
         if let Some((id, pending)) = pending {
             let is_fit = if gathers {
                 pending.need == need
@@ -202,16 +202,16 @@ impl Client {
             }
             self.withdraw(id);
         }
-        if ask == 0 || gathers && in_debt && self.held > 0 {
+        if ask == 0 || gathers && in_debt && self.units.held > 0 {
             return;
         }
         if gathers {
-            self.give(self.held, now);
+            self.give(self.units.held, now);
             self.new_request(need, need.max(equal), true, None);
         } else if self.fetch_at.is_none_or(|at| at <= now) && self.knows_usage(now) {
             let usage = self.usage.map(|(usage, _)| usage).unwrap_or_default();
             let free = usage.limit.saturating_sub(usage.in_use);
-            let short = equal.saturating_sub(self.held);
+            let short = equal.saturating_sub(self.units.held);
             let lacks = short > equal / 10;
             // Free units are for waiters, and for processes that lack a part of their share: they ask within a renewal.
             let is_spare = free > 0 && !others_wait && short <= equal / 64;

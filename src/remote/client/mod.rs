@@ -9,27 +9,32 @@
 pub(super) mod client_state;
 
 mod capacity;
+mod fallback;
 mod low_watermarks;
 mod share;
 mod sync;
+mod ticket;
+mod tokens;
+mod units;
 
-use super::backend::{Rule, Session, StoreError, SyncReply, Usage};
+use super::backend::{Rule, Session, StoreError, Usage};
 use super::config::{Config, MAX_UNITS, OnUnavailable};
 use super::fence::Fence;
 use super::model::Fill;
-use super::model::Meter;
 use crate::core::refusal::Reason;
-use crate::core::ticket::Ticket;
-use crate::rate::Quota;
 use crate::time::{Clock, Instant};
 use capacity::Capacity;
-use low_watermarks::LowWatermarks;
+use fallback::Fallback;
 pub(super) use share::UNITS;
-use std::collections::{BTreeMap, BTreeSet, VecDeque, btree_map};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 use std::time::Duration;
 pub(super) use sync::Action;
 use sync::Change;
+pub use ticket::RemoteTicket;
+use ticket::{SHARED, UNCOUNTED};
+use tokens::Tokens;
+use units::Units;
 
 #[derive(Debug)]
 #[cfg_attr(tollgate_proofs, derive(Clone))]
@@ -47,28 +52,16 @@ pub(super) struct Client {
     /// Sessions whose end the store knows, or whose end is no longer reported to it. Notifications for them are not awaited.
     ended_sessions: Vec<Session>,
 
-    /// Permits: units held by the session, and units in use.
-    held: u64,
-    in_use: u64,
+    /// Of permits and leased rates.
+    units: Units,
+    /// No permit with a lower token is held.
+    floor: u64,
     /// The leased part of a rate.
     capacity: Option<Capacity>,
-    /// Tokens available here, each lot with the instant at which it is dropped.
-    credit: VecDeque<(Instant, u64)>,
-    credit_total: u64,
-    /// Granted tokens, each lot with the instants from which it may be used, and at which it is dropped.
-    upcoming: VecDeque<(Instant, Instant, u64)>,
-    /// A lower bound of what the store's bucket lacked, and the instant from which it refills.
-    shortfall: (u64, Instant),
-    /// The lowest shortage, here and at the store, since each token was taken.
-    low_watermarks: LowWatermarks,
+    /// Of a rate or window by calls or blocks.
+    tokens: Tokens,
     /// Tokens used beyond those taken, as far as the store does not know of them.
     debt: u64,
-    token: u64,
-    order: u64,
-    /// Units in use, by the token of their permits; only the last grant may have zero. `floor`: no permit with a lower token is
-    /// held.
-    in_use_by_token: BTreeMap<u64, u64>,
-    floor: u64,
 
     /// Waiters for units that come to this process, in order.
     queue: BTreeMap<u64, Waiter>,
@@ -98,23 +91,15 @@ pub(super) struct Client {
 
     /// Other sessions wait: from this instant on, units that become free here go to them.
     recall_at: Option<Instant>,
-    /// The fewest units free since the last check, and the instant of the next check.
-    least_free: u64,
-    idle_at: Option<Instant>,
-    /// Tokens that the demand takes in a span, as last measured.
-    batch: u64,
-    /// Tokens spent since a batch was last taken, and the instant of that.
-    spent: u64,
-    fetched_at: Instant,
 
     last_error: Option<StoreError>,
     failing_since: Option<Instant>,
     retry_at: Option<Instant>,
     /// The store was declared unavailable.
     unavailable: bool,
-    share: Meter,
-    share_in_use: u64,
-    share_at: Option<Instant>,
+    fallback: Fallback,
+    /// When the first waiter is served from it.
+    fallback_at: Option<Instant>,
 
     /// The edition of the rule in force here, and the change under way.
     edition: u64,
@@ -152,7 +137,7 @@ impl Client {
         };
         Self {
             capacity: fill.map(|fill| Capacity::new(fill, now, micros)),
-            share: Meter::new(&config.rule, 0),
+            fallback: Fallback::new(&config.rule),
             config,
             clock: clock.clone(),
             live: None,
@@ -161,19 +146,10 @@ impl Client {
             session_ends: VecDeque::new(),
             ends_wait: false,
             ended_sessions: Vec::new(),
-            held: 0,
-            in_use: 0,
-            credit: VecDeque::new(),
-            credit_total: 0,
-            upcoming: VecDeque::new(),
-            shortfall: (0, now),
-            low_watermarks: LowWatermarks::new(),
-            batch: 0,
-            debt: 0,
-            token: 0,
-            order: 0,
-            in_use_by_token: BTreeMap::new(),
+            units: Units::default(),
             floor: 0,
+            tokens: Tokens::new(clock, now),
+            debt: 0,
             queue: BTreeMap::new(),
             direct: BTreeMap::new(),
             ended: BTreeMap::new(),
@@ -190,16 +166,11 @@ impl Client {
             fetch_at: None,
             look_at: None,
             recall_at: None,
-            least_free: 0,
-            idle_at: None,
-            spent: 0,
-            fetched_at: now,
             last_error: None,
             failing_since: None,
             retry_at: None,
             unavailable: false,
-            share_in_use: 0,
-            share_at: None,
+            fallback_at: None,
             edition: 0,
             change: None,
             changes: (0, 0),
@@ -350,47 +321,6 @@ pub(super) struct Counters {
     pub(super) uncounted: u64,
 }
 
-/// What one admission holds.
-///
-/// ```
-/// # use tollgate::Limiter;
-/// # use tollgate::remote::{Memory, Remote, RemoteTicket};
-/// fn is_ticket<L: Limiter<Ticket = RemoteTicket>>() -> bool {
-///     true
-/// }
-/// assert!(is_ticket::<Remote<Memory>>());
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteTicket {
-    pub(super) units: u64,
-    /// The number of the session; or [`UNCOUNTED`], or [`SHARED`].
-    pub(super) term: u64,
-    /// Permits: the token of the last grant, and in `order` the number of admissions since it. Tokens: the moment since which
-    /// they are missing, and in `order` until when they would have been kept.
-    pub(super) token: u64,
-    pub(super) order: u64,
-}
-
-/// The term of an admission that is counted nowhere.
-pub(super) const UNCOUNTED: u64 = 0;
-/// The term of an admission from this process's own share.
-pub(super) const SHARED: u64 = u64::MAX;
-
-impl Ticket for RemoteTicket {
-    const WORDS: usize = 4;
-    fn write(&self, words: &mut [u64]) {
-        words[..4].copy_from_slice(&[self.units, self.term, self.token, self.order]);
-    }
-    fn read(words: &[u64]) -> Self {
-        Self {
-            units: words[0],
-            term: words[1],
-            token: words[2],
-            order: words[3],
-        }
-    }
-}
-
 /// Read access: what is held, free, and known of the store.
 impl Client {
     /// Whether the units held are still ours at `now`. The driver may notice a loss late.
@@ -402,12 +332,12 @@ impl Client {
     /// Units that can be granted at once. Stale ones must be dropped before.
     pub(super) fn free(&self, now: Instant) -> u64 {
         if self.config.spends() {
-            return self.credit_total;
+            return self.tokens.available();
         }
         if let Some(capacity) = self.capacity.as_ref().filter(|_| self.is_valid(now)) {
             return capacity.share.tokens(self.micros(now));
         }
-        if self.is_valid(now) { self.held - self.in_use } else { 0 }
+        if self.is_valid(now) { self.units.free() } else { 0 }
     }
 
     /// True when the limit forbids `n`, according to a recent reply of the store. An older one may be outdated, so the caller
@@ -444,14 +374,7 @@ impl Client {
     /// When `n` tokens will be available from those here and those granted for later, unless another caller takes them. `None`
     /// if they do not suffice, or if others wait.
     pub(super) fn arrives_at(&self, n: u64) -> Option<Instant> {
-        let mut arrived = 0;
-        let mut upcoming = self.upcoming.iter().map(|&(from, _, units)| {
-            arrived += units;
-            let kept = self.credit.iter().filter(|&&(until, _)| until > from);
-            (from, arrived + kept.map(|(_, units)| units).sum::<u64>())
-        });
-        let enough = upcoming.find(|&(_, there)| there >= n)?;
-        Some(enough.0).filter(|_| self.waiting() == 0)
+        self.tokens.arrives_at(n).filter(|_| self.waiting() == 0)
     }
 
     /// Whether the units of `ticket` may belong to another holder by now.
@@ -518,11 +441,11 @@ impl Client {
     }
 
     pub(super) fn held(&self) -> u64 {
-        self.held
+        self.units.held
     }
 
     pub(super) fn in_use(&self) -> u64 {
-        self.in_use
+        self.units.in_use
     }
 
     /// The fencing token of a permit.
@@ -530,12 +453,6 @@ impl Client {
         let RemoteTicket { token, order, .. } = *ticket;
         let floor = self.floor;
         self.has_fence(ticket).then_some(Fence { token, order, floor })
-    }
-
-    /// The token of the oldest grant with units held here, including the last one, whose units may be used again.
-    fn oldest(&self) -> Option<u64> {
-        let used = self.in_use_by_token.keys().next().copied();
-        (self.held > 0).then(|| used.unwrap_or(self.token))
     }
 
     /// Why the last sync failed, if it did.
@@ -572,15 +489,20 @@ impl Client {
         self.note_unmet(n, now);
         let is_refused = |at: Option<Instant>| at.is_some_and(|at| at > now);
         let known = self.waiting() > 0
-            || self.config.capacity && self.held > 0
-            || !self.upcoming.is_empty()
+            || self.config.capacity && self.units.held > 0
+            || self.tokens.are_upcoming()
             || is_refused(self.ask_at)
             || is_refused(self.fetch_at);
-        Err(match self.config.admits_tokens() {
-            _ if !known => Reason::RoundTrip,
-            true => Reason::RateExceeded,
-            false => Reason::Saturated,
-        })
+        Err(if known { self.lacks_units() } else { Reason::RoundTrip })
+    }
+
+    /// The refusal while too few units are there.
+    fn lacks_units(&self) -> Reason {
+        if self.config.admits_tokens() {
+            Reason::RateExceeded
+        } else {
+            Reason::Saturated
+        }
     }
 
     /// Takes `n` of the free units.
@@ -589,98 +511,52 @@ impl Client {
         if let Some(ticket) = self.take_leased(n, now) {
             return ticket;
         }
-        if self.config.spends() {
+        let (token, order) = if self.config.spends() {
             // Refunded tokens live no longer than they would have.
-            let until = self.credit.front().map_or(Instant::ZERO, |(until, _)| *until);
-            let missing = self.begin_missing(n, now);
-            self.spend(n);
-            return RemoteTicket {
-                units: n,
-                term: self.term,
-                token: missing,
-                order: until.ticks(),
-            };
-        }
-        self.in_use += n;
-        self.least_free = self.least_free.min(self.held - self.in_use);
-        self.order += 1;
-        if n > 0 {
-            *self.in_use_by_token.entry(self.token).or_default() += n;
-        }
+            let (since, until) = self.tokens.take(n, now, &self.config);
+            (since, until.ticks())
+        } else {
+            self.units.take(n)
+        };
         RemoteTicket {
             units: n,
             term: self.term,
-            token: self.token,
-            order: self.order - 1,
-        }
-    }
-
-    fn spend(&mut self, n: u64) {
-        self.spent += n;
-        self.draw(n);
-    }
-
-    /// Takes `n` of the available tokens, those that expire first at first.
-    fn draw(&mut self, mut n: u64) {
-        while n > 0
-            && let Some((_, units)) = self.credit.front_mut()
-        {
-            let part = n.min(*units);
-            *units -= part;
-            self.credit_total -= part;
-            n -= part;
-            if *units == 0 {
-                self.credit.pop_front();
-            }
+            token,
+            order,
         }
     }
 
     /// Admits or refuses `n` while the store is unavailable.
     fn acquire_unavailable(&mut self, n: u64, now: Instant) -> Result<RemoteTicket, Reason> {
-        let (token, order) = (self.token, self.order);
-        let ticket = |term| RemoteTicket {
-            units: n,
-            term,
-            token,
-            order,
-        };
-        match self.config.on_unavailable {
-            OnUnavailable::Reject => Err(Reason::Unavailable),
-            OnUnavailable::Admit => {
-                self.counters.uncounted += 1;
-                Ok(ticket(UNCOUNTED))
-            }
+        let term = match self.config.on_unavailable {
+            OnUnavailable::Reject => return Err(Reason::Unavailable),
+            OnUnavailable::Admit => UNCOUNTED,
             OnUnavailable::Share { of } => {
-                let parts = n.saturating_mul(of.max(1));
+                let (limit, micros) = (self.limit(), self.micros(now));
                 let fits = if self.config.admits_tokens() {
-                    self.share.advance(self.micros(now));
-                    self.share.fits(parts)
+                    self.fallback.take_tokens(n, of, micros)
                 } else {
-                    self.share_in_use.saturating_add(n).saturating_mul(of.max(1)) <= self.limit()
+                    self.fallback.take_permits(n, of, limit)
                 };
                 if !fits {
-                    let reason = if self.config.admits_tokens() {
-                        Reason::RateExceeded
-                    } else {
-                        Reason::Saturated
-                    };
-                    return Err(reason);
+                    return Err(self.lacks_units());
                 }
-                if self.config.admits_tokens() {
-                    self.share.take(parts);
-                } else {
-                    self.share_in_use += n;
-                }
-                self.counters.uncounted += 1;
-                Ok(ticket(SHARED))
+                SHARED
             }
-        }
+        };
+        self.counters.uncounted += 1;
+        Ok(RemoteTicket {
+            units: n,
+            term,
+            token: 0,
+            order: 0,
+        })
     }
 
     /// Takes a ticket back: its work has ended, or does not start.
     pub(super) fn refund(&mut self, ticket: RemoteTicket, cancelled: bool, now: Instant) {
         if ticket.term == SHARED && !self.config.admits_tokens() {
-            self.share_in_use -= ticket.units;
+            self.fallback.put_back(ticket.units);
             self.serve_queue(now);
             return;
         }
@@ -699,14 +575,7 @@ impl Client {
             }
             return;
         }
-        self.in_use -= ticket.units;
-        if let btree_map::Entry::Occupied(mut used) = self.in_use_by_token.entry(ticket.token) {
-            *used.get_mut() -= ticket.units;
-            // The entry of the last grant stays, since its units are used again.
-            if *used.get() == 0 && ticket.token != self.token {
-                used.remove();
-            }
-        }
+        self.units.put_back(ticket.units, ticket.token);
         if self.config.prefetch.is_none() {
             self.return_units(ticket.units);
             return;
@@ -717,33 +586,12 @@ impl Client {
         }
     }
 
-    /// Makes tokens available again: as many as are still missing, up to a prefetch, and for as long as they would have been.
+    /// Gives back `units` of a ticket, as far as they are still missing.
     fn refund_tokens(&mut self, units: u64, ticket: &RemoteTicket, now: Instant) {
         self.drop_stale(now);
-        self.note_missing(now);
-        let (missing, until) = self.still_missing(units, ticket, now);
-        self.spent = self.spent.saturating_sub(units);
-        // A settled ticket has the units that are left of it.
-        let own = ticket.units.max(units);
-        let most = self.config.prefetch.map_or(own, |prefetch| prefetch.most.max(own));
-        let units = missing.min(most.saturating_sub(self.credit_total));
-        if until > now && units > 0 {
-            self.low_watermarks.lower(ticket.token, units);
-            self.add_credit(units, until);
+        if self.tokens.refund(units, ticket, now, &self.config) {
             self.serve_queue(now);
         }
-    }
-
-    /// Tokens that are granted and may not be used yet.
-    fn upcoming(&self) -> u64 {
-        self.upcoming.iter().map(|(.., units)| units).sum()
-    }
-
-    /// Adds tokens that are available until `until`.
-    fn add_credit(&mut self, units: u64, until: Instant) {
-        let at = self.credit.partition_point(|(other, _)| *other <= until);
-        self.credit.insert(at, (until, units));
-        self.credit_total += units;
     }
 
     /// Corrects a charge of tokens, up to the most that can be requested.
@@ -765,11 +613,9 @@ impl Client {
         }
         let more = actual - charged;
         self.drop_stale(now);
-        let part = more.min(self.free(now));
-        self.note_missing(now);
-        self.spend(part);
-        if more > part {
-            self.debt = self.debt.saturating_add(more - part);
+        let lacks = self.tokens.charge(more, now, &self.config);
+        if lacks > 0 {
+            self.debt = self.debt.saturating_add(lacks);
             self.wake_driver();
         }
     }
@@ -780,8 +626,7 @@ impl Client {
             && n > 0
         {
             live.returned += n;
-            self.held -= n;
-            self.least_free = self.least_free.min(self.held - self.in_use);
+            self.units.give(n);
             self.wake_driver();
         }
     }
@@ -789,120 +634,6 @@ impl Client {
     fn micros(&self, now: Instant) -> u64 {
         let since = self.clock.between(Instant::ZERO, now);
         u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
-    }
-}
-
-/// Tokens given up this soon come back whole where nothing is prefetched: the bound is exceeded by at most the refill of this
-/// time.
-const LATENESS: Duration = Duration::from_millis(10);
-
-/// The tokens that come in `passed`, rounded up.
-fn gained(quota: &Quota, passed: Duration) -> u64 {
-    let parts = passed.as_nanos().saturating_mul(quota.count().into());
-    u64::try_from(parts.div_ceil(quota.period().as_nanos())).unwrap_or(u64::MAX)
-}
-
-/// The time in which `tokens` come, rounded down.
-fn spending(quota: &Quota, tokens: u64) -> Duration {
-    let nanos = quota.period().as_nanos().saturating_mul(tokens.into()) / u128::from(quota.count());
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-}
-
-/// How many of the reserved tokens may come back.
-///
-/// The tokens here and those at the store count as one bucket, which holds a prefetch more than the store's. Tokens taken out
-/// of it and given up are no longer missing once that bucket would have been full without them: later refill would have
-/// overflowed. So no more comes back than was missing at every instant since.
-///
-/// Only the store knows how full its bucket is. It says so with each reply, and from then on it fills no faster than its rate:
-/// that is the least that is missing. The departures from a window are unknown here. So only tokens not available here count as
-/// missing, and without prefetching nothing has come in that could be too much.
-impl Client {
-    /// Records the least shortage before a change at `now`.
-    fn note_missing(&mut self, now: Instant) {
-        if self.config.spends() {
-            let missing = self.missing(0, now);
-            self.low_watermarks.note(missing);
-        }
-    }
-
-    /// Records the shortage before and after taking `n` available tokens. Returns the moment since which they are missing.
-    fn begin_missing(&mut self, n: u64, now: Instant) -> u64 {
-        let before = self.missing(0, now);
-        self.low_watermarks.note(before);
-        // Usually the sum; less where more is available than can be missing.
-        let after = if before > 0 { before + n } else { self.missing(n, now) };
-        self.low_watermarks.begin(after)
-    }
-
-    /// The least shortage once `n` more were taken.
-    fn missing(&self, n: u64, now: Instant) -> u64 {
-        let here = self.credit_total + self.upcoming();
-        (self.most() + self.missing_there(now) + n).saturating_sub(here)
-    }
-
-    /// The most tokens that a process may have available.
-    fn most(&self) -> u64 {
-        self.config.prefetch.map_or(0, |prefetch| prefetch.most)
-    }
-
-    /// The least number of tokens that the store's bucket lacks.
-    fn missing_there(&self, now: Instant) -> u64 {
-        let (tokens, since) = self.shortfall;
-        match self.config.rule {
-            Rule::Rate { quota } => {
-                // Clocks drift apart.
-                let passed = self.clock.between(since, now).saturating_mul(101) / 100;
-                tokens.saturating_sub(gained(&quota, passed))
-            }
-            _ => 0,
-        }
-    }
-
-    /// Records the shortage that the store reported, asked at `sent`.
-    fn note_shortfall(&mut self, reply: &SyncReply, sent: Instant) {
-        let (limit, used) = (reply.usage.limit, reply.usage.in_use.min(reply.usage.limit));
-        // The store counts a part of a token as one.
-        let known = (used.saturating_sub(1), sent);
-        // The grant of a request that was sent before may be older than this reply.
-        let once = |request| self.requests.get(&request).is_some_and(|pending| pending.attempts == 1);
-        let fresh = reply.grants.iter().filter(|grant| once(grant.request));
-        let given: u64 = fresh.map(|grant| grant.units).sum();
-        self.shortfall = match reply.again {
-            // A grant for later leaves nothing until then.
-            Some(again) if given > 0 => (limit, self.clock.after(sent, again)),
-            None if given > known.0 => (given.min(limit), sent),
-            _ => known,
-        };
-    }
-
-    /// Forgets the shortage of the store.
-    fn forget_shortfall(&mut self, now: Instant) {
-        self.shortfall = (0, now);
-        self.note_missing(now);
-    }
-
-    /// How many of `units` taken with `ticket` are still missing, and until when they may be used.
-    fn still_missing(&self, units: u64, ticket: &RemoteTicket, now: Instant) -> (u64, Instant) {
-        let until = Instant::from_ticks(ticket.order);
-        match (self.config.rule, self.config.prefetch) {
-            (Rule::Rate { quota }, None) => {
-                // Only whole tokens can be given back here, and a small bucket soon refills a part of one.
-                let arrived = self.clock.after(now, self.config.expiry());
-                let back = if arrived <= self.clock.after(until, LATENESS) {
-                    units
-                } else {
-                    units.min(self.low_watermarks.since(ticket.token))
-                };
-                // Without a prefetch of its own, this process must spend them before the store has as many again.
-                let here = self.credit_total + self.upcoming() + back;
-                let spare = (self.shortfall.0 + 1).saturating_sub(here);
-                let lasts = spending(&quota, spare).saturating_mul(100) / 101;
-                (back, until.min(self.clock.after(self.shortfall.1, lasts)))
-            }
-            (_, Some(_)) => (units.min(self.low_watermarks.since(ticket.token)), until),
-            (_, None) => (units, until),
-        }
     }
 }
 
@@ -921,18 +652,14 @@ impl Client {
             return key;
         }
         if (self.unavailable || self.config.capacity) && kind == WaitKind::Immediate {
-            let end = End::Refused(if self.config.admits_tokens() {
-                Reason::RateExceeded
-            } else {
-                Reason::Saturated
-            });
+            let end = End::Refused(self.lacks_units());
             self.ended.insert(key, Ended { end, need, kind });
             self.wakers.push(waker);
             return key;
         }
         self.enqueue(key, need, kind, Some(waker));
         if self.unavailable {
-            self.serve_share(now);
+            self.serve_fallback(now);
         }
         self.wake_driver();
         key
@@ -1035,7 +762,7 @@ impl Client {
     /// Serves the queue from the free units.
     fn serve_queue(&mut self, now: Instant) {
         if self.unavailable {
-            self.serve_share(now);
+            self.serve_fallback(now);
         }
         // While other sessions wait, units that become free stay here for a turn only.
         if self.recall_at.is_some_and(|until| now >= until) {
@@ -1051,7 +778,7 @@ impl Client {
     }
 
     /// Serves all waiters in order of arrival from this process's own share.
-    fn serve_share(&mut self, now: Instant) {
+    fn serve_fallback(&mut self, now: Instant) {
         while let Some(key) = self.first() {
             let waiter = self.queue.get(&key).or_else(|| self.direct.get(&key));
             let Some(need) = waiter.map(|waiter| waiter.need) else {
@@ -1061,17 +788,12 @@ impl Client {
                 Ok(ticket) => End::Granted(ticket),
                 Err(reason @ (Reason::Unavailable | Reason::Closed)) => End::Refused(reason),
                 Err(_) => {
-                    let of = if let super::OnUnavailable::Share { of } = self.config.on_unavailable {
-                        of.max(1)
-                    } else {
-                        1
-                    };
-                    let wait = self
-                        .share
-                        .wait(need.saturating_mul(of))
-                        .filter(|_| self.config.admits_tokens());
-                    let wait = wait.map(|micros| std::time::Duration::from_micros(micros.max(1)));
-                    self.share_at = wait.map(|wait| self.clock.after(now, wait));
+                    if let OnUnavailable::Share { of } = self.config.on_unavailable
+                        && self.config.admits_tokens()
+                    {
+                        let wait = self.fallback.wait(need, of);
+                        self.fallback_at = wait.map(|wait| self.clock.after(now, wait));
+                    }
                     return;
                 }
             };
@@ -1144,9 +866,9 @@ impl Client {
         {
             self.declare_unavailable(now);
         }
-        if self.unavailable && self.share_at.is_some_and(|at| at <= now) {
-            self.share_at = None;
-            self.serve_share(now);
+        if self.unavailable && self.fallback_at.is_some_and(|at| at <= now) {
+            self.fallback_at = None;
+            self.serve_fallback(now);
         }
         self.drop_stale(now);
         self.return_idle(now);
@@ -1173,23 +895,16 @@ impl Client {
         if self.config.spends() {
             return;
         }
-        if self.held > 0 {
-            self.counters.losses += 1;
-        }
         self.requeue_granted();
         self.term += 1;
-        self.held = 0;
+        self.counters.losses += u64::from(self.units.lapse());
         let micros = self.micros(now);
         if let Some(capacity) = &mut self.capacity {
             capacity.share.lapse(micros);
         }
-        self.in_use = 0;
-        self.in_use_by_token.clear();
-        self.least_free = 0;
-        self.idle_at = None;
         self.wake_watchers();
         if self.unavailable {
-            self.serve_share(now);
+            self.serve_fallback(now);
         }
         self.wake_driver();
     }
@@ -1209,66 +924,23 @@ impl Client {
         self.unavailable = true;
         match self.config.on_unavailable {
             OnUnavailable::Reject => self.end_all_waits(End::Refused(Reason::Unavailable)),
-            OnUnavailable::Admit | OnUnavailable::Share { .. } => self.serve_share(now),
+            OnUnavailable::Admit | OnUnavailable::Share { .. } => self.serve_fallback(now),
         }
         self.wake_watchers();
     }
 
     /// Makes tokens available whose time has come, and drops those that were not spent in time.
     pub(super) fn drop_stale(&mut self, now: Instant) {
-        if self.credit.front().is_some_and(|&(until, _)| until <= now) {
-            self.note_missing(now);
-        }
-        while let Some(&(from, until, units)) = self.upcoming.front()
-            && from <= now
-        {
-            self.upcoming.pop_front();
-            self.make_room(units, now);
-            self.add_credit(units, until);
-        }
-        while let Some(&(until, units)) = self.credit.front()
-            && until <= now
-        {
-            self.counters.expired += units;
-            self.credit_total -= units;
-            self.credit.pop_front();
-        }
-    }
-
-    /// Makes room for `units` tokens that become available. Of refunded ones no more is kept than a prefetch holds beside them,
-    /// or than the first waiter needs.
-    fn make_room(&mut self, units: u64, now: Instant) {
-        let Some(prefetch) = self.config.prefetch else { return };
-        let head = self.queue.first_key_value().map_or(0, |(_, head)| head.need);
-        let over = (self.credit_total + units)
-            .saturating_sub(prefetch.most.max(head))
-            .min(self.credit_total);
-        if over > 0 {
-            self.counters.expired += over;
-            self.note_missing(now);
-            self.draw(over);
-        }
+        let first_need = || self.queue.first_key_value().map_or(0, |(_, head)| head.need);
+        self.counters.expired += self.tokens.advance(first_need, now, &self.config);
     }
 
     /// Returns permits to the store that were idle for some time.
     fn return_idle(&mut self, now: Instant) {
-        let Some(prefetch) = self.config.prefetch.filter(|_| !self.config.spends()) else {
-            return;
-        };
-        if self.held == self.in_use {
-            self.idle_at = None;
-            return;
+        if let Some(prefetch) = self.config.prefetch.filter(|_| !self.config.spends()) {
+            let idle = self.units.idle(&prefetch, now, &self.clock);
+            self.return_units(idle);
         }
-        match self.idle_at {
-            Some(at) if at > now => return,
-            Some(_) => {
-                let spare = (self.held - self.in_use).saturating_sub(prefetch.low);
-                self.return_units(self.least_free.min(spare));
-            }
-            None => {}
-        }
-        self.least_free = self.held - self.in_use;
-        self.idle_at = (self.least_free > prefetch.low).then(|| self.clock.after(now, prefetch.idle));
     }
 
     /// The next instant at which [`on_tick`](Self::on_tick) or the store has something to do.
@@ -1276,13 +948,13 @@ impl Client {
         let deadline = self.deadline().filter(|_| !self.config.spends());
         let away = self.failing_since.filter(|_| !self.unavailable);
         let away = away.map(|since| self.clock.after(since, self.config.unavailable_after));
-        let idle = self.idle_at;
-        let share = self.share_at.filter(|_| self.unavailable);
+        let idle = self.units.idle_at;
+        let share = self.fallback_at.filter(|_| self.unavailable);
         let recall_at = self.recall_at.filter(|&until| until > now && !self.queue.is_empty());
         // Tokens kept available are replaced when they are dropped.
         let kept = self.config.prefetch.is_some_and(|prefetch| prefetch.low > 0);
-        let stale = self.credit.front().map(|(until, _)| *until).filter(|_| kept);
-        let upcoming = self.upcoming.front().map(|(from, ..)| *from);
+        let (upcoming, stale) = self.tokens.next();
+        let stale = stale.filter(|_| kept);
         [
             deadline,
             away,

@@ -2,7 +2,8 @@
 //!
 //! One request is under way at a time. What the store has not acknowledged is sent again with the next one.
 
-use super::{Client, End, LATENESS, LiveSession, PendingRequest, WaitKind};
+use super::tokens::LATENESS;
+use super::{Client, End, LiveSession, PendingRequest, WaitKind};
 use crate::core::refusal::Reason;
 use crate::remote::backend::{Grant, Notification, Request, Rule, Session, StoreError, SyncReply, SyncRequest};
 use crate::rng::nth_fraction;
@@ -96,7 +97,7 @@ impl Client {
                 let renew = self.live.as_ref().map(|live| live.renew_at).filter(|_| keeps);
                 let look = self.look_at.filter(|_| keeps);
                 // Nothing is requested while granted tokens are to come.
-                let asks = self.upcoming.is_empty();
+                let asks = !self.tokens.are_upcoming();
                 let fetch = self.fetch_at.filter(|_| asks && self.wants_ahead(now) > 0);
                 let ask = self
                     .ask_at
@@ -112,9 +113,9 @@ impl Client {
     /// Returns the free units when others wait for them and our turn is over.
     fn return_recalled(&mut self, now: Instant) {
         let ours = self.recall_at.is_some_and(|until| now < until) && !self.queue.is_empty();
-        if self.recall_at.is_some() && !ours && !self.config.spends() && self.held > self.in_use {
+        if self.recall_at.is_some() && !ours && !self.config.spends() && self.units.free() > 0 {
             self.counters.recalls += 1;
-            self.return_units(self.held - self.in_use);
+            self.return_units(self.units.free());
         }
     }
 
@@ -133,11 +134,11 @@ impl Client {
             }
             self.live = Some(self.begin(now));
         }
-        let oldest = self.oldest();
+        let oldest = self.units.oldest();
         let live = self.live.as_mut()?;
         live.charged = live.charged.saturating_add(std::mem::take(&mut self.debt));
         let due = live.renew_at <= now && !self.config.spends();
-        let idle = self.held == 0 && self.requests.is_empty() && self.queue.is_empty();
+        let idle = self.units.held == 0 && self.requests.is_empty() && self.queue.is_empty();
         if due && idle && live.returned == live.returned_acked && !has_reports {
             // An unused session is not kept at the store.
             let live = self.live.take()?;
@@ -236,8 +237,7 @@ impl Client {
         match self.config.prefetch {
             None => 0,
             Some(_) if self.recall_at.is_some() => 0,
-            Some(prefetch) if self.spent == 0 => prefetch.low,
-            Some(prefetch) => prefetch.low.max(self.batch / 2),
+            Some(prefetch) => self.tokens.low_water(&prefetch),
         }
     }
 
@@ -249,16 +249,7 @@ impl Client {
             return 0;
         }
         let low = self.config.prefetch.map_or(0, |prefetch| prefetch.low);
-        low.max(self.batch).saturating_sub(free)
-    }
-
-    /// How many tokens the recent demand takes in a span.
-    pub(super) fn measured_batch(&self, now: Instant) -> u64 {
-        let Some(prefetch) = self.config.prefetch else { return 0 };
-        let passed = self.clock.between(self.fetched_at, now).as_nanos().max(1);
-        let span = prefetch.span.as_nanos();
-        let batch = u128::from(self.spent) * span / passed.max(span / 16);
-        u64::try_from(batch).unwrap_or(u64::MAX).min(prefetch.most)
+        low.max(self.tokens.batch()).saturating_sub(free)
     }
 
     /// Makes requests for the waiters, and ahead of demand.
@@ -296,10 +287,10 @@ impl Client {
             self.withdrawn.insert(window_place);
         }
         let most = self.config.prefetch.map_or(0, |prefetch| prefetch.most);
-        if !self.upcoming.is_empty() {
+        if self.tokens.are_upcoming() {
             return;
         }
-        let available_here = if self.config.spends() { free } else { self.held };
+        let available_here = if self.config.spends() { free } else { self.units.held };
         let room = most.saturating_sub(available_here);
         match head {
             Some(_) if self.ask_at.is_some_and(|at| at > now) => {}
@@ -310,11 +301,11 @@ impl Client {
                     .map(|waiter| waiter.need)
                     .sum::<u64>()
                     .saturating_sub(free);
-                self.begin_batch(now);
                 let ahead = if self.config.spends() {
-                    self.batch
+                    self.tokens.begin_batch(now, &self.config);
+                    self.tokens.batch()
                 } else {
-                    self.in_use / 2
+                    self.units.in_use / 2
                 };
                 let want = if self.config.prefetch.is_some() {
                     all.max(ahead).min(room)
@@ -326,26 +317,17 @@ impl Client {
             None => {
                 let lacks = self.wants_ahead(now) > 0;
                 if lacks && self.fetch_at.is_none_or(|at| at <= now) {
-                    self.begin_batch(now);
+                    if self.config.spends() {
+                        self.tokens.begin_batch(now, &self.config);
+                    }
                     let low = self.config.prefetch.map_or(0, |prefetch| prefetch.low);
-                    let ahead = low.max(self.batch).saturating_sub(free).min(room);
+                    let ahead = low.max(self.tokens.batch()).saturating_sub(free).min(room);
                     if ahead > 0 {
                         self.new_request(1, ahead, false, None);
                     }
                 }
             }
         }
-    }
-
-    /// Measures the demand since the last batch was taken.
-    pub(super) fn begin_batch(&mut self, now: Instant) {
-        self.batch = if self.config.spends() {
-            self.measured_batch(now)
-        } else {
-            0
-        };
-        self.spent = 0;
-        self.fetched_at = now;
     }
 
     pub(super) fn new_request(&mut self, need: u64, want: u64, queue: bool, owner: Option<u64>) -> u64 {
@@ -402,7 +384,9 @@ impl Client {
             self.session_ends.retain(|(session, ..)| *session != sync.session);
             return;
         }
-        self.note_missing(now);
+        if self.config.spends() {
+            self.tokens.note_missing(now, &self.config);
+        }
         let known = self.usage.replace((reply.usage, sent));
         self.differs = reply.differs;
         self.note_change(sync, &reply, now);
@@ -453,7 +437,11 @@ impl Client {
             .map(|again| self.clock.after(now, again));
         let granted = !reply.grants.is_empty();
         let from = reply.again.map_or(now, |again| self.clock.after(now, again));
-        self.note_shortfall(&reply, sent);
+        // The grant of a request that was sent before may be older than this reply.
+        let once = |request| self.requests.get(&request).is_some_and(|pending| pending.attempts == 1);
+        let fresh = reply.grants.iter().filter(|grant| once(grant.request));
+        let gave = fresh.map(|grant| grant.units).sum();
+        self.tokens.note_usage(reply.usage, gave, reply.again, sent);
         let refused = |request: &Request| reply.grants.iter().all(|grant| grant.request != request.id);
         let refuses = self.config.spends() && sync.requests.iter().any(refused);
         for grant in &reply.grants {
@@ -497,23 +485,17 @@ impl Client {
             return;
         }
         live.seen = grant.token;
-        if self.in_use_by_token.get(&self.token) == Some(&0) {
-            self.in_use_by_token.remove(&self.token);
-        }
-        self.token = grant.token;
-        self.order = 0;
         let pending = self.requests.remove(&grant.request);
         let owner = pending.and_then(|pending| pending.owner);
         if self.config.spends() {
             if pending.is_some_and(|pending| pending.queue) {
                 self.window_place = None;
             }
-            let at = self.upcoming.partition_point(|&(other, ..)| other <= from);
             let until = self.kept_until(pending.map_or(now, |pending| pending.asked), from, now);
-            self.upcoming.insert(at, (from, until, grant.units));
+            self.tokens.receive(grant.units, (from, until));
             self.drop_stale(now);
         } else {
-            self.held += grant.units;
+            self.units.receive(grant.units, grant.token);
             self.receive_leased(grant.units, now);
         }
         let Some(waiter) = owner.and_then(|owner| Some((owner, self.direct.remove(&owner)?))) else {
@@ -762,8 +744,8 @@ impl Client {
         {
             self.edition = edition;
             self.config.rule = rule;
-            self.share.adopt(&rule);
-            self.forget_shortfall(now);
+            self.fallback.adopt(&rule);
+            self.tokens.forget_shortfall(now, &self.config);
             // There may be room earlier now.
             (self.ask_at, self.fetch_at) = (None, None);
         }

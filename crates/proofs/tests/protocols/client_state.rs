@@ -3,7 +3,7 @@
 #[path = "leased.rs"]
 mod leased;
 
-use super::{Client, LiveSession, PendingRequest, RemoteTicket, WaitKind, Waiter};
+use super::{Client, LiveSession, PendingRequest, RemoteTicket, Units, WaitKind, Waiter};
 use crate::canonical::{Kind, Words, owner};
 use crate::remote::backend::{Rule, Session, SyncRequest};
 use crate::time::Instant;
@@ -16,11 +16,9 @@ impl Client {
             term,
             session_ends,
             ends_wait,
-            held,
-            in_use,
+            units,
             capacity,
-            credit,
-            upcoming,
+            tokens,
             queue,
             direct,
             ended,
@@ -33,8 +31,6 @@ impl Client {
             fetch_at,
             look_at,
             recall_at,
-            least_free,
-            idle_at,
             failing_since,
             retry_at,
             unavailable,
@@ -44,18 +40,11 @@ impl Client {
             usage,
             config,
             // Permits and leased units have none of these.
-            credit_total: _,
-            shortfall: _,
-            low_watermarks: _,
             debt: _,
             window_place: _,
-            share: _,
-            share_in_use: _,
-            share_at: _,
+            fallback: _,
+            fallback_at: _,
             edition: _,
-            batch: _,
-            spent: _,
-            fetched_at: _,
             // Only above all others of their kind.
             sessions: _,
             next_key: _,
@@ -67,9 +56,6 @@ impl Client {
             // Of no effect on what is done.
             clock: _,
             ended_sessions: _,
-            token: _,
-            order: _,
-            in_use_by_token: _,
             floor: _,
             last_error: _,
             process: _,
@@ -83,7 +69,7 @@ impl Client {
             wakers: _,
         } = self;
         assert!(
-            credit.is_empty() && upcoming.is_empty() && change.is_none(),
+            tokens.available() == 0 && !tokens.are_upcoming() && change.is_none(),
             "no model has any"
         );
         words.flag(live.is_some());
@@ -100,13 +86,7 @@ impl Client {
         for flag in [*ends_wait, *unavailable, *closed, *stopped] {
             words.flag(flag);
         }
-        for units in [*held, *in_use] {
-            words.plain(units);
-        }
-        if config.prefetch.is_some() {
-            words.plain(*least_free);
-            words.maybe(*idle_at);
-        }
+        units.visit(config.prefetch.is_some(), words);
         for waiters in [queue, direct] {
             words.plain(waiters.len() as u64);
             for (&wait, waiter) in waiters {
@@ -170,7 +150,7 @@ impl Client {
 
     /// The units of a valid lease at `now`.
     pub(crate) fn live_units(&self, now: Instant) -> u64 {
-        if self.is_valid(now) { self.held } else { 0 }
+        if self.is_valid(now) { self.units.held } else { 0 }
     }
 
     /// The session, while there is one.
@@ -180,6 +160,17 @@ impl Client {
 
     pub(crate) fn store_rule(&self) -> Rule {
         self.config.store_rule()
+    }
+}
+
+impl Units {
+    fn visit(&self, are_prefetched: bool, words: &mut Words) {
+        words.plain(self.held);
+        words.plain(self.in_use);
+        if are_prefetched {
+            words.plain(self.least_free);
+            words.maybe(self.idle_at);
+        }
     }
 }
 
