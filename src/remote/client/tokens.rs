@@ -365,7 +365,12 @@ mod tests {
             if units <= self.tokens.available() {
                 let (token, until) = self.tokens.take(units, self.clock.now(), &self.config);
                 let (term, order) = (1, until.ticks());
-                let ticket = RemoteTicket { units, term, token, order };
+                let ticket = RemoteTicket {
+                    units,
+                    term,
+                    token,
+                    order,
+                };
                 self.tickets.push((self.spent.len(), ticket));
                 self.spent.push((self.clock.elapsed().as_millis() as u64, units));
             }
@@ -417,7 +422,11 @@ mod tests {
         world.take(3);
         world.advance(4);
         world.refund(0, 0);
-        assert_eq!(world.tokens.available(), 5, "one is missing at the store, and two and a prefetch were here");
+        assert_eq!(
+            world.tokens.available(),
+            5,
+            "one is missing at the store, and two and a prefetch were here"
+        );
         assert_eq!((world.advance(3), world.tokens.available()), (0, 5));
         assert_eq!((world.advance(1), world.tokens.available()), (5, 0));
     }

@@ -126,7 +126,11 @@ mod tests {
         let prefetch = Prefetch::up_to(8).keep(1).idle(Duration::from_secs(1));
         let mut units = Units::default();
         units.receive(6, 1);
-        assert_eq!(units.idle(&prefetch, clock.now(), &clock), 0, "they were not seen free before");
+        assert_eq!(
+            units.idle(&prefetch, clock.now(), &clock),
+            0,
+            "they were not seen free before"
+        );
         units.take(2);
         units.put_back(2, 1);
         clock.advance(Duration::from_secs(1));
