@@ -19,7 +19,6 @@ pub(crate) mod key {
 pub(crate) mod client;
 #[path = "../../../../../src/remote/config.rs"]
 pub(crate) mod config;
-pub(crate) use config::OnUnavailable;
 
 pub(crate) mod model;
 
