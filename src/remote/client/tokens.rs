@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_up_is_kept_no_longer_than_it_would_have_been() {
+    fn a_refund_is_kept_no_longer_than_it_would_have_been() {
         let mut world = World::new(Prefetch::up_to(MOST).expiry(8 * MS));
         world.fetch(5);
         world.take(3);
