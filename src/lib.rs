@@ -137,6 +137,8 @@
 // First: the others use its macro.
 #[macro_use]
 mod seeded;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod laws;
 mod rng;
 
 pub mod adaptive;

@@ -15,6 +15,8 @@ mod count_window;
 mod error;
 mod event;
 mod history;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod laws;
 mod machine;
 mod open_time;
 mod streak;

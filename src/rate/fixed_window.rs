@@ -198,7 +198,7 @@ const NEVER: u64 = u64::MAX / 2;
 
 /// An admission's mark: the number of its last window, its units in that window, its units in consecutive windows up to there, and
 /// the generation. If nothing can be booked, the last window is that of the take.
-type Mark = [u64; 4];
+pub(super) type Mark = [u64; 4];
 
 /// A booking's promised instant.
 #[derive(Clone, Copy, Debug)]
@@ -241,8 +241,8 @@ pub(super) trait Borders {
 #[derive(Debug)]
 pub(super) struct Even {
     /// When the current window ends.
-    end: u64,
-    length: u64,
+    pub(super) end: u64,
+    pub(super) length: u64,
 }
 
 impl Borders for Even {
@@ -352,7 +352,7 @@ impl<B: Borders> FixedMeter<B> {
     /// Takes `n` for the first windows that have room, at most `most` beyond the current one. Returns the instant at
     /// which the last of them is due. Fails with the instant at which there will be room for the booking, if there is
     /// one.
-    fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
+    pub(super) fn book(&mut self, n: u64, most: u64) -> Result<(Mark, u64), Option<u64>> {
         if n > self.limit {
             return Err(None);
         }

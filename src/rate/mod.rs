@@ -69,6 +69,8 @@ mod fixed_window;
 mod future;
 pub(crate) mod in_turn;
 mod inherit;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod laws;
 mod leaky_bucket;
 mod meter;
 mod meter_limiter;

@@ -122,7 +122,7 @@ const ENTRIES: usize = 65_536;
 const LEISURE: u64 = 256;
 
 #[derive(Debug)]
-struct LogMeter {
+pub(super) struct LogMeter {
     now: u64,
     length: u64,
     limit: u64,
@@ -148,7 +148,7 @@ struct LogEntry {
 }
 
 impl LogMeter {
-    fn new(now: u64, length: u64, limit: u64, set_most: Option<usize>) -> Self {
+    pub(super) fn new(now: u64, length: u64, limit: u64, set_most: Option<usize>) -> Self {
         let mut log = Self {
             now,
             length,
@@ -171,12 +171,12 @@ impl LogMeter {
     }
 
     /// How many entries there are.
-    fn entries(&self) -> usize {
+    pub(super) fn entries(&self) -> usize {
         self.entries.len()
     }
 
     /// The units beyond the limit.
-    fn debt(&self) -> u64 {
+    pub(super) fn debt(&self) -> u64 {
         let over = self.total.saturating_sub(u128::from(self.limit));
         u64::try_from(over).unwrap_or(u64::MAX)
     }

@@ -300,7 +300,7 @@ impl Shape {
 
     /// The cost of `n` permits at `stored` grains, in fine ticks, rounded up.
     #[inline]
-    fn cost(&self, stored: u64, n: u64) -> u128 {
+    pub(super) fn cost(&self, stored: u64, n: u64) -> u128 {
         if stored == self.max && n == 1 {
             return self.first;
         }
@@ -320,13 +320,13 @@ impl Shape {
     }
 
     /// How long an idle limiter takes to store `missing` grains, rounded up to a tick.
-    fn idle_for(&self, missing: u64) -> u64 {
+    pub(super) fn idle_for(&self, missing: u64) -> u64 {
         let idle = (u128::from(missing) * u128::from(self.period)).div_ceil(u128::from(self.max.max(1)));
         u64::try_from(idle).unwrap_or(u64::MAX)
     }
 
     /// The current interval, in fine ticks.
-    fn slope_at(&self, stored: u64) -> u128 {
+    pub(super) fn slope_at(&self, stored: u64) -> u128 {
         let above = u128::from(stored.saturating_sub(self.threshold));
         if above == 0 || self.threshold == 0 {
             return self.interval;

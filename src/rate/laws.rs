@@ -1,0 +1,894 @@
+//! The laws of the meters: each beside a reference that keeps all that was taken, by time.
+
+use super::drain::{Drain, GRAIN, grains};
+use super::fixed_window::{Even, FixedMeter};
+use super::inherit::{Inherit, Withheld};
+use super::leaky_bucket::LeakyMeter;
+use super::meter::Meter;
+use super::sliding_log::LogMeter;
+use super::sliding_window::WindowMeter;
+use super::warmup::{Pace, Shape};
+use super::window_limiter::LimitedMeter;
+use crate::laws::{Inputs, holds};
+use std::collections::BTreeSet;
+
+/// What a meter should say: a list of all that was taken, and a rule by which it stops to count.
+trait Reference: Clone {
+    /// The largest debt that it can count.
+    const MOST: u64 = u64::MAX >> 20;
+
+    fn advance(&mut self, now: u64);
+    fn free(&self) -> u64;
+    fn take(&mut self, id: usize, n: u64);
+    fn restore(&mut self, id: usize);
+    /// Returns the new charge.
+    fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64;
+
+    /// True if the meter promises what a correction does.
+    fn may_correct(&self, _id: usize, _charged: u64, _actual: u64) -> bool {
+        true
+    }
+
+    /// When nothing counts any more, if the reference knows.
+    fn is_empty_at(&self) -> Option<Option<u64>> {
+        None
+    }
+
+    fn fits(&self, n: u64) -> bool {
+        n == 0 || n <= self.free()
+    }
+
+    /// True if `n` fit at `at`, when nothing happens until then.
+    fn fits_at(&self, n: u64, at: u64) -> bool {
+        let mut later = self.clone();
+        later.advance(at);
+        later.fits(n)
+    }
+}
+
+/// A take that may be given back.
+struct Taken<M> {
+    id: usize,
+    units: u64,
+    /// The most it was ever charged: a correction may have given nothing back.
+    most: u64,
+    mark: M,
+}
+
+/// Drives a meter beside its reference: time passes, also by stale readings; units are taken, within the limit or beyond it, restored
+/// and corrected; and `own` is one of the meter's own operations, `others` in all.
+///
+/// After each step both say the same, and what a meter tells of the future is the first instant at which its reference agrees.
+fn obeys<M: Meter, R: Reference>(
+    inputs: &mut Inputs,
+    (mut meter, mut reference): (M, R),
+    others: u64,
+    own: impl Fn(&mut Inputs, &mut M, &mut R, u64) -> Option<(u64, M::Mark)>,
+) {
+    let (mut held, mut ids) = (Vec::<Taken<M::Mark>>::new(), 0);
+    while inputs.goes_on() {
+        let step = inputs.below(6 + others);
+        let most = if step == 5 { R::MOST } else { 9 };
+        match step {
+            0 | 1 => {
+                let ticks = inputs.number([40, 1 << 40][step as usize], 4) + step;
+                if !inputs.is_reduced() && step == 0 && ticks == 7 {
+                    // A stale reading changes nothing.
+                    let before = (meter.now(), meter.free());
+                    meter.advance(meter.now().saturating_sub(3));
+                    assert_eq!((meter.now(), meter.free()), before);
+                    continue;
+                }
+                let now = meter.now().saturating_add(ticks);
+                let free = meter.free();
+                meter.advance(now);
+                reference.advance(now);
+                assert_eq!(meter.now(), now);
+                assert!(meter.free() >= free, "time takes nothing away");
+            }
+            2 | 5 => {
+                let n = inputs.number(most, 2) + u64::from(inputs.is_reduced());
+                let soon = meter.now().saturating_add(inputs.number(30, 1));
+                if step == 2
+                    && soon < u64::MAX
+                    && let Some(mark) = meter.take_at_once(n, soon)
+                {
+                    // Without letting all of the time pass.
+                    meter.advance(soon);
+                    reference.advance(soon);
+                    assert!(reference.fits(n));
+                    held.push(Taken {
+                        id: ids,
+                        units: n,
+                        most: n,
+                        mark,
+                    });
+                    reference.take(ids, n);
+                    ids += 1;
+                } else if step == 5 || meter.fits(n) {
+                    held.push(Taken {
+                        id: ids,
+                        units: n,
+                        most: n,
+                        mark: meter.take(n),
+                    });
+                    reference.take(ids, n);
+                    ids += 1;
+                }
+            }
+            3 if !held.is_empty() => {
+                let Taken { id, units, most, mark } = held.remove(inputs.below(held.len() as u64) as usize);
+                let free = meter.free();
+                meter.restore(&mark, units);
+                reference.restore(id);
+                assert!(
+                    meter.free() <= free.saturating_add(most),
+                    "it gives back at most what was taken"
+                );
+            }
+            4 if !held.is_empty() => {
+                let which = inputs.below(held.len() as u64) as usize;
+                let Taken {
+                    id,
+                    units,
+                    most,
+                    mut mark,
+                } = held.remove(which);
+                let actual = inputs.number(12, 3);
+                if !reference.may_correct(id, units, actual) {
+                    held.insert(which, Taken { id, units, most, mark });
+                    continue;
+                }
+                let free = meter.free();
+                let charged = meter.correct(&mut mark, units, actual);
+                assert_eq!(charged, reference.correct(id, units, actual));
+                assert!(meter.free() <= free.saturating_add(units.saturating_sub(actual)));
+                held.insert(
+                    which,
+                    Taken {
+                        id,
+                        units: charged,
+                        most: most.max(charged),
+                        mark,
+                    },
+                );
+            }
+            3 | 4 => {}
+            _ => {
+                if let Some((units, mark)) = own(inputs, &mut meter, &mut reference, step - 6) {
+                    held.push(Taken {
+                        id: ids,
+                        units,
+                        most: units,
+                        mark,
+                    });
+                    reference.take(ids, units);
+                    ids += 1;
+                }
+            }
+        }
+        assert_eq!(meter.free(), reference.free(), "at {}", meter.now());
+        for n in [0, 1, 2, 3, 5] {
+            assert_eq!(meter.fits(n), reference.fits(n), "{n} at {}", meter.now());
+            is_first(&meter, &reference, n);
+        }
+        if let Some(at) = reference.is_empty_at() {
+            assert_eq!(meter.fresh_at(), at, "at {}", meter.now());
+        }
+    }
+}
+
+/// The instant at which `n` are ready is the first at which they fit.
+fn is_first<M: Meter, R: Reference>(meter: &M, reference: &R, n: u64) {
+    let now = meter.now();
+    match meter.ready(n, 0) {
+        Some(at) if at <= now => assert!(at == now && reference.fits(n), "{n} at {now}"),
+        Some(at) => {
+            assert!(
+                at == u64::MAX || reference.fits_at(n, at),
+                "{n}, told at {now}, do not fit at {at}"
+            );
+            assert!(!reference.fits_at(n, at - 1), "{n}, told at {now}, fit before {at}");
+        }
+        None => assert!(
+            !reference.fits_at(n, u64::MAX - 1),
+            "{n} at {now} are told never to fit"
+        ),
+    }
+    // Behind others it is no earlier.
+    let behind = |ahead| meter.ready(n, ahead).unwrap_or(u64::MAX);
+    assert!(behind(0) <= behind(1) && behind(1) <= behind(4));
+}
+
+/// Units that count from when they were taken until a rule says.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    id: usize,
+    at: u64,
+    units: u64,
+}
+
+/// No take is this one.
+const NONE: usize = usize::MAX;
+
+/// A window that slides: each entry counts for a time.
+#[derive(Clone, Debug)]
+struct Window {
+    now: u64,
+    limit: u64,
+    length: u64,
+    /// The length of a segment, and where the first begins: an entry counts as one at the end of its segment. Without, it is a log.
+    segments: Option<(u64, u64)>,
+    /// The oldest first.
+    entries: Vec<Entry>,
+    made: usize,
+    /// Takes that are not given back any more.
+    sealed: BTreeSet<usize>,
+}
+
+impl Window {
+    fn new(limit: u64, length: u64, segments: Option<(u64, u64)>) -> Self {
+        Self {
+            now: 0,
+            limit,
+            length,
+            segments,
+            entries: Vec::new(),
+            made: 0,
+            sealed: BTreeSet::new(),
+        }
+    }
+
+    fn ends(&self, entry: &Entry) -> u64 {
+        let counted = match self.segments {
+            None => entry.at,
+            Some((segment, first)) => {
+                first.saturating_add(((entry.at - first) / segment).saturating_add(1).saturating_mul(segment))
+            }
+        };
+        counted.saturating_add(self.length)
+    }
+
+    fn total(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.units).sum()
+    }
+
+    fn add(&mut self, id: usize, units: u64) {
+        let at = self.now;
+        self.entries.push(Entry { id, at, units });
+    }
+
+    fn seal(&mut self) {
+        self.sealed = (0..self.made).collect();
+        self.entries.iter_mut().for_each(|entry| entry.id = NONE);
+    }
+
+    /// Leaves `total`: the oldest are forgiven, and missing ones count from now on.
+    fn hold(&mut self, total: u64) {
+        let held = self.total();
+        if held < total {
+            self.add(NONE, total - held);
+        }
+        if held > total {
+            let mut over = held - total;
+            for entry in &mut self.entries {
+                let units = over.min(entry.units);
+                entry.units -= units;
+                over -= units;
+            }
+            self.seal();
+        }
+    }
+}
+
+impl Reference for Window {
+    fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        let window = self.clone();
+        self.entries.retain(|entry| window.ends(entry) > window.now);
+    }
+
+    fn free(&self) -> u64 {
+        self.limit.saturating_sub(self.total())
+    }
+
+    fn take(&mut self, id: usize, n: u64) {
+        self.made = id + 1;
+        self.add(id, n);
+    }
+
+    fn restore(&mut self, id: usize) {
+        self.entries.retain(|entry| entry.id != id);
+    }
+
+    fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64 {
+        if self.segments.is_none() && charged == 0 && actual > 0 {
+            // Nothing is left of it in a log: it counts from now on.
+            self.restore(id);
+            self.sealed.remove(&id);
+            self.add(id, actual);
+        } else if self.sealed.contains(&id) {
+            self.add(NONE, actual.saturating_sub(charged));
+        } else if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
+            entry.units = actual;
+        }
+        actual
+    }
+
+    fn is_empty_at(&self) -> Option<Option<u64>> {
+        let ends = self
+            .entries
+            .iter()
+            .filter(|entry| entry.units > 0)
+            .map(|entry| self.ends(entry));
+        Some(Some(ends.max().unwrap_or(self.now)))
+    }
+}
+
+/// A change of the limit, to any room, or a new start.
+fn change<M: LimitedMeter>(inputs: &mut Inputs, meter: &mut M, reference: &mut Window) {
+    if inputs.below(3) == 0 {
+        meter.clear();
+        reference.hold(0);
+        return reference.seal();
+    }
+    let (limit, total) = (inputs.number(8, 2), inputs.number(10, 3));
+    let room = i128::from(limit) - i128::from(total);
+    meter.set_limit(limit, room);
+    reference.limit = limit;
+    reference.hold(total);
+    assert_eq!((meter.limit(), meter.room()), (limit, room));
+}
+
+#[test]
+fn a_sliding_log_is_the_list_of_all_admissions() {
+    holds([2, 4], |inputs| {
+        let (limit, length) = (inputs.number(8, 2), 1 + inputs.number(30, 2));
+        let both = (LogMeter::new(0, length, limit, None), Window::new(limit, length, None));
+        obeys(inputs, both, 1, |inputs, log, reference, _| {
+            change(inputs, log, reference);
+            assert_eq!(log.debt(), reference.total().saturating_sub(reference.limit));
+            None
+        });
+    });
+}
+
+#[test]
+fn a_sliding_window_is_a_log_by_segments() {
+    holds([2, 4], |inputs| {
+        let (limit, length, segments) = (inputs.number(8, 2), 1 + inputs.number(20, 1), 1 + inputs.number(5, 1));
+        let reference = Window::new(limit, length * segments, Some((length, 0)));
+        let meter = WindowMeter::new(0, segments as usize, length, limit);
+        obeys(inputs, (meter, reference), 1, |inputs, window, reference, _| {
+            change(inputs, window, reference);
+            assert_eq!(window.debt(), reference.total().saturating_sub(reference.limit));
+            None
+        });
+    });
+}
+
+/// With fewer entries than it needs, a log admits less, and never more.
+#[test]
+fn a_log_of_few_entries_keeps_its_bound() {
+    holds([2, 4], |inputs| {
+        let (limit, length, most) = (
+            inputs.number(8, 3),
+            1 + inputs.number(9, 2),
+            1 + inputs.number(3, 1) as usize,
+        );
+        let mut log = LogMeter::new(0, length, limit, Some(most));
+        let mut taken = Vec::new();
+        while inputs.goes_on() {
+            let now = log.now() + inputs.number(12, 2);
+            log.advance(now);
+            let n = 1 + inputs.number(4, 1);
+            let is_debt = inputs.below(4) == 0;
+            if log.fits(n) || is_debt {
+                log.take(n);
+                taken.push((now, n));
+            }
+            let held = |from: u64| {
+                taken
+                    .iter()
+                    .filter(|&&(at, _)| at + length > from)
+                    .map(|(_, n)| n)
+                    .sum::<u64>()
+            };
+            assert!(log.entries() <= most && log.free() <= limit.saturating_sub(held(now)));
+            assert!(is_debt || held(now) <= limit || log.free() == 0);
+            match log.ready(1, 0) {
+                Some(at) if at > now => {
+                    assert!(!log.fits(1));
+                    log.advance(at - 1);
+                    assert!(!log.fits(1));
+                    log.advance(at);
+                    assert!(log.fits(1));
+                }
+                Some(_) => assert!(log.fits(1)),
+                None => assert_eq!(limit, 0),
+            }
+        }
+    });
+}
+
+/// Windows one after the other: each take has units in one or more of them.
+#[derive(Clone, Debug)]
+struct Windows {
+    now: u64,
+    limit: u64,
+    length: u64,
+    /// By window: whose, and how many.
+    units: Vec<(u64, usize, u64)>,
+}
+
+impl Windows {
+    fn current(&self) -> u64 {
+        self.now / self.length
+    }
+
+    fn held(&self, window: u64) -> u64 {
+        self.units
+            .iter()
+            .filter(|units| units.0 == window)
+            .map(|units| units.2)
+            .sum()
+    }
+
+    fn tail(&self) -> u64 {
+        self.units
+            .iter()
+            .map(|units| units.0)
+            .max()
+            .unwrap_or(0)
+            .max(self.current())
+    }
+
+    /// The first window, from the last that has units, which has room for all `n`.
+    fn place(&self, n: u64) -> u64 {
+        let tail = self.tail();
+        tail + u64::from(self.held(tail) + n > self.limit)
+    }
+}
+
+impl Reference for Windows {
+    const MOST: u64 = 40;
+
+    fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        let current = self.current();
+        self.units.retain(|units| units.0 >= current);
+    }
+
+    fn free(&self) -> u64 {
+        // Nothing starts before what lies ahead.
+        let is_last = self.tail() == self.current();
+        if is_last {
+            self.limit.saturating_sub(self.held(self.current()))
+        } else {
+            0
+        }
+    }
+
+    fn take(&mut self, id: usize, mut n: u64) {
+        let mut window = self.tail();
+        while n > 0 {
+            let units = match self.limit {
+                0 => n,
+                limit => n.min(limit.saturating_sub(self.held(window))),
+            };
+            if units > 0 {
+                self.units.push((window, id, units));
+            }
+            n -= units;
+            window += 1;
+        }
+    }
+
+    fn restore(&mut self, id: usize) {
+        let tail = self.tail();
+        let alone = self.units.iter().all(|units| units.0 != tail || units.1 == id);
+        let has_any = self.units.iter().any(|units| units.0 == tail && units.1 == id);
+        self.units
+            .retain(|units| units.1 != id || !has_any || (units.0 != tail && !alone));
+    }
+
+    fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64 {
+        let tail = self.tail();
+        let is_last = self.units.iter().any(|units| units.0 == tail && units.1 == id);
+        let alone = is_last && self.units.iter().all(|units| units.0 != tail || units.1 == id);
+        let mut less = charged.saturating_sub(actual);
+        // From the last window on backwards, as in `restore`.
+        for units in self.units.iter_mut().rev() {
+            if is_last && units.1 == id && (alone || units.0 == tail) {
+                let part = less.min(units.2);
+                units.2 -= part;
+                less -= part;
+            }
+        }
+        self.units.retain(|units| units.2 > 0);
+        let more = actual.saturating_sub(charged);
+        if more > 0 {
+            let before = self.units.len();
+            self.take(id, more);
+            // The parts are one if no others lie between them.
+            let goes_on = alone || (is_last && self.tail() == tail);
+            if !goes_on {
+                self.units[..before]
+                    .iter_mut()
+                    .filter(|units| units.1 == id)
+                    .for_each(|units| units.1 = NONE);
+            }
+        }
+        actual
+    }
+
+    fn is_empty_at(&self) -> Option<Option<u64>> {
+        let ends = self.units.iter().map(|units| (units.0 + 1).saturating_mul(self.length));
+        Some(Some(ends.max().unwrap_or(self.now)))
+    }
+}
+
+#[test]
+fn a_fixed_window_is_a_row_of_windows_that_are_filled_in_order() {
+    holds([2, 4], |inputs| {
+        let (limit, length) = (1 + inputs.number(7, 2), 1 + inputs.number(20, 1));
+        let reference = Windows {
+            now: 0,
+            limit,
+            length,
+            units: Vec::new(),
+        };
+        let meter = FixedMeter::new(0, Even { end: length, length }, limit);
+        obeys(inputs, (meter, reference), 1, |inputs, windows, reference, _| {
+            let (n, most) = (inputs.number(9, 3), inputs.one_of(&[u64::MAX, limit]));
+            let tail = reference.tail();
+            let place = if n == 0 { tail } else { reference.place(n) };
+            let rest = if place > tail {
+                limit.saturating_sub(reference.held(tail))
+            } else {
+                0
+            };
+            let ahead = |window: u64| reference.held(window);
+            let beyond: u64 = (reference.current() + 1..=place).map(ahead).sum::<u64>()
+                + if place > reference.current() { n } else { 0 };
+            match windows.book(n, most) {
+                Ok((mark, due)) => {
+                    assert!(n <= limit && beyond <= most.max(n), "{beyond} of {most}");
+                    assert_eq!(due, reference.now.max(place * length));
+                    Some((n + rest, mark))
+                }
+                Err(at) => {
+                    assert_eq!(at.is_none(), n > limit);
+                    assert!(at.is_none_or(|at| at > reference.now && most == limit));
+                    None
+                }
+            }
+        });
+    });
+}
+
+/// A bucket as a queue of takes, of which the oldest flows out first. Amounts are grains.
+#[derive(Clone, Debug)]
+struct Layers {
+    now: u64,
+    /// What flows out in a tick: whole grains.
+    flow: u128,
+    brim: u128,
+    layers: Vec<(usize, u128)>,
+}
+
+impl Layers {
+    fn level(&self) -> u128 {
+        self.layers.iter().map(|layer| layer.1).sum()
+    }
+
+    fn flow_out(&mut self, mut amount: u128) {
+        for layer in &mut self.layers {
+            let part = amount.min(layer.1);
+            layer.1 -= part;
+            amount -= part;
+        }
+        self.layers.retain(|layer| layer.1 > 0);
+    }
+}
+
+impl Reference for Layers {
+    fn advance(&mut self, now: u64) {
+        let ticks = now.saturating_sub(self.now);
+        self.now += ticks;
+        self.flow_out(self.flow.saturating_mul(ticks.into()));
+    }
+
+    fn free(&self) -> u64 {
+        if self.flow == 0 {
+            0
+        } else {
+            (self.brim.saturating_sub(self.level()) >> GRAIN) as u64
+        }
+    }
+
+    fn take(&mut self, id: usize, n: u64) {
+        self.layers.push((id, grains(n)));
+    }
+
+    fn restore(&mut self, id: usize) {
+        self.layers.retain(|layer| layer.0 != id);
+    }
+
+    fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64 {
+        let less = grains(charged.saturating_sub(actual));
+        self.layers
+            .iter_mut()
+            .filter(|layer| layer.0 == id)
+            .for_each(|layer| layer.1 = layer.1.saturating_sub(less));
+        if actual > charged {
+            let left = self.level();
+            self.layers = vec![(id, left + grains(actual - charged))];
+        }
+        self.layers.retain(|layer| layer.1 > 0);
+        actual
+    }
+
+    /// Of one that lies below others a part counts as older than all.
+    fn may_correct(&self, id: usize, charged: u64, actual: u64) -> bool {
+        actual <= charged || self.layers.iter().all(|layer| layer.0 == id)
+    }
+
+    fn is_empty_at(&self) -> Option<Option<u64>> {
+        let level = self.level();
+        Some(match self.flow {
+            0 => (level == 0).then_some(self.now),
+            flow => Some(
+                self.now
+                    .saturating_add(u64::try_from(level.div_ceil(flow)).unwrap_or(u64::MAX)),
+            ),
+        })
+    }
+}
+
+#[test]
+fn a_leaky_bucket_is_a_queue_of_takes_that_flows_out() {
+    holds([2, 4], |inputs| {
+        // A unit takes a whole number of ticks, and a tick whole grains.
+        let rate = |inputs: &mut Inputs| {
+            let (count, shift) = (inputs.one_of(&[1, 2]), 1 + inputs.number(20, 2) as u32);
+            (count, 1 << shift, (u128::from(count) << GRAIN) >> shift)
+        };
+        let (count, nanos, flow) = rate(inputs);
+        let brim = inputs.number(9, 2);
+        let scale = inputs.one_of(&[1 << 40, 1 << 39]);
+        let drain = |count, nanos: u64| {
+            Some(Drain::new(
+                count,
+                if scale == 1 << 40 { nanos } else { nanos / 2 },
+                scale,
+            ))
+        };
+        let meter = LeakyMeter::new(0, drain(count, nanos), brim, 20);
+        let reference = Layers {
+            now: 0,
+            flow,
+            brim: grains(brim),
+            layers: Vec::new(),
+        };
+        obeys(inputs, (meter, reference), 1, |inputs, leaky, reference, _| {
+            match inputs.below(4) {
+                0 => {
+                    leaky.clear();
+                    reference.layers.clear();
+                }
+                1 => {
+                    let (count, nanos, flow) = rate(inputs);
+                    leaky.set_drain(drain(count, nanos));
+                    reference.flow = flow;
+                }
+                _ => {
+                    let (brim, level) = (grains(inputs.number(9, 2)), grains(inputs.number(12, 3)));
+                    leaky.set_brim(brim, 20, brim as i128 - level as i128);
+                    reference.brim = brim;
+                    let before = reference.level();
+                    reference.flow_out(before.saturating_sub(level));
+                    reference.layers.push((NONE, level.saturating_sub(before)));
+                    reference.layers.retain(|layer| layer.1 > 0);
+                    assert_eq!((leaky.brim(), leaky.room()), (brim, brim as i128 - level as i128));
+                }
+            }
+            None
+        });
+    });
+}
+
+/// At any rate, and in any order of cancels, no span of time has more than the brim and the outflow, by the instants at which units
+/// start; a booking waits no longer than it has to when nothing was given back.
+#[test]
+fn no_span_of_a_leaky_bucket_exceeds_its_bound() {
+    holds([2, 4], |inputs| {
+        let (count, nanos) = (1 + inputs.number(4, 1), 1 + inputs.number(40, 1));
+        let (brim, size) = (1 + inputs.number(4, 1), 6 + inputs.number(9, 0));
+        let mut leaky = LeakyMeter::new(0, Some(Drain::new(count, nanos, 1 << 40)), brim, size.max(brim));
+        let mut held = Vec::<(u64, u64, [u64; 3])>::new();
+        let mut largest = brim;
+        let mut gave_back = false;
+        while inputs.goes_on() {
+            match inputs.below(4) {
+                0 => leaky.advance(leaky.now() + inputs.number(60, 3)),
+                1 => {
+                    let n = 1 + inputs.number(5, 1);
+                    let last = held.iter().map(|take| take.0).max().unwrap_or(0);
+                    match leaky.book(n) {
+                        Ok((mark, due)) => {
+                            assert!(due >= leaky.now() && (gave_back || due >= last));
+                            held.push((due, n, mark));
+                            largest = largest.max(n);
+                        }
+                        Err(at) => {
+                            assert!(at.is_none_or(|at| at > leaky.now()));
+                            assert_eq!(at.is_none(), n > size.max(brim));
+                        }
+                    }
+                }
+                2 => {
+                    let n = 1 + inputs.number(5, 1);
+                    if leaky.fits(n) {
+                        let now = leaky.now();
+                        held.push((now, n, leaky.take(n)));
+                    }
+                }
+                _ if !held.is_empty() => {
+                    let (_, n, mark) = held.remove(inputs.below(held.len() as u64) as usize);
+                    let (room, free) = (leaky.room(), leaky.free());
+                    leaky.restore(&mark, n);
+                    gave_back = true;
+                    assert!(leaky.room() >= room && leaky.free() <= brim && leaky.free() >= free);
+                }
+                _ => {}
+            }
+            for first in &held {
+                for last in held.iter().filter(|last| last.0 >= first.0) {
+                    let within = held.iter().filter(|take| (first.0..=last.0).contains(&take.0));
+                    let units = u128::from(within.map(|take| take.1).sum::<u64>());
+                    let flow = u128::from(last.0 - first.0 + 1) * u128::from(count);
+                    assert!(
+                        units.saturating_sub(largest.into()) * u128::from(nanos) <= flow,
+                        "{units} from {} to {}",
+                        first.0,
+                        last.0
+                    );
+                }
+            }
+        }
+    });
+}
+
+/// What is withheld: the room is never more than that of one limiter which has had the largest limit all along.
+#[test]
+fn no_changes_of_a_limit_mint() {
+    holds([2, 4], |inputs| {
+        let mut limit = inputs.number(u64::MAX / 2, 3);
+        let mut withheld = Withheld::new(limit.into());
+        let (mut room, mut largest, mut taken) = (i128::from(limit), i128::from(limit), 0i128);
+        while inputs.goes_on() {
+            match inputs.below(2) {
+                0 => {
+                    let n = inputs.number(limit.max(1), 2);
+                    if i128::from(n) <= room {
+                        room -= i128::from(n);
+                        taken += i128::from(n);
+                    }
+                }
+                _ => {
+                    let rule = inputs.one_of(&[Inherit::AsIs, Inherit::Proportional, Inherit::Additive]);
+                    let new = inputs.number(u64::MAX / 2, 3);
+                    let wanted = rule.room(room, limit, new);
+                    let scaled = rule.scaled(room, limit.into(), new.into());
+                    assert!(
+                        wanted <= new.into()
+                            && scaled <= new.into()
+                            && (room > 0 || scaled <= room.max(0) + i128::from(new))
+                    );
+                    assert!(room < 0 || scaled >= 0, "no change alone puts a bucket into debt");
+                    match rule {
+                        Inherit::AsIs => assert_eq!(wanted, room.min(new.into())),
+                        Inherit::Additive => assert_eq!(i128::from(new) - wanted, (i128::from(limit) - room).max(0)),
+                        _ if room > 0 && limit > 0 => {
+                            // As many of the new limit as of the old one, rounded down.
+                            let rest = room * i128::from(new) - wanted * i128::from(limit);
+                            assert!((0..i128::from(limit)).contains(&rest));
+                        }
+                        _ => assert_eq!(wanted, room.min(new.into())),
+                    }
+                    let kept = room;
+                    (withheld, room) = withheld.change(kept, wanted, new.into());
+                    limit = new;
+                    largest = largest.max(new.into());
+                    assert!(room <= wanted && room >= kept.min(wanted));
+                }
+            }
+            assert!(
+                room <= largest - taken,
+                "{room} of {largest}, of which {taken} were taken"
+            );
+        }
+    });
+}
+
+/// A line at a rational rate: what flows out is the exact amount in grains, rounded down, in steps of any lengths.
+#[test]
+fn a_drain_loses_nothing_and_is_exact() {
+    holds([2, 4], |inputs| {
+        let count = 1 + inputs.number(1_000_000_000, 3);
+        let nanos = (1 + inputs.number(1 << 54, 4)).max(count);
+        let mut drain = Drain::new(count, nanos, 1 << 40);
+        let (mut ticks, mut out) = (0u128, 0u128);
+        while inputs.goes_on() {
+            let step = inputs.number(1 << 60, 2);
+            if ticks + u128::from(step) > 1 << 62 {
+                return;
+            }
+            // Grains that take time: when they are told to have flowed out they have, and not a tick before.
+            let wanted = u128::from(inputs.number(u64::MAX, 3)) << inputs.one_of(&[0, 39]);
+            let at = drain.ticks_until(wanted).expect("it flows");
+            if at < 1 << 62 {
+                assert!({ drain }.pass(at) >= wanted && (at == 0 || { drain }.pass(at - 1) < wanted));
+            }
+            assert_eq!(
+                drain.takes_no_tick(wanted),
+                wanted < (u128::from(count) << GRAIN) / u128::from(nanos)
+            );
+            ticks += u128::from(step);
+            out += drain.pass(step);
+            let units = ticks * u128::from(count);
+            let (whole, part) = (units / u128::from(nanos), units % u128::from(nanos));
+            assert_eq!(out, (whole << GRAIN) + (part << GRAIN) / u128::from(nanos));
+        }
+        drain.run_dry();
+        assert_eq!(
+            drain.ticks_until(grains(1)),
+            Drain::new(count, nanos, 1 << 40).ticks_until(grains(1))
+        );
+        let interval = drain.interval().expect("it flows");
+        let exact = (u128::from(nanos) << 32).div_ceil(count.into());
+        assert_eq!(interval, exact);
+    });
+}
+
+/// The line of a warm-up.
+#[test]
+fn a_warm_up_costs_the_area_under_its_line() {
+    holds([2, 4], |inputs| {
+        let (count, nanos) = (1 + inputs.number(1_000, 3), 1 + inputs.number(1_000_000_000, 4));
+        let (period, cold) = (1 + inputs.number(1 << 40, 30), 1 + inputs.number(99, 2) as u32);
+        let interval = (u128::from(nanos) << 32).div_ceil(count.into());
+        let yielded = u128::from(count) * u128::from(period) / u128::from(nanos);
+        let Some(shape) = Shape::new((count, nanos), period, cold, interval, period) else {
+            return assert!(yielded > u128::from(Shape::MAX_PERMITS / 2));
+        };
+        assert!(yielded <= u128::from(Shape::MAX_PERMITS / 2));
+        let max = Pace::Shaped(shape).max();
+        let stored = inputs.number(max, 60) % (max + 1);
+        let (some, more) = (inputs.number(u64::from(u32::MAX), 3), inputs.number(1_000, 3));
+        let cost = |stored: u64, n: u64| shape.cost(stored, n);
+        let left = |n: u64| u64::try_from(u128::from(stored).saturating_sub(u128::from(n) << 24)).unwrap_or(0);
+        // Up to the rounding of each part.
+        let parts = cost(stored, some) + cost(left(some), more);
+        let slack = 2 + (interval >> 22) * u128::from(cold);
+        assert!(
+            parts.abs_diff(cost(stored, some + more)) <= slack,
+            "{parts} {}",
+            cost(stored, some + more)
+        );
+        let (least, dearest) = (
+            interval * u128::from(some),
+            interval * u128::from(some) * u128::from(cold),
+        );
+        assert!(cost(stored, some) >= least && cost(stored, some) <= dearest + slack);
+        assert!(cost(0, some) == least && cost(max, some) >= cost(stored, some));
+        let (warm, slope) = (shape.slope_at(0), shape.slope_at(stored));
+        assert!(warm == interval && slope >= warm && slope <= warm * u128::from(cold) + slack);
+        // The walk from cold to warm lasts a period, and so does the way back.
+        let walk = cost(max, max.div_ceil(1 << 24));
+        let stable = interval * yielded;
+        assert!(walk + slack >= stable, "{walk} {stable}");
+        assert_eq!(shape.idle_for(max), if max == 0 { 0 } else { period });
+    });
+}
