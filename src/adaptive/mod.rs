@@ -22,6 +22,8 @@ mod error;
 mod gradient;
 mod gradient2;
 mod law;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod laws;
 mod limiter;
 mod resizable;
 mod trend;

@@ -10,7 +10,6 @@ use super::sliding_window::WindowMeter;
 use super::warmup::{Pace, Shape};
 use super::window_limiter::LimitedMeter;
 use crate::laws::{Inputs, holds};
-use std::collections::BTreeSet;
 
 /// What a meter should say: a list of all that was taken, and a rule by which it stops to count.
 trait Reference: Clone {
@@ -72,7 +71,7 @@ fn obeys<M: Meter, R: Reference>(
         match step {
             0 | 1 => {
                 let ticks = inputs.number([40, 1 << 40][step as usize], 4) + step;
-                if !inputs.is_reduced() && step == 0 && ticks == 7 {
+                if step == 0 && ticks == 7 {
                     // A stale reading changes nothing.
                     let before = (meter.now(), meter.free());
                     meter.advance(meter.now().saturating_sub(3));
@@ -87,7 +86,7 @@ fn obeys<M: Meter, R: Reference>(
                 assert!(meter.free() >= free, "time takes nothing away");
             }
             2 | 5 => {
-                let n = inputs.number(most, 2) + u64::from(inputs.is_reduced());
+                let n = inputs.number(most, 3);
                 let soon = meter.now().saturating_add(inputs.number(30, 1));
                 if step == 2
                     && soon < u64::MAX
@@ -205,6 +204,8 @@ fn is_first<M: Meter, R: Reference>(meter: &M, reference: &R, n: u64) {
 struct Entry {
     id: usize,
     at: u64,
+    /// How many changes had forgiven any before it.
+    seals: usize,
     units: u64,
 }
 
@@ -221,9 +222,9 @@ struct Window {
     segments: Option<(u64, u64)>,
     /// The oldest first.
     entries: Vec<Entry>,
-    made: usize,
-    /// Takes that are not given back any more.
-    sealed: BTreeSet<usize>,
+    /// By take, when it was made, and after how many changes.
+    made: Vec<(u64, usize)>,
+    seals: usize,
 }
 
 impl Window {
@@ -234,8 +235,8 @@ impl Window {
             length,
             segments,
             entries: Vec::new(),
-            made: 0,
-            sealed: BTreeSet::new(),
+            made: Vec::new(),
+            seals: 0,
         }
     }
 
@@ -254,13 +255,12 @@ impl Window {
     }
 
     fn add(&mut self, id: usize, units: u64) {
-        let at = self.now;
-        self.entries.push(Entry { id, at, units });
+        let (at, seals) = (self.now, self.seals);
+        self.entries.push(Entry { id, at, seals, units });
     }
 
     fn seal(&mut self) {
-        self.sealed = (0..self.made).collect();
-        self.entries.iter_mut().for_each(|entry| entry.id = NONE);
+        self.seals += 1;
     }
 
     /// Leaves `total`: the oldest are forgiven, and missing ones count from now on.
@@ -293,24 +293,40 @@ impl Reference for Window {
     }
 
     fn take(&mut self, id: usize, n: u64) {
-        self.made = id + 1;
+        self.made.push((self.now, self.seals));
         self.add(id, n);
     }
 
     fn restore(&mut self, id: usize) {
-        self.entries.retain(|entry| entry.id != id);
+        let seals = self.seals;
+        self.entries.retain(|entry| entry.id != id || entry.seals < seals);
     }
 
     fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64 {
-        if self.segments.is_none() && charged == 0 && actual > 0 {
+        let (made, seals, is_log) = (self.made[id], self.seals, self.segments.is_none());
+        let more = actual.saturating_sub(charged);
+        if is_log && charged == 0 && actual > 0 {
             // Nothing is left of it in a log: it counts from now on.
             self.restore(id);
-            self.sealed.remove(&id);
+            self.made[id] = (self.now, seals);
             self.add(id, actual);
-        } else if self.sealed.contains(&id) {
-            self.add(NONE, actual.saturating_sub(charged));
-        } else if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
-            entry.units = actual;
+        } else if made.1 == seals {
+            if let Some(entry) = self
+                .entries
+                .iter_mut()
+                .find(|entry| entry.id == id && entry.seals == seals)
+            {
+                entry.units = actual;
+            }
+        } else if let Some(same) = self
+            .entries
+            .iter()
+            .position(|entry| is_log && entry.units > 0 && (entry.at, entry.seals) == made)
+        {
+            // A change has forgiven others at most.
+            self.entries[same].units += more;
+        } else {
+            self.add(NONE, more);
         }
         actual
     }
@@ -342,7 +358,7 @@ fn change<M: LimitedMeter>(inputs: &mut Inputs, meter: &mut M, reference: &mut W
 
 #[test]
 fn a_sliding_log_is_the_list_of_all_admissions() {
-    holds([2, 4], |inputs| {
+    holds([2, 3], |inputs| {
         let (limit, length) = (inputs.number(8, 2), 1 + inputs.number(30, 2));
         let both = (LogMeter::new(0, length, limit, None), Window::new(limit, length, None));
         obeys(inputs, both, 1, |inputs, log, reference, _| {
@@ -355,7 +371,7 @@ fn a_sliding_log_is_the_list_of_all_admissions() {
 
 #[test]
 fn a_sliding_window_is_a_log_by_segments() {
-    holds([2, 4], |inputs| {
+    holds([2, 3], |inputs| {
         let (limit, length, segments) = (inputs.number(8, 2), 1 + inputs.number(20, 1), 1 + inputs.number(5, 1));
         let reference = Window::new(limit, length * segments, Some((length, 0)));
         let meter = WindowMeter::new(0, segments as usize, length, limit);
@@ -419,6 +435,8 @@ struct Windows {
     length: u64,
     /// By window: whose, and how many.
     units: Vec<(u64, usize, u64)>,
+    /// By take, its last window. It is given back as long as that is the last of all.
+    last: Vec<u64>,
 }
 
 impl Windows {
@@ -482,19 +500,25 @@ impl Reference for Windows {
             n -= units;
             window += 1;
         }
+        let tail = self.tail();
+        if id < self.last.len() {
+            self.last[id] = tail;
+        } else {
+            self.last.push(tail);
+        }
     }
 
     fn restore(&mut self, id: usize) {
         let tail = self.tail();
         let alone = self.units.iter().all(|units| units.0 != tail || units.1 == id);
-        let has_any = self.units.iter().any(|units| units.0 == tail && units.1 == id);
+        let is_last = self.last[id] == tail;
         self.units
-            .retain(|units| units.1 != id || !has_any || (units.0 != tail && !alone));
+            .retain(|units| units.1 != id || !is_last || (units.0 != tail && !alone));
     }
 
     fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64 {
         let tail = self.tail();
-        let is_last = self.units.iter().any(|units| units.0 == tail && units.1 == id);
+        let is_last = self.last[id] == tail;
         let alone = is_last && self.units.iter().all(|units| units.0 != tail || units.1 == id);
         let mut less = charged.saturating_sub(actual);
         // From the last window on backwards, as in `restore`.
@@ -506,8 +530,11 @@ impl Reference for Windows {
             }
         }
         self.units.retain(|units| units.2 > 0);
+        if alone {
+            self.last[id] = self.tail();
+        }
         let more = actual.saturating_sub(charged);
-        if more > 0 {
+        if actual >= charged {
             let before = self.units.len();
             self.take(id, more);
             // The parts are one if no others lie between them.
@@ -530,13 +557,14 @@ impl Reference for Windows {
 
 #[test]
 fn a_fixed_window_is_a_row_of_windows_that_are_filled_in_order() {
-    holds([2, 4], |inputs| {
+    holds([3, 4], |inputs| {
         let (limit, length) = (1 + inputs.number(7, 2), 1 + inputs.number(20, 1));
         let reference = Windows {
             now: 0,
             limit,
             length,
             units: Vec::new(),
+            last: Vec::new(),
         };
         let meter = FixedMeter::new(0, Even { end: length, length }, limit);
         obeys(inputs, (meter, reference), 1, |inputs, windows, reference, _| {
@@ -629,9 +657,9 @@ impl Reference for Layers {
         actual
     }
 
-    /// Of one that lies below others a part counts as older than all.
+    /// Of one that lies below others a part counts as older than all. What changes nothing does not come here.
     fn may_correct(&self, id: usize, charged: u64, actual: u64) -> bool {
-        actual <= charged || self.layers.iter().all(|layer| layer.0 == id)
+        actual < charged || (actual > charged && self.layers.iter().all(|layer| layer.0 == id))
     }
 
     fn is_empty_at(&self) -> Option<Option<u64>> {
@@ -648,7 +676,7 @@ impl Reference for Layers {
 
 #[test]
 fn a_leaky_bucket_is_a_queue_of_takes_that_flows_out() {
-    holds([2, 4], |inputs| {
+    holds([2, 3], |inputs| {
         // A unit takes a whole number of ticks, and a tick whole grains.
         let rate = |inputs: &mut Inputs| {
             let (count, shift) = (inputs.one_of(&[1, 2]), 1 + inputs.number(20, 2) as u32);
@@ -702,7 +730,7 @@ fn a_leaky_bucket_is_a_queue_of_takes_that_flows_out() {
 /// start; a booking waits no longer than it has to when nothing was given back.
 #[test]
 fn no_span_of_a_leaky_bucket_exceeds_its_bound() {
-    holds([2, 4], |inputs| {
+    holds([3, 5], |inputs| {
         let (count, nanos) = (1 + inputs.number(4, 1), 1 + inputs.number(40, 1));
         let (brim, size) = (1 + inputs.number(4, 1), 6 + inputs.number(9, 0));
         let mut leaky = LeakyMeter::new(0, Some(Drain::new(count, nanos, 1 << 40)), brim, size.max(brim));
@@ -763,7 +791,7 @@ fn no_span_of_a_leaky_bucket_exceeds_its_bound() {
 /// What is withheld: the room is never more than that of one limiter which has had the largest limit all along.
 #[test]
 fn no_changes_of_a_limit_mint() {
-    holds([2, 4], |inputs| {
+    holds([3, 5], |inputs| {
         let mut limit = inputs.number(u64::MAX / 2, 3);
         let mut withheld = Withheld::new(limit.into());
         let (mut room, mut largest, mut taken) = (i128::from(limit), i128::from(limit), 0i128);
@@ -815,7 +843,7 @@ fn no_changes_of_a_limit_mint() {
 /// A line at a rational rate: what flows out is the exact amount in grains, rounded down, in steps of any lengths.
 #[test]
 fn a_drain_loses_nothing_and_is_exact() {
-    holds([2, 4], |inputs| {
+    holds([2, 3], |inputs| {
         let count = 1 + inputs.number(1_000_000_000, 3);
         let nanos = (1 + inputs.number(1 << 54, 4)).max(count);
         let mut drain = Drain::new(count, nanos, 1 << 40);
@@ -855,7 +883,7 @@ fn a_drain_loses_nothing_and_is_exact() {
 /// The line of a warm-up.
 #[test]
 fn a_warm_up_costs_the_area_under_its_line() {
-    holds([2, 4], |inputs| {
+    holds([1, 2], |inputs| {
         let (count, nanos) = (1 + inputs.number(1_000, 3), 1 + inputs.number(1_000_000_000, 4));
         let (period, cold) = (1 + inputs.number(1 << 40, 30), 1 + inputs.number(99, 2) as u32);
         let interval = (u128::from(nanos) << 32).div_ceil(count.into());
@@ -884,7 +912,9 @@ fn a_warm_up_costs_the_area_under_its_line() {
         assert!(cost(stored, some) >= least && cost(stored, some) <= dearest + slack);
         assert!(cost(0, some) == least && cost(max, some) >= cost(stored, some));
         let (warm, slope) = (shape.slope_at(0), shape.slope_at(stored));
-        assert!(warm == interval && slope >= warm && slope <= warm * u128::from(cold) + slack);
+        // Of less than a permit the line is lost in its rounding.
+        assert!(warm == interval && slope >= warm);
+        assert!(yielded == 0 || slope <= warm * u128::from(cold) + slack);
         // The walk from cold to warm lasts a period, and so does the way back.
         let walk = cost(max, max.div_ceil(1 << 24));
         let stable = interval * yielded;

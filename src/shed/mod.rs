@@ -9,6 +9,8 @@
 
 mod drop_probability;
 mod error;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod laws;
 mod partitions;
 mod retry_budget;
 mod throttler;

@@ -428,7 +428,7 @@ impl fmt::Debug for Partitions {
 
 /// The rule of a class, beside `total + n <= limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ShareRule {
+pub(super) enum ShareRule {
     /// The unused parts of the others stay free for them: a class within its part is never refused.
     Kept,
     /// All that is free: an unused part is lent, and its owner waits for returned permits.
@@ -459,7 +459,7 @@ impl ShareRule {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Shares {
+pub(super) struct Shares {
     limit: u64,
     /// In millionths of the limit.
     parts: Box<[u64]>,
@@ -471,7 +471,7 @@ struct Shares {
 const MILLION: u128 = 1_000_000;
 
 impl Shares {
-    fn new(limit: u64, parts: Box<[u64]>, rule: ShareRule) -> Self {
+    pub(super) fn new(limit: u64, parts: Box<[u64]>, rule: ShareRule) -> Self {
         Self {
             limit,
             held: vec![0; parts.len()].into(),
@@ -485,30 +485,30 @@ impl Shares {
         self.parts.len()
     }
 
-    fn limit(&self) -> u64 {
+    pub(super) fn limit(&self) -> u64 {
         self.limit
     }
 
-    fn total(&self) -> u64 {
+    pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    fn held(&self, class: usize) -> u64 {
+    pub(super) fn held(&self, class: usize) -> u64 {
         self.held[class]
     }
 
     /// The part of `class`, in whole units, rounded down: so the parts are never more than the limit.
-    fn part(&self, class: usize) -> u64 {
+    pub(super) fn part(&self, class: usize) -> u64 {
         (u128::from(self.limit) * u128::from(self.parts[class]) / MILLION) as u64
     }
 
     /// True if `n` more fit for `class`.
-    fn fits(&self, class: usize, n: u64) -> bool {
+    pub(super) fn fits(&self, class: usize, n: u64) -> bool {
         self.room(class).is_some_and(|room| n <= room)
     }
 
     /// How many more fit for `class`; `None` while more are held than may be.
-    fn room(&self, class: usize) -> Option<u64> {
+    pub(super) fn room(&self, class: usize) -> Option<u64> {
         match self.rule {
             ShareRule::Lent => self.limit.checked_sub(self.total),
             ShareRule::Level => self.part(class).checked_sub(self.total),
@@ -521,12 +521,12 @@ impl Shares {
     }
 
     /// True if `n` of `class` would fit with nothing held.
-    fn could_fit(&self, class: usize, n: u64) -> bool {
+    pub(super) fn could_fit(&self, class: usize, n: u64) -> bool {
         n <= self.most(class)
     }
 
     /// How many of `class` fit with nothing held.
-    fn most(&self, class: usize) -> u64 {
+    pub(super) fn most(&self, class: usize) -> u64 {
         match self.rule {
             ShareRule::Lent => self.limit,
             ShareRule::Level => self.part(class),
@@ -540,7 +540,7 @@ impl Shares {
 
     /// True if `n` for `class` may be taken before a waiter of class `waits`: it takes nothing that the waiter could
     /// have, or has a higher level.
-    fn passes(&self, class: usize, n: u64, waits: usize) -> bool {
+    pub(super) fn passes(&self, class: usize, n: u64, waits: usize) -> bool {
         match self.rule {
             ShareRule::Lent => false,
             ShareRule::Level => self.parts[class] > self.parts[waits],
@@ -548,7 +548,7 @@ impl Shares {
         }
     }
 
-    fn take(&mut self, class: usize, n: u64) -> bool {
+    pub(super) fn take(&mut self, class: usize, n: u64) -> bool {
         let fits = self.fits(class, n);
         if fits {
             self.held[class] += n;
@@ -557,7 +557,7 @@ impl Shares {
         fits
     }
 
-    fn give_back(&mut self, class: usize, n: u64) {
+    pub(super) fn give_back(&mut self, class: usize, n: u64) {
         let n = n.min(self.held[class]);
         self.held[class] -= n;
         self.total -= n;

@@ -164,7 +164,7 @@ impl fmt::Debug for RetryBudget {
 const ENTRIES: usize = 64;
 
 #[derive(Clone, Debug)]
-struct Reserve {
+pub(super) struct Reserve {
     size: u64,
     /// The amount missing in the reserve.
     missing: u64,
@@ -177,7 +177,7 @@ struct Reserve {
 
 impl Reserve {
     /// A full reserve.
-    fn new(size: u64) -> Self {
+    pub(super) fn new(size: u64) -> Self {
         Self {
             size,
             missing: 0,
@@ -186,16 +186,16 @@ impl Reserve {
         }
     }
 
-    fn size(&self) -> u64 {
+    pub(super) fn size(&self) -> u64 {
         self.size
     }
 
-    fn held(&self) -> u64 {
+    pub(super) fn held(&self) -> u64 {
         self.size - self.missing
     }
 
     /// Takes `amount` and returns the number of the reservation, if that much is held.
-    fn take(&mut self, amount: u64) -> Option<u64> {
+    pub(super) fn take(&mut self, amount: u64) -> Option<u64> {
         if amount > self.held() {
             return None;
         }
@@ -211,7 +211,7 @@ impl Reserve {
     }
 
     /// Adds `amount`. The excess is lost.
-    fn add(&mut self, amount: u64) {
+    pub(super) fn add(&mut self, amount: u64) {
         self.missing = self.missing.saturating_sub(amount);
         let kept = self.least.partition_point(|&(_, least)| least < self.missing);
         if let Some((_, least)) = self.least.get_mut(kept) {
@@ -221,7 +221,7 @@ impl Reserve {
     }
 
     /// Gives back up to `amount` of a reservation: the part that would not have overflowed.
-    fn give_back(&mut self, number: u64, amount: u64) {
+    pub(super) fn give_back(&mut self, number: u64, amount: u64) {
         let after = self.least.partition_point(|&(first, _)| first <= number);
         let Some(at) = after.checked_sub(1) else { return };
         let amount = amount.min(self.least[at].1);
@@ -241,58 +241,6 @@ impl Reserve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    #[derive(Clone, Copy, Debug)]
-    enum Step {
-        Take(u64),
-        Add(u64),
-        Cancel(usize),
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            4 => (0u64..6).prop_map(Step::Take),
-            3 => (1u64..8).prop_map(Step::Add),
-            3 => (0usize..6).prop_map(Step::Cancel),
-        ];
-        vec(step, 1..60)
-    }
-
-    proptest! {
-        /// Given any reservations, deposits and cancels in any order, then the reserve holds as much as if the
-        /// cancelled ones had never been reserved.
-        #[test]
-        fn a_cancel_leaves_what_would_be_held_without_the_reservation(steps in steps()) {
-            let mut reserve = Reserve::new(12);
-            // The number and the amount of a reservation; a negative amount is a deposit.
-            let mut history: Vec<(u64, i64)> = Vec::new();
-            let mut made = Vec::new();
-            for step in steps {
-                match step {
-                    Step::Take(n) => {
-                        if let Some(number) = reserve.take(n) {
-                            made.push((number, n, history.len()));
-                            history.push((number, n as i64));
-                        }
-                    }
-                    Step::Add(n) => {
-                        reserve.add(n);
-                        history.push((0, -(n as i64)));
-                    }
-                    Step::Cancel(which) if which < made.len() => {
-                        let (number, n, at) = made.remove(which);
-                        reserve.give_back(number, n);
-                        history[at].1 = 0;
-                    }
-                    Step::Cancel(_) => {}
-                }
-                let missing = history.iter().fold(0, |missing: i64, (_, change)| (missing + change).max(0));
-                prop_assert_eq!(reserve.held() as i64, 12 - missing);
-            }
-        }
-    }
 
     #[test]
     fn of_many_reservations_the_oldest_give_back_less_and_none_gives_back_more() {

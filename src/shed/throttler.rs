@@ -57,26 +57,26 @@ pub struct Throttler {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Segment {
-    number: u64,
-    asked: u64,
-    accepted: u64,
+pub(super) struct Segment {
+    pub(super) number: u64,
+    pub(super) asked: u64,
+    pub(super) accepted: u64,
 }
 
-struct ThrottleState {
+pub(super) struct ThrottleState {
     segments: [Segment; SEGMENTS],
     draws: Rng,
 }
 
 impl ThrottleState {
-    fn new(draws: Rng) -> Self {
+    pub(super) fn new(draws: Rng) -> Self {
         Self {
             segments: [Segment::default(); SEGMENTS],
             draws,
         }
     }
 
-    fn segment(&mut self, number: u64) -> &mut Segment {
+    pub(super) fn segment(&mut self, number: u64) -> &mut Segment {
         let segment = &mut self.segments[(number % SEGMENTS as u64) as usize];
         if segment.number < number {
             *segment = Segment {
@@ -88,7 +88,7 @@ impl ThrottleState {
     }
 
     /// Asked and accepted, in the window that ends with segment `newest`.
-    fn totals(&self, newest: u64) -> (u64, u64) {
+    pub(super) fn totals(&self, newest: u64) -> (u64, u64) {
         let within = |segment: &&Segment| segment.number + SEGMENTS as u64 > newest;
         let totals = self.segments.iter().filter(within);
         totals.fold((0, 0), |(asked, accepted), segment| {

@@ -94,6 +94,9 @@ mod estimate;
 mod exceeded;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(test)]
+#[path = "../../../src/laws.rs"]
+mod laws;
 mod lend;
 mod level;
 mod meter;

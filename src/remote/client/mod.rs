@@ -10,6 +10,8 @@ pub(super) mod client_state;
 
 mod capacity;
 mod fallback;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle, tollgate_proofs))))]
+mod laws;
 mod low_watermarks;
 mod share;
 mod sync;

@@ -35,15 +35,16 @@ where
         let why = why(last).unwrap_or_default();
         panic!("{name}: not true: {property}\nafter {actions:?}\n{why}\n{last:?}");
     }
-    assert!(
-        checker.is_done() && begun.elapsed() < LIMIT,
-        "{name}: not exhausted within {LIMIT:?}"
-    );
-    println!(
-        "space {name}: {} states, {} steps, {} deep, {:.1} s",
+    let size = format!(
+        "{} states, {} steps, {} deep, {:.1} s",
         checker.unique_state_count(),
         checker.state_count(),
         checker.max_depth(),
         begun.elapsed().as_secs_f64()
     );
+    assert!(
+        checker.is_done() && begun.elapsed() < LIMIT,
+        "{name}: not exhausted within {LIMIT:?}: {size}"
+    );
+    println!("space {name}: {size}");
 }
