@@ -136,6 +136,9 @@ impl RemoteBuilder {
     /// others. Prefer steps of the store for a rate of less than some tokens a second and process, or for processes that live
     /// shorter than that.
     ///
+    /// A rate of less than a token a second is counted by single steps all the same, by a store that counts rates. So let all processes
+    /// have the same quota.
+    ///
     /// All processes must use this, or none. Each has the quota that it was set up with; [`set_quota`](Remote::set_quota) is
     /// unsupported. Consul, ZooKeeper and etcd keep rates in no other way, so there it is the default.
     ///
@@ -201,12 +204,12 @@ impl RemoteBuilder {
         let clock = self.clock.clone();
         let supports = |rule| backend.supports(rule, self.ttl);
         let is_unsupported = |rule| matches!(supports(rule), Err(RemoteError::Unsupported { .. }));
+        self.check_capacity()?;
+        let counts = !is_unsupported(&self.rule);
         // A store that tells no time leases what it cannot count.
-        let leases = matches!(self.rule, Rule::Rate { .. })
-            && self.prefetch.is_none()
-            && is_unsupported(&self.rule)
-            && !is_unsupported(&LEASED);
-        let capacity = self.capacity || leases;
+        let leases =
+            matches!(self.rule, Rule::Rate { .. }) && self.prefetch.is_none() && !counts && !is_unsupported(&LEASED);
+        let capacity = leases || self.capacity && !(is_sparse(&self.rule) && counts);
         let supported = supports(if capacity { &LEASED } else { &self.rule });
         let config = Self { capacity, ..self }.config()?;
         supported?;
@@ -236,8 +239,8 @@ impl RemoteBuilder {
         Ok(remote)
     }
 
-    fn config(self) -> Result<Config, RemoteError> {
-        let most = check_rule(&self.rule)?;
+    /// Checks that the limit is one that can be leased.
+    fn check_capacity(&self) -> Result<(), RemoteError> {
         let (given, of) = match self.rule {
             Rule::Permits { .. } => ("capacity lease", "number of permits"),
             Rule::Window { .. } => ("capacity lease", "window"),
@@ -246,6 +249,11 @@ impl RemoteBuilder {
         if self.capacity && (of != "capacity lease" || self.prefetch.is_some()) {
             return Err(RemoteError::Rule { given, of });
         }
+        Ok(())
+    }
+
+    fn config(self) -> Result<Config, RemoteError> {
+        let most = check_rule(&self.rule)?;
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         let within = |what, given: Option<Duration>, default: Duration| {
             let given = given.unwrap_or(default);
@@ -297,6 +305,11 @@ impl RemoteBuilder {
             capacity: self.capacity,
         })
     }
+}
+
+/// True for a rate of less than a token a second: a part of it gains too little between two renewals.
+fn is_sparse(rule: &Rule) -> bool {
+    matches!(rule, Rule::Rate { quota } if u128::from(quota.count()) * 1_000_000_000 < quota.period().as_nanos())
 }
 
 /// The most units that can be requested at once, if a store can count by `rule`.

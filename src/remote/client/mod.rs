@@ -18,6 +18,7 @@ mod sync;
 mod ticket;
 mod tokens;
 mod units;
+mod window_part;
 
 use super::backend::{Rule, Session, StoreError, Usage};
 use super::config::{Config, MAX_UNITS, OnUnavailable};
@@ -37,6 +38,7 @@ pub use ticket::RemoteTicket;
 use ticket::{SHARED, UNCOUNTED};
 use tokens::Tokens;
 use units::Units;
+use window_part::WindowPart;
 
 #[derive(Debug)]
 #[cfg_attr(tollgate_proofs, derive(Clone))]
@@ -62,11 +64,17 @@ pub(super) struct Client {
     capacity: Option<Capacity>,
     /// Of a rate or window by calls or blocks.
     tokens: Tokens,
+    part: Option<WindowPart>,
     /// Tokens used beyond those taken, as far as the store does not know of them.
     debt: u64,
 
     /// Waiters for units that come to this process, in order.
     queue: BTreeMap<u64, Waiter>,
+    /// Those that were served at the last of scarce tokens ask again, and share a request with the others: it waits until there are as
+    /// many waiters as before, and at most until the instant.
+    round: Option<(usize, Instant)>,
+    /// The last tokens were waited for.
+    are_scarce: bool,
     /// Waiters with a request of their own at the store.
     direct: BTreeMap<u64, Waiter>,
     ended: BTreeMap<u64, Ended>,
@@ -140,6 +148,11 @@ impl Client {
         Self {
             capacity: fill.map(|fill| Capacity::new(fill, now, micros)),
             fallback: Fallback::new(&config.rule),
+            tokens: Tokens::new(clock, now),
+            part: match config.rule {
+                Rule::Window { length, .. } => Some(WindowPart::new(length, clock, now)),
+                _ => None,
+            },
             config,
             clock: clock.clone(),
             live: None,
@@ -150,9 +163,10 @@ impl Client {
             ended_sessions: Vec::new(),
             units: Units::default(),
             floor: 0,
-            tokens: Tokens::new(clock, now),
             debt: 0,
             queue: BTreeMap::new(),
+            round: None,
+            are_scarce: false,
             direct: BTreeMap::new(),
             ended: BTreeMap::new(),
             next_key: 1,
@@ -770,12 +784,16 @@ impl Client {
         if self.recall_at.is_some_and(|until| now >= until) {
             return;
         }
+        let waiters = self.queue.len();
         while let Some((&key, head)) = self.queue.first_key_value()
             && head.need <= self.free(now)
         {
             let Some(waiter) = self.queue.remove(&key) else { return };
             let ticket = self.acquire_free(waiter.need, now);
             self.end(key, waiter, End::Granted(ticket));
+        }
+        if self.queue.len() < waiters {
+            self.round = self.are_scarce.then(|| (waiters, self.clock.after(now, ROUND)));
         }
     }
 
@@ -972,6 +990,9 @@ impl Client {
         .min()
     }
 }
+
+/// How long a request waits for those that were served at the last: a wake-up of each of them, and not much of a turn.
+const ROUND: Duration = Duration::from_millis(1);
 
 /// A check is a system call, so its answer holds this long.
 const LOOK: Duration = Duration::from_millis(1);

@@ -102,7 +102,9 @@ impl Client {
                 let ask = self
                     .ask_at
                     .filter(|_| asks && (!self.queue.is_empty() || !self.direct.is_empty()));
-                let known = [renew, look, fetch, ask, self.next_tick(now)];
+                let round = self.round.map(|(_, until)| until);
+                let round = round.filter(|&until| until > now && !self.queue.is_empty());
+                let known = [renew, look, fetch, ask, round, self.next_tick(now)];
                 // A window notifies only sessions in its queue.
                 let is_notified = keeps || self.window_place.is_some();
                 Action::Wait(known.into_iter().flatten().min(), session.filter(|_| is_notified))
@@ -294,7 +296,26 @@ impl Client {
         let room = most.saturating_sub(available_here);
         match head {
             Some(_) if self.ask_at.is_some_and(|at| at > now) => {}
+            // Its instant has passed.
+            Some(_)
+                if self
+                    .round
+                    .is_some_and(|(waiters, until)| self.queue.len() < waiters && now < until) =>
+            {
+                self.ask_at = None;
+            }
             Some(need) => {
+                let usage = self.usage.map(|(usage, _)| usage).unwrap_or_default();
+                // A process in the store's queue has let the others ask.
+                let part = self.part.as_mut().filter(|_| self.window_place.is_none());
+                let part = match part.map_or(Ok(u64::MAX), |part| part.most(need, usage, now)) {
+                    Ok(part) => part,
+                    Err(until) => {
+                        self.ask_at = Some(until);
+                        return;
+                    }
+                };
+                self.round = None;
                 let all: u64 = self
                     .queue
                     .values()
@@ -312,7 +333,7 @@ impl Client {
                 } else {
                     all
                 };
-                self.new_request(need, want.max(need), true, None);
+                self.new_request(need, want.min(part).max(need), true, None);
             }
             None => {
                 let lacks = self.wants_ahead(now) > 0;
@@ -489,7 +510,11 @@ impl Client {
         let owner = pending.and_then(|pending| pending.owner);
         if self.config.spends() {
             if pending.is_some_and(|pending| pending.queue) {
-                self.window_place = None;
+                let had_place = self.window_place.take().is_some();
+                self.are_scarce = had_place || from > now;
+            }
+            if let Some(part) = &mut self.part {
+                part.receive(grant.units, now);
             }
             let until = self.kept_until(pending.map_or(now, |pending| pending.asked), from, now);
             self.tokens.receive(grant.units, (from, until));
@@ -557,6 +582,9 @@ impl Client {
                     let renewal = self.clock.after(now, renewal);
                     self.ask_at = again.map(|again| again.min(renewal));
                     self.window_place = Some(request.id);
+                    if let Some(part) = &mut self.part {
+                        part.note_full(now);
+                    }
                 }
             } else {
                 let retry = self.clock.after(now, self.config.renewal);

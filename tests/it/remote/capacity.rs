@@ -415,3 +415,38 @@ fn a_store_without_rates_leases_them_unasked() {
         assert!(refused.contains(error), "{refused}");
     }
 }
+
+/// Given jobs that take what there is once an hour, each in another process, then of a rate of ten an hour all of a day is served, as it is
+/// by single steps.
+#[test]
+fn a_sparse_rate_is_served_as_by_single_steps() {
+    let served = |builder: &dyn Fn(RemoteBuilder) -> RemoteBuilder| {
+        let world = World::new();
+        let processes = [(); 3].map(|()| {
+            let rate = Remote::rate(world.key.clone(), Quota::per_hour(10).burst(10));
+            world.make(builder(rate))
+        });
+        (0..24).fold(0, |served, hour| {
+            let job = (0..12)
+                .filter(|_| now(processes[hour % 3].acquire_now(1)).is_ok())
+                .count();
+            world.clock.advance(3_600 * SECOND);
+            served + job
+        })
+    };
+    assert_eq!(served(&|rate| rate), 240);
+    assert_eq!(served(&|rate| rate.capacity()), 240);
+}
+
+/// From a token a second on a rate is leased.
+#[test]
+fn a_rate_of_a_token_a_second_is_leased() {
+    let world = World::new();
+    let leases = |quota: Quota| {
+        let rate = world.make(Remote::rate(world.key.clone(), quota).capacity());
+        let _ = now(rate.acquire_now(1));
+        rate.stats().units_held > 0
+    };
+    assert!(leases(Quota::per_second(1)) && leases(Quota::per_minute(60)));
+    assert!(!leases(Quota::per_minute(59)));
+}

@@ -4,6 +4,7 @@ mod age;
 mod capacity;
 mod change;
 mod charges;
+mod fair;
 mod faults;
 mod fence;
 mod fleet;

@@ -42,6 +42,9 @@ impl Client {
             // Permits and leased units have none of these.
             debt: _,
             window_place: _,
+            part: _,
+            round: _,
+            are_scarce: _,
             fallback: _,
             fallback_at: _,
             edition: _,

@@ -1,0 +1,113 @@
+//! The part of a window that this process has taken: a process with an equal part lets the others ask first.
+//!
+//! Units that were taken at one instant come back at one instant, and all processes ask then. What is left when each has asked once
+//! would go to those that are nearest to the store, each time. So a process that has an equal part of a window that was full asks for
+//! more a segment later: by then the others have what they want, and what is left is for any.
+
+use crate::remote::backend::{Rule, Usage};
+use crate::time::{Clock, Instant};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+#[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
+pub(super) struct WindowPart {
+    clock: Clock,
+    length: Duration,
+    /// Units that were taken, each with the instant at which they have left the window.
+    taken: VecDeque<(Instant, u64)>,
+    /// Until when it counts as full: its units come back after its length, and may be taken at once.
+    full_until: Instant,
+    /// Others ask first until then.
+    yields_until: Option<Instant>,
+}
+
+impl WindowPart {
+    pub(super) fn new(length: Duration, clock: &Clock, now: Instant) -> Self {
+        Self {
+            clock: clock.clone(),
+            length,
+            taken: VecDeque::new(),
+            full_until: now,
+            yields_until: None,
+        }
+    }
+
+    fn segment(&self) -> Duration {
+        self.length / Rule::SEGMENTS as u32
+    }
+
+    /// The store has granted units.
+    pub(super) fn receive(&mut self, units: u64, now: Instant) {
+        self.yields_until = None;
+        let segment = self.segment();
+        // Units come back a segment late.
+        let until = self.clock.after(now, self.length + segment);
+        // As exact as the store, in as many lots as segments.
+        match self.taken.back_mut() {
+            Some((last, lot)) if self.clock.between(*last, until) < segment => *lot += units,
+            _ => self.taken.push_back((until, units)),
+        }
+    }
+
+    /// The store had too few units.
+    pub(super) fn note_full(&mut self, now: Instant) {
+        self.full_until = self.clock.after(now, 2 * self.length);
+    }
+
+    /// The most units to ask for now, at least `need`; or until when others ask first.
+    pub(super) fn most(&mut self, need: u64, usage: Usage, now: Instant) -> Result<u64, Instant> {
+        while self.taken.front().is_some_and(|&(until, _)| until <= now) {
+            self.taken.pop_front();
+        }
+        if self.full_until <= now {
+            return Ok(u64::MAX);
+        }
+        let part = usage.limit.div_ceil(usage.sessions.max(1));
+        let taken = self.taken.iter().map(|&(_, units)| units).sum();
+        let left = part.saturating_sub(taken);
+        if left >= need {
+            return Ok(left);
+        }
+        let next = self.clock.after(now, self.segment());
+        match *self.yields_until.get_or_insert(next) {
+            until if until > now => Err(until),
+            _ => Ok(u64::MAX),
+        }
+    }
+}
+
+#[cfg(all(test, not(tollgate_proofs)))]
+mod tests {
+    use super::*;
+    use crate::ManualClock;
+
+    #[test]
+    fn a_process_with_an_equal_part_of_a_full_window_asks_a_segment_later() {
+        let (clock, length) = (ManualClock::new(), Duration::from_millis(640));
+        let usage = Usage {
+            limit: 10,
+            sessions: 4,
+            ..Usage::default()
+        };
+        let mut part = WindowPart::new(length, &clock, clock.now());
+        part.receive(2, clock.now());
+        assert_eq!(part.most(1, usage, clock.now()), Ok(u64::MAX), "it was never full");
+        part.note_full(clock.now());
+        assert_eq!(part.most(1, usage, clock.now()), Ok(1), "three are an equal part");
+        let later = clock.clock().after(clock.now(), length / 64);
+        assert_eq!(part.most(2, usage, clock.now()), Err(later));
+        clock.advance(length / 64);
+        assert_eq!(part.most(2, usage, clock.now()), Ok(u64::MAX), "the others have asked");
+        part.receive(2, clock.now());
+        assert!(part.most(1, usage, clock.now()).is_err(), "and ask again");
+        clock.advance(length);
+        assert_eq!(part.most(1, usage, clock.now()), Ok(1), "two of four have left");
+        clock.advance(length);
+        assert_eq!(
+            part.most(9, usage, clock.now()),
+            Ok(u64::MAX),
+            "it was not full of late"
+        );
+    }
+}
