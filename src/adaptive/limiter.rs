@@ -5,6 +5,7 @@ use super::law::LimitLaw;
 use super::resizable::Resizable;
 use super::tuner::{Ended, Settings, Tuner};
 use crate::core::ask::Demand;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
@@ -242,18 +243,9 @@ impl<L: Resizable> Limiter for Adaptive<L> {
     }
 
     #[inline]
-    fn cancel(&self, (_, ticket): Self::Ticket, now: &ClockReading) {
-        self.limiter.cancel(ticket, now);
-    }
-
-    #[inline]
     fn commit(&self, (started, ticket): &mut Self::Ticket, now: &ClockReading) {
         *started = now.now(&self.clock).ticks();
         self.limiter.commit(ticket, now);
-    }
-
-    fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
     }
 
     fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
@@ -276,20 +268,8 @@ impl<L: Resizable> Limiter for Adaptive<L> {
         );
     }
 
-    fn forget(&self, (_, ticket): Self::Ticket) {
-        self.limiter.forget(ticket);
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
-    }
-
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
     }
 
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
@@ -316,6 +296,10 @@ impl<L: Resizable> Limiter for Adaptive<L> {
             visit(status);
         });
     }
+
+    delegate!(self => self.limiter; ready_at queues);
+
+    delegate!(self => self.limiter; second: cancel settle forget visit_sources);
 }
 
 impl<L: Resizable> fmt::Debug for Adaptive<L> {

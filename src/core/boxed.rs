@@ -3,6 +3,7 @@
 use super::all_or_nothing::LongTickets;
 use crate::core::ask::Demand;
 use crate::core::decision::LegDecision;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
@@ -215,34 +216,12 @@ impl Limiter for BoxLimiter {
     fn callbacks(&self) -> Callbacks {
         self.callbacks
     }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
-    }
-    fn clock(&self) -> Option<&Clock> {
-        self.limiter.clock()
-    }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.limiter.clocks(visit);
-    }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-    fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
-        self.limiter.explain_legs(demand, visit);
-    }
     fn visit_sources<'a>(&'a self, ticket: &BoxTicket, visit: &mut dyn FnMut(&'a str)) {
         match &self.long {
             None => self.limiter.visit_sources(ticket.words(), visit),
             Some(long) => long.look(ticket.words(), |words| self.limiter.visit_sources(words, visit)),
         }
     }
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        self.limiter.is_pristine(now)
-    }
+
+    delegate!(self => self.limiter; ready_at name clock clocks queues visit_status explain_legs is_pristine);
 }

@@ -2,56 +2,17 @@
 
 use crate::core::ask::{Cost, Demand};
 use crate::core::decision::LegDecision;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::Status;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 
-/// The methods of a limiter that an adapter delegates unchanged.
-macro_rules! delegate {
-    () => {
-        #[inline]
-        fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-            self.limiter.cancel(ticket, now);
-        }
-        #[inline(always)]
-        fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-            self.limiter.commit(ticket, now);
-        }
-        #[inline(always)]
-        fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-            self.limiter.finish(ticket, outcome, now);
-        }
-        #[inline]
-        fn forget(&self, ticket: Self::Ticket) {
-            self.limiter.forget(ticket);
-        }
-        #[inline]
-        fn clock(&self) -> Option<&Clock> {
-            self.limiter.clock()
-        }
-        fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-            self.limiter.queues(visit);
-        }
-        fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-            self.limiter.clocks(visit);
-        }
-        #[inline]
-        fn callbacks(&self) -> Callbacks {
-            self.limiter.callbacks()
-        }
-        #[inline(always)]
-        fn finish_may_panic(&self) -> bool {
-            self.limiter.finish_may_panic()
-        }
-        fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-            self.limiter.visit_sources(ticket, visit);
-        }
-        #[inline]
-        fn is_pristine(&self, now: &ClockReading) -> bool {
-            self.limiter.is_pristine(now)
-        }
+/// The methods that every adapter here passes on.
+macro_rules! rest {
+    ($this:ident) => {
+        delegate!($this => $this.limiter; cancel commit finish forget callbacks finish_may_panic clock clocks queues visit_sources is_pristine);
     };
 }
 
@@ -97,13 +58,9 @@ impl<L: Limiter> Limiter for PerCall<L> {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand.per_call())
     }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-    delegate!();
+
+    delegate!(self => self.limiter; name visit_status);
+    rest!(self);
 }
 
 /// A leg that counts a named cost. Made by [`LimiterExt::per`](crate::LimiterExt::per).
@@ -156,10 +113,9 @@ impl<L: Limiter> Limiter for Per<L> {
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
         self.limiter.visit_status(&mut |status| visit(status.per(self.cost)));
     }
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-    delegate!();
+
+    delegate!(self => self.limiter; name);
+    rest!(self);
 }
 
 /// A leg under a name. Made by [`LimiterExt::named`](crate::LimiterExt::named).
@@ -195,12 +151,6 @@ impl<L: Limiter> Limiter for Named<L> {
         let refusal = self.limiter.refuses(demand)?;
         Some(refusal.named(&self.name).through(self))
     }
-    fn admits(&self, demand: Demand<'_>) -> bool {
-        self.limiter.admits(demand)
-    }
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
-    }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand).named(&self.name)
     }
@@ -224,7 +174,9 @@ impl<L: Limiter> Limiter for Named<L> {
             None => LegDecision::of(self, demand),
         });
     }
-    delegate!();
+
+    delegate!(self => self.limiter; admits settle);
+    rest!(self);
 }
 
 /// A leg that is not waited for. Made by [`LimiterExt::at_once`](crate::LimiterExt::at_once).
@@ -251,30 +203,12 @@ impl<L> AtOnce<L> {
 
 impl<L: Limiter> Limiter for AtOnce<L> {
     type Ticket = L::Ticket;
-    #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        self.limiter.try_reserve(demand)
-    }
-    #[inline(always)]
-    fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
-        self.limiter.refuses(demand)
-    }
-    fn admits(&self, demand: Demand<'_>) -> bool {
-        self.limiter.admits(demand)
-    }
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
-    }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.limiter.ready_at(demand).at_once()
     }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-    delegate!();
+
+    delegate!(self => self.limiter; try_reserve refuses admits settle name visit_status);
+    rest!(self);
 }
 
 /// A leg whose larger limits are waited for. Made by
@@ -315,9 +249,6 @@ impl<L: Limiter> Limiter for WaitForRaise<L> {
             }
         })
     }
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
-    }
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let ready = self.limiter.ready_at(demand);
         // A raise does not change a refusal for another reason.
@@ -326,11 +257,7 @@ impl<L: Limiter> Limiter for WaitForRaise<L> {
             _ => ready,
         }
     }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-    delegate!();
+
+    delegate!(self => self.limiter; settle name visit_status);
+    rest!(self);
 }

@@ -40,6 +40,7 @@ use crate::core::ask::{Ask, Cost, Demand};
 use crate::core::boxed::BoxLimiter;
 use crate::core::conditional::{Conditional, Trigger};
 use crate::core::decision::LegDecision;
+use crate::core::delegate::delegate;
 use crate::core::leg::{AtOnce, Named, Per, PerCall, WaitForRaise};
 use crate::core::permit::{Permit, Reservation};
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -380,79 +381,8 @@ macro_rules! forward {
     ($l:ident, $ty:ty, $fresh:expr) => {
         impl<$l: Limiter + ?Sized> Limiter for $ty {
             type Ticket = $l::Ticket;
-            #[inline]
-            fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-                (**self).try_reserve(demand)
-            }
-            #[inline]
-            fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-                (**self).cancel(ticket, now);
-            }
-            #[inline]
-            fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-                (**self).commit(ticket, now);
-            }
-            #[inline]
-            fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-                (**self).settle(ticket, actual)
-            }
-            #[inline]
-            fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-                (**self).finish(ticket, outcome, now);
-            }
-            #[inline]
-            fn forget(&self, ticket: Self::Ticket) {
-                (**self).forget(ticket);
-            }
-            #[inline]
-            fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-                (**self).ready_at(demand)
-            }
-            #[inline]
-            fn clock(&self) -> Option<&Clock> {
-                (**self).clock()
-            }
-            #[inline]
-            fn callbacks(&self) -> Callbacks {
-                (**self).callbacks()
-            }
-            #[inline(always)]
-            fn reserve_in(&self, demand: Demand<'_>, place: &mut Option<Self::Ticket>) -> Result<(), Refusal<'_>> {
-                (**self).reserve_in(demand, place)
-            }
-            #[inline(always)]
-            fn refuses(&self, demand: Demand<'_>) -> Option<Refusal<'_>> {
-                (**self).refuses(demand)
-            }
-            fn admits(&self, demand: Demand<'_>) -> bool {
-                (**self).admits(demand)
-            }
-            #[inline(always)]
-            fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: &ClockReading) {
-                (**self).finish_in(ticket, outcome, now);
-            }
-            #[inline(always)]
-            fn finish_may_panic(&self) -> bool {
-                (**self).finish_may_panic()
-            }
-            fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-                (**self).queues(visit);
-            }
-            fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-                (**self).clocks(visit);
-            }
-            fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-                (**self).visit_status(visit);
-            }
-            fn name(&self) -> Option<&str> {
-                (**self).name()
-            }
-            fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-                (**self).visit_sources(ticket, visit);
-            }
-            fn explain_legs(&self, demand: Demand<'_>, visit: &mut dyn FnMut(LegDecision)) {
-                (**self).explain_legs(demand, visit);
-            }
+            delegate!(self => (**self); try_reserve reserve_in refuses admits cancel commit settle finish finish_in finish_may_panic forget);
+            delegate!(self => (**self); ready_at callbacks name clock clocks queues visit_status visit_sources explain_legs);
             fn is_pristine(&self, now: &ClockReading) -> bool {
                 let fresh: fn(&Self, &ClockReading) -> bool = $fresh;
                 fresh(self, now)

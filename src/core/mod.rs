@@ -11,6 +11,7 @@
 //! | `and`, `legs`, `all_or_nothing` | several limiters as one |
 //! | `first_of` | several limiters of which one admits |
 //! | `boxed` | any limiter behind one type |
+//! | `delegate` | the macro by which adapters pass methods on |
 //! | `leg`, `shadow`, [`conditional`] | adapters: what a leg counts, its name, how it is waited for, when it applies |
 //! | `turns` | the queue of limiters whose units cannot be handed over |
 //! | [`status`] | the status of a limiter, leg by leg |
@@ -21,6 +22,7 @@ pub(crate) mod ask;
 pub(crate) mod boxed;
 pub mod conditional;
 pub(crate) mod decision;
+pub(crate) mod delegate;
 pub(crate) mod first_of;
 pub(crate) mod leg;
 pub(crate) mod legs;

@@ -1,6 +1,7 @@
 //! A limiter in shadow mode: its decisions are counted, not obeyed.
 
 use crate::core::ask::Demand;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Reason, Refusal};
 use crate::sync::shim::atomic::{AtomicU64, Ordering};
@@ -119,71 +120,11 @@ impl<L: Limiter> Limiter for Shadow<L> {
         }
     }
 
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-        if let Some(ticket) = ticket {
-            self.limiter.cancel(ticket, now);
-        }
-    }
-
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        if let Some(ticket) = ticket {
-            self.limiter.commit(ticket, now);
-        }
-    }
-
-    /// A leg that passed the request uncharged counts as corrected if it counts the cost at all.
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        match ticket {
-            Some(ticket) => self.limiter.settle(ticket, actual),
-            None => actual.actual().is_some().into(),
-        }
-    }
-
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        if let Some(ticket) = ticket {
-            self.limiter.finish(ticket, outcome, now);
-        }
-    }
-
-    fn forget(&self, ticket: Self::Ticket) {
-        if let Some(ticket) = ticket {
-            self.limiter.forget(ticket);
-        }
-    }
-
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        self.limiter.callbacks()
-    }
-
     fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
         ReadyAt::NOW
     }
 
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        self.limiter.clock()
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
-
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.limiter.clocks(visit);
-    }
-
-    fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-        if let Some(ticket) = ticket {
-            self.limiter.visit_sources(ticket, visit);
-        }
-    }
-
-    /// That of the limiter: the counts are statistics, and go with it.
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        self.limiter.is_pristine(now)
-    }
+    delegate!(self => self.limiter; some: cancel commit settle finish forget visit_sources);
+    // The counts are statistics, and go with the limiter when it is as new.
+    delegate!(self => self.limiter; callbacks name clock clocks queues is_pristine);
 }

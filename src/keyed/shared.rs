@@ -1,8 +1,10 @@
 //! A leg that several limiters share.
 
 use crate::core::ask::Demand;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
 use crate::sync::wait_queue::WaitQueue;
 use crate::time::{Clock, ClockReading};
 use std::sync::Arc;
@@ -66,51 +68,10 @@ impl<L> std::ops::Deref for Shared<L> {
 
 impl<L: Limiter> Limiter for Shared<L> {
     type Ticket = L::Ticket;
-    #[inline(always)]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        self.0.try_reserve(demand)
-    }
-    #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-        self.0.cancel(ticket, now);
-    }
-    #[inline(always)]
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        self.0.commit(ticket, now);
-    }
-    #[inline]
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.0.settle(ticket, actual)
-    }
-    #[inline(always)]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.0.finish(ticket, outcome, now);
-    }
-    #[inline]
-    fn forget(&self, ticket: Self::Ticket) {
-        self.0.forget(ticket);
-    }
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        self.0.callbacks()
-    }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.ready_at(demand)
-    }
-    fn clock(&self) -> Option<&Clock> {
-        self.0.clock()
-    }
-    fn visit_status(&self, visit: &mut dyn FnMut(crate::core::status::Status<'_>)) {
-        self.0.visit_status(visit);
-    }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.0.queues(visit);
-    }
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.0.clocks(visit);
-    }
     fn is_pristine(&self, _: &ClockReading) -> bool {
         true
     }
+
+    delegate!(self => self.0; try_reserve cancel commit settle finish forget callbacks ready_at clock clocks queues visit_status visit_sources);
 }

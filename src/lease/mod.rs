@@ -8,8 +8,10 @@
 mod parked;
 
 use crate::core::ask::{Ask, Cost, Demand};
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
+use crate::core::status::Status;
 use crate::core::ticket::Ticket;
 use crate::keyed::Shared;
 use crate::rate::{BucketTicket, SlidingWindow, TokenBucket};
@@ -372,21 +374,8 @@ impl<L: Prepaid> Limiter for Leased<L> {
         self.core.limiter.ready_at(demand.with_units(units, ahead))
     }
 
-    fn clock(&self) -> Option<&Clock> {
-        self.core.limiter.clock()
-    }
-
-    /// The status of the limiter inside: parked units count as taken.
-    fn visit_status(&self, visit: &mut dyn FnMut(crate::core::status::Status<'_>)) {
-        self.core.limiter.visit_status(visit);
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.core.limiter.queues(visit);
-    }
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.core.limiter.clocks(visit);
-    }
+    // Parked units count as taken in the status.
+    delegate!(self => self.core.limiter; clock clocks queues visit_status);
 }
 
 impl<L: Prepaid> Clone for Leased<L> {

@@ -2,6 +2,7 @@
 
 use super::observer::Observer;
 use crate::core::ask::{Ask, Demand};
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
 use crate::core::refusal::{ReadyAt, Refusal, Rejection};
@@ -156,10 +157,6 @@ impl<L: Limiter> Limiter for Observed<L> {
         );
     }
 
-    fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.limiter.settle(ticket, actual)
-    }
-
     fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
         let ended = now.now(&self.observer.clock);
         let held = self.observer.clock.between(Instant::from_ticks(started), ended);
@@ -169,31 +166,16 @@ impl<L: Limiter> Limiter for Observed<L> {
         );
     }
 
-    fn forget(&self, (_, ticket): Self::Ticket) {
-        self.limiter.forget(ticket);
-    }
-
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
-    }
-
     fn clock(&self) -> Option<&Clock> {
         Some(&self.observer.clock)
     }
 
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        self.limiter.is_pristine(now)
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         visit(&self.observer.clock);
         self.limiter.clocks(visit);
     }
+
+    delegate!(self => self.limiter; ready_at queues visit_status is_pristine);
+
+    delegate!(self => self.limiter; second: settle forget visit_sources);
 }

@@ -3,6 +3,7 @@
 use super::policy::Policy;
 use super::settings::{QueueOrder, Settings};
 use crate::core::ask::Demand;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
 use crate::core::refusal::{ReadyAt, Refusal};
@@ -108,47 +109,10 @@ impl<L: Limiter + 'static> Permit<Policy<Bypass<L>>> {
 impl<L: Limiter + 'static> Limiter for Bypass<L> {
     type Ticket = L::Ticket;
 
-    #[inline]
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        self.0.limiter().try_reserve(demand)
-    }
-    #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-        self.0.limiter().cancel(ticket, now);
-    }
-    #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        self.0.limiter().commit(ticket, now);
-    }
-    #[inline]
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.0.limiter().settle(ticket, actual)
-    }
-    #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.0.limiter().finish(ticket, outcome, now);
-    }
-    #[inline]
-    fn forget(&self, ticket: Self::Ticket) {
-        self.0.limiter().forget(ticket);
-    }
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        self.0.limiter().callbacks()
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.limiter().ready_at(demand)
-    }
     fn clock(&self) -> Option<&Clock> {
         Some(self.0.clock())
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.0.limiter().queues(visit);
-    }
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.0.clocks(visit);
-    }
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.0.limiter().visit_status(visit);
-    }
+
+    delegate!(self => self.0.limiter(); try_reserve cancel commit settle finish forget callbacks ready_at queues visit_status visit_sources);
+    delegate!(self => self.0; clocks);
 }

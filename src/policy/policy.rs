@@ -6,6 +6,7 @@ use super::dispatcher::PolicyCore;
 use super::settings::{QueueOrder, Settings};
 use super::waiter::{Admit, Waiter, block};
 use crate::core::ask::{Ask, Demand};
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Rejection, Wait};
@@ -277,38 +278,6 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         *place = Some(self.reserve_beside_waiters(demand.of(&ask))?);
         Ok(())
     }
-    #[inline(always)]
-    fn finish_in(&self, ticket: &Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.0.limiter.finish_in(ticket, outcome, now);
-    }
-    #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-        self.0.limiter.cancel(ticket, now);
-    }
-    #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        self.0.limiter.commit(ticket, now);
-    }
-    #[inline]
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        self.0.limiter.settle(ticket, actual)
-    }
-    #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.0.limiter.finish(ticket, outcome, now);
-    }
-    #[inline]
-    fn forget(&self, ticket: Self::Ticket) {
-        self.0.limiter.forget(ticket);
-    }
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        self.0.limiter.callbacks()
-    }
-    #[inline(always)]
-    fn finish_may_panic(&self) -> bool {
-        self.0.limiter.finish_may_panic()
-    }
 
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         demand.listen(&self.0.notify);
@@ -322,15 +291,9 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
     fn clock(&self) -> Option<&Clock> {
         Some(&self.0.clock)
     }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.0.limiter.queues(visit);
-    }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         visit(&self.0.clock);
         self.0.limiter.clocks(visit);
-    }
-    fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
-        self.0.limiter.visit_sources(ticket, visit);
     }
     /// The legs, and then the queue.
     fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
@@ -345,4 +308,6 @@ impl<L: Limiter + 'static> Limiter for Policy<L> {
         fence(Ordering::Acquire);
         alone && self.0.waiting() == 0 && self.0.limiter.is_pristine(now)
     }
+
+    delegate!(self => self.0.limiter; cancel commit settle finish finish_in finish_may_panic forget callbacks queues visit_sources);
 }

@@ -2,6 +2,7 @@
 
 use super::log::{AdmissionLog, Number};
 use crate::core::ask::{Ask, Demand};
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
 use crate::core::refusal::{ReadyAt, Refusal, Rejection};
@@ -185,24 +186,16 @@ impl<L: Limiter> Limiter for Recorded<L> {
         self.limiter.forget(ticket.1);
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
-    }
-
     fn clock(&self) -> Option<&Clock> {
         Some(&self.clock)
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
     }
 
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         visit(&self.clock);
         self.limiter.clocks(visit);
     }
+
+    delegate!(self => self.limiter; ready_at queues visit_status);
+
+    delegate!(self => self.limiter; second: visit_sources);
 }

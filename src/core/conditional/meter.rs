@@ -4,6 +4,7 @@ use super::Load;
 use super::recent::{Counts, PARTS, Recent};
 use crate::core::ask::Demand;
 use crate::core::decision::LoadMetric;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
 use crate::core::status::Status;
@@ -345,31 +346,10 @@ impl<L: Limiter> Limiter for Metered<L> {
         together(|| both(ended, || self.limiter.forget(ticket.ticket)));
     }
 
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.limiter.ready_at(demand)
+    fn visit_sources<'a>(&'a self, ticket: &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+        self.limiter.visit_sources(&ticket.ticket, visit);
     }
 
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-
-    fn clock(&self) -> Option<&Clock> {
-        self.limiter.clock()
-    }
-
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
-    fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
-        self.limiter.clocks(visit);
-    }
-
-    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-        self.limiter.visit_status(visit);
-    }
-
-    /// That of the limiter: the counts stay with the meter.
-    fn is_pristine(&self, now: &ClockReading) -> bool {
-        self.limiter.is_pristine(now)
-    }
+    // The counts stay with the meter when the limiter is as new.
+    delegate!(self => self.limiter; ready_at name clock clocks queues visit_status is_pristine);
 }

@@ -14,6 +14,7 @@ mod recent;
 pub use meter::{Meter, Metered, MeteredTicket};
 
 use crate::core::ask::Demand;
+use crate::core::delegate::delegate;
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::core::status::Status;
@@ -103,46 +104,6 @@ impl<L: Limiter> Limiter for Conditional<L> {
         }
     }
 
-    #[inline]
-    fn cancel(&self, ticket: Self::Ticket, now: &ClockReading) {
-        if let Some(ticket) = ticket {
-            self.limiter.cancel(ticket, now);
-        }
-    }
-
-    #[inline]
-    fn commit(&self, ticket: &mut Self::Ticket, now: &ClockReading) {
-        if let Some(ticket) = ticket {
-            self.limiter.commit(ticket, now);
-        }
-    }
-
-    /// Where it did not apply, the cost counts as corrected if it counts it at all.
-    fn settle(&self, ticket: &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
-        match ticket {
-            Some(ticket) => self.limiter.settle(ticket, actual),
-            None => actual.actual().is_some().into(),
-        }
-    }
-
-    #[inline]
-    fn finish(&self, ticket: Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        if let Some(ticket) = ticket {
-            self.limiter.finish(ticket, outcome, now);
-        }
-    }
-
-    fn forget(&self, ticket: Self::Ticket) {
-        if let Some(ticket) = ticket {
-            self.limiter.forget(ticket);
-        }
-    }
-
-    #[inline]
-    fn callbacks(&self) -> Callbacks {
-        self.limiter.callbacks()
-    }
-
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         self.gate.listen(demand);
         let now = demand.now(self.gate.clock());
@@ -152,18 +113,11 @@ impl<L: Limiter> Limiter for Conditional<L> {
         self.limiter.ready_at(demand).or_at(self.gate.ends(now))
     }
 
-    fn name(&self) -> Option<&str> {
-        self.limiter.name()
-    }
-
     /// That of the limiter, or else the one that the load is read by.
     fn clock(&self) -> Option<&Clock> {
         self.limiter.clock().or(Some(self.gate.clock()))
     }
 
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.limiter.queues(visit);
-    }
     fn clocks<'a>(&'a self, visit: &mut dyn FnMut(&'a Clock)) {
         match self.limiter.clock() {
             Some(_) => self.limiter.clocks(visit),
@@ -182,6 +136,9 @@ impl<L: Limiter> Limiter for Conditional<L> {
     fn is_pristine(&self, now: &ClockReading) -> bool {
         !self.gate.is_exceeded(now.now(self.gate.clock())) && self.limiter.is_pristine(now)
     }
+
+    delegate!(self => self.limiter; some: cancel commit settle finish forget visit_sources);
+    delegate!(self => self.limiter; callbacks name queues);
 }
 
 /// A load: a number that rises and falls. A [`Meter`] gives some; write your own for what only you can

@@ -4,10 +4,16 @@ use futures::FutureExt;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate::keyed::Shared;
+#[cfg(feature = "metrics")]
+use tollgate::observe::Observed;
+use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::explain::LegVerdict;
+use tollgate::policy::spec::LoadMetric;
+use tollgate::record::AdmissionLog;
 use tollgate::{
-    Ask, Cost, FirstOf, FixedWindow, LimiterExt, ManualClock, Permit, Policy, Quota, Reason, Semaphore, TokenBucket,
-    Wait,
+    Ask, BoxLimiter, Cost, FirstOf, FixedWindow, LimiterExt, ManualClock, Permit, Policy, Quota, Reason, Semaphore,
+    TokenBucket, Wait,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -240,4 +246,33 @@ fn a_decision_names_the_source_and_shows_each() {
     assert_eq!((&*refused.leg, refused.verdict), ("billing", LegVerdict::After(MINUTE)));
     assert_eq!(refused.source(), None);
     assert_eq!(policy.try_admit(tokens(20)).unwrap_err().leg(), "billing");
+}
+
+/// Whatever stands around the sources, a permit names the one that it was taken from.
+#[test]
+fn a_permit_names_its_source_through_each_adapter() {
+    let clock = ManualClock::new();
+    let sources = || FirstOf::new("empty", Semaphore::new(0)).or("full", Semaphore::new(9));
+    let source = |limiter: BoxLimiter| limiter.try_admit(1).unwrap().source().map(str::to_owned);
+    let meter = Meter::new(&clock, MINUTE);
+    let busy = meter.watch(Semaphore::new(1));
+    let _busy = busy.try_admit(1).unwrap();
+    let loaded = Trigger::above(meter.load(LoadMetric::Use, 1.0), 0.5).on(&clock);
+    let adapters = [
+        sources().boxed(),
+        sources().named("lanes").per_call().at_once().wait_for_raise().boxed(),
+        meter.watch(sources()).boxed(),
+        sources().when(loaded).boxed(),
+        sources().shadow().boxed(),
+        Arc::new(sources().boxed()).boxed(),
+        Policy::new(sources()).boxed(),
+        Policy::new(sources()).bypass_queue(MINUTE).boxed(),
+        Shared::new(sources()).boxed(),
+        #[cfg(feature = "metrics")]
+        Observed::new("lanes", sources()).on(&clock).boxed(),
+        AdmissionLog::new(9, &[]).record(sources()).boxed(),
+    ];
+    for (at, adapter) in adapters.into_iter().enumerate() {
+        assert_eq!(source(adapter).as_deref(), Some("full"), "adapter {at}");
+    }
 }
