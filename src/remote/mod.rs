@@ -61,7 +61,9 @@ pub use driver::Driver;
 pub use error::RemoteError;
 pub use fence::{Fence, FenceGuard, Stale};
 pub use key::Key;
-pub use keyed::{RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder};
+pub use keyed::{
+    RemoteKey, RemoteKeyPermit, RemoteKeyTicket, RemoteKeyUsage, RemoteKeyed, RemoteKeyedBuilder, RemoteKeyedStats,
+};
 pub use limiter::Remote;
 pub use lost::Lost;
 pub use memory::Memory;

@@ -10,6 +10,7 @@
 use super::held::Held;
 use super::legs::Legs;
 use super::reserved::{Charge, Reservations};
+use super::stats::RemoteKeyedStats;
 use crate::core::refusal::Reason;
 use crate::remote::config::OnUnavailable;
 use crate::remote::key::Key;
@@ -176,6 +177,8 @@ pub(super) struct Client {
     /// To be woken and notified once the client is unlocked.
     wakers: Vec<Waker>,
     notifies: Vec<Arc<Notify>>,
+    /// The counts of events; the other numbers are zero.
+    pub(super) counters: RemoteKeyedStats,
 }
 
 impl Client {
@@ -202,6 +205,7 @@ impl Client {
             driver: None,
             wakers: Vec::new(),
             notifies: Vec::new(),
+            counters: RemoteKeyedStats::default(),
         }
     }
 
@@ -217,6 +221,23 @@ impl Client {
     /// The keys that are listed.
     pub(super) fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// The keys with permits, and the permits.
+    pub(super) fn permits(&self) -> (usize, u64) {
+        let held = self.keys.values().filter_map(|state| state.held.as_ref());
+        let held = held.map(|held| held.permits()).filter(|&permits| permits > 0);
+        held.fold((0, 0), |(keys, all), permits| (keys + 1, all + permits))
+    }
+
+    pub(super) fn waiting(&self) -> usize {
+        self.waits.values().filter(|wait| wait.end.is_none()).count()
+    }
+
+    /// True when all steps have failed for long.
+    pub(super) fn has_failed_for_long(&self, now: Instant) -> bool {
+        let for_long = |since| self.clock.after(since, self.config.unavailable_after) <= now;
+        self.failing_since.is_some_and(for_long)
     }
 
     /// True when all steps have failed for long, or that of `key`.
@@ -641,6 +662,7 @@ impl Client {
         if let Some(held) = &mut state.held {
             if held.has_ended(now) {
                 self.last_lease += 1;
+                self.counters.losses += u64::from(held.permits() > 0);
                 self.wakers.extend(held.lose(self.last_lease));
             }
             if held.is_due && flight.is_none() {
@@ -668,6 +690,7 @@ impl Client {
                     flight.counted = counted;
                 } else {
                     self.last_lease += 1;
+                    self.counters.losses += u64::from(held.permits() > 0);
                     self.wakers.extend(held.lose(self.last_lease));
                 }
                 flight.step.lease = Some(held.report(&flight.counted, self.config.ttl, waiting));
@@ -816,6 +839,7 @@ impl Client {
     /// The store has carried out `flight`.
     pub(super) fn on_reply(&mut self, key: &Key, flight: &Flight, reply: &StepReply, now: Instant) {
         self.failing_since = None;
+        self.counters.steps += 1;
         let lease = flight.step.lease;
         let is_late = lease.is_some() && self.on_lease(key, flight, reply, now);
         let waiting = lease.map_or(usize::MAX, |lease| lease.waiting);
@@ -927,6 +951,7 @@ impl Client {
         held.is_due |= was_over;
         if reply.lost || is_late || was_over {
             self.last_lease += 1;
+            self.counters.losses += u64::from(held.permits() > 0);
             self.wakers.extend(held.lose(self.last_lease));
             held.is_due |= is_late;
         }
@@ -936,6 +961,7 @@ impl Client {
     /// The step at `key` has failed. Waits end once that has lasted for long.
     pub(super) fn on_failure(&mut self, key: &Key, now: Instant) {
         self.failing_since.get_or_insert(now);
+        self.counters.failures += 1;
         if let Some((_, failed)) = self.keys.get_mut(key).and_then(|state| state.under_way.as_mut()) {
             *failed = true;
         }
@@ -965,6 +991,12 @@ impl Client {
         let Some(wait) = self.waits.get_mut(&number) else {
             return;
         };
+        match end {
+            End::Granted { .. } => self.counters.admitted += 1,
+            End::Uncounted => self.counters.admitted_unavailable += 1,
+            End::Refused(..) | End::Saturated(_) => self.counters.refused += 1,
+            End::Failed(_) | End::Usage(_) => {}
+        }
         wait.end = Some(end);
         self.wakers.extend(wait.waker.take());
         if let Some(state) = self.keys.get_mut(&wait.key)

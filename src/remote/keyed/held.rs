@@ -76,7 +76,12 @@ impl Held {
     }
 
     fn holds(&self) -> bool {
-        self.units.iter().any(|(_, units)| *units > 0)
+        self.permits() > 0
+    }
+
+    /// The permits of all legs.
+    pub(super) fn permits(&self) -> u64 {
+        self.units.iter().map(|(_, units)| units).sum()
     }
 
     /// A report has arrived: what was returned with it is known.

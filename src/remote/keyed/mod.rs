@@ -10,6 +10,7 @@ mod legs;
 mod levels;
 mod permit;
 mod reserved;
+mod stats;
 mod usage;
 
 use self::client::Client;
@@ -27,6 +28,7 @@ pub use builder::RemoteKeyedBuilder;
 pub use key::RemoteKey;
 use parking_lot::Mutex;
 pub use permit::{RemoteKeyPermit, RemoteKeyTicket};
+pub use stats::RemoteKeyedStats;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -295,6 +297,13 @@ impl<B: Backend> RemoteKeyed<B> {
     /// The keys that are known in this process.
     pub fn keys_in_memory(&self) -> usize {
         self.handles.0.with(|client| client.len())
+    }
+
+    /// What it holds and has done. Goes through the keys that are known in this process; no round trip.
+    pub fn stats(&self) -> RemoteKeyedStats {
+        let shared = &self.handles.0;
+        let now = shared.clock.now();
+        shared.with(|client| RemoteKeyedStats::of(client, now))
     }
 
     /// The store.

@@ -329,6 +329,35 @@ fn a_lost_permit_stays_lost() {
     assert!(held.is_lost(), "it was lost before");
 }
 
+/// Its numbers tell what is held, awaited and lost.
+#[test]
+fn the_statistics_tell_leases_waiters_losses_and_failures() {
+    let world = World::new();
+    let one = process(&world, spec(2));
+    let keys = ["acme", "umbrella"].map(|key| one.get(key).unwrap());
+    let held = keys
+        .each_ref()
+        .map(|key| world.clock.run(key.acquire_now(ask(1))).unwrap());
+    assert!(world.clock.run(keys[0].acquire_now(ask(2))).is_err());
+    let mut waits = pin!(keys[0].acquire(ask(2)));
+    assert!(poll(waits.as_mut()).is_pending());
+    let stats = one.stats();
+    assert_eq!((stats.keys, stats.leases, stats.permits, stats.waiting), (2, 2, 2, 1));
+    assert_eq!(
+        (stats.admitted, stats.refused, stats.losses, stats.failures),
+        (2, 1, 0, 0)
+    );
+    world.line.set(Fault::Cut);
+    world.clock.advance(2 * TTL);
+    assert!(held.iter().all(|permit| permit.is_lost()));
+    assert!(one.stats().unavailable && one.stats().failures > 0);
+    world.line.set(Fault::None);
+    world.clock.advance(TTL);
+    let stats = one.stats();
+    assert!(!stats.unavailable, "it is back");
+    assert_eq!((stats.leases, stats.permits, stats.losses), (0, 0, 2));
+}
+
 /// A waiter has a place, also when it was the rate that refused it.
 #[test]
 fn a_waiter_for_a_rate_is_not_overtaken() {

@@ -1,0 +1,66 @@
+//! What a limiter of many keys does and holds.
+
+use super::client::Client;
+use crate::time::Instant;
+
+/// The state of a limiter of many keys in this process, and counts since it was built. From [`RemoteKeyed::stats`](super::RemoteKeyed::stats).
+///
+/// ```
+/// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
+/// # use tollgate::remote::{Key, Memory, Remote, RemoteKeyedStats};
+/// # use tollgate::ManualClock;
+/// let clock = ManualClock::new();
+/// let policy = PolicySpec::new([LegSpec::new("in flight", LegRule::semaphore(4))]);
+/// let spec = KeyedSpec::new(100, "free", policy);
+/// let tenants = Remote::keyed(Key::new("tenants")?, spec).on(&clock).in_place(Memory::new(&clock))?;
+/// let acme = tenants.get("acme")?;
+/// clock.run(async {
+///     let permit = acme.acquire(3).await.unwrap();
+///     assert!(acme.acquire_now(2).await.is_err());
+///     let stats: RemoteKeyedStats = tenants.stats();
+///     assert_eq!((stats.leases, stats.permits, stats.admitted, stats.refused), (1, 3, 1, 1));
+///     drop(permit);
+/// });
+/// assert_eq!(tenants.stats().leases, 0);
+/// # Ok::<(), tollgate::remote::RemoteError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RemoteKeyedStats {
+    /// Keys that are known here.
+    pub keys: usize,
+    /// Keys of which permits are held here, each by a lease.
+    pub leases: usize,
+    /// Permits that are held here, of all keys.
+    pub permits: u64,
+    /// Waiters here.
+    pub waiting: usize,
+    /// The store counts as unavailable.
+    pub unavailable: bool,
+    /// Steps that the store has answered, renewals included.
+    pub steps: u64,
+    /// Steps that failed, each time.
+    pub failures: u64,
+    /// Admissions by the store.
+    pub admitted: u64,
+    /// Admissions while the store was unavailable.
+    pub admitted_unavailable: u64,
+    /// Refusals by the store.
+    pub refused: u64,
+    /// Leases that ended while they had permits.
+    pub losses: u64,
+}
+
+impl RemoteKeyedStats {
+    pub(super) fn of(client: &Client, now: Instant) -> Self {
+        let (leases, permits) = client.permits();
+        Self {
+            keys: client.len(),
+            leases,
+            permits,
+            waiting: client.waiting(),
+            unavailable: client.has_failed_for_long(now),
+            ..client.counters
+        }
+    }
+}
