@@ -3,9 +3,10 @@
 //! A change locks all levels of the account, in the order of the rules, moves them to one instant, and is made at all of them. So no
 //! other request sees half of it, and a refusal has nothing to give back.
 
-use crate::budgets::{Common, Counters, Level, LevelUsage};
+use crate::budgets::{Common, Level, LevelUsage};
 use crate::exceeded::Exceeded;
 use crate::lend::{Cursor, Step};
+use crate::level::Counters;
 use crate::meter::Meter;
 use crate::rule::Measure;
 use crate::shim::MutexGuard;
@@ -98,9 +99,12 @@ pub(crate) struct AccountState {
 
 impl AccountState {
     pub(crate) fn new(common: &Arc<Common>, descriptor: &[(&str, &str)], levels: Levels) -> Self {
-        let measures = levels.iter().flat_map(|level| &level.rule.measures);
+        let measures = levels
+            .iter()
+            .flat_map(|level| &level.rule.checks)
+            .map(|check| check.measure);
         let counted = measures
-            .filter(|measure| **measure >= 2)
+            .filter(|measure| *measure >= 2)
             .fold(0, |bits, measure| bits | 1 << (measure - 2));
         Self {
             common: Arc::clone(common),
@@ -130,8 +134,9 @@ fn texts<'a>(descriptor: &'a [(&str, &str)]) -> impl Iterator<Item = &'a str> {
     descriptor.iter().flat_map(|&(name, value)| [name, value])
 }
 
-fn length_of(text: &str) -> [u8; 8] {
-    (text.len() as u64).to_le_bytes()
+/// A longer text is of a descriptor that is not kept.
+fn length_of(text: &str) -> [u8; 4] {
+    u32::try_from(text.len()).unwrap_or(u32::MAX).to_le_bytes()
 }
 
 fn paths(levels: &[Arc<Level>]) -> Box<[Box<[Step]>]> {
@@ -163,23 +168,29 @@ impl<'a> Locked<'a> {
     #[inline]
     fn new(account: &'a AccountState, now: u64) -> Self {
         let levels = &account.levels;
-        let guards = levels.iter().map(|level| level.lock()).collect();
+        // An atomic change waits for its memory, and all that follows for it: so the levels are fetched side by side before.
+        levels.iter().for_each(|level| level.prefetch());
+        let (mut guards, mut at) = (SmallVec::new(), now);
+        for level in levels {
+            let mut counters = level.lock();
+            at = at.max(level.advance(&mut counters, now));
+            guards.push(counters);
+        }
         let mut locked = Self {
             levels,
             paths: &account.paths,
             guards,
-            at: now,
+            at,
         };
         // Another thread may have read the clock later, and begun a period since. What is taken now belongs to that one.
-        loop {
-            let at = locked.at;
+        let mut before = now;
+        while locked.at != before && !seeded!("levels_keep_the_older_period") {
+            before = locked.at;
             for (level, counters) in levels.iter().zip(&mut locked.guards) {
-                locked.at = locked.at.max(level.advance(counters, at));
-            }
-            if locked.at == at || seeded!("levels_keep_the_older_period") {
-                return locked;
+                locked.at = locked.at.max(level.advance(counters, before));
             }
         }
+        locked
     }
 
     /// A known bug: what was read here is written after others may have changed it.
@@ -199,14 +210,37 @@ impl<'a> Locked<'a> {
     #[inline]
     fn each(&mut self, mut with: impl FnMut(usize, usize, usize, &mut Cursor<'_>)) {
         for (at, (level, counters)) in self.levels.iter().zip(&mut self.guards).enumerate() {
-            for (limit, (measure, counter)) in level.rule.measures.iter().zip(counters.iter_mut()).enumerate() {
+            for (limit, (check, counter)) in level.rule.checks.iter().zip(counters.iter_mut()).enumerate() {
+                let measure = usize::from(check.measure);
                 let path: &[Step] = match self.paths.get(at) {
-                    Some(path) if *measure >= 2 && !level.limits()[limit].soft => path,
+                    Some(path) if measure >= 2 && !check.soft => path,
                     _ => &[],
                 };
-                with(at, limit, *measure, &mut Cursor::new(counter, path));
+                with(at, limit, measure, &mut Cursor::new(counter, path));
             }
         }
+    }
+
+    /// Takes `charge` where nothing is lent and all limits have room. False without a change otherwise.
+    #[inline]
+    fn take_plain(&mut self, charge: &Charge) -> bool {
+        if !self.paths.is_empty() {
+            return false;
+        }
+        for (level, counters) in self.levels.iter().zip(&self.guards) {
+            for (check, counter) in level.rule.checks.iter().zip(&***counters) {
+                let asked = charge.units(usize::from(check.measure));
+                if asked > check.amount.saturating_sub(counter.total()) && asked > 0 && !check.soft {
+                    return false;
+                }
+            }
+        }
+        for (level, counters) in self.levels.iter().zip(&mut self.guards) {
+            for (check, counter) in level.rule.checks.iter().zip(&mut ***counters) {
+                counter.take(charge.units(usize::from(check.measure)));
+            }
+        }
+        true
     }
 
     /// Whether all limits have room for `charge`, behind the units that wait before it.
@@ -379,7 +413,13 @@ impl Account {
 
     #[cold]
     fn unpriced(&self, number: usize) -> Denied {
-        let counts = |level: &Arc<Level>| level.rule.measures.iter().position(|measure| *measure == number + 2);
+        let counts = |level: &Arc<Level>| {
+            level
+                .rule
+                .checks
+                .iter()
+                .position(|check| usize::from(check.measure) == number + 2)
+        };
         let mut limits = self
             .0
             .levels
@@ -402,6 +442,10 @@ impl Account {
     fn take(&self, ask: &Ask, now: u64, is_spent: bool) -> Result<Charge, Denied> {
         let mut charge = self.price(ask)?;
         let mut locked = Locked::new(&self.0, now);
+        if !seeded!("account_checks_then_takes") && locked.take_plain(&charge) {
+            charge.at = locked.at;
+            return Ok(charge);
+        }
         locked.check(&charge, |_| 0)?;
         if seeded!("account_checks_then_takes") {
             drop(locked);

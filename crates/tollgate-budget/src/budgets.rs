@@ -2,10 +2,10 @@
 
 use crate::account::{Account, AccountState};
 use crate::directory::{Hashing, Table};
-use crate::level::{Counter, SEGMENTS};
+use crate::level::{Counter, Counters, SEGMENTS};
 use crate::period::{Borders, Span, instant_of, nanos_of, since_1970, zone};
 use crate::rule::{BudgetError, Limit, Measure, Period, Rule};
-use crate::shim::{Mutex, MutexGuard};
+use crate::shim::{Mutex, MutexGuard, prefetch};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -13,37 +13,47 @@ use std::time::Duration;
 use tollgate::sync::Notify;
 use tollgate::{Clock, Cost, Instant, MAX_COSTS};
 
-/// The counters of a level, in the order of the limits of its rule.
-pub(crate) type Counters = Box<[Counter]>;
-
 /// A rule at work.
 pub(crate) struct RuleState {
     pub(crate) rule: Rule,
     /// The number of the rule, and of that from which it borrows.
     pub(crate) number: usize,
     pub(crate) parent: Option<usize>,
-    /// What each limit counts: see [`Charge::units`](crate::account::Charge::units).
-    pub(crate) measures: Box<[usize]>,
+    /// What an admission reads of each limit.
+    pub(crate) checks: Box<[Check]>,
     /// The periods of each limit of the calendar.
     borders: Box<[Option<Mutex<Borders>>]>,
     clock: Clock,
+}
+
+/// A limit, as far as an admission reads it.
+#[derive(Clone, Copy)]
+pub(crate) struct Check {
+    pub(crate) amount: u64,
+    /// What it counts: see [`Charge::units`](crate::account::Charge::units).
+    pub(crate) measure: u8,
+    pub(crate) soft: bool,
 }
 
 impl RuleState {
     fn new(number: usize, rules: &[Rule], costs: &[Cost], clock: &Clock) -> Self {
         let rule = rules[number].clone();
         let parent = |name: &String| rules.iter().position(|other| other.name == *name);
-        let measure = |limit: &Limit| match limit.measure {
-            Measure::Requests => 0,
-            Measure::InFlight => 1,
-            Measure::Cost(cost) => 2 + costs.iter().position(|known| *known == cost).unwrap_or(0),
+        let check = |limit: &Limit| Check {
+            amount: limit.amount,
+            soft: limit.soft,
+            measure: match limit.measure {
+                Measure::Requests => 0,
+                Measure::InFlight => 1,
+                Measure::Cost(cost) => 2 + costs.iter().position(|known| *known == cost).unwrap_or(0) as u8,
+            },
         };
         let borders = |limit: &Limit| match limit.period {
             None | Some(Period::Rolling(_)) => None,
             Some(period) => Some(Mutex::new(Borders::new(period, zone(&limit.time_zone)?))),
         };
         Self {
-            measures: rule.limits.iter().map(measure).collect(),
+            checks: rule.limits.iter().map(check).collect(),
             borders: rule.limits.iter().map(borders).collect(),
             clock: clock.clone(),
             number,
@@ -88,12 +98,12 @@ fn value_of<'a>(descriptor: &[(&str, &'a str)], dimension: &str) -> &'a str {
 
 /// One level of a rule: the counters of one combination of values.
 pub(crate) struct Level {
+    counters: Mutex<Counters>,
     pub(crate) rule: Arc<RuleState>,
     /// The values of the dimensions by which the rule splits. `None` for the level of the rule itself: the only one of a rule that
     /// does not split, else the one for keys without room.
     pub(crate) key: Option<Box<[Box<str>]>>,
     pub(crate) hash: u64,
-    counters: Mutex<Counters>,
     /// Made when a policy waits here.
     notify: OnceLock<Box<Notify>>,
 }
@@ -108,6 +118,12 @@ impl Level {
             counters: Mutex::new(counters.collect()),
             notify: OnceLock::new(),
         }
+    }
+
+    /// Has the processor fetch what an admission changes, without a wait for it.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.counters);
     }
 
     #[inline]

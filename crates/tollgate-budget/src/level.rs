@@ -14,6 +14,7 @@
 
 use crate::lend::Lent;
 use crate::period::Span;
+use std::ops::{Deref, DerefMut};
 
 /// The parts into which a rolling span is cut.
 pub(crate) const SEGMENTS: u64 = 16;
@@ -35,32 +36,41 @@ struct Slot {
     open: u64,
 }
 
-/// What one limit of one level counts.
+/// Lengths that no segment has.
+const CALENDAR: u64 = 0;
+const HELD: u64 = u64::MAX;
+
+/// What one limit of one level counts. Small: most of an admission is the wait for the memory of its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
-    shape: Shape,
     /// All that counts now.
     total: u64,
-    /// The numbers have reached their end: whose units are missing is not known, so nothing comes back until the period is over.
-    saturated: bool,
     current: Slot,
-    /// The segments before the current one, each at its number modulo their count.
-    older: Box<[Slot]>,
     /// The current period. Of a rolling span `began` is the start of the current segment.
     span: Span,
+    /// See [`shape`](Self::shape): the nanoseconds of a segment, or one of two numbers.
+    segment: u64,
+    /// The segments before the current one, each at its number modulo their count.
+    older: Option<Box<[Slot; SEGMENTS as usize]>>,
+    /// The numbers have reached their end: whose units are missing is not known, so nothing comes back until the period is over.
+    saturated: bool,
     /// What the children of the level have claimed and spent of it. `None` as long as they have nothing.
     pub(crate) lent: Option<Box<Lent>>,
 }
 
 impl Counter {
     pub(crate) fn new(shape: Shape) -> Self {
-        let older = if let Shape::Rolling(_) = shape { SEGMENTS } else { 0 };
+        let is_rolling = matches!(shape, Shape::Rolling(_));
         Self {
-            shape,
+            segment: match shape {
+                Shape::Calendar => CALENDAR,
+                Shape::Held => HELD,
+                Shape::Rolling(segment) => segment,
+            },
             total: 0,
             saturated: false,
             current: Slot::default(),
-            older: (0..older).map(|_| Slot::default()).collect(),
+            older: is_rolling.then(Box::default),
             span: Span {
                 due: if shape == Shape::Held { u64::MAX } else { 0 },
                 ..Span::NONE
@@ -69,8 +79,13 @@ impl Counter {
         }
     }
 
+    #[inline]
     pub(crate) fn shape(&self) -> Shape {
-        self.shape
+        match self.segment {
+            CALENDAR => Shape::Calendar,
+            HELD => Shape::Held,
+            segment => Shape::Rolling(segment),
+        }
     }
 
     /// Moves on to the period of a counter of the same shape.
@@ -87,7 +102,16 @@ impl Counter {
 
     /// What is open of it.
     pub(crate) fn open(&self) -> u64 {
-        self.older.iter().map(|slot| slot.open).sum::<u64>() + self.current.open
+        self.older().iter().map(|slot| slot.open).sum::<u64>() + self.current.open
+    }
+
+    /// Empty, unless the span rolls.
+    fn older(&self) -> &[Slot] {
+        self.older.as_deref().map_or(&[], |older| older)
+    }
+
+    fn older_mut(&mut self) -> &mut [Slot] {
+        self.older.as_deref_mut().map_or(&mut [], |older| older)
     }
 
     /// Nothing counts.
@@ -102,7 +126,7 @@ impl Counter {
 
     /// When the current period ends; for a rolling span, when the next unit that counts comes back.
     pub(crate) fn ends(&self) -> Option<u64> {
-        match self.shape {
+        match self.shape() {
             Shape::Held => None,
             Shape::Calendar => Some(self.span.ends),
             Shape::Rolling(_) => self.room_at(self.total.saturating_sub(1)),
@@ -119,7 +143,7 @@ impl Counter {
 
     #[cold]
     fn advance_slow(&mut self, now: u64, span: impl FnOnce(u64) -> Span) {
-        match self.shape {
+        match self.shape() {
             Shape::Held => {}
             Shape::Calendar => {
                 let span = span(now);
@@ -132,13 +156,14 @@ impl Counter {
                 let (from, to) = (self.span.began / segment, now / segment);
                 // One step for each segment that passed, as far as anything is left in one.
                 for number in from..to.min(from + SEGMENTS + 1) {
-                    let place = &mut self.older[(number % SEGMENTS) as usize];
-                    self.total -= place.taken;
-                    *place = std::mem::take(&mut self.current);
+                    let newest = std::mem::take(&mut self.current);
+                    let place = &mut self.older_mut()[(number % SEGMENTS) as usize];
+                    let oldest = std::mem::replace(place, newest);
+                    self.total -= oldest.taken;
                 }
                 if to > from + SEGMENTS + 1 {
                     (self.total, self.current) = (0, Slot::default());
-                    self.older.fill(Slot::default());
+                    self.older_mut().fill(Slot::default());
                 }
                 self.saturated &= self.total > 0;
                 let began = to * segment;
@@ -150,12 +175,12 @@ impl Counter {
 
     /// Where the units that were taken at `at` are, if they still count.
     fn slot(&mut self, at: u64) -> Option<&mut Slot> {
-        match self.shape {
+        match self.shape() {
             _ if at >= self.span.began => Some(&mut self.current),
             Shape::Rolling(segment) => {
                 let number = at / segment;
                 let recent = self.span.began / segment - number <= SEGMENTS;
-                recent.then(|| &mut self.older[(number % SEGMENTS) as usize])
+                recent.then(|| &mut self.older_mut()[(number % SEGMENTS) as usize])
             }
             Shape::Held | Shape::Calendar => None,
         }
@@ -220,7 +245,7 @@ impl Counter {
 
     /// When at most `left` of what counts is left, if time alone brings that about.
     pub(crate) fn room_at(&self, left: u64) -> Option<u64> {
-        match self.shape {
+        match self.shape() {
             _ if self.total <= left => Some(self.span.began),
             Shape::Held => None,
             Shape::Calendar => Some(self.span.ends),
@@ -230,7 +255,7 @@ impl Counter {
                 for past in (0..=SEGMENTS).rev().filter(|past| *past <= number) {
                     let slot = match past {
                         0 => self.current,
-                        _ => self.older[((number - past) % SEGMENTS) as usize],
+                        _ => self.older()[((number - past) % SEGMENTS) as usize],
                     };
                     total -= slot.taken;
                     if total <= left {
@@ -244,14 +269,56 @@ impl Counter {
 
     /// The same counts, of which nothing is open: for a level that begins with what others have used.
     pub(crate) fn inherited(&self) -> Self {
-        let mut heir = match self.shape {
+        let mut heir = match self.shape() {
             Shape::Held => Self::new(Shape::Held),
             _ => self.clone(),
         };
         heir.lent = None;
         heir.current.open = 0;
-        heir.older.iter_mut().for_each(|slot| slot.open = 0);
+        heir.older_mut().iter_mut().for_each(|slot| slot.open = 0);
         heir
+    }
+}
+
+/// The counters of a level, in the order of the limits of its rule. The only one of most levels stands in place.
+#[derive(Clone)]
+pub(crate) enum Counters {
+    One(Counter),
+    All(Box<[Counter]>),
+}
+
+impl Deref for Counters {
+    type Target = [Counter];
+
+    #[inline]
+    fn deref(&self) -> &[Counter] {
+        match self {
+            Self::One(counter) => std::slice::from_ref(counter),
+            Self::All(counters) => counters,
+        }
+    }
+}
+
+impl DerefMut for Counters {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [Counter] {
+        match self {
+            Self::One(counter) => std::slice::from_mut(counter),
+            Self::All(counters) => counters,
+        }
+    }
+}
+
+impl FromIterator<Counter> for Counters {
+    fn from_iter<I: IntoIterator<Item = Counter>>(counters: I) -> Self {
+        let mut counters: Vec<Counter> = counters.into_iter().collect();
+        match (counters.pop(), counters.is_empty()) {
+            (Some(only), true) => Self::One(only),
+            (last, _) => {
+                counters.extend(last);
+                Self::All(counters.into())
+            }
+        }
     }
 }
 

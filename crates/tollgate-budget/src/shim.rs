@@ -3,8 +3,17 @@
 #[cfg(not(tollgate_loom))]
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 
+/// Reads the state of a lock, so that the memory around it is on its way.
+#[cfg(not(tollgate_loom))]
+#[inline]
+pub(crate) fn prefetch<T>(mutex: &Mutex<T>) {
+    let _ = mutex.is_locked();
+}
+
 #[cfg(tollgate_loom)]
 mod imp {
+    pub(crate) fn prefetch<T>(_: &Mutex<T>) {}
+
     pub(crate) use loom::sync::MutexGuard;
 
     /// The model's lock, which is never poisoned.
