@@ -27,7 +27,7 @@ impl Ops {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SessionDiff {
     seq: u64,
     asked: u64,
@@ -46,7 +46,7 @@ pub(crate) struct SessionDiff {
     pub(super) in_doubt: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct PendingRequest {
     need: u64,
     queue: bool,
