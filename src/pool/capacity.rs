@@ -89,14 +89,28 @@ impl Capacity {
     #[inline]
     pub(super) fn try_take(&self, weight: u32) -> Result<(), RejectReason> {
         self.places.try_acquire_n(1).map_err(|_| self.turned())?;
-        if let Some((all, _)) = &self.weight
-            && all.try_acquire_n(weight as usize).is_err()
-        {
-            let turned = self.turned();
-            self.places.release_quietly(1);
-            return Err(turned);
+        self.try_take_weight(weight)
+            .inspect_err(|_| self.places.release_quietly(1))
+    }
+
+    /// Takes this weight, for a task that has its place.
+    #[inline]
+    pub(super) fn try_take_weight(&self, weight: u32) -> Result<(), RejectReason> {
+        match &self.weight {
+            Some((all, _)) => all.try_acquire_n(weight as usize).map_err(|_| self.turned()),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    /// Takes up to `most` places, and at least one, for the injector to give out. Takes one if a submission has found no room.
+    #[inline(never)]
+    pub(super) fn try_take_places(&self, most: usize) -> Result<usize, RejectReason> {
+        let most = most.min(self.places.available_permits());
+        let is_pressed = self.is_pressed() && !seeded!("pool_takes_room_ahead_blindly");
+        if most > 1 && !is_pressed && self.places.try_acquire_n(most).is_ok() {
+            return Ok(most);
+        }
+        self.places.try_acquire_n(1).map(|()| 1).map_err(|_| self.turned())
     }
 
     /// Takes up to `n` places for tasks of this weight at once, and returns their number. Returns 0 if no place is
@@ -153,13 +167,14 @@ impl Capacity {
 
     #[must_use]
     pub(super) fn press(&self) -> Pressing<'_> {
-        // Relaxed: the submission looks at all local queues next. A worker that takes a task from its local queue after that look
-        // has that queue's lock after it, and so sees this count.
+        // Relaxed: the submission looks at the injector and all local queues next, under their locks. A submission or a worker that has
+        // such a lock after that look sees this count.
         self.pressing.fetch_add(1, Ordering::Relaxed);
         Pressing(&self.pressing)
     }
 
-    /// Returns true if a place must be given back at once. Called under the lock of a local queue.
+    /// Returns true if a place must be given back at once, and none may be taken ahead. Called under the lock of a local queue or of the
+    /// injector.
     #[inline]
     pub(super) fn is_pressed(&self) -> bool {
         // Relaxed: see `press`.

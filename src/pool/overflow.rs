@@ -2,6 +2,7 @@
 
 use super::engine::entry::Entry;
 use super::engine::scheduler::{Engine, Kind};
+use super::engine::seat::Seat;
 use super::engine::state::State;
 use super::error::RejectReason;
 use super::hooks::{drop_quietly, quietly};
@@ -77,11 +78,12 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Takes the room back that workers owe.
+    /// Takes the room back that workers owe, and that the injector has not given out.
     fn collect(self: &Arc<Self>) {
         if K::THREADS {
-            let owed = self.transition(|state, _| state.workers().iter().map(|seat| K::owed(&seat.own)).sum());
-            self.capacity.give_back(owed, 0);
+            let owed = |seat: &Arc<Seat<K::Worker>>| K::owed(&seat.own);
+            let owed: usize = self.transition(|state, _| state.workers().iter().map(owed).sum());
+            self.capacity.give_back(owed + self.kind.places_ahead(), 0);
         }
     }
 

@@ -451,6 +451,25 @@ fn a_cancel_beside_a_submitter_that_waits_gives_it_the_room() {
     });
 }
 
+/// Given a full queue of two behind a busy worker, when both tasks are cancelled and another is submitted beside a submitter that waits
+/// for room, then that submitter gets the room that is left.
+#[test]
+fn a_submission_beside_a_submitter_that_waits_takes_no_room_ahead() {
+    super::bounded(2, || {
+        let pool = WorkerPool::builder().workers(1).max_queue(2);
+        // The worker never runs.
+        let pool = pool.spawn_with(|worker| Ok(std::mem::forget(worker))).build().unwrap();
+        let queued = [(); 2].map(|()| pool.submit(|| ()).unwrap());
+        let other = pool.clone();
+        let submitter = thread::spawn(move || other.execute(|| ()).unwrap());
+        assert!(queued.iter().all(|task| task.cancel()));
+        pool.execute(|| ()).unwrap();
+        submitter.join().unwrap();
+        assert_eq!(pool.stats().queued, 2);
+        assert_eq!(pool.abort().unstarted.len(), 2);
+    });
+}
+
 /// Given a queue of one, when a task overdraws it by submitting two beside a submission that waits for room, then all are run, and
 /// there is room for one again.
 #[test]

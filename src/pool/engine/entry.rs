@@ -94,15 +94,6 @@ impl<K: Kind> Entry<K> {
         })))
     }
 
-    /// Returns the task in an allocation of its own, if it has one.
-    #[inline]
-    pub(super) fn into_boxed(self) -> Option<Boxed<K>> {
-        match self.0 {
-            Body::Boxed(boxed, _) => Some(boxed),
-            Body::Inline(_) => None,
-        }
-    }
-
     /// Returns the number of entries in this space of a lane.
     #[inline]
     pub(super) fn count(&self) -> usize {

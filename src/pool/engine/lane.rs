@@ -1,9 +1,10 @@
 //! A lane: entries in order. The space of an entry is that of an inline closure. Two tasks with allocations of their own share it, so
 //! that a queued task with a handle takes half as much.
 
-use super::entry::{Body, Entry};
+use super::entry::{Body, Boxed, Entry};
 use super::scheduler::Kind;
 use std::collections::VecDeque;
+use std::iter;
 
 pub(in crate::pool) struct Lane<K: Kind>(VecDeque<Entry<K>>);
 
@@ -29,18 +30,30 @@ impl<K: Kind> Lane<K> {
     }
 
     #[inline]
-    pub(super) fn front(&self) -> Option<&Entry<K>> {
+    pub(in crate::pool) fn front(&self) -> Option<&Entry<K>> {
         self.0.front()
     }
 
     #[inline]
     pub(in crate::pool) fn push(&mut self, entry: Entry<K>) {
-        if let Body::Boxed(..) = entry.0
-            && let Some(Entry(Body::Boxed(_, space @ None))) = self.0.back_mut()
-        {
-            *space = entry.into_boxed();
+        match entry.0 {
+            Body::Inline(task) => self.push_inline(|| task),
+            Body::Boxed(task, _) => self.push_boxed(task),
+        }
+    }
+
+    /// Adds an inline task that is made where it stays. The stores of a value that was made before would delay the loads of its copy.
+    #[inline]
+    pub(in crate::pool) fn push_inline(&mut self, make: impl FnOnce() -> K::Inline) {
+        self.0.extend(iter::once_with(|| Entry(Body::Inline(make()))));
+    }
+
+    #[inline]
+    pub(in crate::pool) fn push_boxed(&mut self, task: Boxed<K>) {
+        if let Some(Entry(Body::Boxed(_, space @ None))) = self.0.back_mut() {
+            *space = Some(task);
         } else {
-            self.0.push_back(entry);
+            self.0.extend(iter::once_with(|| Entry::boxed(task)));
         }
     }
 

@@ -53,6 +53,10 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn owed(_: &Self::Worker) -> usize {
         0
     }
+    /// Takes the number of queue places that were taken ahead of submissions.
+    fn places_ahead(&self) -> usize {
+        0
+    }
     /// Returns the hook for tasks that the pool discarded.
     fn on_discard(&self) -> Option<&DiscardHook<Self>>;
     /// Gives the claimed task to the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds the

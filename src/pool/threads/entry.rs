@@ -1,6 +1,8 @@
-//! The entries of closures.
+//! The entries of closures: inline ones, those in an allocation of their own, and those of handles.
+//!
+//! Most closures capture a few words, and are stored inside their entries: memory that one thread allocates, another reads and a third frees
+//! is most of a small task's cost.
 
-use super::inline_task::InlineTask;
 use super::kind::Threads;
 use crate::pool::caller::Caller;
 use crate::pool::cell::{Ran, Run};
@@ -9,8 +11,11 @@ use crate::pool::engine::waits;
 use crate::pool::hooks::{Payload, drop_quietly};
 use crate::pool::report::Unstarted;
 use crate::pool::task_options::TaskOptions;
+use stackfuture::StackFuture;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 /// A type-erased task without a handle.
 pub(in crate::pool) trait Task: Send {
@@ -40,27 +45,78 @@ impl<F: FnOnce() + Send> Task for Plain<F> {
     }
 }
 
+/// The number of bytes that makes an entry one cache line.
+const BYTES: usize = 48;
+
+pub(in crate::pool) struct InlineTask<'j>(StackFuture<'j, (), BYTES>);
+
+/// A closure as a future that is ready at the first poll: `StackFuture`, which stores a value of any type in a fixed size
+/// without unsafe code here, takes futures.
+struct Once<F>(Option<F>);
+
+/// The closure is moved out before it runs.
+impl<F> Unpin for Once<F> {}
+
+impl<F: FnOnce()> Future for Once<F> {
+    type Output = ();
+    #[inline]
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        if let Some(task) = self.get_mut().0.take() {
+            task();
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<'j> InlineTask<'j> {
+    /// Returns true if closures of this type fit.
+    pub(in crate::pool) const fn fits<F>() -> bool {
+        StackFuture::<'_, (), BYTES>::has_space_for::<Once<F>>()
+            && StackFuture::<'_, (), BYTES>::has_alignment_for::<Once<F>>()
+    }
+
+    /// Stores a closure that [`fits`](Self::fits).
+    #[inline]
+    pub(in crate::pool) fn new<F: FnOnce() + Send + 'j>(task: F) -> Self {
+        match StackFuture::try_from(Once(Some(task))) {
+            Ok(place) => Self(place),
+            Err(_) => unreachable!("the closure fits"),
+        }
+    }
+
+    /// Runs the closure, and leaves no memory to free.
+    #[inline]
+    pub(in crate::pool) fn run(self, orphan: &mut dyn FnMut(Payload)) -> Ran {
+        let mut task = pin!(self.0);
+        run_quietly(
+            || _ = task.as_mut().poll(&mut Context::from_waker(Waker::noop())),
+            orphan,
+        )
+    }
+}
+
 pub(in crate::pool) type Entry<'j> = entry::Entry<Threads<'j>>;
 
 impl<'j> Entry<'j> {
     /// Creates the entry of a task without a handle.
     #[inline]
     pub(in crate::pool) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, options: &TaskOptions) -> Self {
-        if caller.is_nothing() {
-            Self::own_of_none(task, options)
+        let entry = if caller.is_nothing() {
+            Self::plain(task)
         } else {
-            Self::own_of_none(move || caller.within(task), options)
-        }
+            Self::plain(move || caller.within(task))
+        };
+        entry.with(options, None)
     }
 
+    /// Creates the entry of a task without a handle, span and options.
     #[inline]
-    fn own_of_none<F: FnOnce() + Send + 'j>(task: F, options: &TaskOptions) -> Self {
-        let entry = if InlineTask::fits::<F>() {
+    pub(in crate::pool) fn plain<F: FnOnce() + Send + 'j>(task: F) -> Self {
+        if InlineTask::fits::<F>() {
             Self(Body::Inline(InlineTask::new(task)))
         } else {
             Self::boxed(Boxed::Own(Box::new(Plain(Some(task))) as _))
-        };
-        entry.with(options, None)
+        }
     }
 
     /// Returns the task that may wait for this one, if that task holds permits.
@@ -122,5 +178,29 @@ impl Unstarted<Threads<'_>> {
     pub fn run(self) -> bool {
         let entry = self.take();
         entry.is_some_and(|entry| entry.run(|payload| std::panic::resume_unwind(payload)) != Ran::Gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+
+    fn fits<F: FnOnce()>(_: &F) -> bool {
+        InlineTask::fits::<F>()
+    }
+
+    #[repr(align(16))]
+    struct Aligned(u8);
+
+    #[test]
+    fn an_entry_is_one_cache_line_and_holds_five_words() {
+        assert_eq!(size_of::<Entry<'_>>(), 64);
+        let (five, six, aligned) = ([0usize; 5], [0usize; 6], Aligned(0));
+        assert!(fits(&move || _ = black_box(five)));
+        assert!(!fits(&move || _ = black_box(six)) && !fits(&move || _ = black_box(&aligned).0));
+        // Six fit if one of them is never null.
+        let text = (String::new(), [0usize; 3]);
+        assert!(fits(&move || _ = black_box(text)));
     }
 }

@@ -1,15 +1,26 @@
 //! The injector: receives submitted tasks under a lock of its own. A submission touches one cache line. Each worker that holds
 //! the pool's lock moves all injected tasks into the priority queue.
 //!
-//! Lock order: the pool's, a local queue's, the injector's.
+//! It takes the places of the next submissions in the queue together. These are free: a submission that finds the queue full takes them
+//! back, and none are taken ahead while it waits.
+//!
+//! Lock order: the pool's, a local queue's, the injector's, that of the queue's capacity.
 
 use super::deferred_free::DeferredFrees;
-use super::entry::{DeferredFree, Entry};
+use super::entry::{DeferredFree, Entry, InlineTask};
 use super::kind::Threads;
+use crate::pool::capacity::Capacity;
+use crate::pool::cell::Run;
+use crate::pool::engine::entry::Boxed;
 use crate::pool::engine::lane::Lane;
 use crate::pool::engine::priority_queue::PriorityQueue;
+use crate::pool::error::RejectReason;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
+use std::sync::Arc;
+
+/// The maximum number of queue places that the injector takes at once.
+const AHEAD: usize = 32;
 
 pub(in crate::pool) struct Injector<'j> {
     tray: Mutex<Tray<'j>>,
@@ -23,6 +34,8 @@ pub(in crate::pool) struct Tray<'j> {
     special: bool,
     /// True once the pool takes no more tasks.
     closed: bool,
+    /// The queue places that it has taken and not given to a task. Taken together, so that a submission takes no place by itself.
+    places: u16,
     /// True while no worker looks for work and one could be called: then a submission calls. The docs of the [kind](super::kind) name its writer.
     pub(in crate::pool) calls: bool,
     /// Boxed, since the other fields fit in one cache line.
@@ -31,21 +44,13 @@ pub(in crate::pool) struct Tray<'j> {
     any_spent: bool,
 }
 
-/// The steps that a submission takes after it has released the lock.
-#[must_use]
-pub(in crate::pool) struct Put<'j> {
-    /// True if it calls a worker.
-    pub(in crate::pool) calls: bool,
-    /// The memory that it frees.
-    pub(in crate::pool) deferred: Option<[Option<DeferredFree<'j>>; 2]>,
-}
-
 impl<'j> Injector<'j> {
     pub(in crate::pool) fn new() -> Self {
         let tray = Tray {
             tasks: Lane::new(),
             special: false,
             closed: false,
+            places: 0,
             calls: true,
             deferred: Box::default(),
             any_spent: false,
@@ -73,46 +78,51 @@ impl<'j> Injector<'j> {
         self.len.load(Ordering::Relaxed) == 0
     }
 
-    /// Injects a task, or returns it when the pool is closed. `into` only converts.
+    /// Injects a task by `put`, which only converts it. Takes its capacity if `takes` has that and the task's weight. Returns true if the
+    /// submission calls a worker, or the task if there is no capacity or the pool is closed. Moves the memory of two tasks, if there is
+    /// any, to `deferred`: the caller frees it. This is an argument, since a result of several words is copied on its way.
     #[inline]
-    pub(in crate::pool) fn put<J>(&self, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<Put<'j>, J> {
+    pub(in crate::pool) fn put<J>(
+        &self,
+        job: J,
+        takes: Option<(&Capacity, u32)>,
+        put: impl FnOnce(&mut Tray<'j>, J),
+        deferred: &mut [Option<DeferredFree<'j>>; 2],
+    ) -> Result<bool, (J, RejectReason)> {
         let mut tray = self.lock();
-        if tray.closed {
-            return Err(job);
+        if let Err(reason) = tray.lets_in(takes) {
+            return Err((job, reason));
         }
-        tray.put(into(job));
+        put(&mut tray, job);
         self.came(1);
-        Ok(Put {
-            calls: tray.calls,
-            deferred: tray.any_spent.then(|| tray.two_spent()),
-        })
+        if tray.any_spent {
+            *deferred = tray.two_spent();
+        }
+        Ok(tray.calls)
     }
 
-    /// Injects the first `n` of `jobs`, in order, and adds the memory that the caller frees to `deferred`. Returns `None`, and
-    /// takes no task, when the pool is closed.
+    /// Injects the first `n` of `jobs` by `put`, in order, and adds the memory that the caller frees to `deferred`. Returns true if the submission
+    /// calls a worker; `None`, and takes no task, when the pool is closed.
     pub(in crate::pool) fn put_all<J>(
         &self,
         jobs: &mut Vec<J>,
         n: usize,
-        into: impl Fn(J) -> Entry<'j>,
+        put: impl Fn(&mut Tray<'j>, J),
         deferred: &mut Vec<DeferredFree<'j>>,
-    ) -> Option<Put<'j>> {
+    ) -> Option<bool> {
         let mut tray = self.lock();
         if tray.closed {
             return None;
         }
         for job in jobs.drain(..n) {
-            tray.put(into(job));
+            put(&mut tray, job);
         }
         self.came(n);
         if tray.any_spent {
             deferred.extend(tray.deferred.many(n));
             tray.any_spent = !tray.deferred.is_empty();
         }
-        Some(Put {
-            calls: tray.calls,
-            deferred: None,
-        })
+        Some(tray.calls)
     }
 
     /// Moves all tasks into `lanes`, and returns their number.
@@ -127,7 +137,43 @@ impl<'j> Injector<'j> {
 
 impl<'j> Tray<'j> {
     #[inline]
-    fn put(&mut self, entry: Entry<'j>) {
+    fn lets_in(&mut self, takes: Option<(&Capacity, u32)>) -> Result<(), RejectReason> {
+        if self.closed {
+            return Err(RejectReason::Closed);
+        }
+        if let Some((capacity, weight)) = takes {
+            if self.places == 0 {
+                self.places = capacity.try_take_places(AHEAD)? as u16;
+            }
+            capacity.try_take_weight(weight)?;
+            self.places -= 1;
+        }
+        Ok(())
+    }
+
+    /// Takes the places that no submission has used.
+    pub(in crate::pool) fn places_ahead(&mut self) -> usize {
+        std::mem::take(&mut self.places).into()
+    }
+
+    /// Adds the entry of a task without a handle, span and options.
+    #[inline]
+    pub(in crate::pool) fn put_plain<F: FnOnce() + Send + 'j>(&mut self, task: F) {
+        if InlineTask::fits::<F>() {
+            self.tasks.push_inline(|| InlineTask::new(task));
+        } else {
+            self.put(Entry::plain(task));
+        }
+    }
+
+    /// Adds the entry of a task with a handle, without options.
+    #[inline]
+    pub(in crate::pool) fn put_held(&mut self, task: Arc<dyn Run + 'j>) {
+        self.tasks.push_boxed(Boxed::Held(task));
+    }
+
+    #[inline]
+    pub(in crate::pool) fn put(&mut self, entry: Entry<'j>) {
         self.special |= !entry.is_common();
         self.tasks.push(entry);
     }

@@ -18,9 +18,8 @@
 //! queues are empty, or no slot is free.
 
 use super::deferred_free::{DeferredFrees, GatheredFrees};
-use super::entry::{DeferredFree, Entry, Task};
+use super::entry::{DeferredFree, Entry, InlineTask, Task};
 use super::injector::{Injector, Tray};
-use super::inline_task::InlineTask;
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::cell::{Job, Ran, Run};
@@ -28,7 +27,7 @@ use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Acts, Counts, Next, Phase, State};
 use crate::pool::engine::waits::{Inlined, Lends, Under, current};
-use crate::pool::error::TaskError;
+use crate::pool::error::{RejectReason, TaskError};
 use crate::pool::handle::ScopedJoinHandle;
 use crate::pool::hooks::{drop_quietly, forget_panic};
 use crate::rate::TokenBucket;
@@ -196,6 +195,10 @@ impl<'j> Kind for Threads<'j> {
         worker_state.local_queue.lock().owed()
     }
 
+    fn places_ahead(&self) -> usize {
+        self.injector.lock().places_ahead()
+    }
+
     fn on_discard(&self) -> Option<&DiscardHook<Self>> {
         self.settings.on_discard.as_deref()
     }
@@ -283,30 +286,36 @@ impl<'j> Kind for Threads<'j> {
 impl<'j> Core<'j> {
     // ---- the queue ----
 
-    /// Queues a task whose capacity has been taken. Returns the task when the pool is closed. `into` only converts.
+    /// Queues a task by `put`, which only converts it. `weight`: takes its capacity, which has been taken otherwise. Returns the task if
+    /// there is no capacity or the pool is closed.
     #[inline]
-    pub(in crate::pool) fn push<J>(self: &Arc<Self>, job: J, into: impl FnOnce(J) -> Entry<'j>) -> Result<(), J> {
-        let put = self.kind.injector.put(job, into)?;
-        if put.calls {
+    pub(in crate::pool) fn push<J>(
+        self: &Arc<Self>,
+        job: J,
+        weight: Option<u32>,
+        put: impl FnOnce(&mut Tray<'j>, J),
+    ) -> Result<(), (J, RejectReason)> {
+        let mut deferred = [None, None];
+        let takes = weight.map(|weight| (&self.capacity, weight));
+        if self.kind.injector.put(job, takes, put, &mut deferred)? {
             self.call();
         }
-        drop(put.deferred);
         Ok(())
     }
 
-    /// Queues the first `n` of `jobs` at once, in order. Returns false, and takes none, when the pool is closed. `into` only
-    /// converts. `buffer` is empty before and after.
+    /// Queues the first `n` of `jobs` at once, in order, by `put`, which only converts them. Returns false, and takes none, when the pool
+    /// is closed. `buffer` is empty before and after.
     pub(in crate::pool) fn push_all<J>(
         self: &Arc<Self>,
         jobs: &mut Vec<J>,
         n: usize,
-        into: impl Fn(J) -> Entry<'j>,
+        put: impl Fn(&mut Tray<'j>, J),
         buffer: &mut Vec<DeferredFree<'j>>,
     ) -> bool {
-        let Some(put) = self.kind.injector.put_all(jobs, n, into, buffer) else {
+        let Some(calls) = self.kind.injector.put_all(jobs, n, put, buffer) else {
             return false;
         };
-        if put.calls {
+        if calls {
             self.call();
         }
         buffer.clear();

@@ -28,11 +28,10 @@ impl<'j> LocalQueue<'j> {
     /// Takes the next task for the owner to start. True if the owner has claimed it, and owes its place. Otherwise the entry is dead.
     #[inline]
     pub(in crate::pool) fn start_next(&mut self) -> Option<(Entry<'j>, bool)> {
-        let entry = self.take()?;
-        let is_mine = entry.claim();
+        let is_mine = self.entries.front()?.claim();
         self.owed += usize::from(is_mine);
         self.dead_left += usize::from(!is_mine);
-        Some((entry, is_mine))
+        Some((self.take()?, is_mine))
     }
 
     /// Takes the next task for another worker, which has yet to claim it.

@@ -8,7 +8,6 @@ pub(super) mod builder;
 pub(super) mod deferred_free;
 pub(super) mod entry;
 pub(super) mod injector;
-pub(super) mod inline_task;
 pub(super) mod kind;
 pub(super) mod local_queue;
 pub(super) mod pool;

@@ -1,9 +1,10 @@
 //! Submission of closures.
 
 use super::entry::Entry;
+use super::injector::Tray;
 use super::kind::Threads;
 use crate::pool::caller::Caller;
-use crate::pool::cell::ClosureCell;
+use crate::pool::cell::{ClosureCell, Run};
 use crate::pool::common::Pool;
 use crate::pool::engine::group_limit::Membership;
 use crate::pool::error::{RejectReason, SubmitError};
@@ -117,7 +118,7 @@ impl<'j> Pool<Threads<'j>> {
             Ok(()) => Ok(Verdict::In),
             Err(turned) => self.let_in(turned).await,
         };
-        self.carry_out(task, caller, verdict)
+        self.carry_out(ClosureCell::of(task, caller), self.options.member(), verdict)
     }
 
     #[inline]
@@ -127,45 +128,48 @@ impl<'j> Pool<Threads<'j>> {
         let_in: impl FnOnce(RejectReason) -> Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
         // Before capacity is taken: the tracing subscriber is called, and may panic.
-        let caller = Caller::current();
-        match self.try_take() {
-            Ok(()) => self.submit_in(task, caller),
-            Err(turned) => self.carry_out(task, caller, let_in(turned)),
+        let cell = ClosureCell::of(task, Caller::current());
+        let member = self.options.member();
+        match self.put(&cell, member.as_ref(), Some(self.options.weight)) {
+            Ok(()) => Ok(self.handle(cell, member.as_ref())),
+            Err(turned) => self.carry_out(cell, member, let_in(turned)),
         }
     }
 
-    /// Submits a task whose capacity has been taken.
+    /// Queues a task. `weight`: takes its capacity, which has been taken otherwise.
     #[inline]
-    fn submit_in<T: Send + 'j, F: Closure<'j, T>>(
+    fn put<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        task: F,
-        caller: Caller,
-    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
-        let (cell, member) = (ClosureCell::of(task, caller), self.options.member());
-        match self
-            .core()
-            .push(Arc::clone(&cell), |cell| self.entry_of(cell, member.as_ref()))
-        {
-            Ok(()) => Ok(self.handle(cell, member.as_ref())),
-            Err(cell) => Err(take_back(&*cell)),
-        }
+        cell: &Arc<ClosureCell<F, T>>,
+        member: Option<&Arc<Membership>>,
+        weight: Option<u32>,
+    ) -> Result<(), RejectReason> {
+        let cell = Arc::clone(cell);
+        let put = |tray: &mut Tray<'j>, cell| match self.options.is_common {
+            true => tray.put_held(cell),
+            false => tray.put(Entry::held(cell, &self.options, member)),
+        };
+        let pushed = self.core().push(cell as Arc<dyn Run + 'j>, weight, put);
+        pushed.map_err(|(_, reason)| reason)
     }
 
     #[cold]
     fn carry_out<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        task: F,
-        caller: Caller,
+        cell: Arc<ClosureCell<F, T>>,
+        member: Option<Arc<Membership>>,
         verdict: Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
-        match verdict {
-            Ok(Verdict::In) => self.submit_in(task, caller),
-            Ok(Verdict::Out) => {
-                let cell = ClosureCell::of(task, caller);
+        let accepted = verdict.and_then(|verdict| match verdict {
+            Verdict::In => self.put(&cell, member.as_ref(), None).map(|()| member),
+            Verdict::Out => {
                 self.core().discard_new(self.entry_of(Arc::clone(&cell), None));
-                Ok(self.handle(cell, None))
+                Ok(None)
             }
-            Err(reason) => Err(SubmitError { task, reason }),
+        });
+        match accepted {
+            Ok(member) => Ok(self.handle(cell, member.as_ref())),
+            Err(reason) => Err(take_back(&cell, reason)),
         }
     }
 
@@ -196,20 +200,24 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let caller = Caller::current();
-        match self.try_take() {
-            Ok(()) => self.execute_in(task, caller),
-            Err(turned) => self.execute_slow(task, caller, turned),
+        if caller.is_nothing() && self.options.is_common {
+            let pushed = self.core().push(task, Some(1), |tray, task| tray.put_plain(task));
+            return pushed.or_else(|(task, turned)| self.execute_slow(task, caller, turned));
         }
+        let pushed = self.execute_by(task, caller, Some(self.options.weight));
+        pushed.or_else(|((task, caller), turned)| self.execute_slow(task, caller, turned))
     }
 
-    /// Queues a task whose capacity has been taken.
-    #[inline]
-    fn execute_in<F: Closure<'j, ()>>(&self, task: F, caller: Caller) -> Result<(), SubmitError<F>> {
-        let pushed = self.core().push(task, |task| Entry::own(caller, task, &self.options));
-        pushed.map_err(|task| SubmitError {
-            task,
-            reason: RejectReason::Closed,
-        })
+    /// Queues a task. `weight`: takes its capacity, which has been taken otherwise.
+    #[inline(never)]
+    fn execute_by<F: Closure<'j, ()>>(
+        &self,
+        task: F,
+        caller: Caller,
+        weight: Option<u32>,
+    ) -> Result<(), ((F, Caller), RejectReason)> {
+        let put = |tray: &mut Tray<'j>, (task, caller)| tray.put(Entry::own(caller, task, &self.options));
+        self.core().push((task, caller), weight, put)
     }
 
     #[cold]
@@ -220,7 +228,10 @@ impl<'j> Pool<Threads<'j>> {
         turned: RejectReason,
     ) -> Result<(), SubmitError<F>> {
         match self.let_in_blocking(turned, None) {
-            Ok(Verdict::In) => self.execute_in(task, caller),
+            Ok(Verdict::In) => {
+                let pushed = self.execute_by(task, caller, None);
+                pushed.map_err(|((task, _), reason)| SubmitError { task, reason })
+            }
             Ok(Verdict::Out) => {
                 let entry = Entry::own(caller, task, &self.options);
                 self.core().discard_new(entry);
@@ -246,22 +257,25 @@ impl<'j> Pool<Threads<'j>> {
         in_chunks(cells, |cells| {
             let capacity = self.try_take_some(cells.len());
             if capacity == 0 {
-                match self.submit(take_back(&cells.remove(0)).task) {
+                match self.submit(take_back(&cells.remove(0), RejectReason::Full).task) {
                     Ok(handle) => handles.push(handle),
                     Err(turned) => rejected.push(turned),
                 }
                 return;
             }
             let mut queue: Vec<_> = cells[..capacity].iter().map(Arc::clone).collect();
-            let queued = self
-                .core()
-                .push_all(&mut queue, capacity, |cell| self.entry_of(cell, None), &mut deferred);
+            let queued = self.core().push_all(
+                &mut queue,
+                capacity,
+                |tray, cell| tray.put(self.entry_of(cell, None)),
+                &mut deferred,
+            );
             drop(queue);
             for cell in cells.drain(..capacity) {
                 if queued {
                     handles.push(self.handle(cell, None));
                 } else {
-                    rejected.push(take_back(&cell));
+                    rejected.push(take_back(&cell, RejectReason::Closed));
                 }
             }
         });
@@ -280,8 +294,11 @@ impl<'j> Pool<Threads<'j>> {
             if capacity == 0 {
                 return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let entry = |task| Entry::own(caller.clone(), task, &self.options);
-            if !self.core().push_all(tasks, capacity, entry, &mut deferred) {
+            let put = |tray: &mut Tray<'j>, task| match caller.is_nothing() && self.options.is_common {
+                true => tray.put_plain(task),
+                false => tray.put(Entry::own(caller.clone(), task, &self.options)),
+            };
+            if !self.core().push_all(tasks, capacity, put, &mut deferred) {
                 rejected.extend(tasks.drain(..capacity).map(|task| SubmitError {
                     task,
                     reason: RejectReason::Closed,
@@ -315,14 +332,12 @@ pub(in crate::pool) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Opt
     (!chunk.is_empty()).then_some(chunk)
 }
 
-/// Takes a task back from its cell, after the pool has closed without taking it.
-fn take_back<T, F>(cell: &ClosureCell<F, T>) -> SubmitError<F>
+/// Takes a task back from its cell, which the pool has not taken.
+fn take_back<T, F>(cell: &ClosureCell<F, T>, reason: RejectReason) -> SubmitError<F>
 where
     F: FnOnce() -> T + Send,
     T: Send,
 {
-    SubmitError {
-        task: cell.take().expect("no other thread has this task").0,
-        reason: RejectReason::Closed,
-    }
+    let (task, _) = cell.take().expect("no other thread has this task");
+    SubmitError { task, reason }
 }

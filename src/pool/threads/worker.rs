@@ -143,8 +143,7 @@ impl<'a, 'j> Work<'a, 'j> {
         let mut patient = LOOKS > 0;
         loop {
             // The local queue comes first.
-            if let Some(entry) = self.local() {
-                self.run_local(entry);
+            if self.run_local() {
                 continue;
             }
             match self.core.take(self.seat, &mut self.local_stats, patient) {
@@ -205,33 +204,30 @@ impl<'a, 'j> Work<'a, 'j> {
         true
     }
 
-    /// Takes the next task of the local queue.
+    /// Runs the next task of the local queue, or drops a dead entry. Returns false if there is none.
     #[inline]
-    fn local(&mut self) -> Option<Entry<'j>> {
-        loop {
-            let mut local_queue = self.seat.own.local_queue.lock();
-            let (entry, is_mine) = local_queue.start_next()?;
-            if self.core.capacity.is_pressed() {
-                let owed = local_queue.owed();
-                drop(local_queue);
-                self.core.capacity.give_back(owed, 0);
-            } else {
-                drop(local_queue);
-            }
-            if is_mine {
-                return Some(entry);
-            }
-            drop_quietly(entry);
+    fn run_local(&mut self) -> bool {
+        let mut local_queue = self.seat.own.local_queue.lock();
+        let Some((entry, is_mine)) = local_queue.start_next() else {
+            return false;
+        };
+        if self.core.capacity.is_pressed() {
+            let owed = local_queue.owed();
+            drop(local_queue);
+            self.core.capacity.give_back(owed, 0);
+        } else {
+            drop(local_queue);
         }
-    }
-
-    #[inline]
-    fn run_local(&mut self, entry: Entry<'j>) {
+        if !is_mine {
+            drop_quietly(entry);
+            return true;
+        }
         // It gives the place back later.
         self.core.capacity.give_back_weight(1);
         let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
         self.seat.own.note_untold(self.local_stats.counts.tasks);
+        true
     }
 
     #[inline]

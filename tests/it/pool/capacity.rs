@@ -1,10 +1,12 @@
 //! Places in the queue of a worker that has taken several tasks at once: it returns them late, unnoticed by submitters.
 
+use futures::future::poll_immediate;
+use std::pin::pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 use tollgate::WorkerPool;
-use tollgate::pool::RejectReason;
+use tollgate::pool::{Overflow, RejectReason};
 
 const QUEUE: usize = 40;
 
@@ -17,6 +19,29 @@ fn gate() -> (impl FnOnce() + Send + 'static, Receiver<()>, Sender<()>) {
         released.recv().unwrap();
     };
     (task, has_started, release)
+}
+
+/// Given one task in a queue of three, whose submission has taken the other places ahead, when further tasks are submitted in any
+/// manner, then two find room at once, nothing is evicted for them, and the next finds none.
+#[tokio::test]
+async fn places_that_were_taken_ahead_are_free_for_every_submission() {
+    for overflow in [Overflow::Block, Overflow::DropOldest] {
+        let pool = WorkerPool::builder().workers(1).max_queue(3).overflow(overflow);
+        let pool = pool.build().unwrap();
+        let (task, has_started, release) = gate();
+        pool.execute(task).unwrap();
+        has_started.recv().unwrap();
+        pool.execute(|| ()).unwrap();
+        let second = poll_immediate(pin!(pool.submit_async(|| 2))).await;
+        let second = second.expect("there is room").unwrap();
+        assert!(pool.execute_all([|| ()]).is_empty());
+        assert_eq!((pool.stats().queued, pool.stats().discarded), (3, 0));
+        let fourth = poll_immediate(pin!(pool.submit_async(|| 4))).await;
+        assert_eq!(fourth.is_none(), overflow == Overflow::Block);
+        release.send(()).unwrap();
+        assert_eq!(second.join().unwrap(), 2);
+        assert!(pool.shutdown(Duration::from_secs(60)).is_clean());
+    }
 }
 
 #[test]

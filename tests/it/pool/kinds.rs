@@ -547,18 +547,22 @@ pub(crate) async fn settle() {
     }
 }
 
-/// Runs a program on a thread of its own, and fails when that stands still.
+/// Runs a program on a thread of its own, and fails when that stands still. The watchdog yields as programs do, so that a busy machine
+/// delays both.
 pub(crate) fn watched<T: Send + 'static>(name: impl Display, program: impl FnOnce() -> T + Send + 'static) -> T {
     let (tell, told) = mpsc::channel();
     let thread = thread::spawn(move || tell.send(program()));
-    match told.recv_timeout(LONG / 4) {
-        Ok(result) => result,
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("{name} stands still"),
-        Err(mpsc::RecvTimeoutError::Disconnected) => {
-            eprintln!("{name} has failed");
-            resume_unwind(thread.join().expect_err("it has told nothing"))
+    for _ in 0..20_000 {
+        match told.recv_timeout(Duration::from_millis(1)) {
+            Ok(result) => return result,
+            Err(mpsc::RecvTimeoutError::Timeout) => (0..3).for_each(|_| thread::yield_now()),
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                eprintln!("{name} has failed");
+                resume_unwind(thread.join().expect_err("it has told nothing"))
+            }
         }
     }
+    panic!("{name} stands still")
 }
 
 /// Runs a program of a test: where pools are of async tasks, on a current-thread runtime.
