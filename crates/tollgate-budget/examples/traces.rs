@@ -1,5 +1,5 @@
-//! Two hours of real requests to language models through a budget of half of their tokens: what is refused, stopped and used, by what
-//! is reserved.
+//! Two hours of real requests to language models through half of their tokens: what is refused, stopped and used, by what is reserved.
+//! Twice: a budget of output tokens for each minute, and a bucket of input and output tokens with the burst of a minute.
 //!
 //! ```sh
 //! cargo run --release -p tollgate-budget --example traces          # the table
@@ -14,9 +14,11 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Ask, ManualClock};
-use tollgate_budget::{Budgets, Estimates, Limit, Meter, OUTPUT, Period, Rule};
+use tollgate::policy::Per;
+use tollgate::{Ask, Cost, LimiterExt, ManualClock, Permit, Quota, TokenBucket};
+use tollgate_budget::{Account, Budgets, Estimates, Limit, Meter, OUTPUT, Period, Rule};
 
 /// A stream produces a token in this time, and reports them in parts.
 const TOKEN: Duration = Duration::from_millis(20);
@@ -24,14 +26,118 @@ const PART: u64 = 16;
 /// What a request may produce at most, by its `max_tokens`.
 const MAX_TOKENS: u64 = 4_096;
 
+/// The time to the next part of a stream that has this many tokens left.
+fn time_of(left: u64) -> Duration {
+    TOKEN * left.min(PART) as u32
+}
+
 /// Streams by the instant of their next part.
 type Due = BinaryHeap<Reverse<(Duration, usize)>>;
 
 struct Request {
     /// Since the first one.
     at: Duration,
-    /// The tokens of its answer.
+    /// The tokens of its prompt, and of its answer.
+    input: u64,
     output: u64,
+}
+
+const TOKENS: Cost = Cost::new("tokens");
+
+/// What requests take their tokens from.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    /// Output tokens for each minute.
+    Minute,
+    /// Input and output tokens, which refill all the time.
+    Bucket,
+}
+
+enum Gate {
+    Minute(Account),
+    Bucket(Arc<Per<TokenBucket>>),
+}
+
+/// An admitted request.
+enum Running {
+    Metered(Meter),
+    Permitted {
+        permit: Permit<Arc<Per<TokenBucket>>>,
+        /// The tokens of the permit, those that were taken beyond them, and those that were used.
+        reserved: u64,
+        beyond: u64,
+        used: u64,
+    },
+}
+
+impl Gate {
+    fn new(source: Source, amount: u64, clock: &ManualClock) -> Result<Self, Box<dyn Error>> {
+        Ok(match source {
+            Source::Minute => {
+                let rule = Rule::new("all").limit(Limit::cost(OUTPUT, amount, Period::Minute));
+                Self::Minute(Budgets::builder().rule(rule).on(clock).build()?.account(&[]))
+            }
+            Source::Bucket => {
+                let bucket = TokenBucket::new(Quota::per_minute(amount).burst(amount)).on(clock);
+                Self::Bucket(Arc::new(bucket.per(TOKENS)))
+            }
+        })
+    }
+
+    fn reserve(&self, input: u64, output: u64) -> Option<Running> {
+        match self {
+            Self::Minute(account) => {
+                let meter = account.reserve(Ask::one().cost(OUTPUT, output));
+                meter.ok().map(Running::Metered)
+            }
+            Self::Bucket(bucket) => {
+                let reserved = input + output;
+                let permit = bucket.try_admit_owned(Ask::one().cost(TOKENS, reserved)).ok()?;
+                Some(Running::Permitted {
+                    permit,
+                    reserved,
+                    beyond: 0,
+                    used: input,
+                })
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Charges a part of the answer. False when the stream is to stop.
+    fn extend(&mut self, part: u64) -> bool {
+        match self {
+            Self::Metered(meter) => meter.extend(OUTPUT, part).is_ok(),
+            Self::Permitted {
+                permit,
+                reserved,
+                beyond,
+                used,
+            } => {
+                *used += part;
+                let missing = used.saturating_sub(*reserved + *beyond);
+                let more = Ask::one().cost(TOKENS, missing);
+                let admitted = missing == 0 || permit.limiter().try_admit(more).is_ok();
+                *beyond += if admitted { missing } else { 0 };
+                admitted
+            }
+        }
+    }
+
+    /// Ends the request. What it has not used comes back.
+    fn end(self) -> Result<(), Box<dyn Error>> {
+        if let Self::Permitted {
+            mut permit,
+            beyond,
+            used,
+            ..
+        } = self
+        {
+            permit.settle(TOKENS, used - beyond)?;
+        }
+        Ok(())
+    }
 }
 
 fn read(name: &str) -> Result<Vec<Request>, Box<dyn Error>> {
@@ -43,7 +149,8 @@ fn read(name: &str) -> Result<Vec<Request>, Box<dyn Error>> {
     let mut first = None;
     for line in text.lines().skip(1).filter(|line| !line.trim().is_empty()) {
         let mut fields = line.trim().split(',');
-        let (at, output) = (fields.next().ok_or(line)?, fields.nth(1).ok_or(line)?);
+        let mut field = || fields.next().ok_or(line);
+        let (at, input, output) = (field()?, field()?, field()?);
         // Of one day: `2023-11-16 18:15:46.6805900`.
         let mut seconds = 0.0;
         for part in at.split(' ').nth(1).ok_or(line)?.split(':') {
@@ -52,6 +159,7 @@ fn read(name: &str) -> Result<Vec<Request>, Box<dyn Error>> {
         let first = *first.get_or_insert(seconds);
         requests.push(Request {
             at: Duration::from_secs_f64(seconds - first),
+            input: input.parse()?,
             output: output.parse()?,
         });
     }
@@ -82,14 +190,17 @@ struct Outcome {
     used: f64,
 }
 
-/// Runs all requests through a budget for each minute, of `share` of their tokens per minute.
-fn run(requests: &[Request], reserve: Reserve, share: f64) -> Result<Outcome, Box<dyn Error>> {
+/// Runs all requests through `share` of their tokens per minute.
+fn run(requests: &[Request], source: Source, reserve: Reserve, share: f64) -> Result<Outcome, Box<dyn Error>> {
     let clock = ManualClock::new();
-    let tokens: u64 = requests.iter().map(|request| request.output).sum();
+    let counted = |request: &Request| match source {
+        Source::Minute => request.output,
+        Source::Bucket => request.input + request.output,
+    };
+    let tokens: u64 = requests.iter().map(counted).sum();
     let minutes = requests.last().ok_or("no request")?.at.as_secs_f64() / 60.0;
     let amount = (tokens as f64 * share / minutes) as u64;
-    let rule = Rule::new("all").limit(Limit::cost(OUTPUT, amount, Period::Minute));
-    let account = Budgets::builder().rule(rule).on(&clock).build()?.account(&[]);
+    let gate = Gate::new(source, amount, &clock)?;
     let quantile = if let Reserve::Learned(quantile) = reserve {
         quantile
     } else {
@@ -97,39 +208,41 @@ fn run(requests: &[Request], reserve: Reserve, share: f64) -> Result<Outcome, Bo
     };
     let estimates = Estimates::builder(quantile).build()?;
     let mut due = Due::new();
-    let mut streams: Vec<Option<(Meter, u64)>> = Vec::new();
+    let mut streams: Vec<Option<(Running, u64)>> = Vec::new();
     let (mut refused, mut aborted, mut used) = (0u32, 0u32, 0u64);
-    let mut now = Duration::ZERO;
+    let (mut now, mut used_input) = (Duration::ZERO, 0u64);
     // The parts up to an instant.
-    let mut step = |until: Duration, streams: &mut Vec<Option<(Meter, u64)>>, due: &mut Due| {
+    let mut step = |until: Duration, streams: &mut Vec<Option<(Running, u64)>>, due: &mut Due| {
         while let Some(&Reverse((at, number))) = due.peek()
             && at <= until
         {
             due.pop();
             clock.advance(at - now);
             now = at;
-            let Some((mut meter, left)) = streams[number].take() else {
+            let Some((mut running, left)) = streams[number].take() else {
                 continue;
             };
             let part = left.min(PART);
-            let stopped = meter.extend(OUTPUT, part).is_err();
+            let stopped = !running.extend(part);
             used += part;
             if stopped && part < left {
                 aborted += 1;
             } else if part < left {
-                due.push(Reverse((at + TOKEN * PART as u32, number)));
-                streams[number] = Some((meter, left - part));
+                due.push(Reverse((at + time_of(left - part), number)));
+                streams[number] = Some((running, left - part));
                 continue;
             }
-            estimates.observe("all", meter.used(OUTPUT));
+            estimates.observe("all", requests[number].output - (left - part));
+            running.end()?;
         }
         if until < Duration::MAX {
             clock.advance(until - now);
             now = until;
         }
+        Ok::<(), Box<dyn Error>>(())
     };
     for (number, request) in requests.iter().enumerate() {
-        step(request.at, &mut streams, &mut due);
+        step(request.at, &mut streams, &mut due)?;
         let units = match reserve {
             Reserve::Fixed(units) => units,
             Reserve::Learned(_) => {
@@ -138,19 +251,24 @@ fn run(requests: &[Request], reserve: Reserve, share: f64) -> Result<Outcome, Bo
             }
             Reserve::Clairvoyant => request.output,
         };
-        let meter = account.reserve(Ask::one().cost(OUTPUT, units)).ok();
-        match &meter {
-            Some(_) => due.push(Reverse((request.at + TOKEN * PART as u32, number))),
+        let running = gate.reserve(request.input, units);
+        match &running {
+            Some(_) => due.push(Reverse((request.at + time_of(request.output), number))),
             None => refused += 1,
         }
-        streams.push(meter.map(|meter| (meter, request.output)));
+        used_input += if running.is_some() {
+            counted(request) - request.output
+        } else {
+            0
+        };
+        streams.push(running.map(|running| (running, request.output)));
     }
-    step(Duration::MAX, &mut streams, &mut due);
+    step(Duration::MAX, &mut streams, &mut due)?;
     let all = requests.len() as f64;
     Ok(Outcome {
         refused: f64::from(refused) / all,
         aborted: f64::from(aborted) / all,
-        used: used as f64 / (amount as f64 * minutes),
+        used: (used + used_input) as f64 / (amount as f64 * minutes),
     })
 }
 
@@ -187,7 +305,7 @@ fn plot(traces: &[(&str, Vec<Request>)]) -> Result<String, Box<dyn Error>> {
         for (number, (label, colour, reserve)) in RESERVES.into_iter().enumerate() {
             let mut points = String::new();
             for share in SHARES {
-                let (x, y) = place(share, run(requests, reserve, share)?.refused);
+                let (x, y) = place(share, run(requests, Source::Minute, reserve, share)?.refused);
                 write!(points, "{x:.1},{y:.1} ")?;
             }
             let x = left - 20.0 + 66.0 * number as f64;
@@ -205,31 +323,35 @@ fn plot(traces: &[(&str, Vec<Request>)]) -> Result<String, Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     let traces = [("conv", read("conv")?), ("code", read("code")?)];
     let mut table =
-        String::from("| trace | reserved | refused | aborted | used of the budget |\n|---|---|---|---|---|\n");
-    let mut all = Vec::new();
-    for (name, requests) in &traces {
-        let mut outcomes = Vec::new();
-        for (label, _, reserve) in RESERVES {
-            let outcome = run(requests, reserve, 0.5)?;
-            let Outcome { refused, aborted, used } = outcome;
-            writeln!(table, "| {name} | {label} | {refused:.3} | {aborted:.4} | {used:.3} |")?;
-            outcomes.push(outcome);
+        String::from("| tokens | trace | reserved | refused | aborted | used |\n|---|---|---|---|---|---|\n");
+    for (label, source) in [
+        ("output, by the minute", Source::Minute),
+        ("all, in a bucket", Source::Bucket),
+    ] {
+        for (name, requests) in &traces {
+            let mut outcomes = Vec::new();
+            for (reserved, _, reserve) in RESERVES {
+                let outcome = run(requests, source, reserve, 0.5)?;
+                let Outcome { refused, aborted, used } = outcome;
+                writeln!(
+                    table,
+                    "| {label} | {name} | {reserved} | {refused:.3} | {aborted:.4} | {used:.3} |"
+                )?;
+                outcomes.push(outcome);
+            }
+            let [fixed, _, learned, _, clairvoyant] = &outcomes[..] else {
+                continue;
+            };
+            // What the documentation says: at least half of the gap is gone, and at most one request of a thousand is stopped.
+            if *name == "conv" {
+                assert!(fixed.refused - learned.refused >= (fixed.refused - clairvoyant.refused) / 2.0);
+                assert!(learned.aborted <= 0.001, "{} aborted", learned.aborted);
+            }
+            // Nothing is stopped whose cost is known, and no budget is exceeded by it.
+            assert!(clairvoyant.aborted == 0.0 && clairvoyant.used <= 1.02);
         }
-        all.push(outcomes);
     }
     print!("{table}");
-    for (trace, outcomes) in all.iter().enumerate() {
-        let [fixed, _, learned, _, clairvoyant] = &outcomes[..] else {
-            continue;
-        };
-        // What the documentation says: at least half of the gap is gone, and at most one request of a thousand is stopped.
-        if trace == 0 {
-            assert!(fixed.refused - learned.refused >= (fixed.refused - clairvoyant.refused) / 2.0);
-            assert!(learned.aborted <= 0.001, "{} aborted", learned.aborted);
-        }
-        // Nothing is stopped whose cost is known, and no budget is exceeded by it.
-        assert!(clairvoyant.aborted == 0.0 && clairvoyant.used <= 1.02);
-    }
     if std::env::args().nth(1).as_deref() == Some("docs") {
         let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
         std::fs::write(docs.join("budgets.svg"), plot(&traces)?)?;

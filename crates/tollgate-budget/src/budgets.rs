@@ -305,8 +305,9 @@ impl<'a, I: Iterator<Item = &'a str>, F: Fn() -> I> std::hash::Hash for Values<F
 /// which all such keys share, and which has the limits of one level. So does a key whose values have more than 1,024 bytes in all.
 /// A key that gets a level later begins with what the overflow level has used in this period. So a flood of keys shares one budget, and no
 /// key gets a second one. Calls in flight are the exception: those that run on the overflow level do not count on the level that a key gets
-/// meanwhile. **Over-admission**: an [`Account`] of the overflow level that is kept goes on to count there. Look accounts up for each
-/// request where there may be more keys than levels.
+/// meanwhile. **Over-admission**: an [`Account`] of the overflow level that is kept goes on to count there. So its key has two
+/// limits at most in a period: that of the overflow level, which all such keys share, and its own. Look accounts up for each request where
+/// there may be more keys than levels.
 ///
 /// ```
 /// use tollgate_budget::{Budgets, Limit, OUTPUT, Period, Rule};

@@ -79,6 +79,35 @@ fn a_key_that_gets_a_level_later_begins_with_what_the_overflow_level_used() {
     assert_eq!(admitted(&budgets, "late"), 100);
 }
 
+/// Given an account of the overflow level that is kept, when its key gets a level of its own, then both together admit two limits at most.
+#[test]
+fn a_kept_overflow_account_and_a_level_of_its_own_admit_two_limits_at_most() {
+    let clock = ManualClock::new();
+    let budgets = flooded(&clock);
+    let held: Vec<_> = (0..50)
+        .map(|key| budgets.account(&[("key", &format!("{key}"))]))
+        .collect();
+    let kept = budgets.account(&[("key", "late")]);
+    let spend = |units| {
+        let meter = kept.reserve(Ask::one().cost(OUTPUT, units));
+        meter.map(|mut meter| meter.extend(OUTPUT, units)).is_ok()
+    };
+    assert!(spend(40));
+    drop(held);
+    assert_eq!(
+        admitted(&budgets, "late"),
+        60,
+        "its level begins with what the overflow level has used"
+    );
+    assert!(spend(60) && !spend(1));
+    assert_eq!(admitted(&budgets, "late"), 0);
+    assert_eq!(counts(&kept), [(100, 0)]);
+    // In the next period as well: a limit of each of the two.
+    clock.advance(Duration::from_secs(60));
+    assert!(spend(100) && !spend(1));
+    assert_eq!(admitted(&budgets, "late"), 100);
+}
+
 #[test]
 fn a_level_with_a_held_account_or_a_running_request_stays() {
     let clock = ManualClock::new();
