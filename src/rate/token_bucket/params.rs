@@ -405,6 +405,86 @@ mod tests {
     use crate::time::ManualClock;
     use std::time::Duration;
 
+    /// At any quota the axis is the exact line up to its rounding, never slower; an instant that is told is the first at which the
+    /// axis is there; and an axis that begins anew has a burst behind it.
+    #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+    #[test]
+    fn an_axis_is_the_line_of_its_quota() {
+        crate::laws::holds([1, 1], |inputs| {
+            let manual = ManualClock::new();
+            let (clock, nanos) = (manual.clock(), 1 + inputs.number(1 << 50, 3));
+            let count = 1 + inputs.number(1 << 30, 2);
+            let Ok(quota) = Quota::new(count, Duration::from_nanos(nanos)) else {
+                return;
+            };
+            let Ok(quota) = quota.with_burst(1 + inputs.number(1 << 30, 2)) else {
+                return;
+            };
+            let by_interval = inputs.below(2) == 1;
+            let quota = if by_interval { quota.by_interval() } else { quota };
+            let epoch = inputs.number(1 << 40, 1);
+            let at = |ticks: u64| Instant::from_ticks(epoch.saturating_add(ticks));
+            let params = Params::compile(&quota, clock, at(0));
+            let token = 1u64 << params.scale;
+            assert_eq!(params.whole_burst(), quota.burst_size() * token);
+            assert!(params.burst >= params.whole_burst() && params.burst - params.whole_burst() < token);
+            assert_eq!(params.floor, ORIGIN - params.burst);
+            let ticks = inputs.number(params.life.min(1 << 60) - 1, 4);
+            let exact = |ticks: u64| match by_interval {
+                true => u128::from(ticks / nanos) * u128::from(count),
+                // Halves of both products fit.
+                false => {
+                    let product = u128::from(ticks) * u128::from(count);
+                    (product / u128::from(nanos)) * u128::from(token)
+                        + (product % u128::from(nanos)) * u128::from(token) / u128::from(nanos)
+                }
+            };
+            let gained = u128::from(params.gained(ticks));
+            let wanted = exact(ticks);
+            assert!(
+                gained >= wanted && gained <= wanted + 1 + wanted / 1_000_000,
+                "{quota}: {gained} of {wanted}"
+            );
+            assert_eq!(params.axis_at(at(ticks)), ORIGIN + params.gained(ticks));
+            assert_eq!(u128::from(params.gained_beyond_life(at(ticks))), gained);
+            assert_eq!(params.axis_beyond_life(at(ticks)), params.axis_at(at(ticks)));
+            assert!(params.lives(at(ticks)) && params.living_ticks(at(ticks)) == Some(ticks));
+            assert!(params.life > 1 << 60 || params.living_ticks(at(params.life)).is_none());
+            assert_eq!(
+                params.living_ticks(Instant::from_ticks(epoch.saturating_sub(1))),
+                Some(0)
+            );
+            // The first instant for a gain.
+            let gain = inputs.number(MAX_GAIN / 2, 9);
+            let first = params.reaches(ORIGIN + gain).expect("it flows").ticks_since(at(0));
+            if first < params.life.min(1 << 62) {
+                assert!(params.gained(first) >= gain && (first == 0 || params.gained(first - 1) < gain));
+            }
+            let tokens = inputs.number(u64::MAX, 3);
+            assert_eq!(params.units(tokens), tokens.min((1 << 48) >> params.scale) * token);
+            let base = ORIGIN + inputs.number(params.debt.min(MAX_AHEAD), 3);
+            let owed = params.owed(base, ORIGIN, tokens);
+            let fits = |owed: u64| {
+                u128::from(base) + u128::from(owed) * u128::from(token)
+                    <= u128::from(ORIGIN.saturating_add(params.debt).min(POSITION))
+            };
+            assert!(owed <= tokens && fits(owed) && (owed == tokens || !fits(owed + 1)));
+            // Anew: not later than now, and with a burst behind it, or all there was.
+            let whole = whole_ticks(&quota, clock);
+            let new = params.epoch_anew(whole, at(ticks));
+            assert!(new <= at(ticks) && new >= at(0));
+            let back = params.gained(at(ticks).ticks_since(new));
+            // Half of an axis at most, where intervals are short.
+            let half = params.gained(params.life / 2).saturating_sub(2 * params.step);
+            let least = params.burst.min(params.gained(ticks)).min(half);
+            assert!(back >= least, "{quota}: {back} of {least}");
+            if by_interval {
+                let step = params.latest_step(at(ticks)).ticks_since(at(0));
+                assert!(step <= ticks && ticks - step < nanos && params.gained(step) == params.gained(ticks));
+            }
+        });
+    }
+
     /// Rows of (units of gain in a tick, as a factor and a shift; the units of a token; the slack).
     #[test]
     fn slack_is_the_gain_of_a_tick_where_waits_are_rounded() {
