@@ -388,10 +388,15 @@ impl LeakyMeter {
         u64::try_from(self.level.saturating_sub(self.brim).div_ceil(1 << GRAIN)).unwrap_or(u64::MAX)
     }
 
+    /// The level after a take of this amount, the first part of which has flowed out already.
+    fn level_with(&self, amount: u128) -> u128 {
+        self.level.saturating_add(amount - self.early.min(amount))
+    }
+
     /// Takes `n` for a later instant, which it returns. Fails with the instant at which there will be room for the
     /// booking, if there is one.
     pub(super) fn book(&mut self, n: u64) -> Result<([u64; 3], u64), Option<u64>> {
-        let level = self.level.saturating_add(grains(n));
+        let level = self.level_with(grains(n));
         if self.is_stopped() && n > 0 {
             return Err(None);
         }
@@ -592,9 +597,9 @@ impl Meter for LeakyMeter {
             self.single_unit.end();
         }
         let early = self.early.min(grains(n));
+        self.level = self.level_with(grains(n));
         self.early -= early;
         self.early_taken += early;
-        self.level = self.level.saturating_add(grains(n) - early);
         self.mark_at(self.level.saturating_add(self.early_taken))
     }
 
@@ -645,7 +650,7 @@ impl Meter for LeakyMeter {
         if self.is_stopped() {
             return None;
         }
-        let wanted = self.level.saturating_add(grains(n)).saturating_add(grains(ahead));
+        let wanted = self.level_with(grains(n).saturating_add(grains(ahead)));
         self.sunk_at(wanted.saturating_sub(self.brim))
     }
 
@@ -681,6 +686,18 @@ fn unit_lasts(drain: Option<Drain>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What flowed out before an instant that was rounded up belongs to the booking that uses it: no span from its start has more
+    /// than the largest weight and the outflow, a tick longer.
+    #[test]
+    fn a_booking_starts_when_its_own_level_has_sunk() {
+        let mut leaky = LeakyMeter::new(0, Some(Drain::new(5, 38, 1 << 40)), 2, 20);
+        let starts = [(0, 1), (8, 4), (8, 4), (31, 3)].map(|(now, n)| {
+            leaky.advance(now);
+            leaky.book(n).unwrap().1
+        });
+        assert!((4 + 4 + 3 - 4) * 38 <= 5 * (starts[3] - starts[1] + 1), "{starts:?}");
+    }
 
     /// Refunds in parts are no more than the part that is left, however much lies on top.
     #[test]
