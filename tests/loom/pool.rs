@@ -167,6 +167,8 @@ fn a_batch_beside_the_end_is_run_or_handed_back() {
 fn a_submission_beside_the_end_is_run_or_handed_back() {
     super::bounded(2, || {
         let pool = modelled(1).build().unwrap();
+        // The injector takes the places of the next submissions as well.
+        pool.execute(|| ()).unwrap();
         let other = pool.clone();
         let submitter = thread::spawn(move || match other.submit(|| 7) {
             Ok(handle) => matches!(handle.join(), Ok(7)),
