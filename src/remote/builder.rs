@@ -211,7 +211,11 @@ impl RemoteBuilder {
             matches!(self.rule, Rule::Rate { .. }) && self.prefetch.is_none() && !counts && !is_unsupported(&LEASED);
         let capacity = leases || self.capacity && !(is_sparse(&self.rule) && counts);
         let supported = supports(if capacity { &LEASED } else { &self.rule });
-        let config = Self { capacity, ..self }.config()?;
+        let quota_is_fixed = self.capacity || leases;
+        let config = Config {
+            quota_is_fixed,
+            ..Self { capacity, ..self }.config()?
+        };
         supported?;
         let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
         let driver = Driver::of(Arc::clone(&shared));
@@ -303,6 +307,7 @@ impl RemoteBuilder {
             unavailable_after,
             prefetch: self.prefetch,
             capacity: self.capacity,
+            quota_is_fixed: self.capacity,
         })
     }
 }

@@ -145,6 +145,8 @@ pub(super) struct Config {
     pub(super) prefetch: Option<Prefetch>,
     /// The capacity of the rate is leased.
     pub(super) capacity: bool,
+    /// The caller leases the capacity, or counts in its place: all processes have one quota for good.
+    pub(super) quota_is_fixed: bool,
 }
 
 impl Config {
@@ -203,6 +205,7 @@ impl Config {
             unavailable_after: 3 * second,
             prefetch,
             capacity: false,
+            quota_is_fixed: false,
         }
     }
 }

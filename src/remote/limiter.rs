@@ -214,7 +214,7 @@ impl<B: Backend> Remote<B> {
     /// Once polled, it is carried out whether it is dropped or not.
     pub async fn set_quota(&self, quota: Quota) -> Result<(), RemoteError> {
         match self.rule() {
-            Rule::Rate { .. } if self.shared.with(|client| client.config().capacity) => Err(RemoteError::Rule {
+            Rule::Rate { .. } if self.shared.with(|client| client.config().quota_is_fixed) => Err(RemoteError::Rule {
                 given: "quota for all processes",
                 of: "rate whose capacity is leased",
             }),

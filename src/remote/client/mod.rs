@@ -793,8 +793,19 @@ impl Client {
             self.end(key, waiter, End::Granted(ticket));
         }
         if self.queue.len() < waiters {
-            self.round = self.are_scarce.then(|| (waiters, self.clock.after(now, ROUND)));
+            self.round = self
+                .are_scarce
+                .then(|| (waiters, self.clock.after(now, self.round_length())));
         }
+    }
+
+    /// How long a request waits for others: less than a bucket takes to fill, so that no refill is lost.
+    fn round_length(&self) -> Duration {
+        let Rule::Rate { quota } = self.config.rule else {
+            return ROUND;
+        };
+        let half = quota.period().as_nanos() * u128::from(quota.burst_size()) / 2 / u128::from(quota.count().max(1));
+        ROUND.min(Duration::from_nanos(half.try_into().unwrap_or(u64::MAX)))
     }
 
     /// Serves all waiters in order of arrival from this process's own share.

@@ -472,6 +472,9 @@ impl Client {
                 self.on_grant(*grant, from, now);
             }
         }
+        if let Some(part) = self.part.as_mut().filter(|_| granted) {
+            part.note_left(reply.usage, now);
+        }
         self.end_refused(sync, &reply, now);
         self.note_others(reply.others_wait, now);
         self.note_recall(reply.others_wait, granted, now);

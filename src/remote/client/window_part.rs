@@ -2,12 +2,16 @@
 //!
 //! Units that were taken at one instant come back at one instant, and all processes ask then. What is left when each has asked once
 //! would go to those that are nearest to the store, each time. So a process that has an equal part of a window that was full asks for
-//! more a segment later: by then the others have what they want, and what is left is for any.
+//! more a segment later, at most [`YIELD`] later: by then the others have what they want, and what is left is for any. If as much as
+//! a part is left, the window is not scarce.
 
 use crate::remote::backend::{Rule, Usage};
 use crate::time::{Clock, Instant};
 use std::collections::VecDeque;
 use std::time::Duration;
+
+/// The others ask at the instant at which units come back, and a round trip later at the latest.
+const YIELD: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 #[cfg_attr(tollgate_proofs, derive(Clone))]
@@ -20,6 +24,8 @@ pub(super) struct WindowPart {
     full_until: Instant,
     /// Others ask first until then.
     yields_until: Option<Instant>,
+    /// The last grant came after the others had asked.
+    has_yielded: bool,
 }
 
 impl WindowPart {
@@ -30,6 +36,7 @@ impl WindowPart {
             taken: VecDeque::new(),
             full_until: now,
             yields_until: None,
+            has_yielded: false,
         }
     }
 
@@ -39,7 +46,7 @@ impl WindowPart {
 
     /// The store has granted units.
     pub(super) fn receive(&mut self, units: u64, now: Instant) {
-        self.yields_until = None;
+        self.has_yielded = self.yields_until.take().is_some_and(|until| until <= now);
         let segment = self.segment();
         // Units come back a segment late.
         let until = self.clock.after(now, self.length + segment);
@@ -47,6 +54,16 @@ impl WindowPart {
         match self.taken.back_mut() {
             Some((last, lot)) if self.clock.between(*last, until) < segment => *lot += units,
             _ => self.taken.push_back((until, units)),
+        }
+    }
+
+    /// The store has told its usage after a grant. If the others left an equal part, the window is not scarce. A short segment may be
+    /// less than a round trip of theirs; its window is not full for long.
+    pub(super) fn note_left(&mut self, usage: Usage, now: Instant) {
+        let part = usage.limit.div_ceil(usage.sessions.max(1));
+        let have_asked = std::mem::take(&mut self.has_yielded) && self.segment() >= YIELD;
+        if have_asked && usage.in_use.saturating_add(part) <= usage.limit {
+            self.full_until = now;
         }
     }
 
@@ -69,7 +86,7 @@ impl WindowPart {
         if left >= need {
             return Ok(left);
         }
-        let next = self.clock.after(now, self.segment());
+        let next = self.clock.after(now, self.segment().min(YIELD));
         match *self.yields_until.get_or_insert(next) {
             until if until > now => Err(until),
             _ => Ok(u64::MAX),
@@ -100,6 +117,7 @@ mod tests {
         clock.advance(length / 64);
         assert_eq!(part.most(2, usage, clock.now()), Ok(u64::MAX), "the others have asked");
         part.receive(2, clock.now());
+        part.note_left(Usage { in_use: 5, ..usage }, clock.now());
         assert!(part.most(1, usage, clock.now()).is_err(), "and ask again");
         clock.advance(length);
         assert_eq!(part.most(1, usage, clock.now()), Ok(1), "two of four have left");
@@ -109,5 +127,31 @@ mod tests {
             Ok(u64::MAX),
             "it was not full of late"
         );
+    }
+
+    #[test]
+    fn a_long_window_of_which_the_others_leave_a_part_is_not_scarce() {
+        let (clock, length) = (ManualClock::new(), Duration::from_secs(86_400));
+        let usage = Usage {
+            limit: 10,
+            sessions: 5,
+            ..Usage::default()
+        };
+        for (in_use, is_scarce) in [(9, true), (8, false)] {
+            let mut part = WindowPart::new(length, &clock, clock.now());
+            part.receive(2, clock.now());
+            part.note_full(clock.now());
+            let later = clock.clock().after(clock.now(), YIELD);
+            assert_eq!(
+                part.most(1, usage, clock.now()),
+                Err(later),
+                "the others need no segment"
+            );
+            clock.advance(YIELD);
+            assert_eq!(part.most(1, usage, clock.now()), Ok(u64::MAX));
+            part.receive(1, clock.now());
+            part.note_left(Usage { in_use, ..usage }, clock.now());
+            assert_eq!(part.most(1, usage, clock.now()).is_err(), is_scarce);
+        }
     }
 }

@@ -112,6 +112,8 @@ pub(super) struct Flight {
     since: Instant,
     /// The corrections to less that its key has had.
     returns: u64,
+    /// It reports all changes of reservations.
+    is_whole: bool,
 }
 
 #[derive(Debug, Default)]
@@ -608,6 +610,7 @@ impl Client {
             grants: Vec::new(),
             since: now,
             returns,
+            is_whole: true,
         };
         let mut flight: Option<Flight> = None;
         // A renewal, or a waiter, takes its turn beside other legs.
@@ -703,6 +706,7 @@ impl Client {
             if self.config.reserves {
                 flight.step.reserve_for = Some(self.config.ttl);
                 flight.step.reserved = state.reserved.report(&flight.legs, now, BATCH);
+                flight.is_whole = !state.reserved.has_unreported();
             }
             state.under_way = Some((now, false));
             self.flights += 1;
@@ -893,6 +897,7 @@ impl Client {
                     }
                     if let (Some(until), Some(state)) = (until, self.keys.get_mut(key))
                         && state.returns == flight.returns
+                        && flight.is_whole
                         && !flight.legs.is_permits(leg)
                         // Others give back at a shared leg, which is not told here.
                         && !flight.legs.is_shared(leg)
@@ -1032,6 +1037,7 @@ impl Client {
             if let Some(state) = self.keys.get_mut(&key)
                 && !state.reserved.is_empty()
             {
+                state.reserved.use_all();
                 state.reserved.hurry();
                 self.ready(&key);
             }

@@ -190,7 +190,7 @@ impl Remote<Memory> {
 
 impl<B: Backend> RemoteKeyed<B> {
     /// Refuses all requests from now on, and sends what is still to be sent: settlements, what was given back, and permits that are held,
-    /// which are lost. Ends when the store has carried it out, or does not answer. Without it, a program that ends right after its last
+    /// which are lost. What permits have reserved and not used counts as used. Ends when the store has carried it out, or does not answer. Without it, a program that ends right after its last
     /// settlement leaves more charged than it used.
     ///
     /// The [driver](super::Driver) has to run meanwhile.

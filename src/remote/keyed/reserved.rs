@@ -157,16 +157,21 @@ impl Reservations {
         self.entries().filter_map(|entry| entry.renew_at).min()
     }
 
-    /// What a step at these legs reports: all changes, and with one that is due all renewals, as far as there is room.
+    /// What a step at these legs reports: all changes, and with a renewal that is due all renewals, as far as there is room.
     pub(super) fn report(&mut self, legs: &Arc<Legs>, now: Instant, most: usize) -> Vec<Reserved> {
-        let is_due = self.entries().any(|entry| entry.legs.is(legs) && entry.is_due(now));
+        let is_renewed = |entry: &Entry| entry.renew_at.is_some_and(|at| at <= now);
+        let renews = self.entries().any(|entry| entry.legs.is(legs) && is_renewed(entry));
         let mut report = Vec::new();
         // First those without which the step would not be.
         for only_due in [true, false] {
             let all = self.0.iter_mut();
             let all = all.flat_map(|(at, entries)| entries.iter_mut().map(|entry| (*at, entry)));
             for (at, entry) in all.filter(|(_, entry)| entry.legs.is(legs) && !entry.is_under_way) {
-                if report.len() >= most || (only_due && !entry.is_due(now)) || !(is_due || entry.is_changed()) {
+                let is_wanted = match only_due {
+                    true => entry.is_due(now),
+                    false => renews || entry.is_changed(),
+                };
+                if report.len() >= most || !is_wanted {
                     continue;
                 }
                 report.push(Reserved {
@@ -202,6 +207,19 @@ impl Reservations {
             entry.is_urgent = entry.is_changed();
         }
         self.forget_what_is_over();
+    }
+
+    /// True if a change is in no report.
+    pub(super) fn has_unreported(&self) -> bool {
+        self.entries().any(|entry| entry.is_changed() && !entry.is_under_way)
+    }
+
+    /// All that is open counts as used.
+    pub(super) fn use_all(&mut self) {
+        for entry in self.0.values_mut().flatten() {
+            let open = std::mem::take(&mut entry.open);
+            entry.used.iter_mut().zip(open).for_each(|(used, n)| *used += n);
+        }
     }
 
     /// All changes are to be reported without delay.

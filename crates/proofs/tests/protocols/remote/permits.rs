@@ -567,6 +567,7 @@ impl Model for World {
                 unavailable_after: 3,
                 prefetch: self.prefetch,
                 capacity: false,
+                quota_is_fixed: false,
             };
             settings.client()
         };
