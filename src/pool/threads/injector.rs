@@ -142,6 +142,8 @@ impl<'j> Tray<'j> {
             return Err(RejectReason::Closed);
         }
         if let Some((capacity, weight)) = takes {
+            // Before places are taken: a task that never fits leaves none here that a waiting submission needs.
+            capacity.fits(weight)?;
             if self.places == 0 {
                 self.places = capacity.try_take_places(AHEAD)? as u16;
             }
@@ -205,6 +207,24 @@ impl<'j> Tray<'j> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_that_never_fits_leaves_no_places_ahead() {
+        let (injector, capacity) = (Injector::new(), Capacity::checked(2, Some(4)).unwrap());
+        let put = |weight, put: fn(&mut Tray<'_>, ())| {
+            let taken = injector.put((), Some((&capacity, weight)), put, &mut [None, None]);
+            (taken.map_err(|((), reason)| reason), injector.lock().places_ahead())
+        };
+        let (refused, ahead) = put(9, |_, ()| unreachable!("it is refused"));
+        assert!(matches!(
+            refused,
+            Err(RejectReason::Oversized { weight: 9, allowed: 4 })
+        ));
+        assert_eq!(ahead, 0);
+        let (taken, ahead) = put(1, |_, ()| ());
+        assert!(taken.is_ok());
+        assert_eq!(ahead, 1, "the second place");
+    }
 
     #[test]
     fn a_submission_touches_one_cache_line() {

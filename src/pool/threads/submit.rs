@@ -113,12 +113,16 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let caller = Caller::current();
-        let verdict = match self.try_take() {
-            Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.let_in(turned).await,
-        };
-        self.carry_out(ClosureCell::of(task, caller), self.options.member(), verdict)
+        // Before capacity is taken: the tracing subscriber is called, and may panic.
+        let cell = ClosureCell::of(task, Caller::current());
+        let member = self.options.member();
+        match self.put(&cell, member.as_ref(), Some(self.options.weight)) {
+            Ok(()) => Ok(self.handle(cell, member.as_ref())),
+            Err(turned) => {
+                let verdict = self.let_in(turned).await;
+                self.carry_out(cell, member, verdict)
+            }
+        }
     }
 
     #[inline]
