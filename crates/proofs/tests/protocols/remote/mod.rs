@@ -55,6 +55,7 @@ impl Settings {
             unavailable_after: micros(self.unavailable_after),
             prefetch: self.prefetch,
             capacity: self.capacity,
+            quota_is_fixed: self.capacity,
         };
         client::Client::new(config, &crate::time::Clock)
     }

@@ -567,7 +567,6 @@ impl Model for World {
                 unavailable_after: 3,
                 prefetch: self.prefetch,
                 capacity: false,
-                quota_is_fixed: false,
             };
             settings.client()
         };
