@@ -140,7 +140,7 @@ impl RemoteBuilder {
     /// have the same quota.
     ///
     /// All processes must use this, or none. Each has the quota that it was set up with; [`set_quota`](Remote::set_quota) is
-    /// unsupported. Consul, ZooKeeper and etcd keep rates in no other way, so there it is the default.
+    /// unsupported. Stores that do not report the time keep rates in no other way, so there it is the default.
     ///
     /// A token that was cancelled, or charged too high, comes back as far as `rate` has not refilled it. A charge that was too
     /// low becomes debt of this process. It keeps its part until that is repaid; only with its end is it forgiven.

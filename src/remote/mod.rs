@@ -9,7 +9,7 @@
 //! | [`Remote::permits`], [`Remote::rate`], [`Remote::window`] | the constructors |
 //! | [`Remote::keyed`] | a policy of rates and windows for each of many keys, such as tenants |
 //! | [`Remote::levels`] | keys of several levels, such as organisations and users, of which one step decides on some together |
-//! | [`Backend`] | a store: [`Memory`], the reference, or `Redis`, `Postgres`, `Consul`, `ConsulSlots`, `Zookeeper` or `Etcd` of the crate `tollgate-stores` |
+//! | [`Backend`] | a store: [`Memory`], the reference, or one of the crate `tollgate-stores`, such as `Redis` |
 //! | [`model`] | the counting, for authors of stores |
 //! | [`RemoteBuilder::capacity`] | a part of a rate leased to each process, and spent at the speed of a local limiter |
 //! | [`Prefetch`] | several units fetched at a time, and spent at the speed of a local limiter |
@@ -27,7 +27,7 @@
 //! The store uses its own clock; that of a process only measures how long ago it sent something. Clocks may differ by any
 //! amount, and drift apart by 1 %.
 //!
-//! Consul, ZooKeeper and etcd do not report the time, and keep permits alone. A rate is [leased](RemoteBuilder::capacity) there:
+//! Some stores do not report the time, and keep permits alone. A rate is [leased](RemoteBuilder::capacity) there:
 //! each process fills its part by its own clock, which does not have to be set right. Windows are
 //! [unsupported](RemoteError::Unsupported).
 

@@ -53,6 +53,8 @@ mod clockless;
 mod connect;
 #[cfg(feature = "consul")]
 mod consul;
+#[cfg(feature = "consul")]
+mod document;
 #[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(any(feature = "consul", feature = "etcd"))]

@@ -1,11 +1,13 @@
 //! Consul, for the rig: a server that keeps its data over a restart, as Consul does.
 
+use crate::places::Place;
 use crate::rig::server::Store;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tollgate::remote::Key;
 
 /// A server of the program that `ci/with-consul` names.
 #[derive(Clone, Debug)]
@@ -116,3 +118,22 @@ pub(crate) fn ask_as(token: &str, address: SocketAddr, method: &str, path: &str,
     let (_, body) = answer.split_once("\r\n\r\n").unwrap_or_default();
     Ok(body.trim_end().to_owned())
 }
+
+/// The place of the store.
+pub(crate) struct Here;
+impl Place for Here {
+    type Store = tollgate_stores::Consul;
+    fn server() -> SocketAddr {
+        crate::consul_store::server()
+    }
+    fn at(address: SocketAddr) -> tollgate_stores::Consul {
+        crate::consul_store::Kind::at(address)
+    }
+    async fn keys(key: &Key) -> usize {
+        crate::consul_store::keys(key).len()
+    }
+}
+crate::leased::leased!(Here);
+crate::leased::unasked!(Here);
+crate::change::lowered!(Here);
+crate::fair::fair!(Here, false);

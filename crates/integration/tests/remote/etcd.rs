@@ -1,5 +1,6 @@
 //! etcd, for the rig.
 
+use crate::places::Place;
 use crate::rig::run::LIFE;
 use crate::rig::server::Store;
 use std::io::{self, Read, Write};
@@ -7,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tollgate::remote::Key;
 
 /// Leases are checked twice a second.
 pub(crate) const LOOKS: Duration = Duration::from_millis(500);
@@ -89,3 +91,22 @@ pub(crate) fn ask_as(token: &str, address: SocketAddr, method: &str, path: &str,
     stream.read_to_string(&mut answer)?;
     Ok(answer)
 }
+
+/// The place of the store.
+pub(crate) struct Here;
+impl Place for Here {
+    type Store = tollgate_stores::Etcd;
+    fn server() -> SocketAddr {
+        crate::etcd_sync::address()
+    }
+    fn at(address: SocketAddr) -> tollgate_stores::Etcd {
+        crate::etcd_sync::at(address)
+    }
+    async fn keys(key: &Key) -> usize {
+        crate::etcd_sync::count(key).await
+    }
+}
+crate::leased::leased!(Here);
+crate::leased::unasked!(Here);
+crate::change::lowered!(Here);
+crate::fair::fair!(Here, false);

@@ -130,7 +130,9 @@ async fn shares(entry: &str, kind: Kind, span: Duration) {
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Windows, and rates that are asked for call by call, are left to the longer run: their processes differ for some seconds.
-pub(crate) fn share_equally(entry: &str, has_rates: bool, span: Duration) {
+pub(crate) fn share_equally(module: &str, has_rates: bool, span: Duration) {
+    let (_, module) = module.split_once("::").expect("a module of this binary");
+    let entry = &format!("{module}::a_process");
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
@@ -146,35 +148,27 @@ pub(crate) fn share_equally(entry: &str, has_rates: bool, span: Duration) {
 }
 
 macro_rules! fair {
-    ($store:ident, $has_rates:expr) => {
-        mod $store {
-            use crate::places::$store::Here;
+    ($place:ident, $has_rates:expr) => {
+        mod fair {
             use std::time::Duration;
-
-            const ENTRY: &str = concat!("fair::", stringify!($store), "::a_process");
 
             #[test]
             #[ignore = "a process of the rig"]
             fn a_process() {
-                super::takes_part::<Here>();
+                crate::fair::takes_part::<super::$place>();
             }
 
             #[test]
             fn eight_processes_share_equally() {
-                super::share_equally(ENTRY, $has_rates, Duration::from_secs(6));
+                crate::fair::share_equally(module_path!(), $has_rates, Duration::from_secs(6));
             }
 
             #[test]
             #[ignore = "a minute for each kind of limit; ci/deep runs it"]
             fn eight_processes_share_equally_for_a_minute() {
-                super::share_equally(ENTRY, $has_rates, Duration::from_secs(60));
+                crate::fair::share_equally(module_path!(), $has_rates, Duration::from_secs(60));
             }
         }
     };
 }
-
-fair!(redis, true);
-fair!(postgres, true);
-fair!(consul, false);
-fair!(etcd, false);
-fair!(zookeeper, false);
+pub(crate) use fair;

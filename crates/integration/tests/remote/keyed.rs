@@ -20,11 +20,11 @@ const TOKENS: Cost = Cost::new("tokens");
 const SECOND: Duration = Duration::from_secs(1);
 
 mod redis {
-    super::keyed!(crate::places::redis::Here);
+    super::keyed!(crate::redis::Here);
 }
 
 mod postgres {
-    super::keyed!(crate::places::postgres::Here);
+    super::keyed!(crate::postgres::Here);
 }
 
 macro_rules! keyed {

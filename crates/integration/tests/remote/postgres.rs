@@ -1,5 +1,6 @@
 //! PostgreSQL, for the rig, and the store that its tests share.
 
+use crate::places::Place;
 use crate::rig::server::Store;
 use crate::store::key;
 use std::io;
@@ -159,3 +160,22 @@ pub(crate) async fn keys(key: &Key) -> usize {
         .get(0);
     rows as usize
 }
+
+/// The place of the store.
+pub(crate) struct Here;
+impl Place for Here {
+    type Store = Postgres;
+    fn server() -> SocketAddr {
+        server()
+    }
+    fn at(address: SocketAddr) -> Postgres {
+        at(address)
+    }
+    async fn keys(key: &Key) -> usize {
+        keys(key).await
+    }
+}
+crate::rates_shared::shared!(Here);
+crate::leased::leased!(Here);
+crate::change::lowered!(Here);
+crate::fair::fair!(Here, true);

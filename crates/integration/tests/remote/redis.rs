@@ -1,11 +1,13 @@
 //! Redis, for the rig.
 
+use crate::places::Place;
 use crate::rig::server::{Server, Store};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tollgate::remote::Key;
 
 /// A server of the program that `ci/with-redis` names.
 #[derive(Clone, Debug)]
@@ -102,3 +104,23 @@ pub(crate) fn bulk(address: SocketAddr, command: &str) -> io::Result<String> {
     stream.read_exact(&mut text)?;
     Ok(String::from_utf8_lossy(&text).replace('\r', ""))
 }
+
+/// The place of the store.
+pub(crate) struct Here;
+impl Place for Here {
+    type Store = tollgate_stores::Redis;
+    fn server() -> SocketAddr {
+        crate::store::server()
+    }
+    fn at(address: SocketAddr) -> tollgate_stores::Redis {
+        crate::store::at(address)
+    }
+    async fn keys(key: &Key) -> usize {
+        let keys = Redis.keys(Self::server()).expect("a server that answers");
+        let is_of = |name: &&String| name.contains(&format!("{{{key}}}")) || name.contains(&format!("{{{key}."));
+        keys.iter().filter(is_of).count()
+    }
+}
+crate::rates_shared::shared!(Here);
+crate::leased::leased!(Here);
+crate::fair::fair!(Here, true);

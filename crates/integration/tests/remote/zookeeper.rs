@@ -1,5 +1,6 @@
 //! ZooKeeper, for the rig.
 
+use crate::places::Place;
 use crate::rig::run::LIFE;
 use crate::rig::server::Store;
 use std::io::{self, Read, Write};
@@ -7,6 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tollgate::remote::Key;
 use zookeeper_client::{Client, Error};
 
 /// Sessions end at whole ticks.
@@ -97,3 +99,25 @@ pub(crate) async fn children(client: &Client, path: &str) -> Result<Vec<String>,
         children => children,
     }
 }
+
+/// The place of the store.
+pub(crate) struct Here;
+impl Place for Here {
+    type Store = tollgate_stores::Zookeeper;
+    fn server() -> SocketAddr {
+        crate::zookeeper_sync::address()
+    }
+    fn at(address: SocketAddr) -> tollgate_stores::Zookeeper {
+        crate::zookeeper_sync::at(address)
+    }
+    async fn keys(key: &Key) -> usize {
+        let client = raw(Self::server()).await;
+        let under = format!("{key}.");
+        let names = children(&client, "/tollgate").await.unwrap();
+        names.iter().filter(|name| name.starts_with(&under)).count()
+    }
+}
+crate::leased::leased!(Here);
+crate::leased::unasked!(Here);
+crate::change::lowered!(Here);
+crate::fair::fair!(Here, false);

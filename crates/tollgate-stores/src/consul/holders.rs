@@ -9,9 +9,9 @@
 //! sessions that got a grant, if they live. If a condition does not hold, it reads again.
 
 use super::api::{Entry, MOST_OPS, Op};
-use super::document::{PermitsDocument, is_near, sync_at_version, wants_news};
 use super::sessions::{ConsulSession, ConsulSessions};
 use super::{Consul, Inner, Keeping, permits_only};
+use crate::document::{PermitsDocument, is_near, sync_at_version, wants_news};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::time::Duration;

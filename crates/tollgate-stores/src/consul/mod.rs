@@ -39,7 +39,6 @@
 //! all processes from it for a time to live, and tell resources that check fences.
 
 mod api;
-mod document;
 mod holders;
 mod options;
 #[cfg(feature = "policy-file")]

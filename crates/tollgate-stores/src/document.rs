@@ -11,7 +11,7 @@ use tollgate::remote::{Grant, Session, SyncRequest};
 /// The document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct PermitsDocument {
+pub(crate) struct PermitsDocument {
     limit: u64,
     token: u64,
     next_place: u64,
@@ -35,7 +35,7 @@ struct SessionEntry {
 }
 
 impl PermitsDocument {
-    pub(super) fn of(state: &PermitsState) -> Self {
+    pub(crate) fn of(state: &PermitsState) -> Self {
         let session_entry = |held: &Held| SessionEntry {
             seq: held.seq,
             granted: held.granted,
@@ -68,7 +68,7 @@ impl PermitsDocument {
     }
 
     /// Returns `None` for a contradictory document, or one with numbers beyond any real count.
-    pub(super) fn permits(&self) -> Option<Permits> {
+    pub(crate) fn permits(&self) -> Option<Permits> {
         let counts = self.sessions.values().flat_map(|entry| [entry.granted, entry.asked]);
         let requests = self
             .queue
@@ -119,7 +119,7 @@ impl PermitsDocument {
 
     /// Applies the changes that every sync makes, even an empty one. Documents that are equal after this need not both be
     /// written.
-    pub(super) fn apply_acks(&mut self, sync: &SyncRequest) {
+    pub(crate) fn apply_acks(&mut self, sync: &SyncRequest) {
         if let Some(entry) = self.sessions.get_mut(&sync.session.to_string()) {
             entry.seq = entry.seq.max(sync.seq);
             entry.grants.retain(|&(_, _, token)| token > sync.seen);
@@ -131,7 +131,7 @@ impl PermitsDocument {
 
 /// Carries out `sync` where sessions do not expire by themselves. `version` grows with each change of the store, and tokens are
 /// at least as great. Such a store forgets nothing, and need not write a sync that changes nothing.
-pub(super) fn sync_at_version(permits: &mut Permits, version: u64, sync: &SyncRequest) -> Outcome {
+pub(crate) fn sync_at_version(permits: &mut Permits, version: u64, sync: &SyncRequest) -> Outcome {
     let sync = SyncRequest {
         ttl: Duration::MAX,
         acked: 0,
@@ -141,7 +141,7 @@ pub(super) fn sync_at_version(permits: &mut Permits, version: u64, sync: &SyncRe
 }
 
 /// Whether the session is among the first `sessions` in the queue, however many requests each of them has there.
-pub(super) fn is_near(permits: &Permits, session: Session, sessions: usize) -> bool {
+pub(crate) fn is_near(permits: &Permits, session: Session, sessions: usize) -> bool {
     let mut near = BTreeSet::new();
     for queued in permits.state().queue.values() {
         near.insert(queued.session);
@@ -153,7 +153,7 @@ pub(super) fn is_near(permits: &Permits, session: Session, sessions: usize) -> b
 }
 
 /// Whether the session waits for a grant, or keeps units that others may want.
-pub(super) fn wants_news(permits: &Permits, session: Session) -> bool {
+pub(crate) fn wants_news(permits: &Permits, session: Session) -> bool {
     let state = permits.state();
     let keeps = state.sessions.get(&session).is_some_and(|held| held.keeps);
     keeps || state.queue.values().any(|queued| queued.session == session)
