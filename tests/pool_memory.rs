@@ -8,7 +8,9 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tollgate::WorkerPool;
-use tollgate::pool::Priority;
+#[cfg(feature = "tokio")]
+use tollgate::pool::TaskPool;
+use tollgate::pool::{Overflow, Priority, RejectReason};
 
 /// The number of tasks that each step makes, itself included.
 const STEP: u64 = 14;
@@ -104,4 +106,50 @@ fn a_hundred_thousand_tasks_take_no_more_than_ten_thousand() {
 #[ignore = "takes long; ci/deep runs it"]
 fn ten_million_tasks_take_no_more_than_a_million() {
     grows_by_a_twentieth_at_most(1_000_000, 10_000_000);
+}
+
+/// Given a full queue, when tasks are submitted that it refuses, then no memory is allocated for them, and each comes back.
+#[test]
+fn a_refused_task_allocates_nothing() {
+    let pool = WorkerPool::builder()
+        .workers(1)
+        .max_queue(4)
+        .overflow(Overflow::Reject)
+        .spawn_with(|worker| {
+            std::mem::forget(worker);
+            Ok(())
+        });
+    let pool = pool.build().unwrap();
+    assert!(pool.execute_all((0..4).map(|_| || ())).is_empty());
+    let refused = |n: u64| {
+        let task = move || n;
+        let back = [pool.submit(task), pool.try_submit(task)].map(|refused| refused.unwrap_err());
+        assert!(back.iter().all(|back| back.reason == RejectReason::Full));
+        assert_eq!(back.map(|back| (back.task)()), [n; 2]);
+    };
+    // The thread's own first.
+    refused(0);
+    let allocated = allocation_counter::measure(|| (1..100).for_each(refused));
+    assert_eq!(allocated.count_total, 0);
+}
+
+/// Given a full queue of async tasks, when tasks are submitted that it refuses, then no memory is allocated for them, and each comes back.
+#[test]
+#[cfg(feature = "tokio")]
+fn a_refused_async_task_allocates_nothing() {
+    use futures::future::{FutureExt as _, ready};
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let pool = TaskPool::builder(1).max_queue(1).overflow(Overflow::Reject);
+    let pool = pool.runtime(runtime.handle()).build().unwrap();
+    drop(pool.try_submit(ready(0)).unwrap());
+    let refused = |n: u64| {
+        let later = pool.submit(ready(n)).now_or_never().expect("it does not wait");
+        let back = [pool.try_submit(ready(n)), later].map(|refused| refused.unwrap_err());
+        assert!(back.iter().all(|back| back.reason == RejectReason::Full));
+        assert_eq!(back.map(|back| back.task.into_inner()), [n; 2]);
+    };
+    // The thread's own first.
+    refused(0);
+    let allocated = allocation_counter::measure(|| (1..100).for_each(refused));
+    assert_eq!(allocated.count_total, 0);
 }

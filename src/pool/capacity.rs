@@ -86,11 +86,14 @@ impl Capacity {
         }
     }
 
+    /// Takes a place and this weight. Sets `serves` as [`put_back`](Self::put_back) does.
     #[inline]
-    pub(super) fn try_take(&self, weight: u32) -> Result<(), RejectReason> {
-        self.places.try_acquire_n(1).map_err(|_| self.turned())?;
+    pub(super) fn try_take(&self, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
+        if !self.try_take_place() {
+            return Err(self.turned());
+        }
         self.try_take_weight(weight)
-            .inspect_err(|_| self.places.release_quietly(1))
+            .inspect_err(|_| *serves |= self.put_back(1))
     }
 
     /// Takes this weight, for a task that has its place.
@@ -102,15 +105,30 @@ impl Capacity {
         }
     }
 
-    /// Takes up to `most` places, and at least one, for the injector to give out. Takes one if a submission has found no room.
+    /// Takes up to `most` places, for the injector to give out, and returns their number. Takes at most one if a submission has found no
+    /// room.
     #[inline(never)]
-    pub(super) fn try_take_places(&self, most: usize) -> Result<usize, RejectReason> {
-        let most = most.min(self.places.available_permits());
+    pub(super) fn try_take_places(&self, most: usize) -> usize {
         let is_pressed = self.is_pressed() && !seeded!("pool_takes_room_ahead_blindly");
-        if most > 1 && !is_pressed && self.places.try_acquire_n(most).is_ok() {
-            return Ok(most);
+        if !is_pressed {
+            let most = most.min(self.places.available_permits());
+            if most > 1 && self.places.try_acquire_n(most).is_ok() {
+                return most;
+            }
         }
-        self.places.try_acquire_n(1).map(|()| 1).map_err(|_| self.turned())
+        usize::from(self.try_take_place())
+    }
+
+    /// Takes a place. Takes the queue's lock only if a place may be free.
+    #[inline]
+    fn try_take_place(&self) -> bool {
+        !self.seems_full() && self.places.try_acquire_n(1).is_ok()
+    }
+
+    /// Returns true if no place is free: a hint, without a lock.
+    #[inline]
+    pub(super) fn seems_full(&self) -> bool {
+        !self.places.may_have(1)
     }
 
     /// Takes up to `n` places for tasks of this weight at once, and returns their number. Returns 0 if no place is
@@ -154,6 +172,22 @@ impl Capacity {
         }
         if weight > 0 {
             self.give_back_weight(weight);
+        }
+    }
+
+    /// Frees these places under the lock under which they were counted, so that no submission with that lock misses them. Returns true if
+    /// the caller must call [`serve`](Self::serve) once it has released the lock.
+    #[inline]
+    #[must_use]
+    pub(super) fn put_back(&self, places: usize) -> bool {
+        places > 0 && self.places.put_back(places)
+    }
+
+    /// Gives places that were put back to the submissions that wait for them, if [`put_back`](Self::put_back) says so.
+    #[inline]
+    pub(super) fn serve(&self, serves: bool) {
+        if serves {
+            self.places.hand_over_quietly();
         }
     }
 

@@ -140,7 +140,7 @@ impl<K: PoolKind> Pool<K> {
 
     #[inline]
     pub(super) fn try_take(&self) -> Result<(), RejectReason> {
-        self.core().capacity.try_take(self.options.weight)
+        self.core().try_take(self.options.weight)
     }
 
     /// Takes capacity for up to `n` tasks at once, and returns their number.

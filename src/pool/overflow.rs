@@ -66,7 +66,7 @@ impl<K: Kind> Engine<K> {
             return Err(turned);
         }
         self.collect();
-        match self.capacity.try_take(weight) {
+        match self.try_take(weight) {
             Err(RejectReason::Full) => {}
             taken => return taken.map(|()| Some(Verdict::In)),
         }
@@ -78,13 +78,22 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Takes the room back that workers owe, and that the injector has not given out.
+    /// Takes the room back that workers owe.
     fn collect(self: &Arc<Self>) {
         if K::THREADS {
-            let owed = |seat: &Arc<Seat<K::Worker>>| K::owed(&seat.own);
-            let owed: usize = self.transition(|state, _| state.workers().iter().map(owed).sum());
-            self.capacity.give_back(owed + self.kind.places_ahead(), 0);
+            let pay = |serves, seat: &Arc<Seat<K::Worker>>| serves | K::pay(&seat.own, &self.capacity);
+            self.capacity
+                .serve(self.transition(|state, _| state.workers().iter().fold(false, pay)));
         }
+    }
+
+    /// Takes room for a task of this weight, without waiting.
+    #[inline]
+    pub(super) fn try_take(&self, weight: u32) -> Result<(), RejectReason> {
+        let mut serves = false;
+        let taken = self.kind.try_take(&self.capacity, weight, &mut serves);
+        self.capacity.serve(serves);
+        taken
     }
 
     /// Evicts tasks until there is room.
@@ -98,7 +107,7 @@ impl<K: Kind> Engine<K> {
                 // All room belongs to submitters that have not queued their tasks yet.
                 None => std::thread::yield_now(),
             }
-            match self.capacity.try_take(weight) {
+            match self.try_take(weight) {
                 Err(RejectReason::Full) => {}
                 taken => return taken,
             }

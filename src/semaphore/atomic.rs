@@ -269,7 +269,7 @@ impl Semaphore {
     /// False when fewer than `n` permits are free. Some of them may be kept for a waiter. True of a semaphore that counts, which
     /// counts its refusals as well.
     #[inline(always)]
-    pub(super) fn may_have(&self, n: u64) -> bool {
+    pub(crate) fn may_have(&self, n: u64) -> bool {
         match u64::try_from(self.word.load(Ordering::Relaxed)) {
             Ok(free) => free >= n,
             Err(_) => !self.plain || u64::try_from(self.signed_available()).is_ok_and(|free| free >= n),
@@ -299,10 +299,25 @@ impl Semaphore {
     #[cfg(feature = "pool")]
     #[inline]
     pub(crate) fn release_quietly(&self, n: usize) {
-        // Release: as (R) in `release`.
-        if self.word.fetch_add(n as i64, Ordering::Release) < -MAX {
-            quietly(|| self.hand_over());
+        if self.put_back(n) {
+            self.hand_over_quietly();
         }
+    }
+
+    /// Gives back permits as [`release_quietly`](Self::release_quietly) does, for a caller that holds a lock: runs no waker. Returns true
+    /// if the caller must call [`hand_over_quietly`](Self::hand_over_quietly) once it has released that lock.
+    #[cfg(feature = "pool")]
+    #[inline]
+    #[must_use]
+    pub(crate) fn put_back(&self, n: usize) -> bool {
+        // Release: as (R) in `release`.
+        self.word.fetch_add(n as i64, Ordering::Release) < -MAX
+    }
+
+    /// Hands permits that were [put back](Self::put_back) to waiters, and survives a waker that panics.
+    #[cfg(feature = "pool")]
+    pub(crate) fn hand_over_quietly(&self) {
+        quietly(|| self.hand_over());
     }
 
     /// Takes `n` permits whether they are free or not: the missing ones become [`debt`](Self::debt).

@@ -472,6 +472,41 @@ fn a_submission_beside_a_submitter_that_waits_takes_no_room_ahead() {
     });
 }
 
+/// Given room for two more, of which the injector has taken the places, then two submissions find it beside one that is too heavy for the
+/// rest, and looks for room everywhere.
+#[test]
+fn submissions_beside_one_that_is_refused_find_the_room_that_is_left() {
+    super::bounded(2, || {
+        let pool = WorkerPool::builder().workers(1).max_queue(3).max_queue_weight(8);
+        // The worker never runs.
+        let pool = pool.spawn_with(|worker| Ok(std::mem::forget(worker))).build().unwrap();
+        pool.execute(|| ()).unwrap();
+        let heavy = pool.weight(8);
+        let refused = thread::spawn(move || heavy.try_submit(|| ()).is_err());
+        let light = [(); 2].map(|()| pool.try_submit(|| ()).is_ok());
+        assert_eq!((light, refused.join().unwrap()), ([true; 2], true));
+        assert_eq!(pool.abort().unstarted.len(), 3);
+    });
+}
+
+/// Given a queue of three, of which the worker takes two tasks at once, when these have ended, then two others find room, although the worker
+/// gives their places back together, and late.
+#[test]
+fn submissions_beside_a_worker_that_gives_places_back_find_room() {
+    super::bounded(1, || {
+        let pool = modelled(1).max_queue(3).build().unwrap();
+        let (tasks, rejected) = pool.submit_all([(); 3].map(|()| || ()));
+        assert!(rejected.is_empty());
+        let [first, second, third] = tasks.try_into().unwrap();
+        first.join().unwrap();
+        second.join().unwrap();
+        let room = [(); 2].map(|()| pool.try_submit(|| ()).is_ok());
+        assert_eq!(room, [true; 2]);
+        drop(third);
+        assert!(pool.shutdown(LONG).is_clean());
+    });
+}
+
 /// Given a queue of one, when a task overdraws it by submitting two beside a submission that waits for room, then all are run, and
 /// there is room for one again.
 #[test]

@@ -369,7 +369,7 @@ mod tests {
         let mut by_priority = PriorityQueue::<Tasks>::new();
         for _ in 0..10_000 {
             by_priority.push(Entry::held(
-                Arc::new(TaskCell::of(async {})) as _,
+                Arc::new(TaskCell::of(async {}, Caller::current())) as _,
                 &TaskOptions::DEFAULT,
                 None,
             ));

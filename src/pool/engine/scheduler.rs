@@ -10,7 +10,7 @@ use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::Capacity;
 use crate::pool::cell::{Await, Queued};
-use crate::pool::error::TaskError;
+use crate::pool::error::{RejectReason, TaskError};
 use crate::pool::handle::Handle;
 use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
 use crate::pool::overflow::Overflow;
@@ -49,13 +49,13 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     }
     /// Moves the dead entries of the worker's local queue to `dead`.
     fn purge_local(_: &Self::Worker, _: &mut Vec<Entry<Self>>) {}
-    /// Takes the number of queue places that the worker still has of tasks that it has started.
-    fn owed(_: &Self::Worker) -> usize {
-        0
+    /// [Puts back](Capacity::put_back) the queue places that the worker still has of tasks that it has started.
+    fn pay(_: &Self::Worker, _: &Capacity) -> bool {
+        false
     }
-    /// Takes the number of queue places that were taken ahead of submissions.
-    fn places_ahead(&self) -> usize {
-        0
+    /// [Takes](Capacity::try_take) room, also from that taken ahead of submissions.
+    fn try_take(&self, capacity: &Capacity, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
+        capacity.try_take(weight, serves)
     }
     /// Returns the hook for tasks that the pool discarded.
     fn on_discard(&self) -> Option<&DiscardHook<Self>>;

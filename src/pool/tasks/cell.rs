@@ -73,8 +73,8 @@ impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
 }
 
 impl<Fut, T> TaskCell<Fut, T> {
-    pub(in crate::pool) fn of(task: Fut) -> Self {
-        Self::new((Box::new(task), Caller::current()), Record::new())
+    pub(in crate::pool) fn of(task: Fut, caller: Caller) -> Self {
+        Self::new((Box::new(task), caller), Record::new())
     }
 
     /// Takes the future out to poll it. Returns `None` if it was aborted.

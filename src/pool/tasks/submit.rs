@@ -2,6 +2,7 @@
 
 use super::cell::{Run, TaskCell};
 use super::kind::Tasks;
+use crate::pool::caller::Caller;
 use crate::pool::cell::Await;
 use crate::pool::common::Pool;
 use crate::pool::engine::entry::Entry;
@@ -45,9 +46,9 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let made = self.made(task, false);
+        let caller = Caller::current();
         let verdict = self.admit().await;
-        Ok(self.handle(self.carry_out(made, verdict)?))
+        Ok(self.handle(self.carry_out(task, caller, false, verdict)?))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience` on the pool's clock.
@@ -65,12 +66,12 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let made = self.made(task, false);
+        let caller = Caller::current();
         let mut admit = pin!(self.admit());
         let poll = |waker: &Waker| admit.as_mut().poll(&mut Context::from_waker(waker));
         let verdict = self.core().within(Some(patience), poll).await;
         let verdict = verdict.unwrap_or(Err(RejectReason::TimedOut));
-        Ok(self.handle(self.carry_out(made, verdict)?))
+        Ok(self.handle(self.carry_out(task, caller, false, verdict)?))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -81,12 +82,12 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let made = self.made(task, false);
+        let caller = Caller::current();
         let verdict = match self.try_take() {
             Ok(()) => Ok(Verdict::In),
             Err(turned) => self.let_in_now(turned),
         };
-        Ok(self.handle(self.carry_out(made, verdict)?))
+        Ok(self.handle(self.carry_out(task, caller, false, verdict)?))
     }
 
     /// Submits like [`submit`](Self::submit), and blocks the thread while it waits. For threads outside of a runtime.
@@ -121,9 +122,9 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let made = self.made(task, true);
+        let caller = Caller::current();
         let verdict = self.admit().await;
-        self.carry_out(made, verdict).map(drop)
+        self.carry_out(task, caller, true, verdict).map(drop)
     }
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the accepted
@@ -175,7 +176,9 @@ impl Pool<Tasks> {
         detached: bool,
         mut taken: impl FnMut(Taken<Fut>),
     ) -> Vec<SubmitError<Fut>> {
-        let mut cells = tasks.into_iter().map(|task| self.made(task, detached));
+        let mut cells = tasks
+            .into_iter()
+            .map(|task| self.made(task, Caller::current(), detached));
         let mut rejected = Vec::new();
         while let Some(chunk) = next_chunk(&mut cells) {
             let mut chunk = chunk.into_iter();
@@ -200,12 +203,20 @@ impl Pool<Tasks> {
         rejected
     }
 
+    /// Queues or discards the task, as decided. Its cell is made now, since a refused task needs none.
     fn carry_out<Fut: Work>(
         &self,
-        made: Taken<Fut>,
+        task: Fut,
+        caller: Caller,
+        detached: bool,
         verdict: Result<Verdict, RejectReason>,
     ) -> Result<Taken<Fut>, SubmitError<Fut>> {
-        match verdict.and_then(|verdict| self.settle(&made, verdict)) {
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(reason) => return Err(SubmitError { task, reason }),
+        };
+        let made = self.made(task, caller, detached);
+        match self.settle(&made, verdict) {
             Ok(()) => Ok(made),
             Err(reason) => Err(take_back(&made, reason)),
         }
@@ -226,9 +237,9 @@ impl Pool<Tasks> {
         self.core().push_all(entries).then_some(()).ok_or(RejectReason::Closed)
     }
 
-    /// Makes a task, before capacity is taken for it: the tracing subscriber is called, and may panic.
-    fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Taken<Fut> {
-        let cell = Arc::new(TaskCell::of(task));
+    /// Makes the cell of a task. The caller was captured before capacity was taken: the tracing subscriber is called, and may panic.
+    fn made<Fut: Work>(&self, task: Fut, caller: Caller, detached: bool) -> Taken<Fut> {
+        let cell = Arc::new(TaskCell::of(task, caller));
         if detached {
             cell.detach();
         }

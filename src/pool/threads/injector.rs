@@ -1,8 +1,9 @@
 //! The injector: receives submitted tasks under a lock of its own. A submission touches one cache line. Each worker that holds
 //! the pool's lock moves all injected tasks into the priority queue.
 //!
-//! It takes the places of the next submissions in the queue together. These are free: a submission that finds the queue full takes them
-//! back, and none are taken ahead while it waits.
+//! It takes the places of the next submissions in the queue together. These are free: a submission that finds the queue full puts them
+//! back, and none are taken ahead while it waits. Places are counted here or in the queue's capacity at any moment at which the lock is
+//! free, so a queue with room refuses none.
 //!
 //! Lock order: the pool's, a local queue's, the injector's, that of the queue's capacity.
 
@@ -22,10 +23,15 @@ use std::sync::Arc;
 /// The maximum number of queue places that the injector takes at once.
 const AHEAD: usize = 32;
 
+/// One task in [`Injector::counts`]. The number of places is less.
+const TASK: usize = 64;
+const PLACES: usize = TASK - 1;
+
 pub(in crate::pool) struct Injector<'j> {
     tray: Mutex<Tray<'j>>,
-    /// The number of tasks. Written under the lock, and read without it.
-    len: AtomicUsize,
+    /// The number of tasks, times [`TASK`], plus the number of queue places that the injector has taken and not given to a task. It takes
+    /// them together, so that a submission takes no place by itself. Written under the lock, and read without it.
+    counts: AtomicUsize,
 }
 
 pub(in crate::pool) struct Tray<'j> {
@@ -34,8 +40,6 @@ pub(in crate::pool) struct Tray<'j> {
     special: bool,
     /// True once the pool takes no more tasks.
     closed: bool,
-    /// The queue places that it has taken and not given to a task. Taken together, so that a submission takes no place by itself.
-    places: u16,
     /// True while no worker looks for work and one could be called: then a submission calls. The docs of the [kind](super::kind) name its writer.
     pub(in crate::pool) calls: bool,
     /// Boxed, since the other fields fit in one cache line.
@@ -50,14 +54,13 @@ impl<'j> Injector<'j> {
             tasks: Lane::new(),
             special: false,
             closed: false,
-            places: 0,
             calls: true,
             deferred: Box::default(),
             any_spent: false,
         };
         Self {
             tray: Mutex::new(tray),
-            len: AtomicUsize::new(0),
+            counts: AtomicUsize::new(0),
         }
     }
 
@@ -65,17 +68,29 @@ impl<'j> Injector<'j> {
         self.tray.lock()
     }
 
-    /// Counts `n` more tasks, under the lock.
     #[inline]
-    fn came(&self, n: usize) {
-        // Relaxed, here and in `empty`: the lock orders the accesses. Without it, a hint for `seems_empty`.
-        self.len.store(self.len.load(Ordering::Relaxed) + n, Ordering::Relaxed);
+    fn counts(&self) -> usize {
+        // Relaxed, here and in `set_counts`: the lock orders the accesses. Without it, a hint.
+        self.counts.load(Ordering::Relaxed)
     }
 
+    /// Sets the counts, under the lock.
+    #[inline]
+    fn set_counts(&self, _: &Tray<'j>, counts: usize) {
+        self.counts.store(counts, Ordering::Relaxed);
+    }
+
+    /// Returns true if there seems to be no task. A worker that acts on it takes the lock.
     #[inline]
     pub(in crate::pool) fn seems_empty(&self) -> bool {
-        // Relaxed: a hint, stored by `came`. A worker that acts on it takes the lock.
-        self.len.load(Ordering::Relaxed) == 0
+        self.counts() < TASK
+    }
+
+    /// Returns true if a submission will probably find no place, here or in the queue.
+    #[inline]
+    pub(in crate::pool) fn seems_full(&self, capacity: &Capacity) -> bool {
+        // The queue first: its cache line is written less often.
+        capacity.seems_full() && self.counts() & PLACES == 0
     }
 
     /// Injects a task by `put`, which only converts it. Takes its capacity if `takes` has that and the task's weight. Returns true if the
@@ -90,11 +105,12 @@ impl<'j> Injector<'j> {
         deferred: &mut [Option<DeferredFree<'j>>; 2],
     ) -> Result<bool, (J, RejectReason)> {
         let mut tray = self.lock();
-        if let Err(reason) = tray.lets_in(takes) {
-            return Err((job, reason));
-        }
+        let counts = match self.lets_in(&tray, takes) {
+            Ok(counts) => counts,
+            Err(reason) => return Err((job, reason)),
+        };
         put(&mut tray, job);
-        self.came(1);
+        self.set_counts(&tray, counts + TASK);
         if tray.any_spent {
             *deferred = tray.two_spent();
         }
@@ -117,7 +133,7 @@ impl<'j> Injector<'j> {
         for job in jobs.drain(..n) {
             put(&mut tray, job);
         }
-        self.came(n);
+        self.set_counts(&tray, self.counts() + n * TASK);
         if tray.any_spent {
             deferred.extend(tray.deferred.many(n));
             tray.any_spent = !tray.deferred.is_empty();
@@ -128,36 +144,53 @@ impl<'j> Injector<'j> {
     /// Moves all tasks into `lanes`, and returns their number.
     pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, by_priority: &mut PriorityQueue<Threads<'j>>) -> usize {
         let uniform = !std::mem::take(&mut tray.special);
-        let moved = self.len.load(Ordering::Relaxed);
-        by_priority.take_over(&mut tray.tasks, moved, uniform);
-        self.len.store(0, Ordering::Relaxed);
-        moved
+        let counts = self.counts();
+        by_priority.take_over(&mut tray.tasks, counts / TASK, uniform);
+        self.set_counts(tray, counts & PLACES);
+        counts / TASK
+    }
+
+    /// Takes the room of one task. Returns the counts without its place.
+    #[inline]
+    fn lets_in(&self, tray: &Tray<'j>, takes: Option<(&Capacity, u32)>) -> Result<usize, RejectReason> {
+        if tray.closed {
+            return Err(RejectReason::Closed);
+        }
+        let mut counts = self.counts();
+        if let Some((capacity, weight)) = takes {
+            // Before places are taken: a task that never fits leaves none here that a waiting submission needs.
+            capacity.fits(weight)?;
+            if counts & PLACES == 0 {
+                counts += capacity.try_take_places(AHEAD);
+                if counts & PLACES == 0 {
+                    return Err(RejectReason::Full);
+                }
+                self.set_counts(tray, counts);
+            }
+            capacity.try_take_weight(weight)?;
+            counts -= 1;
+        }
+        Ok(counts)
+    }
+
+    /// Puts back the places that no submission has used, and then [takes](Capacity::try_take) room. Other submissions with the lock see
+    /// neither step alone.
+    pub(in crate::pool) fn try_take(
+        &self,
+        capacity: &Capacity,
+        weight: u32,
+        serves: &mut bool,
+    ) -> Result<(), RejectReason> {
+        let tray = self.lock();
+        let counts = self.counts();
+        self.set_counts(&tray, counts & !PLACES);
+        let _tray = (!seeded!("pool_returns_room_late")).then_some(tray);
+        *serves |= capacity.put_back(counts & PLACES);
+        capacity.try_take(weight, serves)
     }
 }
 
 impl<'j> Tray<'j> {
-    #[inline]
-    fn lets_in(&mut self, takes: Option<(&Capacity, u32)>) -> Result<(), RejectReason> {
-        if self.closed {
-            return Err(RejectReason::Closed);
-        }
-        if let Some((capacity, weight)) = takes {
-            // Before places are taken: a task that never fits leaves none here that a waiting submission needs.
-            capacity.fits(weight)?;
-            if self.places == 0 {
-                self.places = capacity.try_take_places(AHEAD)? as u16;
-            }
-            capacity.try_take_weight(weight)?;
-            self.places -= 1;
-        }
-        Ok(())
-    }
-
-    /// Takes the places that no submission has used.
-    pub(in crate::pool) fn places_ahead(&mut self) -> usize {
-        std::mem::take(&mut self.places).into()
-    }
-
     /// Adds the entry of a task without a handle, span and options.
     #[inline]
     pub(in crate::pool) fn put_plain<F: FnOnce() + Send + 'j>(&mut self, task: F) {
@@ -213,7 +246,7 @@ mod tests {
         let (injector, capacity) = (Injector::new(), Capacity::checked(2, Some(4)).unwrap());
         let put = |weight, put: fn(&mut Tray<'_>, ())| {
             let taken = injector.put((), Some((&capacity, weight)), put, &mut [None, None]);
-            (taken.map_err(|((), reason)| reason), injector.lock().places_ahead())
+            (taken.map_err(|((), reason)| reason), injector.counts() & PLACES)
         };
         let (refused, ahead) = put(9, |_, ()| unreachable!("it is refused"));
         assert!(matches!(

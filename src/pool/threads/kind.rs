@@ -22,6 +22,7 @@ use super::entry::{DeferredFree, Entry, InlineTask, Task};
 use super::injector::{Injector, Tray};
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
+use crate::pool::capacity::Capacity;
 use crate::pool::cell::{Job, Ran, Run};
 use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
 use crate::pool::engine::seat::Seat;
@@ -191,12 +192,17 @@ impl<'j> Kind for Threads<'j> {
         worker_state.local_queue.lock().purge(dead);
     }
 
-    fn owed(worker_state: &WorkerState<'j>) -> usize {
-        worker_state.local_queue.lock().owed()
+    fn pay(worker_state: &WorkerState<'j>, capacity: &Capacity) -> bool {
+        let mut local_queue = worker_state.local_queue.lock();
+        let owed = local_queue.owed();
+        if seeded!("pool_returns_room_late") {
+            drop(local_queue);
+        }
+        capacity.put_back(owed)
     }
 
-    fn places_ahead(&self) -> usize {
-        self.injector.lock().places_ahead()
+    fn try_take(&self, capacity: &Capacity, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
+        self.injector.try_take(capacity, weight, serves)
     }
 
     fn on_discard(&self) -> Option<&DiscardHook<Self>> {
@@ -286,6 +292,12 @@ impl<'j> Kind for Threads<'j> {
 impl<'j> Core<'j> {
     // ---- the queue ----
 
+    /// Returns true if a submission will probably find the queue full.
+    #[inline]
+    pub(in crate::pool) fn seems_full(&self) -> bool {
+        self.kind.injector.seems_full(&self.capacity)
+    }
+
     /// Queues a task by `put`, which only converts it. `weight`: takes its capacity, which has been taken otherwise. Returns the task if
     /// there is no capacity or the pool is closed.
     #[inline]
@@ -330,8 +342,7 @@ impl<'j> Core<'j> {
 
     /// Gives back the queue capacity that the worker owes.
     pub(in crate::pool) fn pay(&self, worker_state: &WorkerState<'j>) {
-        let owed = worker_state.local_queue.lock().owed();
-        self.capacity.give_back(owed, 0);
+        self.capacity.serve(Threads::pay(worker_state, &self.capacity));
     }
 
     /// Puts the worker's unstarted tasks back at the front of the queue, and gives back the capacity that it owes.

@@ -68,7 +68,7 @@ impl<'j> LocalQueue<'j> {
         std::mem::take(&mut self.dead_left)
     }
 
-    /// Takes the number of tasks whose capacity is owed. The caller gives it back.
+    /// Takes the number of tasks whose capacity is owed. The caller puts it back under the same lock.
     #[inline]
     #[must_use]
     pub(in crate::pool) fn owed(&mut self) -> usize {

@@ -113,8 +113,12 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        // Before capacity is taken: the tracing subscriber is called, and may panic.
-        let cell = ClosureCell::of(task, Caller::current());
+        let caller = Caller::current();
+        if self.core().seems_full() {
+            let verdict = self.let_in(RejectReason::Full).await;
+            return self.submit_slow(task, caller, verdict);
+        }
+        let cell = ClosureCell::of(task, caller);
         let member = self.options.member();
         match self.put(&cell, member.as_ref(), Some(self.options.weight)) {
             Ok(()) => Ok(self.handle(cell, member.as_ref())),
@@ -132,11 +136,29 @@ impl<'j> Pool<Threads<'j>> {
         let_in: impl FnOnce(RejectReason) -> Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
         // Before capacity is taken: the tracing subscriber is called, and may panic.
-        let cell = ClosureCell::of(task, Caller::current());
+        let caller = Caller::current();
+        if self.core().seems_full() {
+            return self.submit_slow(task, caller, let_in(RejectReason::Full));
+        }
+        let cell = ClosureCell::of(task, caller);
         let member = self.options.member();
         match self.put(&cell, member.as_ref(), Some(self.options.weight)) {
             Ok(()) => Ok(self.handle(cell, member.as_ref())),
             Err(turned) => self.carry_out(cell, member, let_in(turned)),
+        }
+    }
+
+    /// Makes the cell of a task after the decision on it, since a refused task needs none.
+    #[cold]
+    fn submit_slow<T: Send + 'j, F: Closure<'j, T>>(
+        &self,
+        task: F,
+        caller: Caller,
+        verdict: Result<Verdict, RejectReason>,
+    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
+        match verdict {
+            Ok(verdict) => self.carry_out(ClosureCell::of(task, caller), self.options.member(), Ok(verdict)),
+            Err(reason) => Err(SubmitError { task, reason }),
         }
     }
 

@@ -211,13 +211,10 @@ impl<'a, 'j> Work<'a, 'j> {
         let Some((entry, is_mine)) = local_queue.start_next() else {
             return false;
         };
-        if self.core.capacity.is_pressed() {
-            let owed = local_queue.owed();
-            drop(local_queue);
-            self.core.capacity.give_back(owed, 0);
-        } else {
-            drop(local_queue);
-        }
+        let capacity = &self.core.capacity;
+        let serves = capacity.is_pressed() && capacity.put_back(local_queue.owed());
+        drop(local_queue);
+        capacity.serve(serves);
         if !is_mine {
             drop_quietly(entry);
             return true;
