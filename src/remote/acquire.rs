@@ -47,11 +47,8 @@ impl<'a, B: Backend> Acquire<'a, B> {
         let now = shared.clock.now();
         if self.key.is_none() {
             let waker = cx.waker().clone();
-            let joined = shared.with(|client| match client.acquire(self.units, now) {
-                Ok(ticket) => Ok(ticket),
-                Err(_) => Err(client.join(self.units, self.kind, waker, now)),
-            });
-            match joined {
+            let (units, kind) = (self.units, self.kind);
+            match shared.acquire(units, now, |client, _| client.join(units, kind, waker, now)) {
                 Ok(ticket) => return Poll::Ready(Ok(ticket)),
                 Err(key) => self.key = Some(key),
             }

@@ -212,10 +212,7 @@ impl RemoteBuilder {
         let capacity = leases || self.capacity && !(is_sparse(&self.rule) && counts);
         let supported = supports(if capacity { &LEASED } else { &self.rule });
         let quota_is_fixed = self.capacity || leases;
-        let config = Config {
-            quota_is_fixed,
-            ..Self { capacity, ..self }.config()?
-        };
+        let config = self.config(capacity, quota_is_fixed)?;
         supported?;
         let shared = Arc::new(Shared::new(Client::new(config, &clock), backend, clock));
         let driver = Driver::of(Arc::clone(&shared));
@@ -256,7 +253,7 @@ impl RemoteBuilder {
         Ok(())
     }
 
-    fn config(self) -> Result<Config, RemoteError> {
+    fn config(self, capacity: bool, quota_is_fixed: bool) -> Result<Config, RemoteError> {
         let most = check_rule(&self.rule)?;
         check("time to live", self.ttl, (SHORTEST, LONGEST))?;
         let within = |what, given: Option<Duration>, default: Duration| {
@@ -294,7 +291,7 @@ impl RemoteBuilder {
             renewal: within("renewal", self.renewal, self.ttl / 3)?,
             timeout: within("time-out", self.timeout, (self.ttl / 4).min(second))?,
             retry: within("retry", self.retry, (self.ttl / 10).min(second))?,
-            key: if self.capacity {
+            key: if capacity {
                 self.key.of_kind("capacity")
             } else {
                 self.key.clone()
@@ -306,8 +303,8 @@ impl RemoteBuilder {
             on_unavailable: self.on_unavailable,
             unavailable_after,
             prefetch: self.prefetch,
-            capacity: self.capacity,
-            quota_is_fixed: self.capacity,
+            capacity,
+            quota_is_fixed,
         })
     }
 }

@@ -160,7 +160,7 @@ impl<B: Backend> Remote<B> {
     /// tell. Without a [prefetch](super::Prefetch) no units are available in this process.
     pub fn try_acquire(&self, n: u64) -> Result<RemotePermit<'_, B>, Refusal<'_>> {
         let now = self.shared.clock.now();
-        match self.shared.with(|client| client.acquire(n, now)) {
+        match self.shared.acquire(n, now, |_, reason| reason) {
             Ok(ticket) => Ok(Permit::new(self, ticket)),
             Err(reason) => Err(self.refusal(reason, n, self.wait_for(reason))),
         }
@@ -314,12 +314,13 @@ impl<B: Backend> Limiter for Remote<B> {
     fn try_reserve(&self, demand: Demand<'_>) -> Result<RemoteTicket, Refusal<'_>> {
         let (units, now) = (demand.units(), self.shared.clock.now());
         let id = QueueId::of(self);
-        let claim = demand.queue_key(id);
-        let taken = self.shared.with(|client| {
-            let Some(claim) = claim else {
-                return client.acquire(units, now);
-            };
-            match client.poll_wait(claim.key(), None, now).0 {
+        let wait = |reason| self.refusal(reason, units, self.wait_for(reason));
+        let Some(claim) = demand.queue_key(id) else {
+            return self.shared.acquire(units, now, |_, reason| reason).map_err(wait);
+        };
+        let taken = self
+            .shared
+            .with(|client| match client.poll_wait(claim.key(), None, now).0 {
                 None => Err(Reason::Saturated),
                 Some(End::Granted(ticket)) if ticket.units == units => {
                     demand.redeem(id);
@@ -335,9 +336,8 @@ impl<B: Backend> Limiter for Remote<B> {
                     demand.redeem(id);
                     client.acquire(units, now)
                 }
-            }
-        });
-        taken.map_err(|reason| self.refusal(reason, units, self.wait_for(reason)))
+            });
+        taken.map_err(wait)
     }
 
     fn cancel(&self, ticket: RemoteTicket, _: &ClockReading) {
@@ -346,6 +346,9 @@ impl<B: Backend> Limiter for Remote<B> {
     }
 
     fn finish(&self, ticket: RemoteTicket, _: Outcome, _: &ClockReading) {
+        if self.shared.admits_tokens {
+            return;
+        }
         let now = self.shared.clock.now();
         self.shared.with(|client| client.refund(ticket, false, now));
     }

@@ -41,6 +41,7 @@ mod error;
 mod fence;
 mod key;
 mod keyed;
+mod lent;
 mod limiter;
 mod lost;
 mod memory;

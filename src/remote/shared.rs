@@ -1,23 +1,30 @@
 //! The client behind its lock, shared by the handle, the permits and the driver.
 
 use super::backend::Backend;
-use super::client::Client;
+use super::client::{Client, RemoteTicket};
+use super::lent::Lent;
+use crate::core::refusal::Reason;
 use crate::sync::wake::wake_all;
-use crate::time::Clock;
+use crate::time::{Clock, Instant};
 use parking_lot::Mutex;
 
 pub(super) struct Shared<B> {
     client: Mutex<Client>,
+    lent: Lent,
     pub(super) backend: B,
     pub(super) clock: Clock,
     pub(super) name: Box<str>,
+    /// Admissions spend tokens: nothing comes back when they end.
+    pub(super) admits_tokens: bool,
 }
 
 impl<B: Backend> Shared<B> {
     pub(super) fn new(client: Client, backend: B, clock: Clock) -> Self {
         Self {
             name: client.config().name.as_str().into(),
+            admits_tokens: client.config().admits_tokens(),
             client: Mutex::new(client),
+            lent: Lent::default(),
             backend,
             clock,
         }
@@ -27,6 +34,9 @@ impl<B: Backend> Shared<B> {
     #[inline]
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
         let mut client = self.client.lock();
+        if let Some((left, admissions)) = self.lent.take_back() {
+            client.take_back(left, admissions);
+        }
         let result = change(&mut client);
         let wakers = client.take_wakers();
         drop(client);
@@ -34,5 +44,37 @@ impl<B: Backend> Shared<B> {
             wake_all(wakers);
         }
         result
+    }
+
+    /// Takes `n` units that are here, or returns what `otherwise` makes of the reason for a refusal.
+    #[inline]
+    pub(super) fn acquire<E>(
+        &self,
+        n: u64,
+        now: Instant,
+        otherwise: impl FnOnce(&mut Client, Reason) -> E,
+    ) -> Result<RemoteTicket, E> {
+        match self.lent.take(n, now) {
+            Some(ticket) => Ok(ticket),
+            None => self.acquire_slow(n, now, otherwise),
+        }
+    }
+
+    #[inline(never)]
+    fn acquire_slow<E>(
+        &self,
+        n: u64,
+        now: Instant,
+        otherwise: impl FnOnce(&mut Client, Reason) -> E,
+    ) -> Result<RemoteTicket, E> {
+        self.with(|client| match client.acquire(n, now) {
+            Ok(ticket) => {
+                if let Some(loan) = client.lend(now) {
+                    self.lent.lend(loan);
+                }
+                Ok(ticket)
+            }
+            Err(reason) => Err(otherwise(client, reason)),
+        })
     }
 }

@@ -6,7 +6,8 @@
 //!
 //! And leased capacity that does not bind, beside a local bucket, on one thread in turns: fails below half of its speed.
 //!
-//! `ci/with-redis ci/with-postgres cargo bench -p tollgate-compare --bench remote`
+//! `ci/with-redis ci/with-postgres cargo bench -p tollgate-compare --bench remote`, and with `-- capacity` the last of these alone,
+//! without servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -212,8 +213,12 @@ fn main() {
         .worker_threads(2)
         .enable_all()
         .build();
+    let is_alone = std::env::args().any(|argument| argument == "capacity");
     let enough = runtime.expect("threads").block_on(async {
         let is_quick = leased().await;
+        if is_alone {
+            return is_quick;
+        }
         let redis = Redis::options(address("TOLLGATE_REDIS")).connect().expect("an address");
         keyed(&address("TOLLGATE_REDIS"), &redis).await;
         let postgres = Postgres::options(address("TOLLGATE_POSTGRES"));

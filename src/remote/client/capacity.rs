@@ -31,6 +31,23 @@ pub(super) struct Capacity {
     was_free: bool,
     /// The waiter that was first when units came, or when others began to wait: it is served before the units go.
     turn: Option<u64>,
+    /// The tokens lent, and the microsecond by which they are spent.
+    lent: (u64, u64),
+}
+
+/// What is lent of the leased part, to be taken without a change of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) struct Loan {
+    pub(in crate::remote) tokens: u64,
+    /// Larger asks are for the client.
+    pub(in crate::remote) most: u64,
+    /// From then on the tokens cannot be taken.
+    pub(in crate::remote) until: Instant,
+}
+
+impl Loan {
+    /// The most tokens.
+    pub(in crate::remote) const MOST: u64 = (1 << 20) - 1;
 }
 
 impl Capacity {
@@ -44,6 +61,7 @@ impl Capacity {
             others_wait: None,
             was_free: false,
             turn: None,
+            lent: (0, 0),
         }
     }
 }
@@ -52,18 +70,46 @@ impl Capacity {
 impl Client {
     /// Takes `n` tokens that are there.
     pub(super) fn take_leased(&mut self, n: u64, now: Instant) -> Option<RemoteTicket> {
-        let (micros, term) = (self.micros(now), self.term);
+        let micros = self.micros(now);
         let capacity = self.capacity.as_mut()?;
         capacity.share.take(n, micros);
         capacity.unmet = 0;
         capacity.largest = capacity.largest.max(n);
         capacity.spent.0 = capacity.spent.0.saturating_add(n);
-        Some(RemoteTicket {
-            units: n,
-            term,
-            token: micros,
-            order: 0,
-        })
+        Some(RemoteTicket::leased(n, now))
+    }
+
+    /// Lends the tokens that are here after an admission, to be taken without a change of the client until they are
+    /// [taken back](Self::take_back), which comes before any change.
+    pub(in crate::remote) fn lend(&mut self, now: Instant) -> Option<Loan> {
+        let (micros, deadline) = (self.micros(now), self.deadline()?);
+        let capacity = self.capacity.as_mut().filter(|_| self.queue.is_empty())?;
+        let until = self
+            .clock
+            .after(now, Duration::from_micros(capacity.share.loan_length()));
+        // The process is checked again then: it may be a copy.
+        let until = until.min(deadline).min(self.known_until);
+        let tokens = if until > now { capacity.share.tokens(micros) } else { 0 };
+        if tokens == 0 {
+            return None;
+        }
+        let since = self.clock.between(Instant::ZERO, until);
+        capacity.lent = (
+            tokens.min(Loan::MOST),
+            u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+        );
+        let (tokens, most) = (capacity.lent.0, capacity.largest);
+        Some(Loan { tokens, most, until })
+    }
+
+    /// Takes back what is left of the tokens lent, after this many admissions.
+    pub(in crate::remote) fn take_back(&mut self, left: u64, admissions: u64) {
+        self.counters.granted += admissions;
+        if let Some(capacity) = &mut self.capacity {
+            let (lent, until) = std::mem::take(&mut capacity.lent);
+            capacity.share.spend_lent(lent - left, until);
+            capacity.spent.0 = capacity.spent.0.saturating_add(lent - left);
+        }
     }
 
     /// Records that `n` were refused: a lease is asked for if it may help.
@@ -79,9 +125,9 @@ impl Client {
 
     /// Gives back `n` of the tokens of `ticket`, as far as they are still missing.
     pub(super) fn refund_leased(&mut self, n: u64, taken: u64, ticket: &RemoteTicket, now: Instant) {
-        let micros = self.micros(now);
+        let (micros, taken_at) = (self.micros(now), self.micros(Instant::from_ticks(ticket.token)));
         if let Some(capacity) = &mut self.capacity {
-            capacity.share.refund(n, taken, ticket.token, micros);
+            capacity.share.refund(n, taken, taken_at, micros);
             capacity.spent.0 = capacity.spent.0.saturating_sub(n);
         }
         self.serve_queue(now);

@@ -24,7 +24,7 @@ fn a_share_is_a_bucket_of_its_units() {
         let mut taken = Vec::<(u64, u64)>::new();
         while inputs.goes_on() {
             let capacity = |units: u64| i128::from(units) * i128::from(fill.brim);
-            match inputs.below(7) {
+            match inputs.below(8) {
                 0 => {
                     let micros = inputs.number(1 << 30, 3);
                     now += micros;
@@ -55,6 +55,27 @@ fn a_share_is_a_bucket_of_its_units() {
                     };
                     share.take(n, now);
                     level -= parts(n) as i128;
+                    taken.push((n, now));
+                }
+                6 => {
+                    // Tokens are lent, and spent at an instant of that time.
+                    let (n, length) = (inputs.number(share.tokens(now), 2), inputs.number(1 << 20, 3));
+                    share.take(0, now);
+                    let (passed, first) = (inputs.number(1 << 21, 3), inputs.number(length, 2));
+                    share.spend_lent(n, now + length);
+                    now += passed;
+                    let flow = |micros: u64| i128::from(micros) * i128::from(gain) * i128::from(units);
+                    let spent_after = |micros: u64| {
+                        let level = (level + flow(micros)).min(capacity(units)) - parts(n) as i128;
+                        (level + flow(passed - micros)).min(capacity(units))
+                    };
+                    let (exact, least) = (spent_after(first.min(passed)), spent_after(length.min(passed)));
+                    let lost = if n == 0 { 0 } else { exact - least };
+                    assert!(
+                        (0..=flow(length)).contains(&lost),
+                        "no more than was spent, and little less"
+                    );
+                    level = if n == 0 { spent_after(0) } else { least };
                     taken.push((n, now));
                 }
                 _ if !taken.is_empty() => {

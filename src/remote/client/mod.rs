@@ -27,6 +27,7 @@ use super::model::Fill;
 use crate::core::refusal::Reason;
 use crate::time::{Clock, Instant};
 use capacity::Capacity;
+pub(super) use capacity::Loan;
 use fallback::Fallback;
 pub(super) use share::UNITS;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -21,7 +21,8 @@ use crate::remote::model::Fill;
 pub(in crate::remote) const UNITS: u64 = 1 << 20;
 
 /// The bucket of one process.
-// Invariants: `level` is at most the capacity of `units`; it is zero while `debt` is not.
+// Invariants: `level` is at most the capacity of `units`; it is zero while `debt` is not. `lent` is zero while `debt` is not, and
+// at most `level`.
 #[derive(Debug)]
 #[cfg_attr(tollgate_proofs, derive(Clone))]
 pub(super) struct Share {
@@ -31,6 +32,8 @@ pub(super) struct Share {
     /// Parts spent beyond the level. They stay with the process, also when its lease ends.
     debt: u128,
     at: u64,
+    /// Parts that were spent since `at`, and an instant by which they were.
+    lent: (u128, u64),
 }
 
 impl Share {
@@ -42,6 +45,7 @@ impl Share {
             level: 0,
             debt: 0,
             at: now,
+            lent: (0, 0),
         }
     }
 
@@ -49,9 +53,10 @@ impl Share {
         u128::from(tokens) * u128::from(self.fill.price) * u128::from(UNITS)
     }
 
+    /// The units held, the level, the debt, since when, and what was spent of a loan.
     #[cfg(tollgate_proofs)]
-    pub(super) fn units_held(&self) -> u64 {
-        self.units
+    pub(super) fn numbers(&self) -> (u64, u128, u128, u64, (u128, u64)) {
+        (self.units, self.level, self.debt, self.at, self.lent)
     }
 
     fn capacity(&self) -> u128 {
@@ -70,22 +75,46 @@ impl Share {
         u64::try_from(self.parts(tokens).div_ceil(gain)).map_or(UNITS, |units| units.min(UNITS))
     }
 
-    /// What the units gain from `at` to `now`.
-    fn gained(&self, now: u64) -> u128 {
-        let passed = u128::from(now.saturating_sub(self.at));
+    /// What the units gain between two instants.
+    fn gained(&self, from: u64, to: u64) -> u128 {
+        let passed = u128::from(to.saturating_sub(from));
         (passed * u128::from(self.fill.gain)).saturating_mul(self.units.into())
     }
 
     /// The level at `now`, and the debt.
     fn levels(&self, now: u64) -> (u128, u128) {
-        let gained = self.gained(now);
-        let level = self.level.saturating_add(gained.saturating_sub(self.debt));
+        // What was spent without the lock counts as spent at the end of that time: had it been spent sooner, at most as much
+        // refill would have overflowed.
+        let (spent, until) = self.lent;
+        let then = if spent == 0 || seeded!("remote_counts_a_loan_at_its_start") {
+            self.at
+        } else {
+            self.at.max(until.min(now))
+        };
+        let level = self.level.saturating_add(self.gained(self.at, then));
+        let level = level.min(self.capacity()).saturating_sub(spent);
+        let gained = self.gained(then, now);
+        let level = level.saturating_add(gained.saturating_sub(self.debt));
         (level.min(self.capacity()), self.debt.saturating_sub(gained))
     }
 
     fn advance(&mut self, now: u64) {
         (self.level, self.debt) = self.levels(now);
         self.at = self.at.max(now);
+        self.lent = (0, 0);
+    }
+
+    /// For how many microseconds tokens may be lent: a 64th of the time in which the bucket fills, so that a full one loses no
+    /// more.
+    pub(super) fn loan_length(&self) -> u64 {
+        self.fill.brim / self.fill.gain.max(1) / 64
+    }
+
+    /// Tokens that were there after the last change were spent since, by `until`.
+    pub(super) fn spend_lent(&mut self, tokens: u64, until: u64) {
+        if tokens > 0 && !seeded!("remote_forgets_what_was_lent") {
+            self.lent = (self.parts(tokens), until);
+        }
     }
 
     /// The whole tokens at `now`.

@@ -1,6 +1,7 @@
 //! What an admission remembers.
 
 use crate::core::ticket::Ticket;
+use crate::time::Instant;
 
 /// What one admission holds.
 ///
@@ -18,7 +19,8 @@ pub struct RemoteTicket {
     /// The number of the session; or [`UNCOUNTED`], or [`SHARED`].
     pub(in crate::remote) term: u64,
     /// Permits: the token of the last grant, and in `order` the number of admissions since it. Tokens: the moment since which
-    /// they are missing, and in `order` until when they would have been kept.
+    /// they are missing, and in `order` until when they would have been kept. Of leased capacity: the ticks at which they were
+    /// taken.
     pub(in crate::remote) token: u64,
     pub(in crate::remote) order: u64,
 }
@@ -27,6 +29,19 @@ pub struct RemoteTicket {
 pub(super) const UNCOUNTED: u64 = 0;
 /// The term of an admission from this process's own share.
 pub(super) const SHARED: u64 = u64::MAX;
+
+impl RemoteTicket {
+    /// Tokens of leased capacity, taken at `now`. They are spent, whatever becomes of the session.
+    #[inline]
+    pub(in crate::remote) fn leased(units: u64, now: Instant) -> Self {
+        Self {
+            units,
+            term: UNCOUNTED + 1,
+            token: now.ticks(),
+            order: 0,
+        }
+    }
+}
 
 impl Ticket for RemoteTicket {
     const WORDS: usize = 4;

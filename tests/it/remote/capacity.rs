@@ -214,6 +214,32 @@ fn a_part_comes_empty_and_fills_at_its_rate() {
     assert_eq!((stats.limit, stats.held, stats.in_use), (20, 20, 20));
 }
 
+/// Given tokens that were taken without the lock, then each is counted, and none is there once a waiter is first.
+#[test]
+fn tokens_at_hand_are_counted_one_by_one_and_overtake_no_waiter() {
+    let world = World::new();
+    let rate = machine(&world);
+    at_once(&rate);
+    world.clock.advance(SECOND);
+    assert_eq!((at_once(&rate), rate.stats().admitted), (20, 20));
+    world.clock.advance(100 * MS);
+    for left in [9, 8, 7] {
+        drop(rate.try_acquire(1).unwrap());
+        assert_eq!(rate.stats().available_here, left);
+    }
+    (0..3).for_each(|_| drop(rate.try_acquire(1).unwrap()));
+    assert_eq!(rate.try_acquire(5).unwrap_err().reason(), Reason::RateExceeded);
+    drop(rate.try_acquire(1).unwrap());
+    let mut wait = pin!(rate.acquire(10));
+    assert!(poll(wait.as_mut()).is_pending());
+    assert!(rate.try_acquire(1).is_err(), "three are there");
+    world.clock.advance(70 * MS);
+    assert!(matches!(poll(wait.as_mut()), Poll::Ready(Ok(_))));
+    assert_eq!((rate.stats().available_here, rate.stats().admitted), (0, 28));
+    world.clock.advance(SECOND);
+    assert_eq!(at_once(&rate), 20);
+}
+
 #[test]
 fn machines_in_need_share_equally_and_an_idle_one_leaves_all_to_them() {
     let world = World::new();

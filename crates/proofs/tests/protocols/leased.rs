@@ -19,7 +19,10 @@ const BURST: u64 = 2;
 /// Units move by the half.
 const PART: u64 = UNITS / 2;
 
-/// A space: processes that take, return units, lose them, and give tokens back.
+/// How long tokens are lent, to be spent without a change of the bucket.
+const LOAN: u64 = 2;
+
+/// A space: processes that take, lend, return units, lose them, and give tokens back.
 #[derive(Clone, Debug)]
 struct World {
     processes: usize,
@@ -42,6 +45,8 @@ struct State {
     free: u64,
     parts: Vec<Share>,
     units: Vec<u64>,
+    /// Of each process: the tokens lent, those that are left of them, and until when they can be spent.
+    lent: Vec<Option<(u64, u64, u64)>>,
     taken: Vec<Take>,
 }
 
@@ -53,13 +58,30 @@ enum Action {
     Lapse(usize),
     Take(usize, u64),
     Refund(usize),
+    Lend(usize),
+    TakeLent(usize),
+    TakeBack(usize),
 }
 
 impl State {
-    fn words(&self) -> (u64, u64, Vec<String>, &[Take]) {
-        // All of it is whole numbers, which are printed as they are.
-        let parts = self.parts.iter().map(|part| format!("{part:?}")).collect();
-        (self.now, self.free, parts, &self.taken)
+    fn numbers(&self) -> impl Iterator<Item = impl Hash + PartialEq> {
+        self.parts.iter().map(Share::numbers)
+    }
+
+    /// What comes before each change of the bucket of `process`.
+    fn take_back(&mut self, process: usize) {
+        if let Some((lent, left, until)) = self.lent[process].take() {
+            self.parts[process].spend_lent(lent - left, until);
+        }
+    }
+
+    fn take(&mut self, process: usize, n: u64) {
+        self.taken.push(Take {
+            process,
+            at: self.now,
+            taken: n,
+            counts: n,
+        });
     }
 
     /// Whether a span holds too much.
@@ -77,13 +99,15 @@ impl State {
 
 impl Hash for State {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.words().hash(state);
+        (self.now, self.free, &self.lent, &self.taken).hash(state);
+        self.numbers().for_each(|numbers| numbers.hash(state));
     }
 }
 
 impl PartialEq for State {
     fn eq(&self, other: &Self) -> bool {
-        self.words() == other.words()
+        (self.now, self.free, &self.lent, &self.taken) == (other.now, other.free, &other.lent, &other.taken)
+            && self.numbers().eq(other.numbers())
     }
 }
 
@@ -105,6 +129,7 @@ impl Model for World {
             free: 0,
             parts,
             units,
+            lent: vec![None; self.processes],
             taken: Vec::new(),
         }]
     }
@@ -120,8 +145,19 @@ impl Model for World {
             if state.units[process] > 0 {
                 actions.extend([Action::Give(process), Action::Lapse(process)]);
             }
+            let has_takes = state.taken.len() < self.takes;
+            if let Some((_, left, until)) = state.lent[process] {
+                actions.push(Action::TakeBack(process));
+                if has_takes && left > 0 && state.now < until {
+                    actions.push(Action::TakeLent(process));
+                }
+                continue;
+            }
             let there = state.parts[process].tokens(state.now);
-            let takes = if state.taken.len() < self.takes { there } else { 0 };
+            if has_takes && there > 0 {
+                actions.push(Action::Lend(process));
+            }
+            let takes = if has_takes { there } else { 0 };
             actions.extend((1..=takes).map(|n| Action::Take(process, n)));
         }
         let back = (0..state.taken.len()).filter(|&take| state.taken[take].counts > 0);
@@ -132,7 +168,24 @@ impl Model for World {
         let mut next = state.clone();
         let now = next.now;
         match action {
+            Action::Receive(process) | Action::Give(process) | Action::Lapse(process) => next.take_back(process),
+            Action::Refund(take) => next.take_back(state.taken[take].process),
+            _ => {}
+        }
+        match action {
             Action::Tick => next.now += 1,
+            Action::Lend(process) => {
+                // After an admission, so that the bucket is as of now.
+                next.parts[process].take(0, now);
+                let tokens = next.parts[process].tokens(now);
+                next.lent[process] = Some((tokens, tokens, now + LOAN));
+            }
+            Action::TakeLent(process) => {
+                let (_, left, _) = next.lent[process].as_mut()?;
+                *left -= 1;
+                next.take(process, 1);
+            }
+            Action::TakeBack(process) => next.take_back(process),
             Action::Receive(process) => {
                 next.parts[process].receive(PART, now);
                 next.units[process] += PART;
@@ -149,12 +202,7 @@ impl Model for World {
             }
             Action::Take(process, n) => {
                 next.parts[process].take(n, now);
-                next.taken.push(Take {
-                    process,
-                    at: now,
-                    taken: n,
-                    counts: n,
-                });
+                next.take(process, n);
             }
             Action::Refund(take) => {
                 let Take { process, at, taken, .. } = next.taken[take];
@@ -167,7 +215,7 @@ impl Model for World {
 
     /// Units that come from nowhere make the space infinite: a few of them are enough.
     fn within_boundary(&self, state: &State) -> bool {
-        state.parts.iter().all(|part| part.units_held() <= 2 * UNITS)
+        state.parts.iter().all(|part| part.numbers().0 <= 2 * UNITS)
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

@@ -1,5 +1,10 @@
 //! The client, the reference of the stores, and the models of what is between them.
-#![allow(dead_code, unreachable_pub, reason = "a model needs a part of each source")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "a model needs a part of each source"
+)]
 
 #[path = "../../../../../src/remote/backend.rs"]
 pub(crate) mod backend;
