@@ -60,36 +60,52 @@ impl Semaphore {
 
     #[cold]
     fn try_reserve_slow(&self, demand: Demand<'_>) -> Result<SemaphoreTicket, Refusal<'_>> {
-        let (units, leg) = (demand.units(), self.leg());
-        if self.is_oversized(units) && !self.is_closed() {
-            return Err(self.refusal(units));
+        let (units, closed) = (demand.units(), self.is_closed());
+        if !closed && self.is_oversized(units) {
+            return Err(self.refused(Reason::Oversized, units));
         }
         let id = QueueId::of(self);
         if let Some(position) = demand.queue_key(id) {
             match self.look_for_policy(position.key(), units) {
                 State::Waiting | State::WaitingKept | State::WaitingPassive => {
-                    return Err(Refusal::new(Reason::Saturated, leg, units, Wait::Turn(self)));
+                    return Err(self.refused(Reason::Saturated, units));
                 }
                 State::Granted => {
                     demand.redeem(id);
                     return Ok(SemaphoreTicket(units));
                 }
-                State::Closed | State::Evicted | State::Free => demand.redeem(id),
+                State::Closed => {
+                    demand.redeem(id);
+                    return Err(self.refused(Reason::Closed, units));
+                }
+                State::Evicted | State::Free => demand.redeem(id),
             }
         }
-        if !self.is_closed() && (units == 0 || self.try_take_slow(units as i64)) {
+        if closed {
+            return Err(self.refused(Reason::Closed, units));
+        }
+        if units == 0 || self.try_take_slow(units as i64) {
             return Ok(SemaphoreTicket(units));
         }
-        Err(self.refusal(units))
+        Err(self.refused(Reason::Saturated, units))
     }
 
     /// The refusal of `units` that are not free.
     #[cold]
     fn refusal(&self, units: u64) -> Refusal<'_> {
-        let (reason, wait) = match (self.is_closed(), self.is_oversized(units)) {
-            (true, _) => (Reason::Closed, Wait::Never),
-            (false, true) => (Reason::Oversized, Wait::Never),
-            (false, false) => (Reason::Saturated, Wait::Turn(self as &dyn WaitQueue)),
+        let reason = match (self.is_closed(), self.is_oversized(units)) {
+            (true, _) => Reason::Closed,
+            (false, true) => Reason::Oversized,
+            (false, false) => Reason::Saturated,
+        };
+        self.refused(reason, units)
+    }
+
+    #[inline(always)]
+    fn refused(&self, reason: Reason, units: u64) -> Refusal<'_> {
+        let wait = match reason {
+            Reason::Saturated => Wait::Turn(self as &dyn WaitQueue),
+            _ => Wait::Never,
         };
         Refusal::new(reason, self.leg(), units, wait)
     }
