@@ -21,8 +21,7 @@ use crate::remote::model::Fill;
 pub(in crate::remote) const UNITS: u64 = 1 << 20;
 
 /// The bucket of one process.
-// Invariants: `level` is at most the capacity of `units`; it is zero while `debt` is not. `lent` is zero while `debt` is not, and
-// at most `level`.
+// Invariants: `level` is at most the capacity of `units`; it is zero while `debt` is not. `lent` is zero while `debt` is not.
 #[derive(Debug)]
 #[cfg_attr(tollgate_proofs, derive(Clone))]
 pub(super) struct Share {
@@ -110,10 +109,11 @@ impl Share {
         self.fill.brim / self.fill.gain.max(1) / 64
     }
 
-    /// Tokens that were there after the last change were spent since, by `until`.
+    /// Tokens that were there were spent since the last change, by `until`: beside others, if none was taken in between.
     pub(super) fn spend_lent(&mut self, tokens: u64, until: u64) {
         if tokens > 0 && !seeded!("remote_forgets_what_was_lent") {
-            self.lent = (self.parts(tokens), until);
+            let (spent, by) = self.lent;
+            self.lent = (spent + self.parts(tokens), by.max(until));
         }
     }
 

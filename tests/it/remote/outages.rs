@@ -235,6 +235,29 @@ fn while_the_store_is_away_requests_are_admitted_where_that_was_chosen() {
     assert_eq!((remote.stats().in_use_here, counted.is_lost()), (1, false));
 }
 
+/// Given tokens taken without the lock, an admission that counts none, and more tokens, then all those tokens are spent.
+#[test]
+fn while_the_store_is_away_leased_tokens_beside_uncounted_admissions_are_spent_once() {
+    let world = World::new(Fault::None);
+    let quota = Quota::per_second(100).burst(20);
+    let rate = Remote::rate(Key::new("rate").unwrap(), quota).on(&world.clock).ttl(TTL);
+    let rate = world.build(rate.capacity().on_unavailable(OnUnavailable::Admit));
+    assert!(rate.try_acquire(1).is_err(), "its part comes empty");
+    world.clock.advance(TTL);
+    world.line.set(Fault::Cut);
+    while !rate.stats().unavailable {
+        world.clock.advance(TTL / 100);
+    }
+    let take = |tokens: u64| (0..tokens).for_each(|_| drop(rate.try_acquire(1).unwrap()));
+    take(10);
+    assert_eq!(rate.stats().available_here, 10);
+    take(5);
+    drop(rate.try_acquire(15).unwrap());
+    assert_eq!(rate.stats().admitted_unavailable, 1);
+    take(5);
+    assert_eq!((rate.stats().available_here, rate.stats().admitted_unavailable), (0, 1));
+}
+
 #[test]
 fn while_the_store_is_away_a_share_is_admitted_where_that_was_chosen() {
     let world = World::new(Fault::Cut);
