@@ -3,6 +3,7 @@
 mod axum_limits;
 mod axum_nested;
 mod axum_room;
+mod diary;
 mod observe;
 mod tower_charge;
 mod tower_ends;

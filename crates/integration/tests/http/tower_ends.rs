@@ -1,14 +1,13 @@
 //! How a body ends, and what is learnt from it: by what the head said, and by whether a client waited for the rest.
 
+use crate::diary::Diary;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
-use tollgate::{
-    Adaptive, BreakerState, CircuitBreaker, Demand, Limiter, ManualClock, Outcome, ReadyAt, Refusal, Semaphore, time,
-};
+use std::sync::Arc;
+use tollgate::{Adaptive, BreakerState, CircuitBreaker, ManualClock, Outcome, Semaphore};
 use tollgate_http::{
     Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, LimitLayer, ResponseOutcome, StatusCodes,
 };
@@ -16,25 +15,6 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
 type Streamed = StreamBody<futures::stream::Iter<<Frames as IntoIterator>::IntoIter>>;
-
-#[derive(Default)]
-struct Diary(Mutex<Vec<Outcome>>);
-
-impl Limiter for Diary {
-    type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
-        Ok(())
-    }
-    fn cancel(&self, (): (), _: &time::ClockReading) {}
-    fn finish(&self, (): (), outcome: Outcome, _: &time::ClockReading) {
-        self.0.lock().unwrap().push(outcome);
-    }
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
-    }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
-}
 
 fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {
     Ok(Frame::data(Bytes::from_static(text.as_bytes())))
@@ -73,7 +53,7 @@ where
         let _ = response.frame().await;
     }
     drop(response);
-    diary.0.lock().unwrap().clone()
+    diary.read()
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The layer by itself: what holds a permit, for how long, and what is learnt.
 
+use crate::diary::Diary;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Frame;
@@ -11,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
-    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, Demand, Keyed, Limiter, LimiterExt, ManualClock, Order, Outcome,
-    Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, TokenBucket, time,
+    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, Keyed, LimiterExt, ManualClock, Order, Outcome, Policy, Quota,
+    Reason, Semaphore, TokenBucket,
 };
 use tollgate_http::{Classify, GrpcCodes, LimitError, LimitLayer, RequestParts, ResponseOutcome};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
@@ -51,32 +52,6 @@ fn streams() -> (
         ready(Ok(Response::new(StreamBody::new(frames))))
     });
     (sender, service)
-}
-
-/// Admits everything, and keeps what it is told.
-#[derive(Debug, Default)]
-struct Diary(Mutex<Vec<Outcome>>);
-
-impl Diary {
-    fn read(&self) -> Vec<Outcome> {
-        self.0.lock().unwrap().clone()
-    }
-}
-
-impl Limiter for Diary {
-    type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
-        Ok(())
-    }
-    fn cancel(&self, (): (), _: &time::ClockReading) {}
-    fn finish(&self, (): (), outcome: Outcome, _: &time::ClockReading) {
-        self.0.lock().unwrap().push(outcome);
-    }
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
-    }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 #[tokio::test]
@@ -125,7 +100,7 @@ async fn a_stream_holds_one_permit_until_its_end() {
 async fn the_end_of_a_body_says_how_the_work_ended() {
     let diary = Arc::new(Diary::default());
     let layer = LimitLayer::new(Arc::clone(&diary));
-    let told = || diary.0.lock().unwrap().drain(..).collect::<Vec<_>>();
+    let told = || diary.take();
 
     // Read to its end.
     let (sender, service) = streams();

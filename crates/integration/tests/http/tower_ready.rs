@@ -1,16 +1,15 @@
 //! The layer and the readiness of the service inside: who is asked first, and what a caller that is ready holds.
 
+use crate::diary::Diary;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, StreamBody};
 use std::convert::Infallible;
 use std::future::pending;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use tollgate::{
-    CircuitBreaker, Demand, Limiter, LimiterExt, Outcome, Policy, ReadyAt, Reason, Refusal, Semaphore, time,
-};
+use tollgate::{CircuitBreaker, LimiterExt, Outcome, Policy, Reason, Semaphore};
 use tollgate_http::{LimitError, LimitLayer, LimitService};
 use tower::limit::ConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -32,26 +31,6 @@ fn call<S: Service<Request<()>>>(service: &mut S) -> std::pin::Pin<Box<S::Future
     let ready = service.poll_ready(&mut Context::from_waker(Waker::noop()));
     assert!(matches!(ready, Poll::Ready(Ok(()))));
     Box::pin(service.call(get()))
-}
-
-/// Admits everything, and keeps what it is told.
-#[derive(Default)]
-struct Diary(Mutex<Vec<Outcome>>);
-
-impl Limiter for Diary {
-    type Ticket = ();
-    fn try_reserve(&self, _: Demand<'_>) -> Result<(), Refusal<'_>> {
-        Ok(())
-    }
-    fn cancel(&self, (): (), _: &time::ClockReading) {}
-    fn finish(&self, (): (), outcome: Outcome, _: &time::ClockReading) {
-        self.0.lock().unwrap().push(outcome);
-    }
-    fn forget(&self, (): ()) {}
-    fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-        ReadyAt::NOW
-    }
-    fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn tollgate::sync::WaitQueue)) {}
 }
 
 /// Given a service that panics when it is called before it was ready, then each call makes it ready first, and a response
@@ -136,7 +115,7 @@ async fn a_service_that_cannot_become_ready_has_failed() {
     handle.send_error("no connection");
     let error = call(&mut service).await.unwrap_err();
     assert_eq!(error.to_string(), "no connection");
-    assert_eq!(*diary.0.lock().unwrap(), [Outcome::Failure]);
+    assert_eq!(diary.read(), [Outcome::Failure]);
 }
 
 /// How many of `services` can be ready at once, each kept as a connection keeps it between two requests.
@@ -168,7 +147,7 @@ async fn a_panic_inside_gives_the_permit_back() {
     let at_once = service_fn(|_: Request<()>| -> std::future::Ready<Result<Answer, Infallible>> { panic!("at once") });
     let panicked = tokio::spawn(layer.layer(at_once).oneshot(get())).await;
     assert!(panicked.unwrap_err().is_panic());
-    assert_eq!((gate.in_use(), &*diary.0.lock().unwrap()), (0, &vec![Outcome::Ignored]));
+    assert_eq!((gate.in_use(), &diary.read()), (0, &vec![Outcome::Ignored]));
 
     let later = service_fn(|_: Request<()>| async {
         if true {
@@ -179,10 +158,7 @@ async fn a_panic_inside_gives_the_permit_back() {
     });
     let panicked = tokio::spawn(layer.layer(later).oneshot(get())).await;
     assert!(panicked.unwrap_err().is_panic());
-    assert_eq!(
-        (gate.in_use(), &*diary.0.lock().unwrap()),
-        (0, &vec![Outcome::Ignored; 2])
-    );
+    assert_eq!((gate.in_use(), &diary.read()), (0, &vec![Outcome::Ignored; 2]));
 
     // A body that panics is dropped with its permit.
     let in_body = service_fn(async |_: Request<()>| {
@@ -193,5 +169,5 @@ async fn a_panic_inside_gives_the_permit_back() {
     assert_eq!(gate.in_use(), 1);
     let panicked = tokio::spawn(response.into_body().collect()).await;
     assert!(panicked.unwrap_err().is_panic());
-    assert_eq!((gate.in_use(), diary.0.lock().unwrap().len()), (0, 3));
+    assert_eq!((gate.in_use(), diary.read().len()), (0, 3));
 }

@@ -1,5 +1,6 @@
 //! Consul, for the rig: a server that keeps its data over a restart, as Consul does.
 
+use crate::consul_store::Kind as _;
 use crate::places::Place;
 use crate::rig::server::Store;
 use std::io::{self, Read, Write};
@@ -137,3 +138,5 @@ crate::leased::leased!(Here);
 crate::leased::unasked!(Here);
 crate::change::lowered!(Here);
 crate::fair::fair!(Here, false);
+crate::minute::faults!(document_faults, Consul, Here::at, |_| {});
+crate::minute::faults!(slots_faults, Consul, tollgate_stores::ConsulSlots::at, |_| {});

@@ -57,6 +57,34 @@ pub(crate) async fn minute<B: Backend + Clone>(
     report
 }
 
+/// The minute in a module of its own, and what the report must show besides.
+macro_rules! faults {
+    ($name:ident, $program:expr, $at:expr, $shows:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            #[ignore = "a process of the rig"]
+            fn a_contender() {
+                $crate::minute::contender($at);
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn sixty_seconds_of_everything_that_can_go_wrong() {
+                let shows: fn(&$crate::rig::checker::Report) = $shows;
+                shows(&$crate::minute::minute($program, &$crate::minute::entry(module_path!()), $at).await);
+            }
+        }
+    };
+}
+pub(crate) use faults;
+
+/// The process of a module of this binary.
+pub(crate) fn entry(module: &str) -> String {
+    let (_, module) = module.split_once("::").expect("a module of this binary");
+    format!("{module}::a_contender")
+}
+
 /// Tenants were beside the semaphore, and everything was tried there too: refusals by each leg, waits, returns, permits that were
 /// lost, and processes that went with some.
 pub(crate) fn tried_tenants(report: &Report) {

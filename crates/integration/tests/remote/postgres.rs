@@ -1,5 +1,6 @@
 //! PostgreSQL, for the rig, and the store that its tests share.
 
+use crate::minute::tried_tenants;
 use crate::places::Place;
 use crate::rig::server::Store;
 use crate::store::key;
@@ -179,3 +180,4 @@ crate::rates_shared::shared!(Here);
 crate::leased::leased!(Here);
 crate::change::lowered!(Here);
 crate::fair::fair!(Here, true);
+crate::minute::faults!(faults, Program, at, |report| tried_tenants(report));

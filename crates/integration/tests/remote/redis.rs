@@ -1,5 +1,6 @@
 //! Redis, for the rig.
 
+use crate::minute::tried_tenants;
 use crate::places::Place;
 use crate::rig::server::{Server, Store};
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -124,3 +125,4 @@ impl Place for Here {
 crate::rates_shared::shared!(Here);
 crate::leased::leased!(Here);
 crate::fair::fair!(Here, true);
+crate::minute::faults!(faults, Redis, Here::at, |report| tried_tenants(report));

@@ -1,5 +1,6 @@
 //! ZooKeeper, for the rig.
 
+use crate::minute::recovers_soon;
 use crate::places::Place;
 use crate::rig::run::LIFE;
 use crate::rig::server::Store;
@@ -121,3 +122,4 @@ crate::leased::leased!(Here);
 crate::leased::unasked!(Here);
 crate::change::lowered!(Here);
 crate::fair::fair!(Here, false);
+crate::minute::faults!(faults, Zookeeper, Here::at, |report| recovers_soon(report, TICK));
