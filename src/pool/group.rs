@@ -17,8 +17,9 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Runs fallible tasks of one pool that end together. The first failure cancels the rest: tasks that have not started do not start. The
-/// futures of running async tasks are dropped, even if no caller polls the group. Running closures can poll the [`StopFlag`].
+/// Runs fallible tasks of one pool that end together. The first failure cancels the rest: tasks that have not started do not start, and the
+/// pool's policy is not asked for them. The futures of running async tasks are dropped. Both hold even if no caller polls the group. Running
+/// closures can poll the [`StopFlag`].
 ///
 /// Returns results in the order of submission (`join`) or as tasks end (`next`). A task of a pool that waits for a group lends its slot,
 /// or runs closures of the group meanwhile.
@@ -76,9 +77,12 @@ type Next<T, E> = (usize, Result<T, GroupError<E>>);
 impl<K: PoolKind> Pool<K> {
     /// Creates a group of fallible tasks.
     pub fn group<T, E>(&self) -> Group<K, T, E> {
+        let set = TaskSet::new();
+        let is_gated = self.core().settings.admission.is_gated();
+        let stop = is_gated.then(|| set.stop_flag());
         Group {
-            pool: self.clone(),
-            set: TaskSet::new(),
+            pool: self.with(|options| options.stop = stop),
+            set,
             ending: None,
         }
     }

@@ -1,6 +1,7 @@
 //! The options of a task.
 
 use super::engine::group_limit::{GroupLimit, Membership};
+use super::task_set::StopFlag;
 use crate::core::ask::Ask;
 use crate::time::Instant;
 use std::sync::Arc;
@@ -49,6 +50,15 @@ pub(super) struct RareOptions {
     pub(super) ask: Ask,
     /// Its membership, if its group has a limit.
     pub(super) member: Option<Arc<Membership>>,
+    /// The flag of its group, if the pool has a policy or shared slots.
+    pub(super) stop: Option<StopFlag>,
+}
+
+impl RareOptions {
+    /// Returns true if the group of the task has failed or was cancelled.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.as_ref().is_some_and(StopFlag::is_stopped)
+    }
 }
 
 /// The options of a task. The default is normal priority, weight 1, no deadline, and an ask of one call.
@@ -60,6 +70,8 @@ pub(super) struct TaskOptions {
     pub(super) ask: Ask,
     /// The limit of the submitting group.
     pub(super) limit: Option<Arc<GroupLimit>>,
+    /// The flag of the submitting group, if the pool has a policy or shared slots: a task of a group that has failed takes no token.
+    pub(super) stop: Option<StopFlag>,
     /// True if all options have their defaults.
     pub(super) is_common: bool,
 }
@@ -71,6 +83,7 @@ impl TaskOptions {
         deadline: None,
         ask: Ask::one(),
         limit: None,
+        stop: None,
         is_common: true,
     };
 
@@ -82,9 +95,10 @@ impl TaskOptions {
         options
     }
 
-    /// Returns true without a weight, a deadline, an ask of its own, and a group limit: then an entry need not keep them.
+    /// Returns true if no option is one of the [`RareOptions`]: then an entry need not keep them.
     fn is_plain(&self) -> bool {
-        self.weight == 1 && self.deadline.is_none() && self.ask == Ask::one() && self.limit.is_none()
+        let is_of_group = self.limit.is_some() || self.stop.is_some();
+        self.weight == 1 && self.deadline.is_none() && self.ask == Ask::one() && !is_of_group
     }
 
     /// Makes the membership of one more task, if its group has a limit.
@@ -103,6 +117,7 @@ impl TaskOptions {
                 deadline: self.deadline,
                 ask: self.ask,
                 member: member.map(Arc::clone),
+                stop: self.stop.clone(),
             })
         })
     }

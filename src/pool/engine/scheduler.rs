@@ -177,38 +177,48 @@ impl<K: Kind> Engine<K> {
         }
     }
 
-    /// Ends claimed tasks that are late.
+    /// Ends claimed tasks that are [late](Self::is_late).
     fn expire(self: &Arc<Self>, entries: Vec<Entry<K>>) {
-        self.refuse(entries, |stats| &mut stats.expired, || TaskError::Expired);
+        let is_stopped = |entry: &Entry<K>| entry.rare().is_some_and(RareOptions::is_stopped);
+        self.refuse(entries, |entry| match is_stopped(entry) {
+            true => TaskError::Cancelled,
+            false => TaskError::Expired,
+        });
     }
 
     pub(in crate::pool) fn orphan(&self, payload: Payload) {
         hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
     }
 
-    /// Returns true if the deadline of a task with these options has passed.
+    /// Returns true if a task with these options is not to start: its deadline has passed, or its group has failed.
     pub(in crate::pool) fn is_late(&self, rare: Option<&RareOptions>) -> bool {
-        let deadline = rare.and_then(|rare| rare.deadline);
-        deadline.is_some_and(|deadline| self.settings.clock.now() > deadline)
+        rare.is_some_and(|rare| {
+            let deadline = rare.deadline;
+            deadline.is_some_and(|deadline| self.settings.clock.now() > deadline) || rare.is_stopped()
+        })
     }
 
-    /// Ends claimed tasks without running them. They count as ended when their capacity is free and they are dropped, and
-    /// in `count` unless they were cancelled meanwhile.
+    /// Ends claimed tasks without running them. They count as ended when their capacity is free and they are dropped, and as expired or
+    /// refused unless they were cancelled.
     #[cold]
-    fn refuse(
-        self: &Arc<Self>,
-        entries: Vec<Entry<K>>,
-        count: fn(&mut PoolStats) -> &mut u64,
-        mut why: impl FnMut() -> TaskError,
-    ) {
+    fn refuse(self: &Arc<Self>, entries: Vec<Entry<K>>, mut why: impl FnMut(&Entry<K>) -> TaskError) {
         // **Deadlock**: the drop of a task may wait for the capacity of another, so all is given back first.
         entries.iter().for_each(|entry| self.give_back(entry.weight()));
         let (n, inside) = (entries.len(), (Dropping::enter(&**self), Inside::aside()));
-        let ended = entries.into_iter().map(|entry| u64::from(entry.refuse(why())));
-        let ended: u64 = ended.sum();
+        let (mut cancelled, mut expired, mut refused) = (0, 0, 0);
+        for entry in entries {
+            let why = why(&entry);
+            let count = match why {
+                TaskError::Cancelled => &mut cancelled,
+                TaskError::Expired => &mut expired,
+                _ => &mut refused,
+            };
+            *count += u64::from(entry.refuse(why));
+        }
         drop(inside);
         self.transition(|state, acts| {
-            *count(&mut state.stats) += ended;
+            state.stats.expired += expired;
+            state.stats.refused += refused;
             state.dropped(n, acts);
         });
     }
@@ -362,11 +372,7 @@ impl<K: Kind> Engine<K> {
                     let entry = self.transition(|state, acts| state.refused(seat, key, acts));
                     let mut why = Some(why);
                     match entry {
-                        Some(entry) => self.refuse(
-                            vec![entry],
-                            |stats| &mut stats.refused,
-                            || why.take().unwrap_or(TaskError::Abandoned),
-                        ),
+                        Some(entry) => self.refuse(vec![entry], |_| why.take().unwrap_or(TaskError::Abandoned)),
                         None => drop_quietly(why),
                     }
                     return Poll::Ready(None);

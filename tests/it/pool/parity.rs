@@ -67,6 +67,7 @@ parity! {
     a_group_gives_its_results_in_the_order_of_submission
     a_group_gives_its_results_as_they_end
     the_first_error_keeps_the_rest_of_a_group_from_starting
+    tasks_of_a_group_that_has_failed_take_no_token
     a_panic_ends_a_group_as_an_error_does
     the_stop_flag_ends_what_runs
     a_group_that_keeps_going_gives_every_outcome
@@ -122,6 +123,9 @@ parity! {
     a_task_that_is_cancelled_at_the_gate_leaves_it
     pools_of_one_wait_for_each_other_up_and_down
     pools_of_one_wait_in_a_ring
+    a_child_that_has_started_elsewhere_may_wait_for_the_pool_of_its_waiter
+    a_waiting_task_goes_on_when_the_slot_that_its_child_needs_comes_from_outside
+    a_task_with_the_only_permit_of_its_policy_may_wait_in_another_pool
     tasks_wait_for_tasks_behind_a_rate
     a_wait_for_a_permit_that_the_waiter_holds_ends_at_once
     a_group_that_would_wait_for_its_own_permit_ends_at_once
@@ -775,7 +779,12 @@ async fn a_task_that_submits_to_its_own_full_pool_does_not_wait(kind: Kind) {
     let outer = pool.run(async move {
         let mut tasks = Vec::new();
         for n in [1, 2, 3] {
-            tasks.push(here.weight(3).submit(noted.task(n)).await.unwrap());
+            let (heavy, task) = (here.weight(3), noted.task(n));
+            // A time-out is none: it does not wait.
+            tasks.push(match n {
+                2 => heavy.submit_timeout(task, Duration::ZERO).await.unwrap(),
+                _ => heavy.submit(task).await.unwrap(),
+            });
         }
         assert_eq!(here.stats().queued, 3);
         let full = |pool: &Pool| assert_eq!(pool.try_submit(async {}).unwrap_err().reason, RejectReason::Full);
@@ -843,6 +852,25 @@ async fn the_first_error_keeps_the_rest_of_a_group_from_starting(kind: Kind) {
     assert_eq!(group.join().await.unwrap_err().into_error(), Some("first"));
     assert!(pool.wait_idle().await);
     assert!(ran.get().is_empty());
+}
+
+/// Given a group that has failed, and that its owner does not poll, then its other tasks take no token: the task behind them gets the next.
+async fn tasks_of_a_group_that_has_failed_take_no_token(kind: Kind) {
+    let clock = ManualClock::new();
+    let pool = pool!(kind, 1, on(&clock), admit_by(rate(&clock, 3)));
+    let busy = Busy::on(&pool).await;
+    let mut group = pool.group();
+    group.submit(async { Err("first") }).await.unwrap();
+    for _ in 0..100 {
+        group.submit(async { Ok(()) }).await.unwrap();
+    }
+    let behind = pool.submit(async { 7 }).await.unwrap();
+    busy.end().await;
+    assert_eq!(behind.join().await.unwrap(), 7);
+    assert!(pool.wait_idle().await);
+    let stats = pool.stats();
+    assert_eq!((stats.finished, stats.expired, stats.refused), (3, 0, 0));
+    assert_eq!(group.join().await.unwrap_err().into_error(), Some("first"));
 }
 
 async fn a_panic_ends_a_group_as_an_error_does(kind: Kind) {
@@ -1914,6 +1942,82 @@ async fn pools_of_one_wait_in_a_ring(kind: Kind) {
     for pool in pools {
         pool.ends_clean().await;
     }
+}
+
+/// Down, up, and down again: given a task below that waits for one above, which runs on another thread by then and waits for one below,
+/// then all end.
+async fn a_child_that_has_started_elsewhere_may_wait_for_the_pool_of_its_waiter(kind: Kind) {
+    let (above, below) = (pool!(kind, 2), pool!(kind, 1));
+    let (up, down) = (above.clone(), below.clone());
+    let outer = below.submit(async move {
+        let (start, started) = oneshot::channel();
+        let child = async move {
+            start.send(()).unwrap();
+            down.submit(async { 7 }).await.unwrap().join().await.unwrap()
+        };
+        let child = up.submit(child).await.unwrap();
+        started.await.unwrap();
+        child.join().await.unwrap()
+    });
+    assert_eq!(outer.await.unwrap().join().await.unwrap(), 7);
+    above.ends_clean().await;
+    below.ends_clean().await;
+}
+
+/// Given a task that waits for one of another pool, whose slots are taken, then it goes on once one is given back, or the limit of the slots
+/// or of that pool is raised.
+async fn a_waiting_task_goes_on_when_the_slot_that_its_child_needs_comes_from_outside(kind: Kind) {
+    for way in 0..3 {
+        let slots = Arc::new(Semaphore::new(usize::from(way == 0)));
+        let held = Arc::clone(&slots).try_acquire_owned().ok();
+        let below = match way {
+            2 => pool!(kind, 1),
+            _ => pool!(kind, 1, slots(Arc::clone(&slots))),
+        };
+        let busy = if way == 2 { Some(Busy::on(&below).await) } else { None };
+        let (pool, down) = (pool!(kind, 1), below.clone());
+        let (wait, waits) = oneshot::channel();
+        let outer = pool.submit(async move {
+            let child = down.submit(async { 7 }).await.unwrap();
+            wait.send(()).unwrap();
+            child.join().await.unwrap()
+        });
+        let outer = outer.await.unwrap();
+        waits.await.unwrap();
+        settle().await;
+        assert!(!outer.is_finished());
+        match way {
+            0 => drop(held),
+            1 => slots.set_limit(1),
+            _ => below.set_limit(2).unwrap(),
+        }
+        assert_eq!(outer.join().await.unwrap(), 7);
+        if let Some(busy) = busy {
+            busy.end().await;
+        }
+        below.ends_clean().await;
+    }
+}
+
+/// Given a task that has the only permit of its policy, while the next task of its pool asks for that permit, when it waits for a task of
+/// another pool, then it goes on.
+async fn a_task_with_the_only_permit_of_its_policy_may_wait_in_another_pool(kind: Kind) {
+    let policy = Policy::new(Semaphore::new(1));
+    let (pool, below) = (pool!(kind, 2, max_queue(1), admit_by(policy.clone())), pool!(kind, 1));
+    let down = below.clone();
+    let (go, gone) = oneshot::channel();
+    let first = pool.submit(async move {
+        gone.await.unwrap();
+        down.submit(async { 7 }).await.unwrap().join().await.unwrap()
+    });
+    let first = first.await.unwrap();
+    until(|| pool.stats().queued == 0).await;
+    let second = pool.submit(async { 8 }).await.unwrap();
+    until(|| policy.waiting() == 1).await;
+    go.send(()).unwrap();
+    assert_eq!((first.join().await.unwrap(), second.join().await.unwrap()), (7, 8));
+    pool.ends_clean().await;
+    below.ends_clean().await;
 }
 
 /// A rate's tokens come back with time, so these waits end.

@@ -1,4 +1,4 @@
-//! Closures of all sizes: small ones lie in the queue, larger ones and those of a wide alignment elsewhere.
+//! Closures of all sizes: small ones lie in the queue, larger ones and those of a wide alignment elsewhere. And the size of a pool.
 
 use crate::pool::threads::Busy;
 use std::hint::black_box;
@@ -61,4 +61,27 @@ fn each_closure_is_run_or_dropped_once_whatever_its_size() {
     each_is_run_or_dropped_once([1u64; 500]);
     each_is_run_or_dropped_once(Wide(1));
     assert_eq!(Wide(1).0, 1);
+}
+
+/// Given a process that may use one processor of several, then a pool has one worker unless told otherwise.
+#[test]
+#[cfg(target_os = "linux")]
+fn the_processors_that_a_process_may_use_are_its_workers() {
+    const NAME: &str = "pool::sizes::the_processors_that_a_process_may_use_are_its_workers";
+    let workers = || WorkerPool::builder().build().unwrap().stats().limit;
+    if std::env::var_os("TOLLGATE_ONE_PROCESSOR").is_some() {
+        return assert_eq!(workers(), 1);
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let first = allowed.unwrap().trim().split([',', '-']).next().unwrap();
+    let child = std::process::Command::new("taskset")
+        .args(["--cpu-list", first])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", NAME])
+        .env("TOLLGATE_ONE_PROCESSOR", "1")
+        .output()
+        .unwrap();
+    assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+    assert_eq!(workers(), std::thread::available_parallelism().unwrap().get());
 }
