@@ -2,14 +2,15 @@
 //!
 //! A state is written as words. Times are written relative to the present, and all that is long past is the same. Of numbers that
 //! are only compared, such as tokens, the place in their order is written. Of counts whose differences alone matter, what they are
-//! above the least.
+//! above the least. What has no effect any more is not written.
 
 use crate::remote::backend::Session;
 use crate::time::Instant;
 
 /// Numbers that are only compared with others of their kind, and of their owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// Of the grants of a session.
     Token,
     Term,
     /// The numbers of sessions of a client.
@@ -28,30 +29,47 @@ const PAST: i64 = 4_000;
 #[derive(Debug, Default)]
 pub(crate) struct Words {
     now: u64,
+    /// The last token of the store, and whether another server may be behind it.
+    token: u64,
+    forgets: bool,
     /// By the number of a client, the number that it is written as.
     names: Vec<u64>,
     writes: bool,
-    known: Vec<(Kind, u64, u64)>,
-    least: Vec<(Session, u64)>,
+    /// Numbers by kind and owner, and units by session, as [`packed`].
+    known: Vec<u64>,
+    least: Vec<u64>,
     words: Vec<u64>,
 }
 
 impl Words {
-    /// The words of what `visit` visits at the instant `now`, in nanoseconds.
-    pub(crate) fn of(now: u64, names: Vec<u64>, visit: impl Fn(&mut Self)) -> Vec<u64> {
+    /// The least words of what `visit` visits at the instant `now`, in nanoseconds, with one of these orders of names.
+    ///
+    /// `token` is the last one of the store, which `forgets` it if a fault is to come.
+    pub(crate) fn least(
+        now: u64,
+        (token, forgets): (u64, bool),
+        orders: &[Vec<u64>],
+        visit: impl Fn(&mut Self),
+    ) -> Vec<u64> {
         let mut words = Self {
             now,
-            names,
+            token,
+            forgets,
+            names: orders[0].clone(),
+            words: Vec::with_capacity(256),
             ..Self::default()
         };
         visit(&mut words);
         words.known.sort_unstable();
         words.known.dedup();
         words.least.sort_unstable();
-        words.least.dedup_by_key(|(session, _)| *session);
         words.writes = true;
-        visit(&mut words);
-        words.words
+        let written = orders.iter().map(|names| {
+            words.names.clone_from(names);
+            visit(&mut words);
+            std::mem::replace(&mut words.words, Vec::with_capacity(256))
+        });
+        written.min().unwrap_or_default()
     }
 
     pub(crate) fn plain(&mut self, number: u64) {
@@ -82,8 +100,24 @@ impl Words {
         }
     }
 
+    /// Of what holds something up until it is due, if it is set.
+    pub(crate) fn until(&mut self, at: Option<Instant>) {
+        self.due(at.unwrap_or_default());
+    }
+
+    pub(crate) fn name(&self, client: u64) -> u64 {
+        self.names[client as usize]
+    }
+
+    /// The words of what `visit` visits, which are not written.
+    pub(crate) fn apart(&mut self, visit: impl FnOnce(&mut Self)) -> Vec<u64> {
+        let before = std::mem::take(&mut self.words);
+        visit(self);
+        std::mem::replace(&mut self.words, before)
+    }
+
     pub(crate) fn client(&mut self, client: u64) {
-        self.plain(self.names[client as usize]);
+        self.plain(self.name(client));
     }
 
     pub(crate) fn session(&mut self, session: Session) {
@@ -93,36 +127,77 @@ impl Words {
 
     /// Orders what belongs to sessions, by the names of the clients.
     pub(crate) fn sort<T>(&self, sessions: &mut [(&Session, T)]) {
-        sessions.sort_by_key(|(session, _)| (self.names[session.client as usize], session.number));
+        sessions.sort_by_key(|(session, _)| (self.name(session.client), session.number));
     }
 
     /// A number of `kind`, which is compared only with others of this owner; zero is none.
     pub(crate) fn number(&mut self, kind: Kind, owner: u64, number: u64) {
-        if !self.writes {
-            self.known.push((kind, owner, number));
-            return;
+        if self.writes {
+            self.bound(kind, owner, number);
+        } else if number > 0 {
+            self.known.push(packed(kind as u64, owner, number));
         }
-        if number == 0 {
-            return self.plain(0);
+    }
+
+    /// A number that those of `kind` are compared with: how many there are up to it.
+    pub(crate) fn bound(&mut self, kind: Kind, owner: u64, number: u64) {
+        if self.writes && number > 0 {
+            let first = self
+                .known
+                .partition_point(|known| *known <= packed(kind as u64, owner, 0));
+            let place = self
+                .known
+                .partition_point(|known| *known <= packed(kind as u64, owner, number));
+            self.plain((place - first) as u64);
+        } else {
+            self.plain(0);
         }
-        if kind == Kind::Token {
-            // The next token is at least the present instant.
-            self.plain(number.saturating_sub(self.now / 1_000));
-        }
-        let first = self.known.partition_point(|known| *known < (kind, owner, 1));
-        let place = self.known.partition_point(|known| *known < (kind, owner, number));
-        self.plain((place - first + 1) as u64);
+    }
+
+    /// The token of a grant to a session.
+    pub(crate) fn token(&mut self, session: Session, token: u64) {
+        self.number(Kind::Token, owner(session), token);
+        self.beside_the_store(token);
+    }
+
+    /// The last token that a session has seen.
+    pub(crate) fn seen(&mut self, session: Session, token: u64) {
+        self.bound(Kind::Token, owner(session), token);
+        self.flag(token > 0);
+        self.beside_the_store(token);
+    }
+
+    /// What a token is above the store's last one, which it may have forgotten; the next one is at least the present instant.
+    fn beside_the_store(&mut self, token: u64) {
+        let now = self.now / 1_000;
+        let is_above = token > self.token;
+        self.flag(is_above);
+        self.plain(match is_above {
+            true => token.saturating_sub(self.token.max(now - 1)),
+            false if self.forgets => (token + 1).saturating_sub(now),
+            false => 0,
+        });
     }
 
     /// A count of units of a session.
     pub(crate) fn units(&mut self, session: Session, units: u64) {
+        let of = |units| packed(0, owner(session), units);
         if !self.writes {
-            self.least.push((session, units));
-            return;
+            return self.least.push(of(units));
         }
-        let at = self.least.binary_search_by_key(&session, |(of, _)| *of);
-        self.plain(units - at.map_or(0, |at| self.least[at].1));
+        let at = self.least.partition_point(|known| *known < of(0));
+        self.plain(of(units) - self.least[at]);
     }
+}
+
+/// A number of a kind and an owner as one word, in their order.
+fn packed(kind: u64, owner: u64, number: u64) -> u64 {
+    let (client, session) = (owner >> 32, owner & 0xffff_ffff);
+    assert!(
+        client < 1 << 8 && session < 1 << 12 && number < 1 << 40,
+        "no model has that many"
+    );
+    kind << 60 | client << 52 | session << 40 | number
 }
 
 /// The number of the owner of what belongs to a session.

@@ -37,7 +37,6 @@ impl Client {
             change,
             closed,
             stopped,
-            usage,
             config,
             // Permits and leased units have none of these.
             debt: _,
@@ -56,6 +55,8 @@ impl Client {
             next_watcher: _,
             // An upper bound that saves a search.
             most_needed: _,
+            // No model asks for more than the limit, which is the same all the time.
+            usage: _,
             // Of no effect on what is done.
             clock: _,
             ended_sessions: _,
@@ -81,10 +82,9 @@ impl Client {
         }
         words.number(Kind::Term, id, *term);
         words.plain(session_ends.len() as u64);
-        for &(session, seq, tries) in session_ends {
+        // An end is one whatever its number, and is reported until the store answers: no client is closed before the end of a run.
+        for &(session, _, _) in session_ends {
             words.session(session);
-            words.number(Kind::Seq, owner(session), seq);
-            words.plain(tries.min(3).into());
         }
         for flag in [*ends_wait, *unavailable, *closed, *stopped] {
             words.flag(flag);
@@ -137,17 +137,15 @@ impl Client {
         for &request in withdrawn {
             words.number(Kind::Request, id, request);
         }
-        for at in [ask_at, fetch_at, look_at, recall_at, retry_at] {
+        for at in [ask_at, fetch_at, retry_at] {
+            words.until(*at);
+        }
+        for at in [look_at, recall_at] {
             words.maybe(*at);
         }
         let failing_since = failing_since.filter(|_| !unavailable);
         words.flag(failing_since.is_some());
         words.at(failing_since.unwrap_or_default());
-        words.flag(usage.is_some());
-        // No model asks for more than the limit, for which its age would matter.
-        if let Some((usage, _)) = usage {
-            words.plain(usage.limit);
-        }
         assert!(capacity.is_none(), "leased units have a model of their own");
     }
 
@@ -159,6 +157,16 @@ impl Client {
     /// The session, while there is one.
     pub(crate) fn session(&self) -> Option<Session> {
         self.live.as_ref().map(|live| live.id)
+    }
+
+    /// Whether the units of `ticket` are still known.
+    pub(crate) fn knows(&self, ticket: &RemoteTicket) -> bool {
+        ticket.term == self.term
+    }
+
+    /// Whether syncs of the session begin it.
+    pub(crate) fn begins(&self) -> bool {
+        self.live.as_ref().is_some_and(|live| live.acked == 0)
     }
 
     pub(crate) fn store_rule(&self) -> Rule {
@@ -198,7 +206,7 @@ impl LiveSession {
         words.due(renew_at);
         words.units(id, returned);
         words.units(id, returned_acked);
-        words.number(Kind::Token, 0, seen);
+        words.seen(id, seen);
     }
 }
 
@@ -244,9 +252,13 @@ pub(crate) fn visit_sync(sync: &SyncRequest, words: &mut Words) {
         end,
     } = sync;
     words.session(*session);
+    words.flag(*end);
+    if *end {
+        return;
+    }
     words.number(Kind::Seq, owner(*session), *seq);
     words.number(Kind::Seq, owner(*session), *acked);
-    for flag in [*begin, *keeps, *end] {
+    for flag in [*begin, *keeps] {
         words.flag(flag);
     }
     words.units(*session, *returned);
@@ -261,6 +273,6 @@ pub(crate) fn visit_sync(sync: &SyncRequest, words: &mut Words) {
     for &request in withdrawn {
         words.number(Kind::Request, session.client, request);
     }
-    words.number(Kind::Token, 0, *seen);
+    words.seen(*session, *seen);
     words.plain(limit.map_or(0, |limit| limit + 1));
 }

@@ -13,6 +13,7 @@ mod seeded;
 mod rng;
 
 mod canonical;
+mod consul;
 mod nodes;
 mod remote;
 mod search;

@@ -1,8 +1,10 @@
 //! The search of a space, and its report.
 
 use stateright::{Checker, HasDiscoveries, Model};
+use std::collections::HashMap;
+use std::collections::hash_map::{DefaultHasher, Entry};
 use std::fmt::Debug;
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 use std::time::{Duration, Instant};
 
 /// No space takes longer on two processors.
@@ -47,4 +49,47 @@ where
         "{name}: not exhausted within {LIMIT:?}: {size}"
     );
     println!("space {name}: {size}");
+}
+
+/// Searches the whole space of `model`, and shows that states which are taken for one are alike: the properties say the same of them,
+/// and each step leads from one of them to what a step from the other leads to.
+pub(crate) fn are_alike<M>(name: &str, model: &M)
+where
+    M: Model,
+    M::State: Hash + Debug,
+{
+    let key = |state: &M::State| {
+        let mut hasher = DefaultHasher::new();
+        state.hash(&mut hasher);
+        hasher.finish()
+    };
+    let properties = model.properties();
+    let mut known = HashMap::new();
+    let mut pending = model.init_states();
+    let mut steps = 0;
+    while let Some(state) = pending.pop() {
+        let mut actions = Vec::new();
+        model.actions(&state, &mut actions);
+        let next = actions
+            .into_iter()
+            .filter_map(|action| model.next_state(&state, action));
+        let next: Vec<_> = next.map(|state| (key(&state), state)).collect();
+        let says: Vec<_> = properties
+            .iter()
+            .map(|property| (property.condition)(model, &state))
+            .collect();
+        let here = key(&state);
+        let mut keys: Vec<_> = next.iter().map(|(key, _)| *key).filter(|key| *key != here).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        steps += next.len();
+        match known.entry(here) {
+            Entry::Occupied(alike) => assert!(*alike.get() == (says, keys), "{name}: not alike: {state:?}"),
+            Entry::Vacant(new) => {
+                new.insert((says, keys));
+                pending.extend(next.into_iter().map(|(_, state)| state));
+            }
+        }
+    }
+    println!("alike {name}: {} states, {steps} steps compared", known.len());
 }

@@ -40,6 +40,7 @@
 
 mod api;
 mod holders;
+mod kv;
 mod options;
 #[cfg(feature = "policy-file")]
 mod policy;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Keys, changed by transactions.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Keys {
     pub(super) entries: BTreeMap<String, Entry>,
     /// The number of the last write.

@@ -10,20 +10,22 @@
 //! other session has taken the slots, and if the session's own key is as it was. So of two syncs of one session, one of them
 //! late, never both are carried out, though Consul lets a session lock again what it has locked.
 
+mod changes;
 #[cfg(test)]
 mod tests;
 mod view;
 
-use super::api::{Entry, Op, Written};
-use super::sessions::{ConsulSession, ConsulSessions};
+use super::api::{Entry, Written};
+use super::sessions::ConsulSession;
 use super::{Consul, Inner, Keeping};
+use changes::{Place, ops, ops_of_leaving};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::remote::Key;
 use tollgate::remote::RemoteError;
 use tollgate::remote::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
-use view::{Bound, Change, Leaving, Limit, Slot, View};
+use view::View;
 
 /// The most slots: a transaction fits them, and the operations that go with them.
 const MOST: u64 = 60;
@@ -59,8 +61,8 @@ const LOOKOUTS: usize = 3;
 /// At most 60 permits: as many as a transaction of Consul's fits. So the capacity of a rate cannot be leased here: rates are
 /// unsupported.
 ///
-/// Nothing is left when the last session ends. When the last ones die, or end while a dead one is not gone yet, the limit stays
-/// until the limiter is used again, which replaces it.
+/// Nothing is left when the last session ends. When the last ones die, end while a dead one is not gone yet, or end before a write of
+/// theirs that was given up arrives, the limit stays until the limiter is used again, which replaces it.
 #[derive(Clone)]
 pub struct ConsulSlots(Arc<Inner>);
 
@@ -109,35 +111,6 @@ impl ConsulSlots {
     }
 }
 
-/// The place of a limiter's keys.
-struct Place(String);
-
-impl Place {
-    fn limit(&self) -> String {
-        format!("{}at/limit", self.0)
-    }
-
-    fn slot(&self, number: u64) -> String {
-        format!("{}at/{number:03}", self.0)
-    }
-
-    /// Wakes all waiters for slots, and collides with none of them.
-    fn ring(&self) -> [Op; 2] {
-        let bell = format!("{}at/bell", self.0);
-        [Op::set(&bell, b""), Op::delete(&bell)]
-    }
-
-    fn life(&self, session: Session) -> String {
-        format!("{}by/{session}", self.0)
-    }
-}
-
-fn json(value: &impl serde::Serialize) -> Result<Vec<u8>, StoreError> {
-    serde_json::to_vec(value).map_err(|error| StoreError::Refused {
-        why: error.to_string().into(),
-    })
-}
-
 impl Keeping for ConsulSlots {
     fn inner(&self) -> &Inner {
         &self.0
@@ -171,7 +144,7 @@ impl Keeping for ConsulSlots {
         let queues = consul_session.is_overtaken();
         while let Some(mut change) = view.next(sync, limit, id, queues) {
             change.life.nonce = consul_sessions.nonce();
-            let ops = ops(place, &change, sync.session, id, consul_sessions)?;
+            let ops = ops(place, &change, sync.session, id, consul_sessions.nonce())?;
             let written = match api.write(&ops).await? {
                 Written::At(written) => written,
                 // The locks come last.
@@ -225,63 +198,6 @@ impl ConsulSlots {
         }
         Ok(Some(view.reply(sync, limit, None)))
     }
-}
-
-/// The operations of a change.
-fn ops(
-    place: &Place,
-    change: &Change,
-    session: Session,
-    id: &str,
-    consul_sessions: &ConsulSessions,
-) -> Result<Vec<Op>, StoreError> {
-    let life = json(&change.life)?;
-    let mut ops = vec![match change.replaces {
-        Some(index) => Op::cas(&place.life(session), &life, index),
-        None => Op::lock(&place.life(session), &life, id),
-    }];
-    match change.bound {
-        Bound::Any => {}
-        Bound::Same(_) if seeded!("slots_lock_blindly") => {}
-        Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
-        Bound::Set(limit, index) => {
-            let nonce = consul_sessions.nonce();
-            ops.push(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index));
-        }
-    }
-    ops.extend(change.freed.iter().map(|&number| Op::delete(&place.slot(number))));
-    if change.rings {
-        ops.extend(place.ring());
-    }
-    let slot = json(&Slot {
-        request: change.request,
-    })?;
-    ops.extend(
-        change
-            .locked
-            .iter()
-            .map(|&number| Op::lock(&place.slot(number), &slot, id)),
-    );
-    Ok(ops)
-}
-
-/// The operations of an end.
-fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session, id: &str) -> Vec<Op> {
-    let life = place.life(session);
-    // Consul reports success for the deletion of a missing key: so a late end would delete what others hold.
-    let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
-    if seeded!("slots_end_unguarded") {
-        ops.remove(0);
-    }
-    if let Some((name, id)) = leaving.other.as_ref().filter(|_| !seeded!("slots_leave_the_limit")) {
-        ops.push(Op::check_session(&format!("{}by/{name}", place.0), id));
-    }
-    ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));
-    ops.extend(leaving.limit.map(|index| Op::delete_cas(&place.limit(), index)));
-    if leaving.rings {
-        ops.extend(place.ring());
-    }
-    ops
 }
 
 impl Backend for ConsulSlots {

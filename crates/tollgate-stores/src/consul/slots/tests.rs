@@ -1,8 +1,8 @@
 //! Sessions that read and write in any order, over keys that behave as Consul's do: late writes, lost answers, deaths.
 
 use super::super::sessions::ConsulSessions;
+use super::changes::{Place, ops, ops_of_leaving};
 use super::view::{Change, View};
-use super::{Place, ops, ops_of_leaving};
 use crate::consul::api::Op;
 use crate::consul::tests::Keys;
 use serde_json::Value;
@@ -76,7 +76,7 @@ impl Client {
         let mut change = self.view.as_ref()?.next(&self.sync, limit, &self.id, self.overtaken)?;
         change.life.nonce = consul_sessions.nonce();
         let place = Place(String::new());
-        let ops = ops(&place, &change, self.sync.session, &self.id, consul_sessions).unwrap();
+        let ops = ops(&place, &change, self.sync.session, &self.id, consul_sessions.nonce()).unwrap();
         Some((change, ops))
     }
 
@@ -191,7 +191,14 @@ fn run(seed: u64, actions: u64, resizes: bool) -> usize {
                 .next(&client.sync, LIMIT, &client.id, client.overtaken)
         {
             change.life.nonce = consul_sessions.nonce();
-            let ops = ops(&place, &change, client.sync.session, &client.id, &consul_sessions).unwrap();
+            let ops = ops(
+                &place,
+                &change,
+                client.sync.session,
+                &client.id,
+                consul_sessions.nonce(),
+            )
+            .unwrap();
             match random.below(10) {
                 // It gives up, and its write comes later, or is done without an answer.
                 0 => {
@@ -265,7 +272,14 @@ fn a_change_too_large_for_one_write_takes_two() {
         let mut writes = 0;
         while let Some(mut change) = client.view.as_ref().unwrap().next(&client.sync, 60, &client.id, false) {
             change.life.nonce = consul_sessions.nonce();
-            let ops = ops(&place, &change, client.sync.session, &client.id, &consul_sessions).unwrap();
+            let ops = ops(
+                &place,
+                &change,
+                client.sync.session,
+                &client.id,
+                consul_sessions.nonce(),
+            )
+            .unwrap();
             let written = keys.change(&ops).unwrap();
             client.view.as_mut().unwrap().apply(change, &client.id, written);
             writes += 1;
@@ -287,7 +301,14 @@ fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
         let write = |client: &mut Client, keys: &mut Keys, nonce: String| {
             let mut change = client.view.as_ref()?.next(&client.sync, 6, &client.id, false)?;
             change.life.nonce = nonce;
-            let ops = ops(&place, &change, client.sync.session, &client.id, &consul_sessions).unwrap();
+            let ops = ops(
+                &place,
+                &change,
+                client.sync.session,
+                &client.id,
+                consul_sessions.nonce(),
+            )
+            .unwrap();
             let written = keys.change(&ops);
             match written {
                 Some(written) if !change.lowers => client.view.as_mut()?.apply(change, &client.id, written),
