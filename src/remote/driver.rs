@@ -155,8 +155,12 @@ impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
     }
 }
 
+/// An instant that is not reached.
+pub(super) const NEVER: Instant = Instant::from_ticks(u64::MAX);
+
 async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
     let _leaving = LeaveOnDrop(&*shared);
+    let mut timer = Sleep::until(&shared.clock, NEVER);
     loop {
         let now = shared.clock.now();
         let (todo, ended_sessions) = shared.with(|client| {
@@ -171,15 +175,15 @@ async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
                 .for_each(|&session| shared.backend.leave(&key, session));
         }
         match todo {
-            Action::Send(sync) => send(&shared, sync).await,
-            Action::Wait(until, session) => wait(&shared, until, session).await,
+            Action::Send(sync) => send(&shared, sync, &mut timer).await,
+            Action::Wait(until, session) => wait(&shared, until, session, &mut timer).await,
             Action::Stop => return,
         }
     }
 }
 
 /// Sends a sync, and ticks meanwhile: a lease that ends while the store is silent ends in time.
-async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
+async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest, timer: &mut Sleep) {
     let (key, rule, timeout) = shared.with(|client| {
         (
             client.config().key.clone(),
@@ -190,7 +194,6 @@ async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
     let sent = shared.clock.now();
     let limit = shared.clock.after(sent, timeout);
     let mut answer = pin!(shared.backend.sync(&key, &rule, &sync));
-    let mut timer = Sleep::until(&shared.clock, limit);
     let answer: Result<SyncReply, StoreError> = poll_fn(|cx| {
         loop {
             if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
@@ -205,7 +208,7 @@ async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
                 client.next_tick(now)
             });
             timer.reset(next.map_or(limit, |next| next.min(limit)));
-            if Pin::new(&mut timer).poll(cx).is_pending() {
+            if Pin::new(&mut *timer).poll(cx).is_pending() {
                 return Poll::Pending;
             }
         }
@@ -223,9 +226,9 @@ async fn send<B: Backend>(shared: &Shared<B>, sync: SyncRequest) {
 }
 
 /// Waits for work.
-async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: Option<Session>) {
+async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: Option<Session>, timer: &mut Sleep) {
     let key = shared.with(|client| client.config().key.clone());
-    let mut timer = until.map(|until| Sleep::until(&shared.clock, until));
+    timer.reset(until.unwrap_or(NEVER));
     let mut notified = pin!(async {
         match session {
             Some(session) => shared.backend.notified(&key, session).await,
@@ -248,8 +251,8 @@ async fn wait<B: Backend>(shared: &Shared<B>, until: Option<Instant>, session: O
             }
             return Poll::Ready(());
         }
-        match &mut timer {
-            Some(timer) => Pin::new(timer).poll(cx),
+        match until {
+            Some(_) => Pin::new(&mut *timer).poll(cx),
             None => Poll::Pending,
         }
     })

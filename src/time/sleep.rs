@@ -43,8 +43,10 @@ const FRACTION: std::time::Duration = std::time::Duration::from_millis(2);
 enum Armed {
     Not,
     Manual((u64, u64)),
+    /// For an instant that is ours, or an earlier one: when it fires it is armed for the rest. An earlier timer than all others
+    /// interrupts the runtime's wait, so one that is reset often stays as it is.
     #[cfg(feature = "tokio")]
-    Tokio(Pin<Box<tokio::time::Sleep>>),
+    Tokio(Pin<Box<tokio::time::Sleep>>, Instant),
     Thread(super::thread_timer::Key),
 }
 
@@ -73,10 +75,15 @@ impl Sleep {
 
     /// Arms it for another instant.
     pub fn reset(&mut self, at: Instant) {
-        if at != self.at {
-            self.disarm();
-            self.at = at;
+        if at == self.at {
+            return;
         }
+        self.at = at;
+        #[cfg(feature = "tokio")]
+        if matches!(self.armed, Armed::Tokio(_, armed) if armed <= at) {
+            return;
+        }
+        self.disarm();
     }
 
     /// It does not fire any more, until it is polled again.
@@ -112,14 +119,14 @@ impl Sleep {
                 }
             }
             #[cfg(feature = "tokio")]
-            Armed::Tokio(sleep) => match sleep.as_mut().poll(cx) {
+            Armed::Tokio(sleep, armed) => match sleep.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(()) => {
                     // The runtime's clock and ours may differ by a fraction: sleep the rest. A clock of tokio's that is
                     // paused runs ahead of real time: then the rest is slept elsewhere.
+                    let (armed, now) = (*armed, self.clock.now());
                     self.armed = Armed::Not;
-                    let now = self.clock.now();
-                    self.by_runtime &= self.clock.between(now, self.at) <= FRACTION;
+                    self.by_runtime &= self.clock.between(now, armed) <= FRACTION;
                     self.arm(now, cx)
                 }
             },
@@ -158,7 +165,7 @@ impl Sleep {
                     Poll::Pending
                 }
                 Poll::Pending => {
-                    self.armed = Armed::Tokio(sleep);
+                    self.armed = Armed::Tokio(sleep, self.at);
                     Poll::Pending
                 }
             };

@@ -3,12 +3,14 @@
 use super::Shared;
 use super::client::Flight;
 use crate::remote::backend::{Backend, Session, StoreError};
+use crate::remote::driver::NEVER;
 use crate::remote::key::Key;
 use crate::remote::step::StepReply;
-use crate::time::Sleep;
+use crate::time::{Instant, Sleep};
 use futures::StreamExt;
 use futures::future::{AbortHandle, Abortable, Either, select};
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -26,7 +28,26 @@ pub(super) fn drive<B: Backend>(shared: Arc<Shared<B>>) -> impl Future<Output = 
     }
 }
 
+/// Timers of steps that have ended, for the next ones.
+#[derive(Default)]
+struct Timers(Mutex<Vec<Sleep>>);
+
+impl Timers {
+    fn until<B: Backend>(&self, shared: &Shared<B>, at: Instant) -> Sleep {
+        let spare = self.0.lock().pop();
+        let mut timer = spare.unwrap_or_else(|| Sleep::until(&shared.clock, at));
+        timer.reset(at);
+        timer
+    }
+
+    fn put_back(&self, mut timer: Sleep) {
+        timer.reset(NEVER);
+        self.0.lock().push(timer);
+    }
+}
+
 async fn run<B: Backend>(shared: &Shared<B>) {
+    let timers = Timers::default();
     let (mut flights, mut listens) = (FuturesUnordered::new(), FuturesUnordered::new());
     let mut timer: Option<Sleep> = None;
     poll_fn(|cx| {
@@ -39,7 +60,7 @@ async fn run<B: Backend>(shared: &Shared<B>) {
             while flights.len() < MOST
                 && let Some(key) = shared.with(super::client::Client::next_key)
             {
-                flights.push(exchange(shared, key));
+                flights.push(exchange(shared, key, &timers));
             }
             let mut new = None;
             let handle = || {
@@ -98,7 +119,7 @@ impl<B: Backend> Drop for Leaving<B> {
 }
 
 /// Sends step after step at `key` until there is none left.
-async fn exchange<B: Backend>(shared: &Shared<B>, key: Key) {
+async fn exchange<B: Backend>(shared: &Shared<B>, key: Key, timers: &Timers) {
     let retry = shared.with(|client| client.config().retry);
     while let Some(flight) = shared.with(|client| client.begin(&key, shared.clock.now())) {
         // The clock is read before each repetition: the process may have been suspended.
@@ -107,7 +128,7 @@ async fn exchange<B: Backend>(shared: &Shared<B>, key: Key) {
                 shared.with(|client| client.on_given_up(&key, &flight));
                 break;
             }
-            if let Ok(reply) = send(shared, &key, &flight).await {
+            if let Ok(reply) = send(shared, &key, &flight, timers).await {
                 shared.with(|client| client.on_reply(&key, &flight, &reply, shared.clock.now()));
                 break;
             }
@@ -120,14 +141,22 @@ async fn exchange<B: Backend>(shared: &Shared<B>, key: Key) {
     }
 }
 
-async fn send<B: Backend>(shared: &Shared<B>, key: &Key, flight: &Flight) -> Result<StepReply, StoreError> {
+async fn send<B: Backend>(
+    shared: &Shared<B>,
+    key: &Key,
+    flight: &Flight,
+    timers: &Timers,
+) -> Result<StepReply, StoreError> {
     let timeout = shared.with(|client| client.config().timeout);
     let limit = shared.clock.after(shared.clock.now(), timeout);
     let reply = pin!(shared.backend.step(key, &flight.counted, &flight.step));
-    let reply = match select(reply, Sleep::until(&shared.clock, limit)).await {
-        Either::Left((reply, _)) => reply?,
-        Either::Right(_) => return Err(StoreError::TimedOut { after: timeout }),
+    let mut timer = timers.until(shared, limit);
+    let reply = match select(reply, &mut timer).await {
+        Either::Left((reply, _)) => Some(reply),
+        Either::Right(_) => None,
     };
+    timers.put_back(timer);
+    let reply = reply.unwrap_or(Err(StoreError::TimedOut { after: timeout }))?;
     let legs = flight.counted.len();
     let mut refusals = reply.takes.iter().filter_map(|taken| taken.as_ref().err());
     let is_whole =

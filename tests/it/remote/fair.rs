@@ -102,3 +102,15 @@ fn processes_share_a_rate_and_a_window_equally() {
         }
     }
 }
+
+/// Given many waiters for a bucket that fills in less than a request waits for others, then none of its refill is lost.
+#[test]
+fn waiters_of_a_low_burst_have_the_whole_rate() {
+    let world = World::new();
+    let rate = world.make(Remote::rate(world.key.clone(), Quota::per_second(2_000).burst(1)));
+    let begun = world.clock.elapsed();
+    let waiter = async || drop(rate.acquire(1).await.expect("the store is there"));
+    world.clock.run(join_all((0..200).map(|_| waiter())));
+    let took = world.clock.elapsed() - begun;
+    assert!(took <= 105 * MS, "{took:?}");
+}

@@ -1,7 +1,9 @@
 //! Reservations of windows at keys, behind a line with faults: what is used is counted, and what is reserved ends with its lease.
 
 use crate::remote::keyed::{Fault, World};
+use crate::remote::world::poll;
 use proptest::prelude::*;
+use std::pin::pin;
 use std::time::Duration;
 use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
 use tollgate::remote::{RemoteKeyPermit, RemoteKeyed};
@@ -177,5 +179,53 @@ fn a_key_is_renewed_as_long_as_something_is_reserved() {
         let steps = world.line.steps();
         world.clock.advance(Duration::from_secs(60));
         assert_eq!(world.line.steps(), steps);
+    });
+}
+
+/// Given a request that runs while its limiter is closed, then what it has reserved is used: nothing comes back when its lease ends.
+#[test]
+fn a_close_counts_what_is_open_as_used() {
+    let world = World::new();
+    let builder = world.builder(spec()).reserves(true);
+    let keyed = builder.in_place(world.line.clone()).unwrap();
+    let (key, other) = (keyed.get("a").unwrap(), world.keyed(spec()));
+    world.clock.run(async {
+        let mut permit = key.acquire_now(Ask::one().cost(TOKENS, 90)).await.unwrap();
+        permit.spend(TOKENS, 20);
+        keyed.close().await;
+        world.clock.advance(Duration::from_secs(100));
+        assert_eq!(in_use(&other).await, (1, 90));
+        drop(permit);
+        assert_eq!(in_use(&other).await, (1, 90));
+    });
+}
+
+/// Given more units that come back than one step reports, when a request beside the first of them is refused, then the next one asks
+/// the store, which has the others.
+#[test]
+fn a_refusal_beside_changes_that_are_not_reported_yet_does_not_hold() {
+    const PERMITS: u64 = 70;
+    let world = World::new();
+    let day = LegSpec::new("tokens", LegRule::sliding_window(PERMITS, DAY)).per("tokens");
+    let builder = world.builder(KeyedSpec::new(100, "free", PolicySpec::new([day])));
+    let keyed = builder.reserves(true).in_place(world.line.clone()).unwrap();
+    let key = keyed.get("a").unwrap();
+    let almost_all = Ask::one().cost(TOKENS, PERMITS - 1);
+    world.clock.run(async {
+        let mut permits = Vec::new();
+        for _ in 0..PERMITS {
+            permits.push(key.acquire_now(Ask::one().cost(TOKENS, 1)).await.unwrap());
+            world.clock.advance(Duration::from_millis(1));
+        }
+        world.line.set(Fault::Cut);
+        for permit in &mut permits {
+            permit.settle(TOKENS, 0).unwrap();
+        }
+        let mut asked = pin!(key.acquire_now(almost_all));
+        assert!(poll(asked.as_mut()).is_pending());
+        world.line.set(Fault::None);
+        world.clock.advance(Duration::from_secs(1));
+        assert!(asked.await.is_err(), "some are on their way");
+        assert!(key.acquire_now(almost_all).await.is_ok());
     });
 }

@@ -169,3 +169,20 @@ async fn a_wait_in_real_time_does_not_drive_a_paused_clock() {
     assert!(semaphore.acquire_timeout(Duration::from_millis(20)).await.is_err());
     assert!(start.elapsed() <= Duration::from_millis(21), "{:?}", start.elapsed());
 }
+
+/// Given a timer that is armed, when it is reset to a later instant, and for an earlier one again, then it fires at the last of them.
+#[tokio::test]
+async fn a_timer_that_is_reset_fires_at_its_last_instant() {
+    let clock = Clock::real();
+    let after = |millis| clock.after(clock.now(), Duration::from_millis(millis));
+    let mut timer = Sleep::until(&clock, after(2));
+    for (first, last) in [(10, 20), (3_600_000, 5)] {
+        for millis in [first, last] {
+            timer.reset(after(millis));
+            _ = futures::poll!(&mut timer);
+        }
+        let at = timer.deadline();
+        (&mut timer).await;
+        assert!(clock.now() >= at);
+    }
+}

@@ -107,6 +107,21 @@ BEGIN
     RETURN leg;
 END $$;
 
+-- Whether a window with reservations has room beside its units and those, for which the segments do not matter; null without any.
+CREATE OR REPLACE FUNCTION {schema}.leg_fits_{v}(leg bigint[], list bigint[], room bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+    IF cardinality(list) = 1 THEN
+        RETURN NULL;
+    END IF;
+    FOR i IN 3 .. cardinality(leg) BY 2 LOOP
+        room := room - leg[i];
+    END LOOP;
+    FOR i IN 4 .. cardinality(list) BY 3 LOOP
+        room := room - list[i];
+    END LOOP;
+    RETURN room >= 0;
+END $$;
+
 -- k: the key; me: the session of the client's place; channel: that of its process, or '' if it does not listen; remember: how long the answer
 -- is; names, kinds and rules, three numbers each, of the legs: price, gain and brim, or limit, length of a segment and 64, or limit, 0 and 0;
 -- reservations: for each change the instant and the end, then the units of each leg before, after and used; reserve_for: for how long this step
@@ -326,7 +341,9 @@ BEGIN
                 units := takes[take * size + n];
                 CONTINUE WHEN units = 0;
                 room := rules[3 * n - 2] - units;
-                IF kinds[n] <> 'permits' THEN
+                IF {schema}.leg_fits_{v}(legs[n]::bigint[], lists[n]::bigint[], room) THEN
+                    wait := 0;
+                ELSIF kinds[n] <> 'permits' THEN
                     wait := {schema}.leg_wait_{v}({schema}.leg_whole_{v}(legs[n]::bigint[], lists[n]::bigint[], now), units, rules[3 * n - 2], now);
                 ELSIF ttl IS NULL OR room < 0 THEN
                     wait := NULL;

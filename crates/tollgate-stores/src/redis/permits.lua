@@ -46,15 +46,14 @@ now = time + ahead
 -- Leases that a server does not know have ended after this time.
 local longest = math.max(ttl, tonumber(ARGV[16]), tonumber(known[8] or 0))
 
--- The entries of the other keys: sessions, requests, and sessions that hold units.
-local function counted()
-    return redis.call('ZCARD', dues) .. ' ' .. redis.call('ZCARD', queue) .. ' ' .. redis.call('ZCARD', oldest)
-end
-local parts = counted() .. ' ' .. redis.call('HLEN', sessions)
-local forgot = parts ~= (known[10] or '0 0 0 0')
+-- The entries of the other keys, counted along: sessions, requests, and sessions that hold units.
+local all, waiting, holders = redis.call('ZCARD', dues), redis.call('ZCARD', queue), redis.call('ZCARD', oldest)
+local function parts(records) return all .. ' ' .. waiting .. ' ' .. holders .. ' ' .. records end
+local forgot = parts(redis.call('HLEN', sessions)) ~= (known[10] or '0 0 0 0')
 if forgot then
     local due = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
     redis.call('DEL', state, dues, sessions, queue, oldest)
+    all, waiting, holders = 0, 0, 0
     fresh, used, frozen = false, 0, math.max(frozen, now + longest, tonumber(due or 0))
 end
 
@@ -100,8 +99,8 @@ local function is_frozen()
 end
 if fresh or forgot then look_at_server() end
 
--- Records that this sync has read or changed.
-local records, changed, told = {}, {}, {}
+-- Records that this sync has read or changed, and sessions whose oldest grant is another one.
+local records, changed, told, moved = {}, {}, {}, {}
 local function record(id)
     if records[id] == nil then
         local packed = redis.call('HGET', sessions, id)
@@ -110,35 +109,48 @@ local function record(id)
     return records[id]
 end
 
+local function dequeue(wish)
+    local removed = redis.call('ZREM', queue, wish)
+    if removed == 1 then redis.call('HDEL', state, 'w' .. wish) end
+    waiting = waiting - removed
+    return removed
+end
+
 local function finish(id)
     local held = record(id)
-    redis.call('ZREM', dues, id)
-    redis.call('ZREM', oldest, id)
+    all = all - redis.call('ZREM', dues, id)
+    holders = holders - redis.call('ZREM', oldest, id)
     redis.call('HDEL', sessions, id)
-    records[id], changed[id] = false, nil
+    records[id], changed[id], moved[id] = false, nil, nil
     if not held then return end
     used = used - (held[GRANTED] - held[RETURNED])
     if held[QUEUED] > 0 then
         local prefix = id .. ':'
         for _, wish in ipairs(redis.call('ZRANGE', queue, 0, -1)) do
-            if string.sub(wish, 1, #prefix) == prefix then
-                redis.call('ZREM', queue, wish)
-                redis.call('HDEL', state, 'w' .. wish)
-            end
+            if string.sub(wish, 1, #prefix) == prefix then dequeue(wish) end
         end
     end
 end
 
 local function set_oldest(id, held, grant)
-    if grant == held[OLDEST] then return end
-    held[OLDEST] = grant
-    if grant > 0 then redis.call('ZADD', oldest, int(grant), id) else redis.call('ZREM', oldest, id) end
+    if grant ~= held[OLDEST] then held[OLDEST], moved[id] = grant, true end
+end
+
+local function give(id, held, wish, need, want)
+    local free = math.max(limit - used, 0)
+    local most = all > 1 and math.max(math.floor(limit / (2 * all)), need) or free
+    local units = math.min(want, most, free)
+    used = used + units
+    token = math.max(token + 1, now)
+    held[GRANTED] = held[GRANTED] + units
+    table.insert(held[GRANTS], { wish, units, token })
+    if held[OLDEST] == 0 then set_oldest(id, held, token) end
+    changed[id], told[id] = true, true
 end
 
 local function promote()
-    while true do
+    while waiting > 0 do
         local head = redis.call('ZRANGE', queue, 0, 0)[1]
-        if not head then return end
         local need, want = string.match(redis.call('HGET', state, 'w' .. head), '(%d+) (%d+)')
         need, want = tonumber(need), tonumber(want)
         local id, wish = string.match(head, '^(.*):(%d+)$')
@@ -147,28 +159,22 @@ local function promote()
         -- The limit was lowered below its need: its client is notified, and withdraws it.
         if need > limit then told[id] = true end
         if need > free or is_frozen() then return end
-        redis.call('ZREM', queue, head)
-        redis.call('HDEL', state, 'w' .. head)
+        dequeue(head)
         if held then
-            local all, most = redis.call('ZCARD', dues), free
-            if all > 1 then most = math.max(math.floor(limit / (2 * all)), need) end
-            local units = math.min(want, most, free)
-            used = used + units
-            token = math.max(token + 1, now)
             held[QUEUED] = held[QUEUED] - 1
-            held[GRANTED] = held[GRANTED] + units
-            table.insert(held[GRANTS], { tonumber(wish), units, token })
-            if held[OLDEST] == 0 then set_oldest(id, held, token) end
-            changed[id], told[id] = true, true
+            give(id, held, tonumber(wish), need, want)
         end
     end
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', dues, '-inf', now, 'LIMIT', 0, SWEEP)) do finish(id) end
-promote()
-local waited = redis.call('ZCARD', queue) > 0
-
 local held, alive = record(session), false
+if all > 1 or not held or held[EXPIRES] <= now then
+    for _, id in ipairs(redis.call('ZRANGEBYSCORE', dues, '-inf', now, 'LIMIT', 0, SWEEP)) do finish(id) end
+    held = record(session)
+end
+promote()
+local waited = waiting > 0
+
 if held and (held[SEQ] < tonumber(ARGV[12]) or seen > last) then
     -- A part of the session was forgotten: an answered sync, or a grant that was reported.
     finish(session)
@@ -187,7 +193,7 @@ elseif held or begin then
         limit = tonumber(ARGV[9]) or limit
         held[SEQ], held[KEEPS], held[CHANNEL] = seq, keeps, ARGV[2]
         held[EXPIRES] = now + ttl
-        redis.call('ZADD', dues, int(held[EXPIRES]), session)
+        all = all + redis.call('ZADD', dues, int(held[EXPIRES]), session)
         changed[session] = true
         returned = math.min(math.max(returned, held[RETURNED]), held[GRANTED])
         used = used - (returned - held[RETURNED])
@@ -200,11 +206,7 @@ elseif held or begin then
         set_oldest(session, held, tonumber(ARGV[13]) or unseen[1] and unseen[1][3] or 0)
         local wishes = tonumber(ARGV[14])
         for at = FIRST + 4 * wishes, #ARGV do
-            local wish = session .. ':' .. ARGV[at]
-            if redis.call('ZREM', queue, wish) == 1 then
-                redis.call('HDEL', state, 'w' .. wish)
-                held[QUEUED] = held[QUEUED] - 1
-            end
+            held[QUEUED] = held[QUEUED] - dequeue(session .. ':' .. ARGV[at])
         end
         promote()
         for n = 0, wishes - 1 do
@@ -212,14 +214,15 @@ elseif held or begin then
             local id, need, want = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
             if id > held[ASKED] then
                 held[ASKED] = id
-                local fits = need <= limit - used and redis.call('ZCARD', queue) == 0 and not is_frozen()
-                if (ARGV[at + 3] == '1' and need <= limit) or fits then
+                want = math.max(want, need)
+                if need <= limit - used and waiting == 0 and not is_frozen() then
+                    give(session, held, id, need, want)
+                elseif ARGV[at + 3] == '1' and need <= limit then
                     place = place + 1
                     local wish = session .. ':' .. int(id)
-                    redis.call('ZADD', queue, int(place), wish)
-                    redis.call('HSET', state, 'w' .. wish, int(need) .. ' ' .. int(math.max(want, need)))
+                    waiting = waiting + redis.call('ZADD', queue, int(place), wish)
+                    redis.call('HSET', state, 'w' .. wish, int(need) .. ' ' .. int(want))
                     held[QUEUED] = held[QUEUED] + 1
-                    promote()
                 end
             end
         end
@@ -227,7 +230,11 @@ elseif held or begin then
 end
 promote()
 
-local waiting, asked = redis.call('ZCARD', queue), 0
+for id in pairs(moved) do
+    local grant = records[id][OLDEST]
+    holders = holders + (grant > 0 and redis.call('ZADD', oldest, int(grant), id) or -redis.call('ZREM', oldest, id))
+end
+local asked = 0
 if waiting > 0 then
     -- Sessions that keep permits without need have to return them: those that have had theirs for long are told first, some at each sync.
     if waited then asked = tonumber(known[12] or 0) end
@@ -241,7 +248,7 @@ for id in pairs(changed) do
     if records[id] then redis.call('HSET', sessions, id, cmsgpack.pack(records[id])) end
 end
 
-local all, idle = redis.call('ZCARD', dues), false
+local idle = false
 -- The wait for unknown leases is remembered, with its end; a key that was unknown then is known from now on.
 if all == 0 then idle = fresh or not is_frozen() end
 if idle then
@@ -249,15 +256,22 @@ if idle then
 else
     redis.call('HSET', state, 'kind', 'permits', 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
         'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest), 'ahead', int(ahead), 'told', int(asked),
-        'parts', counted() .. ' ' .. int(all))
+        'parts', parts(all))
     -- If all sessions die, the keys expire soon after the last one, and not before unknown leases have ended.
-    local gone = math.max(frozen, tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or 0))
-    local left = math.ceil((gone - now) / 1000) + 1
-    for _, key in ipairs({ state, dues, sessions, queue, oldest }) do redis.call('PEXPIRE', key, left) end
+    local gone = alive and all == 1 and held[EXPIRES] or redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
+    local left = math.ceil((math.max(frozen, tonumber(gone or 0)) - now) / 1000) + 1
+    for _, key in ipairs({ state, dues, sessions }) do redis.call('PEXPIRE', key, left) end
+    if waiting > 0 then redis.call('PEXPIRE', queue, left) end
+    if holders > 0 then redis.call('PEXPIRE', oldest, left) end
 end
 
-local census = { int(limit), int(used), int(waiting), int(all),
-    int(tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2]) or token + 1), history }
+local floor = token + 1
+if holders == 1 and alive and held[OLDEST] > 0 then
+    floor = held[OLDEST]
+elseif holders > 0 then
+    floor = tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2])
+end
+local census = { int(limit), int(used), int(waiting), int(all), int(floor), history }
 -- After all writes: a message has the reply that its session would get, with "-" for the time of the next sync.
 local name = string.match(state, '^[^}]*}')
 for id in pairs(told) do
