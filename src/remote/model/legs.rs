@@ -32,6 +32,7 @@ use std::time::Duration;
 /// # Ok::<(), tollgate::QuotaError>(())
 /// ```
 #[derive(Debug, Default)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 pub struct KeyLegs {
     legs: BTreeMap<Box<str>, Counts>,
     /// The last step of each client that changed something: when it is forgotten, its number and its reply.
@@ -44,6 +45,7 @@ pub struct KeyLegs {
 ///
 /// Invariant: no lease without units, and no client with two places. A place that was told is that of a client that asks again by itself.
 #[derive(Debug, Default)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 struct Held {
     /// By client: when its lease ends, and its units by leg.
     leases: BTreeMap<u64, (u64, BTreeMap<Box<str>, u64>)>,
@@ -55,6 +57,7 @@ struct Held {
 
 /// A place in the queue for permits.
 #[derive(Debug)]
+#[cfg_attr(tollgate_proofs, derive(Clone))]
 struct Place {
     client: u64,
     until: u64,
@@ -117,7 +120,7 @@ impl KeyLegs {
         keys().for_each(|key| others.entry(key.clone()).or_default().now = now);
         self.replies.retain(|_, reply| reply.0 > now);
         match self.replies.get(&step.client) {
-            Some((_, seq, reply)) if *seq == step.seq => return reply.clone(),
+            Some((_, seq, reply)) if *seq == step.seq && !seeded!("legs_step_again") => return reply.clone(),
             // A late copy of a step that was answered, or given up: the client awaits no reply.
             Some((_, seq, _)) if *seq > step.seq => {
                 let refusal = StepRefusal { leg: 0, after: None };
@@ -248,6 +251,9 @@ impl KeyLegs {
             }
         }
         if let Some(refusal) = refusal {
+            if seeded!("legs_take_in_part") {
+                legs[0].take(units[0], None, now);
+            }
             return Err(refusal);
         }
         if let Some(lease) = step.lease {

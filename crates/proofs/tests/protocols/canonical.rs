@@ -29,7 +29,8 @@ const PAST: i64 = 4_000;
 #[derive(Debug, Default)]
 pub(crate) struct Words {
     now: u64,
-    /// The last token of the store, and whether another server may be behind it.
+    /// The store's clock, in microseconds; its last token, and whether another server may be behind that.
+    clock: u64,
     token: u64,
     forgets: bool,
     /// By the number of a client, the number that it is written as.
@@ -44,15 +45,17 @@ pub(crate) struct Words {
 impl Words {
     /// The least words of what `visit` visits at the instant `now`, in nanoseconds, with one of these orders of names.
     ///
-    /// `token` is the last one of the store, which `forgets` it if a fault is to come.
+    /// The store's clock is at `clock`, in microseconds. `token` is its last one, which it `forgets` if a fault is to come.
     pub(crate) fn least(
         now: u64,
+        clock: u64,
         (token, forgets): (u64, bool),
         orders: &[Vec<u64>],
         visit: impl Fn(&mut Self),
     ) -> Vec<u64> {
         let mut words = Self {
             now,
+            clock,
             token,
             forgets,
             names: orders[0].clone(),
@@ -169,7 +172,7 @@ impl Words {
 
     /// What a token is above the store's last one, which it may have forgotten; the next one is at least the present instant.
     fn beside_the_store(&mut self, token: u64) {
-        let now = self.now / 1_000;
+        let now = self.clock;
         let is_above = token > self.token;
         self.flag(is_above);
         self.plain(match is_above {

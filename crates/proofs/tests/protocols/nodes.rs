@@ -4,7 +4,7 @@
 //! changes are atomic, the client, and what happens between the rounds of a sync.
 //!
 //! Faults: an answer is lost after the changes were made, or a connection breaks before; the store's session ends, since its process
-//! was paused for longer than a lease; a process dies; the limit is raised. A change that comes late does nothing: the stores compare
+//! was paused for longer than a lease; a process dies; the limit is raised; the event of a watch is lost. A change that comes late does nothing: the stores compare
 //! the session's own node, and tests beside them show that.
 #![allow(dead_code, reason = "a model needs a part of each source")]
 
@@ -82,6 +82,8 @@ struct Process {
     news: bool,
     /// The store's changes at the last look.
     saw: u64,
+    /// It looks again by itself, in case an event is lost.
+    looks: bool,
     /// Its lease is over, and it does not know yet.
     lapsed: bool,
     dead: bool,
@@ -102,6 +104,8 @@ enum Action {
     Expire(usize),
     Die(usize),
     Raise,
+    /// The watch of a process breaks, with the event that it waits for.
+    LoseEvent(usize),
 }
 
 impl Process {
@@ -119,6 +123,7 @@ impl Process {
             seen: 0,
             news: false,
             saw: 0,
+            looks: false,
             lapsed: false,
             dead: false,
             spins: false,
@@ -163,6 +168,7 @@ impl Process {
     /// What the client does with the answer.
     fn hear(&mut self, need: u64, sync: &SyncRequest, queue: &NodeQueue) {
         let reply = self.diff.answer(sync, queue);
+        self.looks = reply.again.is_some();
         for grant in &reply.grants {
             self.seen = self.seen.max(grant.token);
             match self.wait.take_if(|wait| wait.request == grant.request) {
@@ -295,6 +301,11 @@ impl State {
         }
         for _ in 0..60 {
             let mut is_quiet = true;
+            let stands =
+                (0..state.processes.len()).all(|id| state.processes[id].sync.is_none() && !state.may_start(id));
+            for process in state.processes.iter_mut().filter(|process| stands && process.held == 0) {
+                process.news |= std::mem::take(&mut process.looks);
+            }
             for id in 0..state.processes.len() {
                 if state.processes[id].spins {
                     return Err(format!("a sync goes on for ever: {state:?}"));
@@ -360,6 +371,7 @@ impl State {
                 returned,
                 seen,
                 news,
+                looks,
                 lapsed,
                 dead,
                 request,
@@ -367,7 +379,7 @@ impl State {
                 spins,
                 ..
             } = process;
-            let rest = (asks, wait, held, returned, seen, news, lapsed, dead, request);
+            let rest = (asks, wait, held, returned, seen, (news, looks), lapsed, dead, request);
             text += &format!("{diff:?}{sync:?}{sees_all}{rest:?}{session:?}{spins}");
         }
         // Of the number of a sync nothing depends but that each is later than the one before.
@@ -434,6 +446,9 @@ impl Model for World {
                 if state.sessions.contains(&process.session) {
                     actions.extend([Action::Expire(id), Action::Die(id)]);
                 }
+                if state.may_start(id) && !process.news && !process.diff.in_doubt && !process.lapsed {
+                    actions.push(Action::LoseEvent(id));
+                }
             }
         }
         if state.faults > 0 && state.limit < self.raised {
@@ -475,6 +490,7 @@ impl Model for World {
                         next.end(next.processes[id].session);
                         next.processes[id].lapsed = true;
                     }
+                    Action::LoseEvent(id) => next.processes[id].saw = next.changes,
                     Action::Die(id) => {
                         next.processes[id].dead = true;
                         next.processes[id].sync = None;

@@ -27,6 +27,7 @@ pub(crate) mod config;
 
 pub(crate) mod model;
 
+mod legs;
 mod permits;
 
 /// The settings of a model's client, in microseconds.

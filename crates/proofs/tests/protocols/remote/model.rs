@@ -1,11 +1,17 @@
 //! The reference of the stores.
 
+#[path = "../../../../../src/remote/model/bucket.rs"]
+mod bucket;
+#[path = "../../../../../src/remote/model/legs.rs"]
+mod legs;
 #[path = "../../../../../src/remote/model/permits.rs"]
 mod permits;
 
 use super::backend::{Rule, Session, SyncReply};
+pub(crate) use bucket::Fill;
+pub(crate) use legs::KeyLegs;
 pub(crate) use permits::{Held, Permits, PermitsState};
-pub(crate) use tollgate::remote::model::Fill;
+pub(crate) use tollgate::remote::model::segment;
 
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {

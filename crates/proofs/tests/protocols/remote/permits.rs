@@ -32,6 +32,8 @@ pub(super) struct World {
     /// How many times each client asks.
     pub(crate) asks: u8,
     pub(crate) faults: u8,
+    /// By how many ticks the store's clock is set forward or back, which is a fault.
+    pub(crate) jumps: &'static [i64],
     pub(crate) prefetch: Option<Prefetch>,
 }
 
@@ -53,9 +55,60 @@ pub(super) struct State {
 #[derive(Clone, Debug)]
 struct Store {
     permits: PermitsState,
+    clock: StoreClock,
     /// The last token of all.
     token: u64,
     notified: BTreeSet<Session>,
+}
+
+/// The clock of the store, which may be set. It goes on from where it was, as in the scripts of Redis and PostgreSQL.
+#[derive(Clone, Copy, Debug, Default)]
+struct StoreClock {
+    /// What the server's clock is ahead of the time.
+    shift: i64,
+    /// The instant of the last sync, and how much later it was than the server's clock.
+    last: u64,
+    ahead: u64,
+    /// When it was last set forward.
+    jumped: u64,
+    /// How far it is set back by a fault.
+    reach: u64,
+}
+
+impl StoreClock {
+    /// How far it may be set back yet.
+    fn reach(&self, faults: u8) -> u64 {
+        if faults > 0 { self.reach } else { 0 }
+    }
+
+    /// The server's clock at the time `now`.
+    fn server(&self, now: u64) -> u64 {
+        now.strict_add_signed(self.shift)
+    }
+
+    /// The instant for the store.
+    fn at(&self, now: u64) -> u64 {
+        let clock = self.server(now);
+        clock + self.ahead.max(self.last.saturating_sub(clock))
+    }
+
+    fn advance(&mut self, now: u64) -> u64 {
+        let at = self.at(now);
+        self.ahead = at - self.server(now);
+        self.last = at;
+        at
+    }
+
+    /// Whether holders may not have heard yet that their leases were jumped over: the next renewals are a tick away.
+    fn is_fresh(&self, now: u64) -> bool {
+        self.jumped > 0 && now <= self.jumped + 1
+    }
+
+    fn visit(&self, now: u64, reach: u64, words: &mut Words) {
+        words.plain(self.ahead);
+        words.plain((self.last + reach).saturating_sub(self.server(now)));
+        words.plain((self.jumped + 2).saturating_sub(now));
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +178,8 @@ pub(crate) enum Action {
     RestartEmpty,
     /// The server carries out the sync, and a replica that has missed it takes over.
     FailOver(usize),
+    /// The server's clock is set.
+    Jump(i64),
 }
 
 fn at(now: u64) -> Instant {
@@ -134,7 +189,7 @@ fn at(now: u64) -> Instant {
 impl Store {
     fn carry_out(&mut self, limit: u64, now: u64, sync: &SyncRequest) -> SyncReply {
         let mut permits = Permits::restore(self.permits.clone()).expect("a state that makes sense");
-        let outcome = permits.sync(now, sync);
+        let outcome = permits.sync(self.clock.advance(now), sync);
         self.set(limit, &permits);
         self.notified.extend(outcome.notify);
         outcome.reply
@@ -144,7 +199,8 @@ impl Store {
         self.permits = permits.state().clone();
         self.token = self.token.max(self.permits.token);
         if self.permits.sessions.is_empty() {
-            // The key goes.
+            // The key goes, and with it what it says of the clock.
+            (self.clock.last, self.clock.ahead) = (0, 0);
             self.permits = Permits::new(limit, self.token).state().clone();
         }
     }
@@ -152,7 +208,7 @@ impl Store {
     /// Another server, or one without its memory, grants nothing for a time to live: as if another session held all permits.
     fn freeze(&mut self, limit: u64, now: u64) {
         let held = Held {
-            expires: now + TTL,
+            expires: self.clock.at(now) + TTL,
             granted: limit,
             ..Held::default()
         };
@@ -161,12 +217,15 @@ impl Store {
     }
 
     /// Of sessions that no sync can reach any more but to end them, only what they hold is written.
-    fn visit(&self, now: u64, reached: &[Session], words: &mut Words) {
+    fn visit(&self, now: u64, faults: u8, reached: &[Session], words: &mut Words) {
+        let reach = self.clock.reach(faults);
+        self.clock.visit(now, reach, words);
+        let (clock, now) = (self.clock.server(now) - reach, self.clock.at(now));
         let permits = &self.permits;
         let is_reached = |session: &Session| reached.contains(session);
         words.plain(permits.limit);
         for token in [permits.token, self.token] {
-            words.plain((token + 1).saturating_sub(now));
+            words.plain((token + 1).saturating_sub(clock));
         }
         words.plain(permits.sessions.len() as u64);
         let mut sessions: Vec<_> = permits.sessions.iter().collect();
@@ -441,7 +500,7 @@ impl State {
             return Err("a store that is back is not found".into());
         }
         let mut permits = Permits::restore(state.store.permits.clone()).expect("a state that makes sense");
-        sweep(&mut permits, state.now);
+        sweep(&mut permits, state.store.clock.at(state.now));
         let sessions = permits.state().sessions.values();
         let held: u64 = sessions.map(|held| held.granted - held.returned).sum();
         if held > 0 {
@@ -459,7 +518,7 @@ impl State {
             return Err(format!("a client does not end: {node:?}"));
         }
         let mut permits = Permits::restore(state.store.permits.clone()).expect("a state that makes sense");
-        sweep(&mut permits, state.now);
+        sweep(&mut permits, state.store.clock.at(state.now));
         let PermitsState { sessions, queue, .. } = permits.state();
         if sessions.is_empty() && queue.is_empty() {
             Ok(())
@@ -472,7 +531,8 @@ impl State {
     fn canonical(&self) -> Vec<u64> {
         let reached = self.reached();
         let token = (self.store.permits.token, self.faults > 0);
-        Words::least(self.now * 1_000, token, &self.orders, |words| {
+        let clock = self.store.clock.server(self.now) - self.store.clock.reach(self.faults);
+        Words::least(self.now * 1_000, clock, token, &self.orders, |words| {
             words.plain(self.faults.into());
             words.plain(self.away.saturating_sub(self.now));
             let mut order: Vec<_> = (0..self.clients.len()).collect();
@@ -480,7 +540,7 @@ impl State {
             for id in order {
                 self.clients[id].visit(id as u64 + 1, words);
             }
-            self.store.visit(self.now, &reached, words);
+            self.store.visit(self.now, self.faults, &reached, words);
             words.plain(self.late.len() as u64);
             let late = self
                 .late
@@ -636,6 +696,15 @@ impl Model for World {
             clients: (1..=self.needs.len() as u64).map(node).collect(),
             store: Store {
                 permits,
+                clock: StoreClock {
+                    reach: self
+                        .jumps
+                        .iter()
+                        .map(|jump| (-jump).max(0).unsigned_abs())
+                        .max()
+                        .unwrap_or(0),
+                    ..StoreClock::default()
+                },
                 token: 0,
                 notified: BTreeSet::new(),
             },
@@ -695,7 +764,11 @@ impl Model for World {
             actions.push(Action::CarryOutLate(late));
         }
         let held = &state.store.permits.sessions;
-        if is_there && held.values().any(|held| held.expires <= state.now) {
+        if is_there
+            && held
+                .values()
+                .any(|held| held.expires <= state.store.clock.at(state.now))
+        {
             actions.push(Action::Sweep);
         }
         if state.is_quiet() {
@@ -729,6 +802,7 @@ impl Model for World {
                 actions.push(Action::Pause(id));
             }
         }
+        actions.extend(self.jumps.iter().copied().map(Action::Jump));
         actions.extend([Action::RestartEmpty, Action::Outage].into_iter().filter(|_| is_there));
     }
 
@@ -780,7 +854,9 @@ impl Model for World {
         vec![
             Property::always(
                 "never more than the limit with live leases",
-                |world: &World, state: &State| state.live_units() <= world.limit,
+                |world: &World, state: &State| {
+                    state.live_units() <= world.limit || state.store.clock.is_fresh(state.now)
+                },
             ),
             Property::always(
                 "no permit is lost, no waiter stuck, no key left",
@@ -835,6 +911,12 @@ impl State {
                 self.store.permits = before;
                 self.store.freeze(limit, self.now);
             }
+            Action::Jump(ticks) => {
+                self.store.clock.shift += ticks;
+                if ticks > 0 {
+                    self.store.clock.jumped = self.now;
+                }
+            }
             other => unreachable!("{other:?} is no fault"),
         }
     }
@@ -846,6 +928,7 @@ fn world(needs: &[(u64, bool)], asks: u8, faults: u8) -> World {
         limit: 2,
         asks,
         faults,
+        jumps: &[],
         prefetch: None,
     }
 }
@@ -892,6 +975,37 @@ fn three_clients_survive_a_fault() {
 #[test]
 fn two_clients_survive_two_faults() {
     survives("permits, two clients, two faults", &[(1, true), (2, true)], 1, 2);
+}
+
+#[test]
+fn clients_survive_a_clock_that_is_set() {
+    let jumps = &[TTL as i64 + 1, -2];
+    let world = World {
+        jumps,
+        ..world(&[(1, true), (2, true)], 1, 1)
+    };
+    are_alike("permits, a clock that is set, one fault", &world);
+    let limit = world.limit;
+    exhaust(
+        "permits, a clock that is set, one fault",
+        world,
+        move |state: &State| state.ends_well(limit).err(),
+    );
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn clients_survive_a_clock_that_is_set_back_and_a_fault() {
+    let world = World {
+        jumps: &[-2],
+        ..world(&[(1, true), (2, true)], 1, 2)
+    };
+    let limit = world.limit;
+    exhaust(
+        "permits, a clock that is set back, two faults",
+        world,
+        move |state: &State| state.ends_well(limit).err(),
+    );
 }
 
 #[test]
