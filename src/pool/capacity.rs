@@ -78,7 +78,8 @@ impl Capacity {
         }
     }
 
-    fn turned(&self) -> RejectReason {
+    /// Returns the reason for which a task that fits finds no room.
+    pub(super) fn turned(&self) -> RejectReason {
         if self.places.is_closed() {
             RejectReason::Closed
         } else {
@@ -86,23 +87,22 @@ impl Capacity {
         }
     }
 
-    /// Takes a place and this weight. Sets `serves` as [`put_back`](Self::put_back) does.
+    /// Takes a place and this weight. Sets `serves` as [`put_back`](Self::put_back) does. Takes a lock only if there may be room.
     #[inline]
-    pub(super) fn try_take(&self, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
+    pub(super) fn try_take(&self, weight: u32, serves: &mut bool) -> bool {
         if !self.try_take_place() {
-            return Err(self.turned());
+            return false;
         }
-        self.try_take_weight(weight)
-            .inspect_err(|_| *serves |= self.put_back(1))
+        let taken = self.try_take_weight(weight);
+        *serves |= !taken && self.put_back(1);
+        taken
     }
 
     /// Takes this weight, for a task that has its place.
     #[inline]
-    pub(super) fn try_take_weight(&self, weight: u32) -> Result<(), RejectReason> {
-        match &self.weight {
-            Some((all, _)) => all.try_acquire_n(weight as usize).map_err(|_| self.turned()),
-            None => Ok(()),
-        }
+    pub(super) fn try_take_weight(&self, weight: u32) -> bool {
+        let takes = |all: &Semaphore| all.may_have(weight.into()) && all.try_acquire_n(weight as usize).is_ok();
+        self.weight.as_ref().is_none_or(|(all, _)| takes(all))
     }
 
     /// Takes up to `most` places, for the injector to give out, and returns their number. Takes at most one if a submission has found no
@@ -119,7 +119,6 @@ impl Capacity {
         usize::from(self.try_take_place())
     }
 
-    /// Takes a place. Takes the queue's lock only if a place may be free.
     #[inline]
     fn try_take_place(&self) -> bool {
         !self.seems_full() && self.places.try_acquire_n(1).is_ok()
@@ -164,15 +163,11 @@ impl Capacity {
         }
     }
 
-    /// Frees these places and this weight. Panics of wakers do not reach the worker, because it has tasks in hand.
+    /// Frees a place and this weight. Panics of wakers do not reach the worker, because it has tasks in hand.
     #[inline]
-    pub(super) fn give_back(&self, places: usize, weight: u64) {
-        if places > 0 {
-            self.places.release_quietly(places);
-        }
-        if weight > 0 {
-            self.give_back_weight(weight);
-        }
+    pub(super) fn give_back(&self, weight: u32) {
+        self.places.release_quietly(1);
+        self.give_back_weight(weight);
     }
 
     /// Frees these places under the lock under which they were counted, so that no submission with that lock misses them. Returns true if
@@ -193,7 +188,7 @@ impl Capacity {
 
     /// Frees this weight, as [`give_back`](Self::give_back) does.
     #[inline]
-    pub(super) fn give_back_weight(&self, weight: u64) {
+    pub(super) fn give_back_weight(&self, weight: u32) {
         if let Some((all, _)) = &self.weight {
             all.release_quietly(weight as usize);
         }

@@ -17,8 +17,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Runs fallible tasks of one pool that end together. The first failure cancels the rest: tasks that have not started do not start, and the
-/// pool's policy is not asked for them. The futures of running async tasks are dropped. Both hold even if no caller polls the group. Running
+/// Runs fallible tasks of one pool that end together. The first failure cancels the rest: tasks that have not started do not start, and take
+/// no token of the pool's policy. The futures of running async tasks are dropped. Both hold even if no caller polls the group. Running
 /// closures can poll the [`StopFlag`].
 ///
 /// Returns results in the order of submission (`join`) or as tasks end (`next`). A task of a pool that waits for a group lends its slot,

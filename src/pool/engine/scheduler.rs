@@ -55,7 +55,8 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     }
     /// [Takes](Capacity::try_take) room, also from that taken ahead of submissions.
     fn try_take(&self, capacity: &Capacity, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
-        capacity.try_take(weight, serves)
+        let taken = capacity.try_take(weight, serves);
+        taken.then_some(()).ok_or_else(|| capacity.turned())
     }
     /// Returns the hook for tasks that the pool discarded.
     fn on_discard(&self) -> Option<&DiscardHook<Self>>;
@@ -226,7 +227,7 @@ impl<K: Kind> Engine<K> {
     /// Gives back the place and the weight of a claimed task.
     #[inline]
     pub(in crate::pool) fn give_back(&self, weight: u32) {
-        self.capacity.give_back(1, u64::from(weight));
+        self.capacity.give_back(weight);
     }
 
     // ---- handles ----

@@ -167,7 +167,9 @@ impl<'j> Injector<'j> {
                 }
                 self.set_counts(tray, counts);
             }
-            capacity.try_take_weight(weight)?;
+            if !capacity.try_take_weight(weight) {
+                return Err(RejectReason::Full);
+            }
             counts -= 1;
         }
         Ok(counts)
@@ -182,11 +184,16 @@ impl<'j> Injector<'j> {
         serves: &mut bool,
     ) -> Result<(), RejectReason> {
         let tray = self.lock();
+        if tray.closed {
+            return Err(RejectReason::Closed);
+        }
         let counts = self.counts();
         self.set_counts(&tray, counts & !PLACES);
         let _tray = (!seeded!("pool_returns_room_late")).then_some(tray);
         *serves |= capacity.put_back(counts & PLACES);
-        capacity.try_take(weight, serves)
+        let taken = capacity.try_take(weight, serves);
+        // The capacity is closed after the tray.
+        taken.then_some(()).ok_or(RejectReason::Full)
     }
 }
 
