@@ -277,7 +277,140 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::laws::holds;
+    use crate::level::Shape;
+    use crate::period::Span;
     use proptest::prelude::*;
+
+    /// Periods of 100 that begin at multiples of it.
+    fn hundreds(now: u64) -> Span {
+        let began = now / 100 * 100;
+        let ends = began + 100;
+        Span { began, ends, due: ends }
+    }
+
+    /// A charge as a reference keeps it. Without a path it is of the level itself.
+    #[derive(Clone, Debug)]
+    struct Charged {
+        path: &'static [Step],
+        at: u64,
+        claimed: u64,
+        spent: u64,
+    }
+
+    const fn step(id: u64, weight: u32) -> Step {
+        Step { id, weight }
+    }
+
+    const PATHS: [&[Step]; 5] = [
+        &[step(1, 1), step(1, 1)],
+        &[step(1, 1), step(2, 3)],
+        &[step(2, 2), step(1, 1)],
+        &[step(3, 5)],
+        &[],
+    ];
+
+    /// What all charges on the way to the child at `path` have claimed and spent.
+    fn sums(all: &[Charged], path: &[u64]) -> (u64, u64) {
+        let below = |charged: &&Charged| {
+            let ids = charged.path.iter().map(|step| step.id);
+            charged.path.len() >= path.len() && ids.zip(path).all(|(id, of)| id == *of)
+        };
+        let below = all.iter().filter(below);
+        below.fold((0, 0), |(claimed, spent), charged| {
+            (claimed + charged.claimed, spent + charged.spent)
+        })
+    }
+
+    /// The largest share with which the parts of all siblings, at one level of water, add up to the amount at most.
+    fn share_of(all: &[Charged], path: &[Step], mut amount: u64) -> u64 {
+        for depth in 0..path.len() {
+            let (before, child) = (&path[..depth], path[depth]);
+            let mut siblings: Vec<_> = PATHS.iter().filter(|other| other.len() > depth).collect();
+            siblings.retain(|other| other.iter().zip(before).all(|(one, two)| one.id == two.id));
+            let mut siblings: Vec<_> = siblings
+                .into_iter()
+                .map(|other| (other[depth].id, other[depth].weight))
+                .collect();
+            siblings.sort_unstable();
+            siblings.dedup();
+            siblings.retain(|(id, _)| *id != child.id);
+            let own = u64::from(child.weight);
+            let parts = |share: u64| -> u64 {
+                let part = |&(id, weight): &(u64, u32)| {
+                    let ids: Vec<_> = before.iter().map(|step| step.id).chain([id]).collect();
+                    let (claimed, spent) = sums(all, &ids);
+                    (u64::from(weight) * share).clamp(spent * own, claimed.max(spent) * own)
+                };
+                own * share + siblings.iter().map(part).sum::<u64>()
+            };
+            amount = (0..=amount)
+                .rev()
+                .find(|&share| parts(share) <= amount * own)
+                .unwrap_or(0);
+        }
+        amount
+    }
+
+    /// Given any program of claims, returns and spending by children of two levels, and by the level itself, then each child has the share
+    /// of the definition, and what it has claimed and spent is the sum of its charges in this period.
+    #[test]
+    fn a_tree_of_lent_shares_is_the_list_of_its_charges() {
+        holds([2, 2], |inputs| {
+            let amount = inputs.number(40, 3);
+            let mut counter = Counter::new(Shape::Calendar);
+            let (mut now, mut all) = (0, Vec::<Charged>::new());
+            while inputs.goes_on() {
+                now += inputs.one_of(&[0, 30, 100]);
+                counter.advance(now, hundreds);
+                all.retain(|charged| charged.at / 100 == now / 100);
+                let (what, which) = (inputs.below(4), inputs.below(all.len().max(1) as u64) as usize);
+                let units = inputs.number(12, 2);
+                match (what, all.get_mut(which)) {
+                    (1, Some(charged)) => {
+                        let units = units.min(charged.claimed);
+                        Cursor::new(&mut counter, charged.path).give_back(charged.at, units);
+                        charged.claimed -= units;
+                    }
+                    (2, Some(charged)) => {
+                        Cursor::new(&mut counter, charged.path).take_more(charged.at, units);
+                        charged.claimed += units;
+                    }
+                    (3, Some(charged)) if !charged.path.is_empty() => {
+                        Cursor::new(&mut counter, charged.path).spend(charged.at, charged.spent, units);
+                        charged.spent = units;
+                    }
+                    _ => {
+                        let path = inputs.one_of(&PATHS);
+                        Cursor::new(&mut counter, path).take(units);
+                        let (at, claimed, spent) = (now, units, 0);
+                        all.push(Charged {
+                            path,
+                            at,
+                            claimed,
+                            spent,
+                        });
+                    }
+                }
+                let (own, total) = (all.iter().filter(|charged| charged.path.is_empty()), sums(&all, &[]).0);
+                let lends = amount.saturating_sub(own.map(|charged| charged.claimed).sum());
+                assert_eq!(counter.total(), total);
+                for path in PATHS.into_iter().filter(|path| !path.is_empty()) {
+                    let ids: Vec<_> = path.iter().map(|step| step.id).collect();
+                    let ((claimed, spent), share) = (sums(&all, &ids), share_of(&all, path, lends));
+                    let mut cursor = Cursor::new(&mut counter, path);
+                    assert!(cursor.is_lent());
+                    let room = share.saturating_sub(claimed);
+                    assert_eq!(cursor.may_claim(room, amount), claimed <= share, "{path:?}");
+                    assert!(!cursor.may_claim(room + 1, amount), "{path:?} has {share}");
+                    assert_eq!(cursor.is_over(amount), total > amount && spent > share, "{path:?}");
+                }
+                let mut level = Cursor::new(&mut counter, &[]);
+                assert!(!level.is_lent() && !level.may_claim(0, amount));
+                assert_eq!(level.is_over(amount), total > amount);
+            }
+        });
+    }
 
     #[test]
     fn others_keep_what_they_have_spent_and_get_no_more_than_they_claim() {
