@@ -341,16 +341,11 @@ impl<B: Backend> Limiter for Remote<B> {
     }
 
     fn cancel(&self, ticket: RemoteTicket, _: &ClockReading) {
-        let now = self.shared.clock.now();
-        self.shared.with(|client| client.refund(ticket, true, now));
+        self.shared.refund(ticket, true);
     }
 
     fn finish(&self, ticket: RemoteTicket, _: Outcome, _: &ClockReading) {
-        if self.shared.admits_tokens {
-            return;
-        }
-        let now = self.shared.clock.now();
-        self.shared.with(|client| client.refund(ticket, false, now));
+        self.shared.refund(ticket, false);
     }
 
     /// Corrects the charge of a rate: a surplus becomes available in this process, and a shortage is reported to the store. At

@@ -34,8 +34,8 @@ impl<B: Backend> Shared<B> {
     #[inline]
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Client) -> R) -> R {
         let mut client = self.client.lock();
-        if let Some((left, admissions)) = self.lent.take_back() {
-            client.take_back(left, admissions);
+        if let Some(returned) = self.lent.take_back() {
+            client.take_back(returned);
         }
         let result = change(&mut client);
         let wakers = client.take_wakers();
@@ -58,6 +58,16 @@ impl<B: Backend> Shared<B> {
             Some(ticket) => Ok(ticket),
             None => self.acquire_slow(n, now, otherwise),
         }
+    }
+
+    /// Takes a ticket back: its work has ended, or does not start.
+    #[inline]
+    pub(super) fn refund(&self, ticket: RemoteTicket, cancelled: bool) {
+        if self.admits_tokens && !cancelled || !self.admits_tokens && self.lent.put_back(&ticket) {
+            return;
+        }
+        let now = self.clock.now();
+        self.with(|client| client.refund(ticket, cancelled, now));
     }
 
     #[inline(never)]

@@ -9,7 +9,7 @@
 //! least. A turn lasts so long that each process has one in a time to live.
 
 use super::share::{Share, UNITS};
-use super::{Client, Instant, RemoteTicket};
+use super::{Client, Instant, Loan, RemoteTicket, Returned};
 use crate::remote::model::Fill;
 use std::time::Duration;
 
@@ -31,23 +31,8 @@ pub(super) struct Capacity {
     was_free: bool,
     /// The waiter that was first when units came, or when others began to wait: it is served before the units go.
     turn: Option<u64>,
-    /// The tokens lent, and the microsecond by which they are spent.
-    lent: (u64, u64),
-}
-
-/// What is lent of the leased part, to be taken without a change of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::remote) struct Loan {
-    pub(in crate::remote) tokens: u64,
-    /// Larger asks are for the client.
-    pub(in crate::remote) most: u64,
-    /// From then on the tokens cannot be taken.
-    pub(in crate::remote) until: Instant,
-}
-
-impl Loan {
-    /// The most tokens.
-    pub(in crate::remote) const MOST: u64 = (1 << 20) - 1;
+    /// The microsecond by which the tokens last lent are spent.
+    lent_until: u64,
 }
 
 impl Capacity {
@@ -61,8 +46,17 @@ impl Capacity {
             others_wait: None,
             was_free: false,
             turn: None,
-            lent: (0, 0),
+            lent_until: 0,
         }
+    }
+}
+
+impl Capacity {
+    /// Counts what was spent of a loan.
+    pub(super) fn take_back(&mut self, returned: &Returned) {
+        let spent = returned.lent - returned.left;
+        self.share.spend_lent(spent, self.lent_until);
+        self.spent.0 = self.spent.0.saturating_add(spent);
     }
 }
 
@@ -79,37 +73,23 @@ impl Client {
         Some(RemoteTicket::leased(n, now))
     }
 
-    /// Lends the tokens that are here after an admission, to be taken without a change of the client until they are
-    /// [taken back](Self::take_back), which comes before any change.
-    pub(in crate::remote) fn lend(&mut self, now: Instant) -> Option<Loan> {
-        let (micros, deadline) = (self.micros(now), self.deadline()?);
-        let capacity = self.capacity.as_mut().filter(|_| self.queue.is_empty())?;
-        let until = self
-            .clock
-            .after(now, Duration::from_micros(capacity.share.loan_length()));
-        // The process is checked again then: it may be a copy.
-        let until = until.min(deadline).min(self.known_until);
+    /// What can be lent of the leased part.
+    pub(super) fn loan_of_tokens(&mut self, now: Instant, until: Instant) -> Option<Loan> {
+        let micros = self.micros(now);
+        let capacity = self.capacity.as_mut()?;
+        let length = Duration::from_micros(capacity.share.loan_length());
+        let until = until.min(self.clock.after(now, length));
         let tokens = if until > now { capacity.share.tokens(micros) } else { 0 };
-        if tokens == 0 {
-            return None;
-        }
         let since = self.clock.between(Instant::ZERO, until);
-        capacity.lent = (
-            tokens.min(Loan::MOST),
-            u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
-        );
-        let (tokens, most) = (capacity.lent.0, capacity.largest);
-        Some(Loan { tokens, most, until })
-    }
-
-    /// Takes back what is left of the tokens lent, after this many admissions.
-    pub(in crate::remote) fn take_back(&mut self, left: u64, admissions: u64) {
-        self.counters.granted += admissions;
-        if let Some(capacity) = &mut self.capacity {
-            let (lent, until) = std::mem::take(&mut capacity.lent);
-            capacity.share.spend_lent(lent - left, until);
-            capacity.spent.0 = capacity.spent.0.saturating_add(lent - left);
-        }
+        capacity.lent_until = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+        Some(Loan {
+            units: tokens.min(Loan::MOST),
+            most: capacity.largest,
+            until,
+            term: Loan::TOKENS,
+            token: 0,
+            order: 0,
+        })
     }
 
     /// Records that `n` were refused: a lease is asked for if it may help.

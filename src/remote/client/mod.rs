@@ -12,6 +12,7 @@ mod capacity;
 mod fallback;
 #[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle, tollgate_proofs))))]
 mod laws;
+mod loan;
 mod low_watermarks;
 mod share;
 mod sync;
@@ -27,8 +28,8 @@ use super::model::Fill;
 use crate::core::refusal::Reason;
 use crate::time::{Clock, Instant};
 use capacity::Capacity;
-pub(super) use capacity::Loan;
 use fallback::Fallback;
+pub(super) use loan::{Loan, Returned};
 pub(super) use share::UNITS;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;

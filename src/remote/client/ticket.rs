@@ -31,6 +31,17 @@ pub(super) const UNCOUNTED: u64 = 0;
 pub(super) const SHARED: u64 = u64::MAX;
 
 impl RemoteTicket {
+    /// Permits of a grant with this token, in this session.
+    #[inline]
+    pub(in crate::remote) fn permits(units: u64, term: u64, token: u64, order: u64) -> Self {
+        Self {
+            units,
+            term,
+            token,
+            order,
+        }
+    }
+
     /// Tokens of leased capacity, taken at `now`. They are spent, whatever becomes of the session.
     #[inline]
     pub(in crate::remote) fn leased(units: u64, now: Instant) -> Self {

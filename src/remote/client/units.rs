@@ -1,5 +1,6 @@
 //! Units of permits that the session holds: those in use, by the fencing tokens of their grants, and those free for some time.
 
+use super::loan::Returned;
 use crate::remote::config::Prefetch;
 use crate::time::{Clock, Instant};
 use std::collections::{BTreeMap, btree_map};
@@ -35,6 +36,26 @@ impl Units {
         let order = self.order;
         self.order += 1;
         (self.token, order)
+    }
+
+    /// The token and the number of the next permit.
+    pub(super) fn next(&self) -> (u64, u64) {
+        (self.token, self.order)
+    }
+
+    /// Counts what was taken and put back of a loan.
+    pub(super) fn take_back(&mut self, returned: &Returned) {
+        let Returned {
+            lent,
+            left,
+            least,
+            admissions,
+        } = *returned;
+        self.least_free = self.least_free.min(self.free() + least - lent);
+        self.in_use = self.in_use + lent - left;
+        let used = self.by_token.entry(self.token).or_default();
+        *used = *used + lent - left;
+        self.order += admissions;
     }
 
     /// Frees units of a permit with this token.
