@@ -59,7 +59,7 @@ const TTL: Duration = Duration::from_secs(1);
 
 /// Four legs that refuse nothing.
 fn tenant() -> KeyedSpec {
-    let big = || LegRule::token_bucket(Quota::per_second(1_000_000).burst(1_000_000));
+    let big = || LegRule::token_bucket(Quota::per_second(100_000_000).burst(1_000_000));
     let legs = [
         LegSpec::new("requests", big()),
         LegSpec::new(
@@ -117,9 +117,9 @@ async fn keyed(address: &str, redis: &Redis) {
                 let numbers = [4, 0, takes.len() as u64 / 4, 0, 0, 0, 0];
                 // Relaxed: only that no number comes twice.
                 call.arg(sent.fetch_add(1, Ordering::Relaxed)).arg(24_000).arg(&numbers);
-                call.arg("requests").arg(&[1, 1, 1_000_000]);
+                call.arg("requests").arg(&[1, 100, 1_000_000]);
                 call.arg("requests a day").arg(&[1_000_000, 1_350_000_000_u64]).arg("w");
-                call.arg("tokens").arg(&[1, 1, 1_000_000]);
+                call.arg("tokens").arg(&[1, 100, 1_000_000]);
                 call.arg("in flight").arg(&[1_000_000, 0]).arg("p");
                 call.arg(takes).arg(1_000_000).arg(format!("{caller:016x}"));
                 call.arg(takes.len() / 4)
