@@ -76,6 +76,10 @@ fn a_share_is_a_bucket_of_its_units() {
                         "no more than was spent, and little less"
                     );
                     level = if n == 0 { spent_after(0) } else { least };
+                    // Until the next change the loan is spent by a later instant, as time passes.
+                    let there = least.max(0) as u128 / parts(1);
+                    assert!(n == 0 || u128::from(share.tokens(now)) == there, "at {now}");
+                    share.take(0, now);
                     taken.push((n, now));
                 }
                 _ if !taken.is_empty() => {
