@@ -18,6 +18,21 @@ macro_rules! seeded {
     };
 }
 
+/// An ordering, which this bug weakens.
+#[allow(
+    unused_macros,
+    reason = "not every crate that compiles this file has such an ordering"
+)]
+macro_rules! weakened {
+    ($bug:literal, $ordering:ident) => {
+        if seeded!($bug) {
+            Ordering::Relaxed
+        } else {
+            Ordering::$ordering
+        }
+    };
+}
+
 /// True when this bug is turned on.
 #[cfg(tollgate_seeds)]
 pub(crate) fn is(bug: &str) -> bool {

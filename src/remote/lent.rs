@@ -11,8 +11,8 @@
 //! | 0..20 | units left |
 
 use super::client::{Loan, RemoteTicket, Returned};
+use crate::sync::shim::atomic::{AtomicU64, Ordering};
 use crate::time::Instant;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const UNITS: u64 = Loan::MOST;
 const ADMISSION: u64 = UNITS + 1;
@@ -38,8 +38,10 @@ impl Lent {
     /// Takes `n` units, if they are lent at `now`.
     #[inline]
     pub(super) fn take(&self, n: u64, now: Instant) -> Option<RemoteTicket> {
-        // Acquire: the bounds of a loan are written before it. Pairs with the store in `lend`.
-        let mut word = self.word.load(Ordering::Acquire);
+        // Acquire: the bounds of a loan are written before it, and what was done under permits that came back is known. Pairs with the
+        // store in `lend` and the exchange in `put_back`.
+        let acquire = weakened!("loan_relaxed_take", Acquire);
+        let mut word = self.word.load(acquire);
         loop {
             // Relaxed: ordered by the word. An exchange succeeds only while it has the number of the loan that these belong to.
             let (most, until) = (self.most.load(Ordering::Relaxed), self.until.load(Ordering::Relaxed));
@@ -49,9 +51,9 @@ impl Lent {
             if n == 0 || n > most.min(word & UNITS) || now.ticks() >= until || admissions == UNITS {
                 return None;
             }
-            // Acquire: as above, and what was done under permits that came back is known. Pairs with the exchange in `put_back`.
+            // Relaxed: within a loan no word comes again, so the load above has seen all that this one sees.
             let taken = word + ADMISSION - n;
-            match (self.word).compare_exchange_weak(word, taken, Ordering::Acquire, Ordering::Acquire) {
+            match (self.word).compare_exchange_weak(word, taken, Ordering::Relaxed, acquire) {
                 Ok(_) if term == Loan::TOKENS => return Some(RemoteTicket::leased(n, now)),
                 Ok(_) => {
                     let left = taken & UNITS;
@@ -79,7 +81,8 @@ impl Lent {
             }
             // All units held are few enough for the word. Release: hands on what was done under the permits. Pairs with the
             // exchange in `take`.
-            match (self.word).compare_exchange_weak(word, word + ticket.units, Ordering::Release, Ordering::Acquire) {
+            let release = weakened!("loan_relaxed_put_back", Release);
+            match (self.word).compare_exchange_weak(word, word + ticket.units, release, Ordering::Acquire) {
                 Ok(_) => return true,
                 Err(other) => word = other,
             }
@@ -95,7 +98,8 @@ impl Lent {
         }
         // Acquire: as in `take`, for the next holder of the lock. An exchange of `take` or `put_back` comes before it, and is counted,
         // or finds no loan.
-        let word = self.word.fetch_and(!(LOAN - 1), Ordering::Acquire);
+        let acquire = weakened!("loan_relaxed_take_back", Acquire);
+        let word = self.word.fetch_and(!(LOAN - 1), acquire);
         Some(Returned {
             lent: self.units.load(Ordering::Relaxed),
             left: word & UNITS,
@@ -119,11 +123,12 @@ impl Lent {
             bound.store(value, Ordering::Relaxed);
         }
         // Release: publishes the bounds. Pairs with the loads in `take`.
-        self.word.store(last.wrapping_add(LOAN) + loan.units, Ordering::Release);
+        let release = weakened!("loan_relaxed_begin", Release);
+        self.word.store(last.wrapping_add(LOAN) + loan.units, release);
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
 mod tests {
     use super::*;
     use parking_lot::Mutex;

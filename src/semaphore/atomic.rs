@@ -33,18 +33,6 @@ use std::task::Waker;
 const QUEUED: i64 = 1 << 62;
 const MAX: i64 = (usize::MAX >> 3) as i64;
 
-/// The ordering that is needed; relaxed in a seeded run that shows that it is.
-macro_rules! weakened {
-    ($bug:literal, $ordering:ident) => {
-        if seeded!($bug) {
-            Ordering::Relaxed
-        } else {
-            Ordering::$ordering
-        }
-    };
-}
-
-// After the macro that it uses.
 mod watchers;
 
 /// The number of wakers that are woken at a time, outside the lock.

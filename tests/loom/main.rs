@@ -1,5 +1,10 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
+
+#[macro_use]
+#[path = "../../src/seeded.rs"]
+mod seeded;
+
 mod adaptive;
 mod breaker;
 mod bucket;
@@ -11,6 +16,7 @@ mod keyed;
 mod lease;
 mod line;
 mod live;
+mod loan;
 mod orders;
 #[cfg(feature = "pool")]
 mod pool;
@@ -19,6 +25,23 @@ mod semaphore;
 mod shed;
 mod turns;
 mod upstream;
+
+/// What a source of the library that is compiled here imports.
+mod sync {
+    pub(crate) mod shim {
+        pub(crate) use loom::sync::atomic;
+    }
+}
+mod time {
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Instant(pub(crate) u64);
+
+    impl Instant {
+        pub(crate) fn ticks(self) -> u64 {
+            self.0
+        }
+    }
+}
 
 /// Every interleaving of two threads, whatever bound the environment sets.
 #[allow(dead_code)]

@@ -47,6 +47,10 @@ impl Client {
         let loan = if self.config.capacity {
             self.loan_of_tokens(now, until)?
         } else {
+            // All of them may come to the loan.
+            if self.units.held > Loan::MOST {
+                return None;
+            }
             let kept = self.config.prefetch?.low;
             let (token, order) = self.units.next();
             Loan {
@@ -58,8 +62,7 @@ impl Client {
                 order,
             }
         };
-        let fits = loan.units > 0 && self.units.held.min(loan.units) <= Loan::MOST;
-        (fits && now < loan.until).then_some(loan)
+        (loan.units > 0 && now < loan.until).then_some(loan)
     }
 
     /// Takes back what is left of a loan.
