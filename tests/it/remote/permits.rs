@@ -288,6 +288,23 @@ fn blocks_are_spent_without_the_store_and_recalled_when_others_wait() {
     drop(five);
 }
 
+/// Given more permits than the word of a loan can count, when all but one go back, then one is in use.
+#[test]
+fn millions_of_prefetched_permits_are_counted() {
+    let many = (1 << 20) - 2;
+    let world = World::new();
+    let leases = world.build(world.permits(4 * many).prefetch(Prefetch::up_to(4 * many)));
+    // One grant, of which all are taken.
+    drop(now(leases.acquire(3 * many)).unwrap());
+    let mut held: Vec<_> = (0..3).map(|_| now(leases.acquire(many)).unwrap()).collect();
+    held.pop();
+    let one = now(leases.acquire(1)).unwrap();
+    drop(held);
+    assert_eq!(leases.stats().in_use_here, 1);
+    drop(one);
+    assert_eq!(leases.stats().in_use_here, 0);
+}
+
 #[test]
 fn idle_permits_go_back() {
     let world = World::new();
