@@ -6,7 +6,7 @@ use super::gradient::Gradient;
 use super::gradient2::Gradient2;
 use super::law::{LimitLaw, Sample};
 use super::trend::Trend;
-use super::tuner::{Ended, Headroom, Sampler, Settings};
+use super::tuner::{Drawn, Ended, Headroom, Sampler, Settings, Tuner};
 use super::vegas::Vegas;
 use crate::laws::{Inputs, holds};
 use crate::time::Instant;
@@ -296,5 +296,125 @@ fn a_window_is_drawn_when_it_is_old_and_full_enough() {
         let used = inputs.number(1 << 40, 100);
         let (most, of) = (headroom.limit(used), used.max(1) as f64);
         assert!(most >= of + 1.0 && most <= (of * 5.0).max(of + 1.0) && most >= of * 1.2 - 1e-6);
+    });
+}
+
+/// Given work of a rate that ends, with drops among it, then a window ends at its first drop, or after its length with as many ends as it
+/// needs. Work that began within a window after such an end, and is dropped, lowers nothing, and begins the window anew.
+#[test]
+fn a_window_of_a_rate_ends_at_its_first_drop() {
+    holds([1, 2], |inputs| {
+        let period = 1 + inputs.number(1 << 30, 2);
+        let settings = Settings {
+            floor: 1,
+            ceiling: 100,
+            window: 1 + inputs.number(1 << 30, 3),
+            least: inputs.number(4, 2),
+            percentile: inputs.one_of(&[0.0, 50.0, 100.0]),
+            headroom: None,
+            period: Some(period),
+        };
+        let mut now = inputs.number(1 << 40, 1);
+        let mut sampler = Sampler::new(1_000, Instant::from_ticks(now));
+        let (mut since, mut recovered, mut ended) = (now, None, Vec::<(u64, u64)>::new());
+        while inputs.goes_on() {
+            now += inputs.number(1 << 31, 3);
+            let latency = inputs.number(now, 2).min(now);
+            let (used, dropped) = (inputs.number(1 << 20, 2), inputs.below(2) == 0);
+            let work = Ended {
+                started: Instant::from_ticks(now - latency),
+                now: Instant::from_ticks(now),
+                dropped,
+                used,
+            };
+            sampler.add(work, &settings);
+            let drawn = sampler.close(Instant::from_ticks(now), &settings);
+            let is_late = dropped && recovered.is_some_and(|at| now - latency < at);
+            if is_late {
+                assert_eq!(drawn, None);
+                (since, ended) = (now, Vec::new());
+                continue;
+            }
+            ended.push((latency, used));
+            let elapsed = now - since;
+            let is_whole = elapsed >= settings.window && ended.len() as u64 >= settings.least.max(1);
+            assert_eq!(drawn.is_some(), dropped || is_whole);
+            let Some(drawn) = drawn else { continue };
+            let mut latencies: Vec<_> = ended.iter().map(|(latency, _)| *latency).collect();
+            latencies.sort_unstable();
+            let last = latencies.len() - 1;
+            let rank = (settings.percentile / 100.0 * last as f64).round() as usize;
+            let units: u64 = ended.iter().map(|(_, used)| used).sum();
+            let Drawn { latency, in_flight, .. } = drawn;
+            assert_eq!(
+                (latency, drawn.dropped, drawn.elapsed),
+                (latencies[rank], dropped, elapsed)
+            );
+            match (u128::from(units) * u128::from(period)).checked_div(elapsed.into()) {
+                Some(rate) => {
+                    assert!(in_flight.abs_diff(u64::try_from(rate).unwrap_or(u64::MAX)) <= 1 + in_flight / (1 << 40))
+                }
+                None => assert_eq!(in_flight, if units == 0 { 0 } else { u64::MAX }),
+            }
+            if dropped {
+                recovered = Some(now + settings.window);
+            }
+            (since, ended) = (now, Vec::new());
+        }
+    });
+}
+
+/// Whatever a law answers, the limit stays within its bounds, grows no further than the headroom of what is in use, and each change is
+/// counted.
+#[test]
+fn an_answer_is_kept_within_bounds_and_headroom() {
+    holds([2, 2], |inputs| {
+        let floor = 1 + inputs.number(50, 2) as usize;
+        let headroom = Headroom {
+            factor: 2.0,
+            decay: 0.3,
+            floor: 1.25,
+        };
+        let settings = Settings {
+            floor,
+            ceiling: floor + inputs.number(1 << 20, 3) as usize,
+            window: 1,
+            least: 1,
+            percentile: 50.0,
+            headroom: (inputs.below(2) == 0).then_some(headroom),
+            period: None,
+        };
+        let mut tuner = Tuner {
+            sampler: Sampler::new(1, Instant::ZERO),
+            law: None,
+            limit: settings.floor as f64,
+            pinned: None,
+            learnt: None,
+            drops: 0,
+            raised: 0,
+            lowered: 0,
+        };
+        while inputs.goes_on() {
+            let (before, counts) = (tuner.limit, (tuner.raised, tuner.lowered));
+            let next = match inputs.below(4) {
+                0 => inputs.one_of(&[f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0, 0.0]),
+                _ => inputs.number(1 << 21, 6) as f64 + 0.5,
+            };
+            let used = inputs.number(1 << 21, 4);
+            tuner.answer(&settings, next, used);
+            let (low, high) = (settings.floor as f64, settings.ceiling as f64);
+            let wanted = match (next.is_finite(), &settings.headroom) {
+                (false, _) => before,
+                (true, Some(_)) if next > before => next.min(before.max(headroom.limit(used))),
+                (true, _) => next,
+            };
+            assert_eq!(tuner.limit, wanted.clamp(low, high));
+            let raised = counts.0 + u64::from(tuner.limit > before);
+            assert_eq!(
+                (tuner.raised, tuner.lowered),
+                (raised, counts.1 + u64::from(tuner.limit < before))
+            );
+            assert_eq!(tuner.target(), tuner.limit as usize);
+        }
     });
 }

@@ -15,6 +15,7 @@ pub(super) const GRAIN: u32 = 20;
 
 /// The levels of all shares.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(super) struct MaxMin {
     /// The inflow per tick, in `2^-64` grains.
     flow: u128,

@@ -18,6 +18,8 @@
 
 mod fair;
 mod hashing;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod laws;
 mod map;
 mod max_min;
 mod rate;

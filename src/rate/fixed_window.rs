@@ -68,8 +68,8 @@ pub struct FixedWindow {
 /// The settings beside the limit and the length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own {
-    most_ahead: u64,
-    aligned: Option<Aligned>,
+    pub(super) most_ahead: u64,
+    pub(super) aligned: Option<Aligned>,
 }
 
 pub(super) type Settings = window_limiter::Settings<Own>;

@@ -1,15 +1,16 @@
 //! The laws of the meters: each beside a reference that keeps all that was taken, by time.
 
 use super::drain::{Drain, GRAIN, grains};
-use super::fixed_window::{Even, FixedMeter};
+use super::fixed_window::{self, Even, FixedMeter};
 use super::inherit::{Inherit, Withheld};
 use super::leaky_bucket::LeakyMeter;
 use super::meter::Meter;
 use super::sliding_log::LogMeter;
 use super::sliding_window::WindowMeter;
 use super::warmup::{Pace, Shape};
-use super::window_limiter::LimitedMeter;
+use super::window_limiter::{LimitedMeter, WindowedMeter};
 use crate::laws::{Inputs, holds};
+use std::time::Duration;
 
 /// What a meter should say: a list of all that was taken, and a rule by which it stops to count.
 trait Reference: Clone {
@@ -592,6 +593,128 @@ fn a_fixed_window_is_a_row_of_windows_that_are_filled_in_order() {
                 }
             }
         });
+    });
+}
+
+/// A booking: its instant, its units, and its mark.
+struct Booked {
+    due: u64,
+    units: u64,
+    mark: fixed_window::Mark,
+}
+
+/// Given bookings, takes, debts, cancels, and changes of the limit and the length in any order, then
+/// - nothing is admitted while the last booking's window has not begun, and nothing is booked before it;
+/// - what is admitted, and what is booked for the same window, are at most the limit in force;
+/// - once all of them have ended, the limit is there again.
+#[test]
+fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
+    holds([4, 5], |inputs| {
+        let clock = crate::ManualClock::new();
+        let (mut limit, length) = (1 + inputs.number(7, 1), 1 + inputs.number(20, 1));
+        let mut meter = FixedMeter::new(0, Even { end: length, length }, limit);
+        let mut booked: Vec<Booked> = Vec::new();
+        // Takes of the current window, of which no change has made others.
+        let (mut now, mut taken) = (0, 0);
+        while inputs.goes_on() {
+            let border = meter.borders.end;
+            match inputs.below(7) {
+                0 => {
+                    now += inputs.number(50, 3);
+                    meter.advance(now);
+                    // An earlier instant changes nothing.
+                    meter.advance(now / 2);
+                    assert!(now < meter.borders.end && meter.now() == now);
+                    if meter.borders.end != border {
+                        taken = 0;
+                    }
+                }
+                1 => {
+                    let n = 1 + inputs.number(7, 1);
+                    assert_eq!(meter.fits(n), n <= meter.free());
+                    if meter.fits(n) {
+                        meter.take(n);
+                        taken += n;
+                    }
+                }
+                2 => {
+                    let n = 1 + inputs.number(7, 1);
+                    let ready = meter.ready(n, 0);
+                    match meter.book(n, u64::MAX) {
+                        Ok((mark, due)) => {
+                            assert!(n <= limit && due >= now);
+                            assert_eq!(ready, Some(due), "a booking waits as long as a request");
+                            // In order, but within a window.
+                            let Even { end, length } = meter.borders;
+                            let ends = if due < end { end } else { due + length };
+                            assert!(booked.iter().all(|before| before.due < ends), "{due}");
+                            booked.push(Booked { due, units: n, mark });
+                        }
+                        Err(at) => assert!(at.is_none() && n > limit),
+                    }
+                }
+                3 => {
+                    if !booked.is_empty() {
+                        let at = inputs.below(booked.len() as u64) as usize;
+                        let Booked { units, mark, .. } = booked.remove(at);
+                        meter.restore(&mark, units);
+                    }
+                }
+                4 => {
+                    // A debt.
+                    meter.take(inputs.number(9, 2));
+                    taken = 0;
+                }
+                5 => {
+                    limit = inputs.number(8, 2);
+                    let total = inputs.number(10, 2);
+                    meter.set_limit(limit, i128::from(limit) - i128::from(total));
+                    assert_eq!(meter.limit(), limit);
+                    // What has begun counts as the rule says.
+                    booked.retain(|booked| booked.due > now);
+                    taken = 0;
+                }
+                _ => {
+                    let settings = fixed_window::Settings {
+                        length: Duration::from_nanos(1 + inputs.number(20, 2)),
+                        own: fixed_window::Own {
+                            most_ahead: u64::MAX,
+                            aligned: None,
+                        },
+                    };
+                    let length = settings.ticks(clock.clock());
+                    meter.set_length(&settings, clock.clock());
+                    assert!(
+                        meter.borders.length == length && now < meter.borders.end && meter.borders.end <= now + length
+                    );
+                    taken = 0;
+                }
+            }
+            let Even { end, length } = meter.borders;
+            booked.retain(|booked| i128::from(booked.due) >= i128::from(end) - i128::from(length));
+            if booked.iter().any(|booked| booked.due >= end) {
+                assert_eq!(meter.free(), 0, "a booking has not begun");
+                assert!(meter.debt() > 0);
+            }
+            let here: u64 = booked
+                .iter()
+                .filter(|booked| booked.due < end)
+                .map(|booked| booked.units)
+                .sum();
+            assert!(
+                meter.free() + (here + taken).min(limit) <= limit,
+                "{} beside {here} and {taken} of {limit}",
+                meter.free()
+            );
+        }
+        let fresh = meter.fresh_at();
+        // A limit of zero never serves what it owes.
+        assert!(limit == 0 || fresh.is_some());
+        let Some(fresh) = fresh else { return };
+        meter.advance(fresh);
+        assert_eq!((meter.free(), meter.debt()), (limit, 0));
+        meter.advance(fresh + meter.borders.length * 100);
+        assert_eq!(meter.free(), limit);
     });
 }
 

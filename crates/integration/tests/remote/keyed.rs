@@ -3,7 +3,7 @@
 use crate::places::Place;
 use crate::raw_session::SHORT;
 use crate::rig::proxy::{Mode, Proxy};
-use crate::store::key;
+use crate::store::{key, times};
 use futures::FutureExt as _;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -118,7 +118,7 @@ async fn the_server_counts_as_the_reference<P: Place>() {
         prop::option::weighted(0.5, (units.clone(), units.clone(), any::<bool>())),
     );
     let steps = prop::collection::vec(step, 1..30);
-    for _ in 0..400 {
+    for _ in 0..400 * times() {
         let (name, mut models, mut taken, mut seq) = (key(), BTreeMap::new(), Vec::new(), 0);
         let keys = [0, 1, 2].map(|at| name.with(&format!(":{at}")).expect("a key"));
         let mut held: BTreeMap<(u64, usize, Box<str>), u64> = BTreeMap::new();

@@ -1,6 +1,7 @@
 //! The functions in PostgreSQL are a second copy of the model. Both carry out the same syncs, at the same instants.
 
 use crate::postgres::{options, raw, schema, url};
+use crate::store::times;
 use futures::FutureExt as _;
 use std::time::Duration;
 use tokio_postgres::Client;
@@ -202,7 +203,7 @@ impl RandomClient {
 async fn agree(name: &str, rule: impl Fn(&mut Random) -> Rule) {
     let both = Both::new().await;
     let mut granted = 0;
-    for history in 0..HISTORIES {
+    for history in 0..HISTORIES * times() {
         let mut random = Random(history * 2 + 1);
         let (key, first) = (Key::new(name).unwrap(), rule(&mut random));
         let ttls = [1, 20, 300, 5_000];

@@ -64,6 +64,12 @@ pub(crate) fn key() -> Key {
     Key::new(format!("test-{}-{number}", std::process::id())).expect("a name")
 }
 
+/// How many times as long random tests run as in `ci/test`.
+pub(crate) fn times() -> u64 {
+    let times = std::env::var("TOLLGATE_TIMES");
+    times.map_or(1, |times| times.parse().expect("TOLLGATE_TIMES is a number"))
+}
+
 /// The part of a name that decides its slot in a cluster.
 pub(crate) fn tag(key: &str) -> String {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));

@@ -1,0 +1,140 @@
+//! The law of the shares: what they hold is theirs, and the inflow goes to all that have room, alike.
+
+use super::max_min::{MaxMin, ShareMark};
+use crate::laws::holds;
+
+/// Given shares that take, give back, take beyond what they hold, come full and leave, while time passes, then
+/// - a take succeeds if the share holds it, and each changes its own share alone, by exactly its grains;
+/// - what comes back is at most what was taken, and all of it if nothing happened in between;
+/// - of the inflow all shares with room gain alike, a share that fills up no more than these, and nothing is lost while one has room;
+/// - the tick at which a share will hold an amount is the first.
+#[test]
+fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
+    holds([2, 3], |inputs| {
+        let (flow, burst) = (1 + inputs.number(1 << 30, 2), 1 + inputs.number(1 << 30, 3));
+        let mut now = inputs.number(1 << 40, 0);
+        let mut max_min = MaxMin::new(u128::from(flow) << 64, burst, now);
+        let mut next = 3;
+        let mut shares: Vec<_> = (0..next).map(|number| max_min.new_share(number)).collect();
+        let mut marks: Vec<(usize, ShareMark, u64)> = Vec::new();
+        // Inflow, and what shares with room have gained of it since all were full.
+        let (mut inflow, mut gained) = (0, 0);
+        while inputs.goes_on() {
+            let held: Vec<_> = shares.iter().map(|share| max_min.held(share)).collect();
+            let at = inputs.below(shares.len() as u64) as usize;
+            let mut changed = Some(at);
+            let kind = inputs.below(6);
+            match kind {
+                0 => {
+                    let ticks = inputs.number(1 << 33, 2);
+                    let wanted = u128::from(inputs.number(burst, 3));
+                    let promised = max_min.holds_at(&shares[at], wanted);
+                    let mut before = max_min.clone();
+                    assert!(promised <= now || held[at] < wanted as i128);
+                    if promised <= now && held[at] < wanted as i128 {
+                        // A share that has left leaves a part of a grain: it is divided with the next tick.
+                        let mut soon = before.clone();
+                        soon.advance(now + 1);
+                        assert!(soon.held(&shares[at]) >= wanted as i128);
+                    }
+                    if promised > now {
+                        before.advance(promised - 1);
+                        assert!(before.held(&shares[at]) < wanted as i128, "not before");
+                        before.advance(promised);
+                        assert!(before.held(&shares[at]) >= wanted as i128, "at {promised}");
+                    }
+                    now += ticks;
+                    max_min.advance(now);
+                    // An earlier instant changes nothing.
+                    max_min.advance(now - ticks.min(1));
+                    let gains: Vec<_> = (shares.iter().zip(&held))
+                        .map(|(share, held)| max_min.held(share) - held)
+                        .collect();
+                    let most = gains.iter().copied().max().unwrap_or(0);
+                    for (share, gain) in shares.iter().zip(&gains) {
+                        assert!(*gain == most || max_min.is_full(share) && (0..most).contains(gain));
+                    }
+                    inflow += i128::from(flow) * i128::from(ticks);
+                    gained += gains.iter().sum::<i128>();
+                    if shares.iter().all(|share| max_min.is_full(share)) {
+                        assert!(gained <= inflow);
+                        (inflow, gained) = (0, 0);
+                    } else {
+                        assert!(
+                            (0..shares.len() as i128).contains(&(inflow - gained)),
+                            "{gained} of {inflow}"
+                        );
+                    }
+                    changed = None;
+                }
+                1 | 2 => {
+                    let grains = inputs.number(burst, 3);
+                    let was_full = max_min.is_full(&shares[at]);
+                    let taken = max_min.take(&mut shares[at], grains);
+                    assert_eq!(taken.is_some(), held[at] >= i128::from(grains));
+                    if let Some(mark) = taken {
+                        assert_eq!(max_min.held(&shares[at]), held[at] - i128::from(grains));
+                        assert!(was_full || !max_min.is_full(&shares[at]));
+                        if kind == 1 {
+                            assert_eq!(max_min.give_back(&mut shares[at], mark, grains), grains > 0);
+                            assert_eq!(max_min.held(&shares[at]), held[at], "at once");
+                        } else {
+                            marks.push((at, mark, grains));
+                        }
+                    }
+                }
+                3 => {
+                    // Some of a take that may be old.
+                    let Some((whose, mark, grains)) = marks.pop() else {
+                        continue;
+                    };
+                    let back = inputs.number(grains, 2);
+                    let any = max_min.give_back(&mut shares[whose], mark, back);
+                    let gain = max_min.held(&shares[whose]) - held[whose];
+                    assert!((0..=i128::from(back)).contains(&gain) && any == (gain > 0));
+                    changed = Some(whose);
+                }
+                4 => {
+                    // More for a take, also more than there is; and all of it back at once.
+                    let Some((whose, mark, grains)) = marks.pop() else {
+                        continue;
+                    };
+                    let more = inputs.number(2 * burst, 4);
+                    let mark = max_min.take_more(&mut shares[whose], mark, more);
+                    assert_eq!(max_min.held(&shares[whose]), held[whose] - i128::from(more));
+                    if inputs.below(2) == 0 {
+                        assert_eq!(max_min.give_back(&mut shares[whose], mark, more), more > 0);
+                        assert_eq!(max_min.held(&shares[whose]), held[whose]);
+                    } else {
+                        marks.push((whose, mark, grains + more));
+                    }
+                    changed = Some(whose);
+                }
+                _ => {
+                    // A share goes, and a new one comes, which is full.
+                    let fills = !max_min.is_full(&shares[at]);
+                    assert_eq!(max_min.leave(&shares[at]), fills);
+                    shares[at] = max_min.new_share(next);
+                    next += 1;
+                    marks.retain(|(whose, ..)| *whose != at);
+                    assert_eq!(max_min.held(&shares[at]), i128::from(burst));
+                    if shares.iter().all(|share| max_min.is_full(share)) {
+                        // What is left of the inflow is less than that of a tick, and is lost with the next.
+                        max_min.advance(now + 2);
+                        now += 2;
+                        (inflow, gained) = (0, 0);
+                    }
+                }
+            }
+            for (other, (share, held)) in shares.iter().zip(&held).enumerate() {
+                assert!(max_min.held(share) <= i128::from(burst));
+                assert!(changed.is_none_or(|changed| changed == other) || max_min.held(share) == *held);
+            }
+            let filling = shares.iter().filter(|share| !max_min.is_full(share)).count();
+            for share in &shares {
+                assert_eq!(max_min.is_full(share), max_min.held(share) == i128::from(burst));
+                assert_eq!(max_min.sharers(share), filling + usize::from(max_min.is_full(share)));
+            }
+        }
+    });
+}
