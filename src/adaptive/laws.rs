@@ -352,7 +352,7 @@ fn a_window_of_a_rate_ends_at_its_first_drop() {
             );
             match (u128::from(units) * u128::from(period)).checked_div(elapsed.into()) {
                 Some(rate) => {
-                    assert!(in_flight.abs_diff(u64::try_from(rate).unwrap_or(u64::MAX)) <= 1 + in_flight / (1 << 40))
+                    assert!(in_flight.abs_diff(u64::try_from(rate).unwrap_or(u64::MAX)) <= 1 + in_flight / (1 << 40));
                 }
                 None => assert_eq!(in_flight, if units == 0 { 0 } else { u64::MAX }),
             }
