@@ -45,13 +45,20 @@ impl Rows {
                 (peer, Box::new(sample) as Sample<'_>)
             })
             .collect();
-        print(name, &p10(&mut sides, ROUNDS));
+        print(name, &quantiles(0.1, &mut sides, ROUNDS));
     }
 
     /// A row whose sides measure themselves, in a number of rounds each.
     pub(crate) fn sampled(&self, name: &str, rounds: usize, mut sides: Vec<(&str, Sample<'_>)>) {
         if self.wants(name) {
-            print(name, &p10(&mut sides, rounds));
+            print(name, &quantiles(0.1, &mut sides, rounds));
+        }
+    }
+
+    /// A row of medians, of sides that measure themselves.
+    pub(crate) fn medians(&self, name: &str, rounds: usize, mut sides: Vec<(&str, Sample<'_>)>) {
+        if self.wants(name) {
+            print(name, &quantiles(0.5, &mut sides, rounds));
         }
     }
 
@@ -78,7 +85,7 @@ fn calibrate(batch: &mut Batch<'_>) -> u64 {
     n
 }
 
-fn p10<'a>(sides: &mut [(&'a str, Sample<'_>)], rounds: usize) -> Vec<(&'a str, f64)> {
+fn quantiles<'a>(part: f64, sides: &mut [(&'a str, Sample<'_>)], rounds: usize) -> Vec<(&'a str, f64)> {
     let mut samples = vec![Vec::with_capacity(rounds); sides.len()];
     for round in 0..rounds {
         for turn in 0..sides.len() {
@@ -90,10 +97,15 @@ fn p10<'a>(sides: &mut [(&'a str, Sample<'_>)], rounds: usize) -> Vec<(&'a str, 
     names
         .zip(samples)
         .map(|(peer, mut costs)| {
-            costs.sort_by(f64::total_cmp);
-            (peer, costs[costs.len() / 10])
+            (peer, quantile(part, &mut costs))
         })
         .collect()
+}
+
+/// The lowest sample that is above `part` of them.
+pub(crate) fn quantile(part: f64, samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[(samples.len() as f64 * part) as usize]
 }
 
 fn print(name: &str, sides: &[(&str, f64)]) {

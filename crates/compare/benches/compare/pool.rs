@@ -2,7 +2,7 @@
 //! through the whole row. A batch ends when all its tasks have. Peers but rayon have no bound on their queues; ours
 //! holds 4,096 tasks and its submitter waits for room.
 
-use crate::harness::{Batch, Rows, Sample, cpu_nanos};
+use crate::harness::{Batch, Rows, Sample, cpu_nanos, quantile};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -85,6 +85,7 @@ pub(crate) fn rows(rows: &Rows) {
     cpu(rows, "pool/empty-cpu", Duration::ZERO);
     cpu(rows, "pool/1us-cpu", Duration::from_micros(1));
     elastic(rows);
+    tail(rows);
 }
 
 fn threads(rows: &Rows, name: &str, length: Duration) {
@@ -247,4 +248,48 @@ fn elastic(rows: &Rows) {
             ),
         ],
     );
+}
+
+/// The 99th percentile of the time from a submission to the start of its task, of 2,000 tasks of 10 us. The submitter spins until the
+/// next is due, each 20 us. So on two processors it takes one, and the tasks half of the other.
+fn tail(rows: &Rows) {
+    const TASKS: usize = 2_000;
+    const LENGTH: Duration = Duration::from_micros(10);
+    const EVERY: Duration = Duration::from_micros(20);
+    let name = "pool/start-p99";
+    if !rows.wants(name) {
+        return;
+    }
+    type Submit<'a> = Box<dyn Fn(Box<dyn FnOnce() + Send>) + 'a>;
+    let (pool, peers) = (ours(), Peers::new());
+    let sides: [(&str, Submit<'_>); 4] = [
+        ("tollgate", Box::new(|task| pool.execute(task).expect("room"))),
+        ("threadpool", Box::new(|task| peers.threadpool.execute(task))),
+        ("rusty_pool", Box::new(|task| peers.rusty.execute(task))),
+        ("rayon", Box::new(|task| peers.rayon.spawn(task))),
+    ];
+    let sides = sides.into_iter().map(|(peer, submit)| {
+        let sample: Sample<'_> = Box::new(move || {
+            let countdown = Arc::new(Countdown::default());
+            countdown.start(TASKS as u64);
+            let waits: Arc<[AtomicU64]> = (0..TASKS).map(|_| AtomicU64::new(0)).collect();
+            let start = Instant::now();
+            for task in 0..TASKS {
+                while start.elapsed() < EVERY * task as u32 {
+                    std::hint::spin_loop();
+                }
+                let (ends, waits, submitted) = (Arc::clone(&countdown), Arc::clone(&waits), Instant::now());
+                submit(Box::new(move || {
+                    waits[task].store(submitted.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                    spin(LENGTH);
+                    ends.one();
+                }));
+            }
+            countdown.wait();
+            let mut waits: Vec<_> = waits.iter().map(|wait| wait.load(Ordering::Relaxed) as f64).collect();
+            quantile(0.99, &mut waits)
+        });
+        (peer, sample)
+    });
+    rows.medians(name, 40, sides.collect());
 }
