@@ -597,6 +597,15 @@ impl Semaphore {
         }
     }
 
+    /// Takes the flag off when nothing needs it any more. Under the lock.
+    #[inline]
+    fn unflag(&self, queue: &Queue) {
+        if queue.wants_no_flag() {
+            // Relaxed: the flag only sends others to the lock.
+            self.word.fetch_add(QUEUED, Ordering::Relaxed);
+        }
+    }
+
     /// Gives the wait at `key` another waker, which is cloned outside the lock: that may run foreign code. The old one is to be
     /// dropped outside it as well.
     fn change_waker<'a>(
@@ -696,10 +705,7 @@ impl Semaphore {
         let Some(left) = queue.leave(key) else {
             return false;
         };
-        if queue.wants_no_flag() {
-            // Relaxed: the flag only sends others to the lock.
-            self.word.fetch_add(QUEUED, Ordering::Relaxed);
-        }
+        self.unflag(&queue);
         let moves_up = left.was_head && !seeded!("semaphore_head_leaves_quietly") && self.can_grant(&mut queue);
         // Permits that were kept for it are free for others.
         let watched = queue.is_watched();
@@ -779,10 +785,7 @@ impl Semaphore {
         }
         let own = queue.take_next(key);
         self.take_flagged(&mut queue, n);
-        if queue.wants_no_flag() {
-            // Relaxed: the flag only sends others to the lock.
-            self.word.fetch_add(QUEUED, Ordering::Relaxed);
-        }
+        self.unflag(&queue);
         // Its class has had a grant, so another class may be next, whose head fits.
         let moves_up = self.can_grant(&mut queue);
         drop(queue);
@@ -1068,9 +1071,8 @@ impl Semaphore {
             limit => limit,
         };
         let dropped = queue.evict_passive_above(limit as u64);
-        if !dropped.is_empty() && queue.wants_no_flag() {
-            // Relaxed: the flag only sends others to the lock.
-            self.word.fetch_add(QUEUED, Ordering::Relaxed);
+        if !dropped.is_empty() {
+            self.unflag(queue);
         }
         dropped
     }

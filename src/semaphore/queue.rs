@@ -251,18 +251,8 @@ impl Queue {
 
     /// Takes out `key`, which is next and takes its permits by itself; its class has been granted them. Returns its waker.
     pub(crate) fn take_next(&mut self, key: Key) -> Option<Waker> {
-        let index = key.index();
-        let entry = self.slab.at(index);
-        let (waker, prev, next) = (entry.waker.take(), entry.prev, entry.next);
-        let (need, class) = (entry.need, entry.class());
-        self.slab.give_up(index);
-        if let Some(scheduling) = &mut self.scheduling {
-            scheduling.scheduler.grant(class, need);
-            scheduling.wanted -= u128::from(need);
-            scheduling.passive.retain(|&passive| passive != index);
-            scheduling.lists[class].unlink(&mut self.slab, index, prev, next);
-        }
-        self.waiting -= 1;
+        let waker = self.unlink_and(key.index(), Scheduler::grant);
+        self.slab.give_up(key.index());
         waker
     }
 
@@ -327,6 +317,11 @@ impl Queue {
 
     /// Takes the entry at `index` out of its list. Returns its waker.
     fn unlink(&mut self, index: u32) -> Option<Waker> {
+        self.unlink_and(index, |scheduler, class, _| scheduler.leave(class))
+    }
+
+    /// Takes the entry at `index` out of its list, and tells the scheduler its class and its permits. Returns its waker.
+    fn unlink_and(&mut self, index: u32, tell: impl FnOnce(&mut Scheduler, usize, u64)) -> Option<Waker> {
         if self.head() == index {
             // The next has not been overtaken.
             self.overtaken = 0;
@@ -335,7 +330,7 @@ impl Queue {
         let (waker, prev, next) = (entry.waker.take(), entry.prev, entry.next);
         let (need, class) = (entry.need, entry.class());
         if let Some(scheduling) = &mut self.scheduling {
-            scheduling.scheduler.leave(class);
+            tell(&mut scheduling.scheduler, class, need);
             scheduling.wanted -= u128::from(need);
             scheduling.passive.retain(|&passive| passive != index);
             scheduling.lists[class].unlink(&mut self.slab, index, prev, next);
@@ -454,26 +449,21 @@ impl Queue {
     /// Grants the waiter that is next, if it wants no more than `free`.
     #[cold]
     pub(crate) fn grant_scheduled(&mut self, free: i64) -> Option<Granted> {
-        let index = self.head();
-        let Some(scheduling) = &mut self.scheduling else {
+        if self.scheduling.is_none() {
             return self.grant_head(free);
-        };
+        }
+        let index = self.head();
         if index == NONE {
             return None;
         }
         let entry = self.slab.at(index);
-        let (number, need, prev, next) = (entry.number(), entry.need, entry.prev, entry.next);
+        let (number, need) = (entry.number(), entry.need);
         if free < need as i64 {
             return None;
         }
         entry.set_state(State::Granted);
-        let (waker, class) = (entry.waker.take(), entry.class());
-        scheduling.scheduler.grant(class, need);
-        scheduling.wanted -= u128::from(need);
-        scheduling.passive.retain(|&passive| passive != index);
+        let waker = self.unlink_and(index, Scheduler::grant);
         self.counters.granted(index);
-        scheduling.lists[class].unlink(&mut self.slab, index, prev, next);
-        self.waiting -= 1;
         Some(Granted { number, need, waker })
     }
 

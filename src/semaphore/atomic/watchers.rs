@@ -92,14 +92,6 @@ impl Semaphore {
         wake_all(ready);
     }
 
-    /// Takes the flag off when nothing needs it any more. Under the lock.
-    fn unflag(&self, queue: &Queue) {
-        if queue.wants_no_flag() {
-            // Relaxed: the flag only sends others to the lock.
-            self.word.fetch_add(QUEUED, Ordering::Relaxed);
-        }
-    }
-
     /// Watches for `condition`, unless it does already: the waker is woken once the condition holds. False, without a watcher, if
     /// it holds now. `waker` only makes one.
     pub(crate) fn watch(&self, number: &mut Option<u64>, condition: Condition, waker: impl FnOnce() -> Waker) -> bool {

@@ -96,9 +96,7 @@ fn quantiles<'a>(part: f64, sides: &mut [(&'a str, Sample<'_>)], rounds: usize) 
     let names = sides.iter().map(|(peer, _)| *peer);
     names
         .zip(samples)
-        .map(|(peer, mut costs)| {
-            (peer, quantile(part, &mut costs))
-        })
+        .map(|(peer, mut costs)| (peer, quantile(part, &mut costs)))
         .collect()
 }
 
