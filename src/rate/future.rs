@@ -250,6 +250,111 @@ mod tests {
         ahead.0.as_ref().map_or(0, |lists| lists.promises.len())
     }
 
+    /// A promise as a list keeps it: who made it, when it begins, its room, and what was given back before it.
+    #[derive(Clone, Debug)]
+    struct Kept {
+        by: u64,
+        start: u64,
+        room: u128,
+        given: u128,
+    }
+
+    /// Given promises that are made, begin and are cancelled, and refunds in any order, then a refund gives all that every later promise
+    /// has left, and no more; what it does not give waits, in order, and comes with the cancel of any promise. A crowd of promises
+    /// gives back less, and never more.
+    #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+    #[test]
+    fn a_refund_is_what_all_later_promises_leave() {
+        crate::laws::holds([3, 4], |inputs| {
+            let (mut kept, mut waits) = (Vec::<Kept>::new(), Vec::<(u64, u128)>::new());
+            let (mut now, mut next) = (inputs.number(1 << 40, 0), 1);
+            let crowd = inputs.number(300, 0);
+            let mut promises = Promises::EMPTY;
+            let promise = |promises: &mut Promises<u64>, kept: &mut Vec<Kept>, next: &mut u64, start, room| {
+                promises.add(*next, start, room);
+                let (by, given) = (*next, 0);
+                kept.push(Kept { by, start, room, given });
+                *next += 2;
+            };
+            for place in 0..crowd {
+                promise(&mut promises, &mut kept, &mut next, now + 1 + place % 7 * 100_000, 3);
+            }
+            while inputs.goes_on() {
+                // Takes between promises have even numbers.
+                let by = inputs.number(next + 1, next.min(3));
+                let amount = u128::from(inputs.number(1 << 40, 2));
+                let left = |kept: &[Kept], by: u64| {
+                    let later = kept.iter().filter(|promise| promise.by > by);
+                    later
+                        .map(|promise| promise.room - promise.given)
+                        .min()
+                        .unwrap_or(u128::MAX)
+                };
+                let give = |kept: &mut [Kept], by: u64, amount: u128, given: u128| {
+                    let most = amount.min(left(kept, by));
+                    assert!(
+                        given <= most && (given == most || crowd > 200),
+                        "{given} of {amount}: {kept:?}"
+                    );
+                    kept.iter_mut()
+                        .filter(|promise| promise.by > by)
+                        .for_each(|promise| promise.given += given);
+                    amount - given
+                };
+                match inputs.below(6) {
+                    0 => {
+                        let start = now + 1 + inputs.number(1 << 20, 1);
+                        promise(&mut promises, &mut kept, &mut next, start, amount);
+                    }
+                    1 => {
+                        let given = promises.allow(&by, amount);
+                        give(&mut kept, by, amount, given);
+                    }
+                    2 if waits.len() < 64 => {
+                        let is_any = !promises.is_empty();
+                        let given = promises.release(by, amount);
+                        let rest = give(&mut kept, by, amount, given);
+                        if rest > 0 {
+                            assert!(is_any);
+                            let at = waits.iter().filter(|(other, _)| *other < by).count();
+                            waits.insert(at, (by, rest));
+                        }
+                    }
+                    3 => {
+                        now += inputs.number(1 << 20, 2);
+                        promises.expire(now);
+                        kept.retain(|promise| promise.start > now);
+                        if promises.is_empty() {
+                            assert!(kept.is_empty());
+                            waits.clear();
+                        }
+                        assert!(crowd > 200 || promises.is_empty() == kept.is_empty());
+                    }
+                    4 => {
+                        let which = kept.iter().position(|promise| promise.by == by);
+                        let freed: Vec<_> = promises.cancel(by, amount).collect();
+                        let mut all = std::mem::take(&mut waits);
+                        let at = all.iter().filter(|(other, _)| *other < by).count();
+                        all.insert(at, (by, amount));
+                        let is_told_apart = which.is_some() && (crowd <= 200 || freed.len() > 1);
+                        if is_told_apart {
+                            assert_eq!(freed, all);
+                        } else {
+                            assert_eq!(freed, [all.remove(at)]);
+                            waits = all;
+                        }
+                        which.map(|at| kept.remove(at));
+                    }
+                    _ => {
+                        promises.freeze();
+                        kept.iter_mut().for_each(|promise| promise.given = promise.room);
+                        waits.clear();
+                    }
+                }
+            }
+        });
+    }
+
     #[test]
     fn only_later_promises_limit_a_refund() {
         let mut ahead = ahead(&[(10, 100, 5), (20, 200, 3)]);

@@ -7,7 +7,7 @@ use super::leaky_bucket::LeakyMeter;
 use super::meter::Meter;
 use super::sliding_log::LogMeter;
 use super::sliding_window::WindowMeter;
-use super::warmup::{Pace, Shape};
+use super::warmup::{Pace, Shape, WarmupMeter};
 use super::window_limiter::{LimitedMeter, WindowedMeter};
 use crate::laws::{Inputs, holds};
 use std::time::Duration;
@@ -23,6 +23,11 @@ trait Reference: Clone {
     fn restore(&mut self, id: usize);
     /// Returns the new charge.
     fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64;
+
+    /// The most that is free again for `units` that are given back.
+    fn worth(&self, units: u64) -> u64 {
+        units
+    }
 
     /// True if the meter promises what a correction does.
     fn may_correct(&self, _id: usize, _charged: u64, _actual: u64) -> bool {
@@ -122,7 +127,7 @@ fn obeys<M: Meter, R: Reference>(
                 meter.restore(&mark, units);
                 reference.restore(id);
                 assert!(
-                    meter.free() <= free.saturating_add(most),
+                    meter.free() <= free.saturating_add(reference.worth(most)),
                     "it gives back at most what was taken"
                 );
             }
@@ -142,7 +147,7 @@ fn obeys<M: Meter, R: Reference>(
                 let free = meter.free();
                 let charged = meter.correct(&mut mark, units, actual);
                 assert_eq!(charged, reference.correct(id, units, actual));
-                assert!(meter.free() <= free.saturating_add(units.saturating_sub(actual)));
+                assert!(meter.free() <= free.saturating_add(reference.worth(units.saturating_sub(actual))));
                 held.insert(
                     which,
                     Taken {
@@ -1043,5 +1048,176 @@ fn a_warm_up_costs_the_area_under_its_line() {
         let stable = interval * yielded;
         assert!(walk + slack >= stable, "{walk} {stable}");
         assert_eq!(shape.idle_for(max), if max == 0 { 0 } else { period });
+    });
+}
+
+/// A warm-up as the sequence of its takes. Instants are fine: 2^32 in a tick.
+#[derive(Clone, Debug)]
+struct Paced {
+    now: u64,
+    pace: Pace,
+    burst: u64,
+    /// When the first take may start, and the grains that are stored then.
+    base: (u128, u64),
+    /// Whose, when, and how many; also what others cost more.
+    takes: Vec<(usize, u64, u64)>,
+    latest: Option<usize>,
+}
+
+impl Paced {
+    /// Without a trace of what was taken.
+    fn anew(&mut self, pace: Pace, burst: u64, base: (u128, u64)) {
+        (self.pace, self.burst, self.base) = (pace, burst, base);
+        self.takes.clear();
+        self.latest = None;
+    }
+
+    /// What `at` finds, after `state`: idle time of a tick at least is counted in 2^-12 ticks, and stores a part of all as long as the
+    /// period's. Rounded down.
+    fn idle(&self, (free_at, stored): (u128, u64), at: u64) -> (u128, u64) {
+        let Pace::Shaped(shape) = self.pace else {
+            return (free_at, stored);
+        };
+        let at = u128::from(at) << 32;
+        if at < free_at + (1 << 32) {
+            return (free_at, stored);
+        }
+        let gained = ((at - free_at) >> 20) * u128::from(self.pace.max()) / (u128::from(shape.period) << 12);
+        let stored = (u128::from(stored) + gained).min(self.pace.max().into());
+        (at, stored as u64)
+    }
+
+    /// The state that `at` finds.
+    fn state(&self, at: u64) -> (u128, u64) {
+        let after = self.takes.iter().fold(self.base, |state, &(_, at, n)| {
+            let (free_at, stored) = self.idle(state, at);
+            let Pace::Shaped(shape) = self.pace else {
+                return (free_at, stored);
+            };
+            let left = u128::from(stored).saturating_sub(u128::from(n) << 24);
+            (free_at + shape.cost(stored, n), left as u64)
+        });
+        self.idle(after, at)
+    }
+
+    fn is_free(&self, at: u64) -> bool {
+        self.state(at).0 <= u128::from(at) << 32
+    }
+
+    fn is_cold(&self, at: u64) -> bool {
+        self.is_free(at) && self.state(at).1 == self.pace.max()
+    }
+}
+
+impl Reference for Paced {
+    const MOST: u64 = 40;
+
+    fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+    }
+
+    fn free(&self) -> u64 {
+        match self.pace {
+            Pace::Unlimited => u64::MAX,
+            Pace::Shaped(_) if self.is_free(self.now) => self.burst,
+            _ => 0,
+        }
+    }
+
+    /// One request at a time, of any size.
+    fn worth(&self, _: u64) -> u64 {
+        self.burst
+    }
+
+    fn take(&mut self, id: usize, n: u64) {
+        if n > 0 && matches!(self.pace, Pace::Shaped(_)) {
+            self.takes.push((id, self.now, n));
+            self.latest = Some(id);
+        }
+    }
+
+    /// The latest take leaves no trace, others give nothing back.
+    fn restore(&mut self, id: usize) {
+        if self.latest == Some(id) {
+            self.takes.retain(|take| take.0 != id);
+            self.latest = None;
+        }
+    }
+
+    fn correct(&mut self, id: usize, charged: u64, actual: u64) -> u64 {
+        if self.latest == Some(id) {
+            // It counts behind what others were charged meanwhile.
+            let whose = self.takes.iter().position(|take| take.0 == id).expect("it is there");
+            let (id, at, _) = self.takes.remove(whose);
+            self.takes.push((id, at, actual));
+        } else if actual >= charged && matches!(self.pace, Pace::Shaped(_)) {
+            self.takes.push((NONE, self.now, actual - charged));
+        }
+        actual
+    }
+}
+
+/// Given takes, debts, refunds, corrections, changes of the rate and new starts in any order, then a warm-up is the sequence of its takes:
+/// the latest is undone as if it had not been, no other gives anything back, and idle time stores up to all.
+#[test]
+fn a_warm_up_is_the_sequence_of_its_takes() {
+    holds([2, 3], |inputs| {
+        let pace = |inputs: &mut Inputs| {
+            let (count, nanos) = (1 + inputs.number(2, 0), 1 + inputs.number(11, 1));
+            let (period, cold) = (1 + inputs.number(60, 3), 1 + inputs.number(4, 2) as u32);
+            let interval = (u128::from(nanos) << 32).div_ceil(count.into());
+            Pace::Shaped(Shape::new((count, nanos), period, cold, interval, period).expect("it is small"))
+        };
+        let (first, burst) = (pace(inputs), 3 - inputs.number(3, 0));
+        let reference = Paced {
+            now: 0,
+            pace: first,
+            burst,
+            base: (0, first.max()),
+            takes: Vec::new(),
+            latest: None,
+        };
+        let meter = WarmupMeter::new(0, first, burst);
+        obeys(inputs, (meter, reference), 1, |inputs, warmup, reference, _| {
+            let now = warmup.now();
+            let state = reference.state(now);
+            assert_eq!(warmup.stored(), (state.1, reference.pace.max()));
+            let interval = match reference.pace {
+                Pace::Shaped(shape) => Some(shape.slope_at(state.1)),
+                _ => None,
+            };
+            assert_eq!(warmup.interval(), interval);
+            let fresh = warmup.fresh_at().expect("it comes");
+            if interval.is_some() {
+                assert!(reference.is_cold(fresh), "at {fresh}");
+                // Up to the rounding of the instant at which it is free.
+                assert!(fresh <= now + 1 || !reference.is_cold(fresh - 2), "before {fresh}");
+            }
+            match inputs.below(4) {
+                0 => {
+                    warmup.clear();
+                    let base = (u128::from(now) << 32, reference.pace.max());
+                    reference.anew(reference.pace, reference.burst, base);
+                }
+                1 => {
+                    let (pace, stored) = (
+                        inputs.one_of(&[Pace::Stopped, Pace::Unlimited]),
+                        inputs.number(1 << 30, 1),
+                    );
+                    warmup.set_pace(pace, 0, stored);
+                    reference.anew(pace, 0, (state.0.max(u128::from(now) << 32), 0));
+                }
+                _ => {
+                    let (pace, stored) = (pace(inputs), inputs.number(1 << 30, 1) << 22);
+                    warmup.set_pace(pace, burst, stored);
+                    reference.anew(
+                        pace,
+                        burst,
+                        (state.0.max(u128::from(now) << 32), stored.min(pace.max())),
+                    );
+                }
+            }
+            None
+        });
     });
 }

@@ -71,6 +71,44 @@ mod tests {
         (now, served)
     }
 
+    /// Given any refusals, then the rate is the slower of the latest two runs of the overload: each serves its number, lasts its part of a
+    /// gap, and has no silence within; a silence ends the overload unless promised instants are still to come.
+    #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+    #[test]
+    fn a_rate_is_that_of_two_runs_without_a_silence() {
+        crate::laws::holds([4, 6], |inputs| {
+            let gap = 16 * (1 + inputs.number(1 << 30, 1));
+            let mut meter = ServiceRate::new(gap);
+            let (mut now, mut served) = (inputs.number(1 << 40, 0), inputs.number(1 << 30, 0));
+            // Refusals since the last silence, and where the current run began among them.
+            let (mut seen, mut from) = (Vec::<(u64, u64)>::new(), 0);
+            let mut runs = Vec::<u64>::new();
+            while inputs.goes_on() {
+                now += inputs.number(1 << 20, 0) + inputs.one_of(&[0, gap / 16 - 1, gap / 16, gap, gap + 1]);
+                served += inputs.number(40, 0) + inputs.one_of(&[0, RUN - 1, RUN]);
+                let awaited = inputs.below(2) == 0;
+                let is_silence = seen.last().is_none_or(|(last, _)| now > last + gap);
+                if is_silence {
+                    (seen, from) = (Vec::new(), 0);
+                    if !awaited {
+                        runs.clear();
+                    }
+                }
+                seen.push((now, served));
+                let (began, before) = seen[from];
+                if served >= before + 64 && (now - began) * 16 >= gap {
+                    // Rounded up.
+                    runs.push((now - began + served - before - 1) / (served - before));
+                    from = seen.len() - 1;
+                }
+                meter.refused(Instant::from_ticks(now), served, awaited);
+                let latest = runs.iter().rev().take(2);
+                let slower = latest.copied().max().filter(|_| runs.len() >= 2);
+                assert_eq!(meter.interval(), slower, "{runs:?}");
+            }
+        });
+    }
+
     #[test]
     fn the_slower_of_two_runs_counts() {
         let mut meter = ServiceRate::new(1_000);
