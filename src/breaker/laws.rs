@@ -74,7 +74,7 @@ fn a_count_window_counts_the_last_results() {
 /// The results of the current segment and of the nine before it.
 #[test]
 fn a_time_window_counts_the_last_segments() {
-    holds([2, 4], |inputs| {
+    holds([2, 3], |inputs| {
         let (segment, mut now) = (1 + inputs.number(1 << 40, 2), inputs.number(1 << 62, 3));
         let window = TimeWindow::new(segment, now);
         let mut begun = now;
@@ -86,15 +86,26 @@ fn a_time_window_counts_the_last_segments() {
                     begun = now;
                     all.clear();
                 }
-                1 => now += (segment * inputs.number(1 << 16, 0)).min(1 << 60),
-                2 => now += segment * inputs.number(12, 10),
+                1 => {
+                    now +=
+                        (segment * inputs.number(1 << 16, 0)).min(1 << 60) + inputs.number(segment, 1).min(segment - 1)
+                }
+                2 => now += segment * inputs.number(12, 10) + inputs.one_of(&[0, segment - 1]),
                 3 => assert!(!window.record(result(inputs), 1, now, || false)),
-                _ => {
+                kind => {
                     let (result, n) = (result(inputs), inputs.number(1 << 20, 1));
-                    let looks = window.record(result, n, now, || true);
-                    all.push((now, result, n));
-                    let is_bad = |&(at, result, _): &(u64, CallResult, u64)| {
-                        (result.failed || result.slow) && (now - begun) / segment - (at - begun) / segment < 10
+                    // Some read the clock long ago: they count in their segment, or nowhere.
+                    let late = if kind == 4 {
+                        0
+                    } else {
+                        segment * inputs.one_of(&[1, 9, 10, 16, 17])
+                    };
+                    let at = now.saturating_sub(late).max(begun);
+                    let looks = window.record(result, n, at, || true);
+                    all.push((at, result, n));
+                    let number = |at: u64| (at - begun) / segment;
+                    let is_bad = |&(bad, result, _): &(u64, CallResult, u64)| {
+                        (result.failed || result.slow) && number(at).saturating_sub(number(bad)) < 10
                     };
                     assert_eq!(looks, all.iter().any(is_bad));
                 }
@@ -218,9 +229,15 @@ fn a_circuit_keeps_its_laws() {
         let (probes, overdue) = (1 + inputs.number(4, 1), 1 + inputs.number(1_000, 2));
         let thresholds = thresholds(inputs, 1);
         let (mut machine, mut now) = (Machine::new(probes, overdue), inputs.number(1 << 40, 0));
+        assert_eq!(machine.probe_count(), probes);
         let mut out = Vec::<Probe>::new();
         let (mut recorded, mut hold_off, mut last_probe) = (CallCounts::default(), 0, 0);
         let mut opened = 0u32;
+        // Some begin with a circuit whose open time is over.
+        if inputs.below(2) == 1 {
+            assert!(machine.open(machine.period(), CallCounts::default(), 0, now));
+            opened = 1;
+        }
         while inputs.goes_on() {
             let (state, period) = (machine.state(), machine.period());
             let ours = |out: &[Probe]| {
@@ -241,7 +258,6 @@ fn a_circuit_keeps_its_laws() {
                         (CircuitState::Closed | CircuitState::Disabled | CircuitState::MetricsOnly, answer) => {
                             assert_eq!(answer, Answer::Goes);
                             assert!(state.admits());
-                            continue;
                         }
                         (CircuitState::ForcedOpen, answer) => assert_eq!(answer, Answer::OnEvent),
                         (CircuitState::Open, Answer::Until(at)) => assert!(at == before.until() && now < at),
@@ -358,6 +374,32 @@ fn a_circuit_keeps_its_laws() {
             }
             assert_eq!(machine.opened(), opened);
             assert_eq!(CircuitState::from_bits(machine.state() as u64), machine.state());
+            assert_eq!(
+                [6, 7, u64::MAX].map(CircuitState::from_bits),
+                [CircuitState::ForcedOpen; 3]
+            );
+            let admits = [CircuitState::Closed, CircuitState::Disabled, CircuitState::MetricsOnly];
+            assert_eq!(machine.state().admits(), admits.contains(&machine.state()));
+            if machine.state() == CircuitState::HalfOpen {
+                let now_out = out.iter().filter(|probe| probe.0 == machine.period());
+                let (held, missing) = (
+                    now_out.map(|probe| probe.1).sum::<u64>(),
+                    probes - machine.counts().calls,
+                );
+                for units in [0, 1, 2, probes + 1] {
+                    let wanted = match units.min(missing) + held <= missing {
+                        true => Answer::Goes,
+                        false if held == 0 => Answer::OnEvent,
+                        false if last_probe + overdue <= now => Answer::Overdue,
+                        false => Answer::OnProbe(last_probe + overdue),
+                    };
+                    assert_eq!(
+                        machine.answer(units, 0, now),
+                        wanted,
+                        "{units} beside {held} of {missing}"
+                    );
+                }
+            }
             // Behind others it is not admitted earlier.
             let goes = |ahead| machine.answer(1, ahead, now) == Answer::Goes;
             assert!(goes(0) || !goes(1));
@@ -431,6 +473,88 @@ fn a_learnt_threshold_stays_within_its_bounds() {
             }
         }
     });
+}
+
+/// The usual rate follows those of the batches, each of which counts for a hundredth once there are as many. A batch that is dropped leaves
+/// no trace, and the rates of failures and of slow calls are learnt apart and alike.
+#[test]
+fn a_usual_rate_is_the_average_of_the_batches() {
+    holds([2, 3], |inputs| {
+        let minimum = 2 + inputs.number(30, 2);
+        let history = History::new().least(0.01).deviations(1.0).memory(1);
+        let learnt = Learnt::new(history.check(minimum).expect("it is allowed"));
+        let thresholds = Thresholds {
+            minimum,
+            failure_rate: Some(600_000),
+            slow_rate: Some(700_000),
+        };
+        let rates = [inputs.below(minimum + 1), inputs.below(minimum + 1)];
+        let part = inputs.below(3).min(minimum - 1);
+        let (mut usual, mut batches) = (0.0, 0u32);
+        for batch in 0..8 + inputs.number(200, 5) {
+            let bad = rates[batch as usize % 2];
+            for call in 0..minimum {
+                learnt.record(
+                    CallResult {
+                        failed: call < bad,
+                        slow: call < bad,
+                    },
+                    1,
+                    &thresholds,
+                );
+            }
+            for _ in 0..part {
+                // The next batch begins, is bad, and is dropped.
+                learnt.record(
+                    CallResult {
+                        failed: true,
+                        slow: true,
+                    },
+                    1,
+                    &thresholds,
+                );
+            }
+            if part > 0 {
+                learnt.drop_batch();
+                batches += 1;
+                usual += (bad as f64 / minimum as f64 * 1e6 - usual) / f64::from(batches.min(100));
+            } else {
+                // Once the next begins the last is learnt, and not before.
+                let before = learnt.usual();
+                assert_eq!(before.0.is_some(), batches >= 10);
+                learnt.record(
+                    CallResult {
+                        failed: false,
+                        slow: false,
+                    },
+                    1,
+                    &thresholds,
+                );
+                learnt.drop_batch();
+                batches += 1;
+                usual += (bad as f64 / minimum as f64 * 1e6 - usual) / f64::from(batches.min(100));
+            }
+            let (failed, slow) = learnt.usual();
+            assert!(failed == slow && failed.is_some() == (batches >= 10));
+            if let Some(failed) = failed {
+                // Each step rounds by half a millionth and a half, up to a hundred of which are not forgotten.
+                assert!((failed as f64 - usual).abs() <= 110.0, "{failed} for {usual}");
+                let adapted = learnt.adapt(thresholds, 100);
+                assert_eq!(adapted.slow_rate.map(|rate| rate.min(600_000)), adapted.failure_rate);
+            }
+            let lowest = learnt.lowest(thresholds);
+            assert_eq!((lowest.failure_rate, lowest.slow_rate), (Some(10_000), Some(10_000)));
+        }
+    });
+    for (deviations, is_allowed) in [
+        (0.0, false),
+        (1e-9, true),
+        (100.0, true),
+        (100.1, false),
+        (f64::NAN, false),
+    ] {
+        assert_eq!(History::new().deviations(deviations).check(1).is_ok(), is_allowed);
+    }
 }
 
 /// It grows with each attempt up to the longest, and jitter spreads it to both sides.

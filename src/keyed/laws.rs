@@ -92,6 +92,10 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
                     let any = max_min.give_back(&mut shares[whose], mark, back);
                     let gain = max_min.held(&shares[whose]) - held[whose];
                     assert!((0..=i128::from(back)).contains(&gain) && any == (gain > 0));
+                    if back < grains && back > 0 {
+                        // The rest may come back later.
+                        marks.push((whose, mark, grains - back));
+                    }
                     changed = Some(whose);
                 }
                 4 => {
@@ -129,6 +133,17 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
             for (other, (share, held)) in shares.iter().zip(&held).enumerate() {
                 assert!(max_min.held(share) <= i128::from(burst));
                 assert!(changed.is_none_or(|changed| changed == other) || max_min.held(share) == *held);
+            }
+            for (number, share) in shares.iter().enumerate() {
+                let wanted = u128::from(burst) / (1 + number as u128);
+                let promised = max_min.holds_at(share, wanted);
+                if promised > now && promised < 1 << 62 {
+                    let mut later = max_min.clone();
+                    later.advance(promised - 1);
+                    assert!(later.held(share) < wanted as i128, "not before {promised}");
+                    later.advance(promised);
+                    assert!(later.held(share) >= wanted as i128, "at {promised}");
+                }
             }
             let filling = shares.iter().filter(|share| !max_min.is_full(share)).count();
             for share in &shares {

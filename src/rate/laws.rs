@@ -1008,6 +1008,46 @@ fn a_drain_loses_nothing_and_is_exact() {
     });
 }
 
+/// On any counter a drain is the line of its rate, never faster, and slower by one in 2^28 at most; in steps of any lengths it is the same
+/// line, and an instant that is told is the first.
+#[test]
+fn a_drain_of_any_counter_is_never_faster() {
+    holds([2, 3], |inputs| {
+        let (count, nanos) = (1 + inputs.number(1 << 10, 2), 1 + inputs.number(1 << 54, 3));
+        let scale = (1 << 40) - 1 + inputs.number(7 << 40, 2) - inputs.one_of(&[0, 1 << 39]);
+        let mut drain = Drain::new(count, nanos.max(count), scale);
+        let whole = drain;
+        let nanos = u128::from(nanos.max(count));
+        // The products are below 2^128.
+        let exact = |ticks: u64| (u128::from(ticks) * u128::from(count) * u128::from(scale) << GRAIN) / (nanos << 40);
+        assert!(!drain.is_stopped() && Drain::new(0, 1, scale).is_stopped());
+        let (mut ticks, mut out) = (0u64, 0u128);
+        while inputs.goes_on() {
+            let step = inputs.number(1 << 24, 2);
+            let wanted = u128::from(inputs.number(1 << 40, 3)) << inputs.one_of(&[0, 24]);
+            let at = drain.ticks_until(wanted).expect("it flows");
+            if at < 1 << 40 {
+                assert!({ drain }.pass(at) >= wanted && (at == 0 || { drain }.pass(at - 1) < wanted));
+            }
+            let is_exact = scale == 1 << 40;
+            let in_a_tick = { whole }.pass(1);
+            assert_eq!(whole.takes_no_tick(wanted), wanted < in_a_tick + u128::from(!is_exact));
+            assert_eq!(
+                whole.is_brief(step),
+                !is_exact && u128::from(step) * u128::from(scale) <= 16 << 40
+            );
+            ticks += step;
+            out += drain.pass(step);
+            assert_eq!(out, { whole }.pass(ticks));
+            assert!(
+                out <= exact(ticks) && exact(ticks) - out <= 1 + (exact(ticks) >> 28),
+                "{out} of {} in {ticks}",
+                exact(ticks)
+            );
+        }
+    });
+}
+
 /// The line of a warm-up.
 #[test]
 fn a_warm_up_costs_the_area_under_its_line() {
