@@ -87,8 +87,8 @@ fn a_time_window_counts_the_last_segments() {
                     all.clear();
                 }
                 1 => {
-                    now +=
-                        (segment * inputs.number(1 << 16, 0)).min(1 << 60) + inputs.number(segment, 1).min(segment - 1)
+                    let part = inputs.number(segment, 1).min(segment - 1);
+                    now += (segment * inputs.number(1 << 16, 0)).min(1 << 60) + part;
                 }
                 2 => now += segment * inputs.number(12, 10) + inputs.one_of(&[0, segment - 1]),
                 3 => assert!(!window.record(result(inputs), 1, now, || false)),

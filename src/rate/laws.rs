@@ -4,7 +4,7 @@ use super::drain::{Drain, GRAIN, grains};
 use super::fixed_window::{self, Even, FixedMeter};
 use super::inherit::{Inherit, Withheld};
 use super::leaky_bucket::LeakyMeter;
-use super::meter::Meter;
+use super::meter::{Meter, UNLIMITED};
 use super::sliding_log::LogMeter;
 use super::sliding_window::WindowMeter;
 use super::warmup::{Pace, Shape, WarmupMeter};
@@ -582,18 +582,26 @@ fn a_fixed_window_is_a_row_of_windows_that_are_filled_in_order() {
             } else {
                 0
             };
-            let ahead = |window: u64| reference.held(window);
-            let beyond: u64 = (reference.current() + 1..=place).map(ahead).sum::<u64>()
-                + if place > reference.current() { n } else { 0 };
+            // What is charged to windows that have not begun at `at`, the rest of the last one included.
+            let beyond = |at: u64| {
+                let windows = reference.now.max(at) / length + 1..=place;
+                let is_ahead = windows.contains(&place);
+                let rest = if windows.contains(&tail) { rest } else { 0 };
+                windows.map(|window| reference.held(window)).sum::<u64>() + if is_ahead { n + rest } else { 0 }
+            };
+            let now = reference.now;
             match windows.book(n, most) {
                 Ok((mark, due)) => {
-                    assert!(n <= limit && beyond <= most.max(n), "{beyond} of {most}");
-                    assert_eq!(due, reference.now.max(place * length));
+                    assert!(n <= limit && beyond(now) <= most, "{} of {most}", beyond(now));
+                    assert_eq!(due, now.max(place * length));
                     Some((n + rest, mark))
                 }
-                Err(at) => {
-                    assert_eq!(at.is_none(), n > limit);
-                    assert!(at.is_none_or(|at| at > reference.now && most == limit));
+                Err(None) => {
+                    assert!(n > limit);
+                    None
+                }
+                Err(Some(at)) => {
+                    assert!(at > now && beyond(at - 1) > most && beyond(at) <= most, "{at}");
                     None
                 }
             }
@@ -623,12 +631,11 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
         let (mut now, mut taken) = (0, 0);
         while inputs.goes_on() {
             let border = meter.borders.end;
-            match inputs.below(7) {
+            match inputs.below(8) {
                 0 => {
                     now += inputs.number(50, 3);
-                    meter.advance(now);
-                    // An earlier instant changes nothing.
-                    meter.advance(now / 2);
+                    // Borders of one length come no earlier than they were told. An earlier instant changes nothing.
+                    assert!(!meter.catch_up(now) && !meter.catch_up(now / 2));
                     assert!(now < meter.borders.end && meter.now() == now);
                     if meter.borders.end != border {
                         taken = 0;
@@ -678,6 +685,25 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
                     // What has begun counts as the rule says.
                     booked.retain(|booked| booked.due > now);
                     taken = 0;
+                }
+                6 => {
+                    // A new start, or no limit for a while. Nothing comes back of what was taken before.
+                    if inputs.below(2) == 0 {
+                        meter.clear();
+                    } else {
+                        meter.set_limit(UNLIMITED, 0);
+                        let mark = meter.take(5);
+                        meter.restore(&mark, 5);
+                        assert_eq!((meter.free(), meter.ready(1 << 60, 9)), (UNLIMITED, Some(now)));
+                        meter.set_limit(limit, limit.into());
+                    }
+                    assert_eq!((meter.free(), meter.debt()), (limit, 0));
+                    taken = limit.min(1);
+                    meter.take(taken);
+                    for Booked { units, mark, .. } in booked.drain(..) {
+                        meter.restore(&mark, units);
+                    }
+                    assert_eq!((meter.free(), meter.debt()), (limit - taken, 0));
                 }
                 _ => {
                     let settings = fixed_window::Settings {
@@ -1019,7 +1045,7 @@ fn a_drain_of_any_counter_is_never_faster() {
         let whole = drain;
         let nanos = u128::from(nanos.max(count));
         // The products are below 2^128.
-        let exact = |ticks: u64| (u128::from(ticks) * u128::from(count) * u128::from(scale) << GRAIN) / (nanos << 40);
+        let exact = |ticks: u64| ((u128::from(ticks) * u128::from(count) * u128::from(scale)) << GRAIN) / (nanos << 40);
         assert!(!drain.is_stopped() && Drain::new(0, 1, scale).is_stopped());
         let (mut ticks, mut out) = (0u64, 0u128);
         while inputs.goes_on() {
