@@ -8,11 +8,10 @@ use super::state::{Outcome, Source, State, Taken, Work};
 use crate::core::ask::Ask;
 use crate::core::limiter::{Limiter, Outcome as Ended};
 use crate::policy::Policy;
-use crate::pool::{Admission, Caller, Gate, Runtime};
+use crate::pool::{Admission, Caller, Gate, Runtime, opaque_debug};
 use crate::semaphore::Semaphore;
 use futures::stream::{Iter, iter};
 use futures::{Stream, StreamExt};
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -366,11 +365,7 @@ where
     }
 }
 
-impl<S: Stream> fmt::Debug for FanOut<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FanOut")
-            .field("limit", &self.limit.now())
-            .field("ordered", &self.ordered)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(
+    [S: Stream] FanOut<S>, "FanOut", |this|
+    limit = this.limit.now(), ordered = this.ordered
+);

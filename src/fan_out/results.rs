@@ -2,10 +2,9 @@
 
 use super::shared::Deliver;
 use super::state::Outcome;
-use crate::pool::{GroupError, TaskError};
+use crate::pool::{GroupError, TaskError, opaque_debug};
 use futures::Stream;
 use std::collections::VecDeque;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -88,11 +87,7 @@ impl<T> Drop for Results<T> {
     }
 }
 
-impl<T> fmt::Debug for Results<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Results").finish_non_exhaustive()
-    }
-}
+opaque_debug!([T] Results<T>, "Results");
 
 /// The stream of results of [`FanOut::try_map`](super::FanOut::try_map). It ends with the first failure.
 ///

@@ -5,7 +5,7 @@ use super::capacity::Capacity;
 use super::engine::scheduler::{Engine, Kind, Settings};
 use super::error::PoolError;
 use super::gate::Gate;
-use super::hooks::PanicHook;
+use super::hooks::{PanicHook, opaque_debug};
 use super::overflow::Overflow;
 use crate::core::limiter::Limiter;
 use crate::policy::Policy;
@@ -187,12 +187,7 @@ impl<K> Builder<K> {
     }
 }
 
-impl<K: fmt::Debug> fmt::Debug for Builder<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder")
-            .field("kind", &self.kind)
-            .field("max_queue", &self.common.max_queue)
-            .field("overflow", &self.common.overflow)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(
+    [K: fmt::Debug] Builder<K>, "Builder", |this|
+    kind = this.kind, max_queue = this.common.max_queue, overflow = this.common.overflow
+);

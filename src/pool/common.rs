@@ -3,11 +3,11 @@
 use super::engine::scheduler::{Engine, PoolKind};
 use super::engine::waits::is_inside;
 use super::error::RejectReason;
+use super::hooks::opaque_debug;
 use super::overflow::Verdict;
 use super::stats::PoolStats;
 use super::task_options::{Priority, TaskOptions};
 use crate::core::ask::Ask;
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -177,10 +177,4 @@ impl<K: PoolKind> Pool<K> {
     }
 }
 
-impl<K: PoolKind> fmt::Debug for Pool<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!([K: PoolKind] Pool<K>, "Pool", |this| stats = this.stats());

@@ -1,5 +1,6 @@
 //! The errors of pools, of submissions and of tasks.
 
+use super::hooks::opaque_debug;
 use crate::core::refusal::Rejection;
 use parking_lot::Mutex;
 use std::any::Any;
@@ -248,13 +249,7 @@ pub struct SubmitError<F> {
     pub reason: RejectReason,
 }
 
-impl<F> fmt::Debug for SubmitError<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SubmitError")
-            .field("reason", &self.reason)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!([F] SubmitError<F>, "SubmitError", |this| reason = this.reason);
 
 impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

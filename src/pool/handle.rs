@@ -4,13 +4,13 @@ use super::cell::Await;
 use super::engine::scheduler::{Engine, Kind as _, PoolKind};
 use super::engine::waits::{Wait, Waiter};
 use super::error::TaskError;
+use super::group::{Abort, Member};
+use super::hooks::opaque_debug;
 use super::park::block_on;
 use super::task_options::RareOptions;
-use super::task_set::{Abort, Member};
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use super::threads::kind::Threads;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -283,10 +283,4 @@ impl<K: PoolKind, T> Member for Handle<K, T> {
     }
 }
 
-impl<K: PoolKind, T> fmt::Debug for Handle<K, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle")
-            .field("finished", &self.task.is_done())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!([K: PoolKind, T] Handle<K, T>, "Handle", |this| finished = this.task.is_done());

@@ -29,3 +29,18 @@ pub(crate) fn wake(waker: Option<Waker>) {
 pub(crate) fn drop_quietly<T>(value: T) {
     quietly(move || drop(value));
 }
+
+/// Implements `Debug` as a struct with these fields, which is not exhaustive.
+macro_rules! opaque_debug {
+    ([$($params:tt)*] $type:ty, $name:literal $(, |$this:ident| $($field:ident = $value:expr),+)?) => {
+        impl<$($params)*> std::fmt::Debug for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let mut shown = f.debug_struct($name);
+                $(let $this = self;
+                $(shown.field(stringify!($field), &$value);)+)?
+                shown.finish_non_exhaustive()
+            }
+        }
+    };
+}
+pub(crate) use opaque_debug;

@@ -58,7 +58,6 @@ mod report;
 mod runtime;
 mod stats;
 mod task_options;
-mod task_set;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod termination;
@@ -77,19 +76,18 @@ pub use common::Pool;
 pub use error::{GroupError, PanicPayload, PoolError, RejectReason, SubmitError, TaskError};
 #[cfg(feature = "fan-out")]
 pub(crate) use gate::{Admitted, Admitting, Gate, poll_admitting};
-pub use group::Group;
+pub use group::{Group, StopFlag};
 #[cfg(feature = "tokio")]
 pub use handle::TaskHandle;
 pub use handle::{Handle, JoinHandle, ScopedJoinHandle};
 #[cfg(feature = "fan-out")]
-pub(crate) use hooks::{drop_quietly, wake};
+pub(crate) use hooks::{drop_quietly, opaque_debug, wake};
 pub use overflow::Overflow;
 pub use report::{ShutdownReport, Unstarted};
 #[cfg(feature = "fan-out")]
 pub(crate) use runtime::{AbortHandle, Runtime};
 pub use stats::PoolStats;
 pub use task_options::{AGEING, Priority};
-pub use task_set::StopFlag;
 #[cfg(feature = "tokio")]
 pub use tasks::{Runners, TaskPool, TaskPoolBuilder, Tasks};
 pub use threads::builder::{PoolBuilder, ThreadOptions};

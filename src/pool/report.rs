@@ -4,13 +4,13 @@ use super::common::Pool;
 use super::engine::entry::Entry;
 use super::engine::scheduler::{Engine, PoolKind};
 use super::error::TaskError;
+use super::hooks::opaque_debug;
 use super::park::block_on;
 use super::task_options::Priority;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use super::termination::TerminationWait;
 use super::threads::kind::Threads;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,14 +74,10 @@ impl<K: PoolKind> Drop for Unstarted<K> {
     }
 }
 
-impl<K: PoolKind> fmt::Debug for Unstarted<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Unstarted")
-            .field("priority", &self.priority())
-            .field("weight", &self.weight())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(
+    [K: PoolKind] Unstarted<K>, "Unstarted", |this|
+    priority = this.priority(), weight = this.weight()
+);
 
 /// The tasks that were unstarted or running when a pool ended.
 ///
@@ -210,11 +206,7 @@ impl ShutdownReport<Tasks> {
     }
 }
 
-impl<K: PoolKind> fmt::Debug for ShutdownReport<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ShutdownReport")
-            .field("unstarted", &self.unstarted)
-            .field("running", &self.running)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!(
+    [K: PoolKind] ShutdownReport<K>, "ShutdownReport", |this|
+    unstarted = this.unstarted, running = this.running
+);

@@ -1,7 +1,7 @@
 //! The options of a task.
 
 use super::engine::group_limit::{GroupLimit, Membership};
-use super::task_set::StopFlag;
+use super::group::StopFlag;
 use crate::core::ask::Ask;
 use crate::time::Instant;
 use std::sync::Arc;

@@ -6,10 +6,10 @@ use crate::pool::builder::Builder;
 use crate::pool::common::Pool;
 use crate::pool::engine::scheduler::DiscardHook;
 use crate::pool::error::PoolError;
+use crate::pool::hooks::opaque_debug;
 use crate::pool::report::Unstarted;
 use crate::pool::runtime::Runtime;
 use crate::pool::workers::Workers;
-use std::fmt;
 use tokio::runtime::Handle;
 
 /// Builds a [`TaskPool`].
@@ -77,10 +77,4 @@ impl Builder<Runners> {
     }
 }
 
-impl fmt::Debug for Runners {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runners")
-            .field("limit", &self.limit)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!([] Runners, "Runners", |this| limit = this.limit);

@@ -6,10 +6,10 @@ use super::worker::WorkerThread;
 use crate::pool::builder::Builder;
 use crate::pool::common::Pool;
 use crate::pool::error::PoolError;
+use crate::pool::hooks::opaque_debug;
 use crate::pool::report::Unstarted;
 use crate::pool::workers::Workers;
 use crate::rate::{Quota, TokenBucket};
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -253,10 +253,4 @@ fn named(name: &str, stack_size: Option<usize>, worker: &WorkerThread<'_>) -> th
     }
 }
 
-impl fmt::Debug for ThreadOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ThreadOptions")
-            .field("workers", &self.workers)
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!([] ThreadOptions, "ThreadOptions", |this| workers = this.workers);

@@ -8,12 +8,11 @@ use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::Next;
 use crate::pool::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
-use crate::pool::hooks::{drop_quietly, quietly};
+use crate::pool::hooks::{drop_quietly, opaque_debug, quietly};
 use crate::pool::park::{Parker, block_on, park};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::Sleep;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -110,13 +109,7 @@ impl Drop for WorkerThread<'_> {
     }
 }
 
-impl fmt::Debug for WorkerThread<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WorkerThread")
-            .field("index", &self.index())
-            .finish_non_exhaustive()
-    }
-}
+opaque_debug!([] WorkerThread<'_>, "WorkerThread", |this| index = this.index());
 
 /// The loop of a worker, and its state between two tasks.
 struct Work<'a, 'j> {
