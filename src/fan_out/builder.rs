@@ -1,8 +1,7 @@
 //! The builder of a fan-out: its source, its limit, its order.
 
 use super::each::{AdmitEach, Admittable};
-use super::progress::{Hook, Progress};
-use super::results::{Results, TryResults};
+use super::results::{Hook, Progress, Results, TryResults};
 use super::shared::{Classify, Settings, Shared};
 use super::state::{Outcome, Source, State, Taken, Work};
 use crate::core::ask::Ask;

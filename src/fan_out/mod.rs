@@ -20,12 +20,9 @@
 
 mod builder;
 mod each;
-mod progress;
 mod results;
-mod runner;
 mod shared;
 mod state;
 
 pub use builder::{FanOut, Limit, fan_out, fan_out_stream};
-pub use progress::Progress;
-pub use results::{Results, TryResults};
+pub use results::{Progress, Results, TryResults};

@@ -12,7 +12,7 @@
 //! - Items ahead come after all items that have been started. So only the end of the source by a panic is a failure
 //!   behind them.
 
-use super::progress::Progress;
+use super::results::Progress;
 use crate::pool::{AbortHandle, Admitted, TaskError};
 use futures::Stream;
 use std::collections::VecDeque;

@@ -46,53 +46,42 @@ mod cell;
 mod common;
 mod engine;
 mod error;
-mod gate;
 mod group;
 mod handle;
 mod hooks;
-mod idle;
-mod overflow;
 mod park;
 mod report;
 #[cfg(feature = "tokio")]
 mod runtime;
-mod stats;
 mod task_options;
 #[cfg(feature = "tokio")]
 mod tasks;
 mod termination;
 mod threads;
-mod workers;
 
 #[cfg(feature = "fan-out")]
-pub(crate) use admission::{Admission, Refused, Ticket};
-pub use builder::Builder;
+pub(crate) use admission::{Admission, Admitted, Admitting, Gate, Refused, Ticket, poll_admitting};
+pub use builder::{Builder, MAX_WORKERS, Workers};
 #[cfg(feature = "fan-out")]
 pub(crate) use cache_padded::CachePadded;
 #[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
-pub use capacity::MAX_QUEUE;
-pub use common::Pool;
+pub use capacity::{MAX_QUEUE, Overflow};
+pub use common::{Pool, PoolStats};
 pub use error::{GroupError, PanicPayload, PoolError, RejectReason, SubmitError, TaskError};
-#[cfg(feature = "fan-out")]
-pub(crate) use gate::{Admitted, Admitting, Gate, poll_admitting};
 pub use group::{Group, StopFlag};
 #[cfg(feature = "tokio")]
 pub use handle::TaskHandle;
 pub use handle::{Handle, JoinHandle, ScopedJoinHandle};
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, opaque_debug, wake};
-pub use overflow::Overflow;
 pub use report::{ShutdownReport, Unstarted};
 #[cfg(feature = "fan-out")]
 pub(crate) use runtime::{AbortHandle, Runtime};
-pub use stats::PoolStats;
 pub use task_options::{AGEING, Priority};
 #[cfg(feature = "tokio")]
 pub use tasks::{Runners, TaskPool, TaskPoolBuilder, Tasks};
-pub use threads::builder::{PoolBuilder, ThreadOptions};
 pub use threads::kind::Threads;
-pub use threads::pool::{Scoped, WorkerPool};
+pub use threads::pool::{PoolBuilder, Scoped, ThreadOptions, WorkerPool};
 pub use threads::stateful::{StatefulBuilder, StatefulPool};
 pub use threads::worker::WorkerThread;
-pub use workers::{MAX_WORKERS, Workers};

@@ -16,8 +16,8 @@ use super::scheduler::Kind;
 use super::seat::Seat;
 use super::slots::Slots;
 use crate::pool::cell::Ran;
-use crate::pool::idle::Idleness;
-use crate::pool::stats::PoolStats;
+use crate::pool::common::PoolStats;
+use crate::pool::termination::Idleness;
 use std::sync::Arc;
 use std::task::Waker;
 

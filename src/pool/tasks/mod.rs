@@ -6,13 +6,10 @@
 //! ```
 //! The `engine` defines the transitions.
 
-mod builder;
 pub(super) mod cell;
 mod kind;
 mod pool;
-mod runner;
 mod submit;
 
-pub use builder::{Runners, TaskPoolBuilder};
 pub use kind::Tasks;
-pub use pool::TaskPool;
+pub use pool::{Runners, TaskPool, TaskPoolBuilder};

@@ -3,13 +3,13 @@
 use super::cell::{Run, TaskCell};
 use super::kind::Tasks;
 use crate::pool::caller::Caller;
+use crate::pool::capacity::Verdict;
 use crate::pool::cell::Await;
 use crate::pool::common::Pool;
 use crate::pool::engine::entry::Entry;
 use crate::pool::engine::group_limit::Membership;
 use crate::pool::error::{RejectReason, SubmitError};
 use crate::pool::handle::TaskHandle;
-use crate::pool::overflow::Verdict;
 use crate::pool::park::run_blocking;
 use crate::pool::threads::submit::next_chunk;
 use std::pin::pin;

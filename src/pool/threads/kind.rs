@@ -17,9 +17,8 @@
 //! all local queues are empty, so every worker that is awake can take their tasks. Hence the invariant: a worker sleeps => all local
 //! queues are empty, or no slot is free.
 
-use super::deferred_free::{DeferredFrees, GatheredFrees};
 use super::entry::{DeferredFree, Entry, InlineTask, Task};
-use super::injector::{Injector, Tray};
+use super::injector::{DeferredFrees, GatheredFrees, Injector, Tray};
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::Capacity;

@@ -4,8 +4,6 @@
 //!  Pool --push--> Injector --transition--> PriorityQueue --take--> worker (or its LocalQueue) --run--> Cell --result--> JoinHandle
 //! ```
 
-pub(super) mod builder;
-pub(super) mod deferred_free;
 pub(super) mod entry;
 pub(super) mod injector;
 pub(super) mod kind;

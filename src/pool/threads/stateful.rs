@@ -1,12 +1,10 @@
 //! A pool of threads that lends each task a state: a connection, a parser, a buffer.
 
-use super::builder::ThreadOptions;
-use super::pool::WorkerPool;
-use crate::pool::builder::Builder;
+use super::pool::{ThreadOptions, WorkerPool};
+use crate::pool::builder::{Builder, MAX_WORKERS};
 use crate::pool::error::{PoolError, SubmitError, TaskError};
 use crate::pool::handle::JoinHandle;
 use crate::pool::hooks::drop_quietly;
-use crate::pool::workers::MAX_WORKERS;
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
 use std::fmt;
