@@ -114,6 +114,7 @@ impl<K: Kind> Lane<K> {
     }
 
     /// Returns the number of entries. Walks over them.
+    #[cfg(test)]
     pub(in crate::pool) fn count(&self) -> usize {
         self.0.iter().map(Entry::count).sum()
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The number of dead entries that are too few for a purge.
-const FEW: isize = 16;
+const FEW: usize = 16;
 
 pub(in crate::pool) struct Entries<K: Kind> {
     pub(in crate::pool) by_priority: PriorityQueue<K>,
@@ -23,9 +23,8 @@ pub(in crate::pool) struct Entries<K: Kind> {
     aside: [BTreeMap<u64, Entry<K>>; 3],
     /// The number of the next entry of `awaited` or `aside`.
     next: u64,
-    /// The number of dead entries that are no second ones. A waiter that runs a task inline reports its entry afterwards,
-    /// and a worker the dead entries of its local queue: meanwhile the number is off by those, and may be negative.
-    dead: isize,
+    /// The number of entries that have become dead since the last purge. Some of them may have left.
+    died: usize,
     /// The number of entries at which a purge has looked.
     #[cfg(test)]
     pub(in crate::pool) looked_at: usize,
@@ -51,7 +50,7 @@ impl<K: Kind> Entries<K> {
             awaited: BTreeMap::new(),
             aside: Default::default(),
             next: 0,
-            dead: 0,
+            died: 0,
             #[cfg(test)]
             looked_at: 0,
             taken: 0,
@@ -74,27 +73,21 @@ impl<K: Kind> Entries<K> {
         self.len() + self.aside.iter().map(BTreeMap::len).sum::<usize>()
     }
 
-    /// Returns the number of queued tasks: of live entries. Workers have `local` entries, and have not reported `dead` ones.
-    pub(super) fn waiting(&self, local: usize, dead: isize) -> usize {
-        (self.all() + local).saturating_add_signed(-(self.dead + dead))
-    }
-
     /// Returns true if a task waits here. Walks over dead entries.
     pub(super) fn has_live(&self) -> bool {
         let mut aside = self.aside.iter().flat_map(BTreeMap::values);
         self.by_priority.has_live() || aside.any(Entry::is_live)
     }
 
-    /// Counts entries that have become dead, or, if negative, dead ones that have left.
-    pub(super) fn died(&mut self, entries: isize) {
-        self.dead += entries;
+    /// Counts an entry that has become dead.
+    pub(in crate::pool) fn died(&mut self) {
+        self.died += 1;
     }
 
-    /// Returns true once dead entries are the majority, and not a few. `local` and `dead` as for [`waiting`](Self::waiting).
+    /// Returns true once dead entries may be the majority, and not a few.
     #[inline]
-    pub(super) fn is_mostly_dead(&self, local: usize, dead: isize) -> bool {
-        let dead = self.dead + dead;
-        dead >= FEW && dead.unsigned_abs() * 2 > self.all() + local
+    pub(super) fn is_mostly_dead(&self) -> bool {
+        self.died >= FEW && self.died * 2 > self.all()
     }
 
     /// Returns false if no entry in order belongs to a group with a limit. May return true without need.
@@ -176,7 +169,6 @@ impl<K: Kind> Entries<K> {
 
     /// Removes all entries, in the order in which they would have started.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<K>> {
-        self.dead = 0;
         let aside = std::mem::take(&mut self.aside).into_iter();
         let entries = self.by_priority.drain(aside.flat_map(BTreeMap::into_values));
         entries
@@ -200,7 +192,9 @@ impl<K: Kind> Entries<K> {
     }
 
     /// Moves the dead entries of tasks that wait for their turn to `dead`.
+    #[cold]
     pub(super) fn purge(&mut self, dead: &mut Vec<Entry<K>>) {
+        self.died = 0;
         #[cfg(test)]
         {
             self.looked_at += self.all();

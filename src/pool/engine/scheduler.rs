@@ -46,8 +46,6 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn take_local(_: &Self::Worker) -> Option<Entry<Self>> {
         None
     }
-    /// Moves the dead entries of the worker's local queue to `dead`.
-    fn purge_local(_: &Self::Worker, _: &mut Vec<Entry<Self>>) {}
     /// [Puts back](Capacity::put_back) the queue places that the worker still has of tasks that it has started.
     fn pay(_: &Self::Worker, _: &Capacity) -> bool {
         false
@@ -79,12 +77,11 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn help<T>(_: &Handle<Self, T>) -> bool {
         false
     }
-    /// Returns the number of entries in the worker's local queue, and the numbers of dead entries that it has taken out, and of tasks that
-    /// it has ended, and has not reported.
-    fn local(_: &Self::Worker) -> (usize, usize, usize) {
-        (0, 0, 0)
+    /// Returns the numbers of tasks that the worker has started from its local queue, and that it has ended, and has not reported.
+    fn unreported(_: &Self::Worker) -> (usize, usize) {
+        (0, 0)
     }
-    /// Returns the number of claimed tasks whose dead entries the queue does not count yet.
+    /// Returns the number of tasks that their waiters have claimed, and have not reported.
     fn inlined(&self) -> usize {
         0
     }

@@ -41,6 +41,8 @@ type Asker<K> = (Arc<Seat<<K as Kind>::Worker>>, Option<Key>);
 
 pub(in crate::pool) struct State<K: Kind> {
     pub(in crate::pool) queue: Entries<K>,
+    /// The number of accepted tasks that have not been claimed, or whose claim has not been reported.
+    pub(in crate::pool) queued: usize,
     /// The state that only this kind of pools has.
     pub(in crate::pool) own: K::Shared,
     slots: Slots,
@@ -120,8 +122,6 @@ pub(in crate::pool) struct Counts {
     pub(in crate::pool) tasks: usize,
     pub(in crate::pool) finished: u64,
     pub(in crate::pool) panicked: u64,
-    /// The entries that have become dead, less those that have left the queue.
-    pub(in crate::pool) dead: isize,
     /// The slot on which the thread has run them, if any; true if it is a lent one.
     pub(in crate::pool) slot: Option<bool>,
     /// The membership of the task, if its group has a limit.
@@ -141,6 +141,7 @@ impl<K: Kind> State<K> {
     pub(in crate::pool) fn new(limit: usize, gated: bool) -> Self {
         Self {
             queue: Entries::new(),
+            queued: 0,
             own: K::Shared::default(),
             slots: Slots::new(limit),
             seats: Vec::new(),
@@ -427,8 +428,7 @@ impl<K: Kind> State<K> {
     /// that there is a slot.
     fn take(&mut self, key: Key, acts: &mut Acts<K>) -> Option<(Entry<K>, bool)> {
         if !self.queue.get(key)?.claim() {
-            let entry = self.queue.remove(key);
-            self.bury(entry?, acts);
+            acts.dead.extend(self.queue.remove(key));
             return None;
         }
         let entry = self.queue.take(key)?;
@@ -439,21 +439,19 @@ impl<K: Kind> State<K> {
         Some((entry, self.slots.start()))
     }
 
-    /// Counts the entry that stays, dead, after the task's other entry was claimed and taken out.
+    /// Counts a task that was claimed, and the entry that stays, dead, if it was claimed by its second one.
+    #[inline]
     fn claimed(&mut self, entry: &Entry<K>) {
-        self.queue.died(isize::from(entry.is_awaited()));
-    }
-
-    /// Gives up a dead entry that has left the queue.
-    fn bury(&mut self, entry: Entry<K>, acts: &mut Acts<K>) {
-        self.queue.died(-isize::from(!entry.is_awaited()));
-        acts.dead.push(entry);
+        self.queued -= 1;
+        if entry.is_awaited() {
+            self.queue.died();
+        }
     }
 
     /// Claims the task of an entry that has left the queue and will not start. Returns `None` if the entry is dead.
     fn refuse(&mut self, entry: Entry<K>, acts: &mut Acts<K>) -> Option<Entry<K>> {
         if !entry.claim() {
-            self.bury(entry, acts);
+            acts.dead.push(entry);
             return None;
         }
         self.claimed(&entry);
@@ -478,7 +476,7 @@ impl<K: Kind> State<K> {
         if !claims() {
             return false;
         }
-        self.queue.died(1);
+        self.claimed_aside();
         self.member_ends(member);
         self.refused += 1;
         self.purge_majority(acts);
@@ -486,6 +484,12 @@ impl<K: Kind> State<K> {
         self.call_asker(acts);
         self.call(acts);
         true
+    }
+
+    /// Counts a task that was claimed by no entry, and the entry that stays, dead.
+    pub(in crate::pool) fn claimed_aside(&mut self) {
+        self.queued -= 1;
+        self.queue.died();
     }
 
     /// Counts tasks that were claimed, did not start, and have been dropped.
@@ -497,6 +501,7 @@ impl<K: Kind> State<K> {
     /// Counts accepted tasks.
     pub(in crate::pool) fn came(&mut self, tasks: usize) {
         self.idleness.begun(tasks);
+        self.queued += tasks;
         self.stats.submitted += tasks as u64;
     }
 
@@ -509,9 +514,6 @@ impl<K: Kind> State<K> {
         }
         self.stats.finished += counts.finished;
         self.stats.panicked += counts.panicked;
-        if self.phase != Phase::Stopped {
-            self.queue.died(counts.dead);
-        }
         self.finished(counts.tasks, acts);
     }
 
@@ -524,6 +526,7 @@ impl<K: Kind> State<K> {
         self.phase = Phase::Stopped;
         let mut unstarted = self.drain();
         acts.dead = unstarted.extract_if(.., |entry| !is_listed(entry)).collect();
+        self.queued -= unstarted.len();
         self.finished(unstarted.len(), acts);
         self.call_all(acts);
         unstarted
@@ -608,24 +611,9 @@ impl<K: Kind> State<K> {
     /// Takes the dead entries out of all queues, once they are the majority.
     #[inline]
     pub(in crate::pool) fn purge_majority(&mut self, acts: &mut Acts<K>) {
-        if self.queue.is_mostly_dead(0, 0) {
-            self.purge(acts);
+        if self.queue.is_mostly_dead() {
+            self.queue.purge(&mut acts.dead);
         }
-    }
-
-    #[cold]
-    fn purge(&mut self, acts: &mut Acts<K>) {
-        // Workers may have entries, and may have taken out dead ones.
-        let (local, left, _) = self.local();
-        if !self.queue.is_mostly_dead(local, -(left as isize)) {
-            return;
-        }
-        let mut dead = Vec::new();
-        self.queue.purge(&mut dead);
-        for seat in &self.seats {
-            K::purge_local(&seat.own, &mut dead);
-        }
-        dead.into_iter().for_each(|entry| self.bury(entry, acts));
     }
 
     // ---- waiting tasks ----
@@ -726,33 +714,15 @@ impl<K: Kind> State<K> {
         &self.seats
     }
 
-    /// Counts dead entries that have left a local queue.
-    #[inline]
-    pub(in crate::pool) fn dead_left(&mut self, entries: usize) {
-        if self.phase != Phase::Stopped {
-            self.queue.died(-(entries as isize));
-        }
-    }
-
-    /// Returns the sums of the [local](Kind::local) counts of all workers.
-    fn local(&self) -> (usize, usize, usize) {
-        let locals = self.seats.iter().map(|seat| K::local(&seat.own));
-        locals.fold((0, 0, 0), |sum, local| {
-            (sum.0 + local.0, sum.1 + local.1, sum.2 + local.2)
-        })
-    }
-
-    /// Returns the statistics. The queue does not count the dead entries of `inlined` tasks yet.
+    /// Returns the statistics. Waiters have not reported the claims of `inlined` tasks.
     pub(in crate::pool) fn stats(&self, limit: usize, inlined: usize) -> PoolStats {
-        let (local, left, ended) = self.local();
+        let unreported = self.seats.iter().map(|seat| K::unreported(&seat.own));
+        let (started, ended) = unreported.fold((inlined, 0), |sum, worker| (sum.0 + worker.0, sum.1 + worker.1));
         PoolStats {
             threads: self.seats.len(),
             idle: self.idle.len(),
             limit,
-            queued: match self.phase {
-                Phase::Stopped => 0,
-                _ => self.queue.waiting(local, inlined as isize - left as isize),
-            },
+            queued: self.queued - started,
             unfinished: self.idleness.unfinished() - self.refused - ended,
             ..self.stats
         }

@@ -11,7 +11,7 @@ use crate::pool::engine::group_limit::Membership;
 use crate::pool::error::{RejectReason, SubmitError};
 use crate::pool::handle::TaskHandle;
 use crate::pool::park::run_blocking;
-use crate::pool::threads::submit::next_chunk;
+use crate::pool::threads::submit::BATCH;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -180,8 +180,11 @@ impl Pool<Tasks> {
             .into_iter()
             .map(|task| self.made(task, Caller::current(), detached));
         let mut rejected = Vec::new();
-        while let Some(chunk) = next_chunk(&mut cells) {
-            let mut chunk = chunk.into_iter();
+        loop {
+            let mut chunk = cells.by_ref().take(BATCH).collect::<Vec<_>>().into_iter();
+            if chunk.len() == 0 {
+                return rejected;
+            }
             while let [first, ..] = chunk.as_slice() {
                 let capacity = self.try_take_some(chunk.len());
                 let queued = if capacity == 0 {
@@ -200,7 +203,6 @@ impl Pool<Tasks> {
                 }
             }
         }
-        rejected
     }
 
     /// Queues or discards the task, as decided. Its cell is made now, since a refused task needs none.

@@ -74,7 +74,7 @@ pub struct Threads<'j> {
     pub(in crate::pool) injector: CachePadded<Injector<'j>>,
     /// A copy of the priority queue's length, for readers without the lock.
     pending: CachePadded<AtomicUsize>,
-    /// The number of tasks that their waiters run inline. The queue counts the dead entry of each once the task has ended.
+    /// The number of tasks that their waiters run inline. Their claims are reported once they have ended.
     inlined: AtomicUsize,
     pub(in crate::pool) settings: Settings<'j>,
     /// The timer after which the pool may grow, and the waker that it wakes.
@@ -187,10 +187,6 @@ impl<'j> Kind for Threads<'j> {
         worker_state.local_queue.lock().take()
     }
 
-    fn purge_local(worker_state: &WorkerState<'j>, dead: &mut Vec<Entry<'j>>) {
-        worker_state.local_queue.lock().purge(dead);
-    }
-
     fn pay(worker_state: &WorkerState<'j>, capacity: &Capacity) -> bool {
         let mut local_queue = worker_state.local_queue.lock();
         let owed = local_queue.owed();
@@ -265,10 +261,9 @@ impl<'j> Kind for Threads<'j> {
             drop(under);
         }
         drop(inlined);
-        // Its entry has become dead.
-        counts.dead = 1;
         core.transition(|state, acts| {
             core.kind.inlined.fetch_sub(1, Ordering::Relaxed);
+            state.claimed_aside();
             state.stats.expired += u64::from(expired);
             state.count(counts, acts);
             state.purge_majority(acts);
@@ -276,9 +271,8 @@ impl<'j> Kind for Threads<'j> {
         true
     }
 
-    fn local(worker_state: &WorkerState<'j>) -> (usize, usize, usize) {
-        let local_queue = worker_state.local_queue.lock();
-        (local_queue.len(), local_queue.dead_left(), worker_state.untold())
+    fn unreported(worker_state: &WorkerState<'j>) -> (usize, usize) {
+        (worker_state.local_queue.lock().started(), worker_state.untold())
     }
 
     fn inlined(&self) -> usize {
@@ -512,11 +506,11 @@ impl Wake for Regrow {
     }
 }
 
-/// Reports the dead entries that the worker has taken out, beside the tasks that it has ended.
+/// Reports the tasks that the worker has started from its local queue, beside those that it has ended.
 #[inline]
 fn report<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>) {
     worker_state.note_untold(0);
-    state.dead_left(worker_state.local_queue.lock().report_dead());
+    state.queued -= worker_state.local_queue.lock().report_started();
 }
 
 /// Moves the next `n` tasks to the local queue of a worker.

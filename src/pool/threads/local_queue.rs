@@ -18,8 +18,8 @@ use crate::pool::engine::priority_queue::PriorityQueue;
 pub(in crate::pool) struct LocalQueue<'j> {
     entries: Lane<Threads<'j>>,
     owed: usize,
-    /// The number of dead entries that the owner has taken out and not reported.
-    dead_left: usize,
+    /// The number of tasks that the owner has started and not reported.
+    started: usize,
     /// The number of tasks taken at which the entries are due.
     due: u64,
 }
@@ -30,7 +30,7 @@ impl<'j> LocalQueue<'j> {
     pub(in crate::pool) fn start_next(&mut self) -> Option<(Entry<'j>, bool)> {
         let is_mine = self.entries.front()?.claim();
         self.owed += usize::from(is_mine);
-        self.dead_left += usize::from(!is_mine);
+        self.started += usize::from(is_mine);
         Some((self.take()?, is_mine))
     }
 
@@ -55,17 +55,13 @@ impl<'j> LocalQueue<'j> {
         self.entries.is_empty()
     }
 
-    pub(in crate::pool) fn len(&self) -> usize {
-        self.entries.count()
+    pub(in crate::pool) fn started(&self) -> usize {
+        self.started
     }
 
-    pub(in crate::pool) fn dead_left(&self) -> usize {
-        self.dead_left
-    }
-
-    /// Takes the number of dead entries to report. Called under the pool's lock.
-    pub(in crate::pool) fn report_dead(&mut self) -> usize {
-        std::mem::take(&mut self.dead_left)
+    /// Takes the number of started tasks to report. Called under the pool's lock.
+    pub(in crate::pool) fn report_started(&mut self) -> usize {
+        std::mem::take(&mut self.started)
     }
 
     /// Takes the number of tasks whose capacity is owed. The caller puts it back under the same lock.
@@ -73,11 +69,6 @@ impl<'j> LocalQueue<'j> {
     #[must_use]
     pub(in crate::pool) fn owed(&mut self) -> usize {
         std::mem::take(&mut self.owed)
-    }
-
-    /// Moves the dead entries to `dead`.
-    pub(in crate::pool) fn purge(&mut self, dead: &mut Vec<Entry<'j>>) {
-        self.entries.purge(dead);
     }
 
     pub(in crate::pool) fn put_back(&mut self, by_priority: &mut PriorityQueue<Threads<'j>>) {

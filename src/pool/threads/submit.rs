@@ -17,7 +17,10 @@ use std::task::Context;
 use std::time::Duration;
 
 /// The maximum number of tasks of a batch that are queued at once.
-const BATCH: usize = 64;
+pub(in crate::pool) const BATCH: usize = 64;
+
+/// A task that has no cell, and the span of its submitter.
+type Called<F> = (F, Caller);
 
 /// The closure of a task.
 trait Closure<'j, T>: FnOnce() -> T + Send + 'j {}
@@ -45,7 +48,8 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        self.submit_or(task, |turned| self.let_in_blocking(turned, None))
+        let submitted = self.submit_now(task);
+        submitted.or_else(|(task, turned)| self.submit_decided(task, self.let_in_blocking(turned, None)))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -75,7 +79,8 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        self.submit_or(task, |turned| self.let_in_now(turned))
+        let submitted = self.submit_now(task);
+        submitted.or_else(|(task, turned)| self.submit_decided(task, self.let_in_now(turned)))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience`.
@@ -87,7 +92,8 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        self.submit_or(task, |turned| self.let_in_blocking(turned, Some(patience)))
+        let submitted = self.submit_now(task);
+        submitted.or_else(|(task, turned)| self.submit_decided(task, self.let_in_blocking(turned, Some(patience))))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity without blocking the thread.
@@ -113,89 +119,63 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let caller = Caller::current();
-        if self.core().seems_full() {
-            let verdict = self.let_in(RejectReason::Full).await;
-            return self.submit_slow(task, caller, verdict);
-        }
-        let cell = ClosureCell::of(task, caller);
-        let member = self.options.member();
-        match self.put(&cell, member.as_ref(), Some(self.options.weight)) {
-            Ok(()) => Ok(self.handle(cell, member.as_ref())),
-            Err(turned) => {
-                let verdict = self.let_in(turned).await;
-                self.carry_out(cell, member, verdict)
-            }
+        match self.submit_now(task) {
+            Ok(handle) => Ok(handle),
+            Err((task, turned)) => self.submit_decided(task, self.let_in(turned).await),
         }
     }
 
+    /// Submits a task if there is room. Otherwise returns it with its caller, and without a cell: a refused task needs none.
     #[inline]
-    fn submit_or<T: Send + 'j, F: Closure<'j, T>>(
+    fn submit_now<T: Send + 'j, F: Closure<'j, T>>(
         &self,
         task: F,
-        let_in: impl FnOnce(RejectReason) -> Result<Verdict, RejectReason>,
-    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
+    ) -> Result<ScopedJoinHandle<'j, T>, (Called<F>, RejectReason)> {
         // Before capacity is taken: the tracing subscriber is called, and may panic.
         let caller = Caller::current();
         if self.core().seems_full() {
-            return self.submit_slow(task, caller, let_in(RejectReason::Full));
+            return Err(((task, caller), RejectReason::Full));
         }
-        let cell = ClosureCell::of(task, caller);
-        let member = self.options.member();
-        match self.put(&cell, member.as_ref(), Some(self.options.weight)) {
-            Ok(()) => Ok(self.handle(cell, member.as_ref())),
-            Err(turned) => self.carry_out(cell, member, let_in(turned)),
-        }
+        self.put(ClosureCell::of(task, caller), Some(self.options.weight))
     }
 
-    /// Makes the cell of a task after the decision on it, since a refused task needs none.
+    /// Queues or discards a task, as decided.
     #[cold]
-    fn submit_slow<T: Send + 'j, F: Closure<'j, T>>(
+    fn submit_decided<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        task: F,
-        caller: Caller,
+        (task, caller): Called<F>,
         verdict: Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
         match verdict {
-            Ok(verdict) => self.carry_out(ClosureCell::of(task, caller), self.options.member(), Ok(verdict)),
+            Ok(Verdict::In) => {
+                let put = self.put(ClosureCell::of(task, caller), None);
+                put.map_err(|((task, _), reason)| SubmitError { task, reason })
+            }
+            Ok(Verdict::Out) => {
+                let cell = ClosureCell::of(task, caller);
+                let entry = Entry::held(Arc::clone(&cell) as _, &self.options, None);
+                self.core().discard_new(entry);
+                Ok(self.handle(cell, None))
+            }
             Err(reason) => Err(SubmitError { task, reason }),
         }
     }
 
-    /// Queues a task. `weight`: takes its capacity, which has been taken otherwise.
+    /// Queues a task, and returns its handle. `weight`: takes its capacity, which has been taken otherwise.
     #[inline]
     fn put<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        cell: &Arc<ClosureCell<F, T>>,
-        member: Option<&Arc<Membership>>,
+        cell: Arc<ClosureCell<F, T>>,
         weight: Option<u32>,
-    ) -> Result<(), RejectReason> {
-        let cell = Arc::clone(cell);
+    ) -> Result<ScopedJoinHandle<'j, T>, (Called<F>, RejectReason)> {
+        let (queued, member) = (Arc::clone(&cell) as Arc<dyn Run + 'j>, self.options.member());
         let put = |tray: &mut Tray<'j>, cell| match self.options.is_common {
             true => tray.put_held(cell),
-            false => tray.put(Entry::held(cell, &self.options, member)),
+            false => tray.put(Entry::held(cell, &self.options, member.as_ref())),
         };
-        let pushed = self.core().push(cell as Arc<dyn Run + 'j>, weight, put);
-        pushed.map_err(|(_, reason)| reason)
-    }
-
-    #[cold]
-    fn carry_out<T: Send + 'j, F: Closure<'j, T>>(
-        &self,
-        cell: Arc<ClosureCell<F, T>>,
-        member: Option<Arc<Membership>>,
-        verdict: Result<Verdict, RejectReason>,
-    ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
-        let accepted = verdict.and_then(|verdict| match verdict {
-            Verdict::In => self.put(&cell, member.as_ref(), None).map(|()| member),
-            Verdict::Out => {
-                self.core().discard_new(self.entry_of(Arc::clone(&cell), None));
-                Ok(None)
-            }
-        });
-        match accepted {
-            Ok(member) => Ok(self.handle(cell, member.as_ref())),
-            Err(reason) => Err(take_back(&cell, reason)),
+        match self.core().push(queued, weight, put) {
+            Ok(()) => Ok(self.handle(cell, member.as_ref())),
+            Err((_, reason)) => Err((take_back(&cell), reason)),
         }
     }
 
@@ -208,14 +188,6 @@ impl<'j> Pool<Threads<'j>> {
         ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare(member))
     }
 
-    fn entry_of<T: Send + 'j, F: Closure<'j, T>>(
-        &self,
-        cell: Arc<ClosureCell<F, T>>,
-        member: Option<&Arc<Membership>>,
-    ) -> Entry<'j> {
-        Entry::held(cell, &self.options, member)
-    }
-
     /// Submits a task without a handle: cheaper than dropping the handle of [`submit`](Self::submit).
     ///
     /// # Errors
@@ -226,24 +198,28 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let caller = Caller::current();
-        if caller.is_nothing() && self.options.is_common {
-            let pushed = self.core().push(task, Some(1), |tray, task| tray.put_plain(task));
-            return pushed.or_else(|(task, turned)| self.execute_slow(task, caller, turned));
-        }
-        let pushed = self.execute_by(task, caller, Some(self.options.weight));
-        pushed.or_else(|((task, caller), turned)| self.execute_slow(task, caller, turned))
+        let pushed = self.push_own(task, &caller, Some(self.options.weight));
+        pushed.or_else(|(task, turned)| self.execute_slow(task, caller, turned))
     }
 
-    /// Queues a task. `weight`: takes its capacity, which has been taken otherwise.
-    #[inline(never)]
-    fn execute_by<F: Closure<'j, ()>>(
+    /// Queues a task without a handle. `weight`: as for `put`.
+    #[inline]
+    fn push_own<F: Closure<'j, ()>>(
         &self,
         task: F,
-        caller: Caller,
+        caller: &Caller,
         weight: Option<u32>,
-    ) -> Result<(), ((F, Caller), RejectReason)> {
-        let put = |tray: &mut Tray<'j>, (task, caller)| tray.put(Entry::own(caller, task, &self.options));
-        self.core().push((task, caller), weight, put)
+    ) -> Result<(), (F, RejectReason)> {
+        let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, caller);
+        self.core().push(task, weight, put)
+    }
+
+    #[inline]
+    fn put_own<F: Closure<'j, ()>>(&self, tray: &mut Tray<'j>, task: F, caller: &Caller) {
+        match caller.is_nothing() && self.options.is_common {
+            true => tray.put_plain(task),
+            false => tray.put(Entry::own(caller.clone(), task, &self.options)),
+        }
     }
 
     #[cold]
@@ -255,12 +231,11 @@ impl<'j> Pool<Threads<'j>> {
     ) -> Result<(), SubmitError<F>> {
         match self.let_in_blocking(turned, None) {
             Ok(Verdict::In) => {
-                let pushed = self.execute_by(task, caller, None);
-                pushed.map_err(|((task, _), reason)| SubmitError { task, reason })
+                let pushed = self.push_own(task, &caller, None);
+                pushed.map_err(|(task, reason)| SubmitError { task, reason })
             }
             Ok(Verdict::Out) => {
-                let entry = Entry::own(caller, task, &self.options);
-                self.core().discard_new(entry);
+                self.core().discard_new(Entry::own(caller, task, &self.options));
                 Ok(())
             }
             Err(reason) => Err(SubmitError { task, reason }),
@@ -283,7 +258,7 @@ impl<'j> Pool<Threads<'j>> {
         in_chunks(cells, |cells| {
             let capacity = self.try_take_some(cells.len());
             if capacity == 0 {
-                match self.submit(take_back(&cells.remove(0), RejectReason::Full).task) {
+                match self.submit(take_back(&cells.remove(0)).0) {
                     Ok(handle) => handles.push(handle),
                     Err(turned) => rejected.push(turned),
                 }
@@ -293,7 +268,7 @@ impl<'j> Pool<Threads<'j>> {
             let queued = self.core().push_all(
                 &mut queue,
                 capacity,
-                |tray, cell| tray.put(self.entry_of(cell, None)),
+                |tray, cell| tray.put(Entry::held(cell, &self.options, None)),
                 &mut deferred,
             );
             drop(queue);
@@ -301,7 +276,8 @@ impl<'j> Pool<Threads<'j>> {
                 if queued {
                     handles.push(self.handle(cell, None));
                 } else {
-                    rejected.push(take_back(&cell, RejectReason::Closed));
+                    let (task, reason) = (take_back(&cell).0, RejectReason::Closed);
+                    rejected.push(SubmitError { task, reason });
                 }
             }
         });
@@ -320,10 +296,7 @@ impl<'j> Pool<Threads<'j>> {
             if capacity == 0 {
                 return rejected.extend(self.execute(tasks.remove(0)).err());
             }
-            let put = |tray: &mut Tray<'j>, task| match caller.is_nothing() && self.options.is_common {
-                true => tray.put_plain(task),
-                false => tray.put(Entry::own(caller.clone(), task, &self.options)),
-            };
+            let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
             if !self.core().push_all(tasks, capacity, put, &mut deferred) {
                 rejected.extend(tasks.drain(..capacity).map(|task| SubmitError {
                     task,
@@ -351,19 +324,7 @@ fn in_chunks<T>(mut tasks: impl Iterator<Item = T>, mut queue: impl FnMut(&mut V
     }
 }
 
-/// Returns the next chunk of up to [`BATCH`] tasks, for a caller that awaits between chunks.
-#[cfg(feature = "tokio")]
-pub(in crate::pool) fn next_chunk<F>(tasks: &mut impl Iterator<Item = F>) -> Option<Vec<F>> {
-    let chunk: Vec<_> = tasks.by_ref().take(BATCH).collect();
-    (!chunk.is_empty()).then_some(chunk)
-}
-
 /// Takes a task back from its cell, which the pool has not taken.
-fn take_back<T, F>(cell: &ClosureCell<F, T>, reason: RejectReason) -> SubmitError<F>
-where
-    F: FnOnce() -> T + Send,
-    T: Send,
-{
-    let (task, _) = cell.take().expect("no other thread has this task");
-    SubmitError { task, reason }
+fn take_back<T: Send, F: FnOnce() -> T + Send>(cell: &ClosureCell<F, T>) -> Called<F> {
+    cell.take().expect("no other thread has this task")
 }

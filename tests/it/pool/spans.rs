@@ -180,7 +180,11 @@ fn a_span_that_panics_at_its_end_leaves_the_worker_and_the_result() {
     let (subscriber, _) = panics(true);
     let _default = tracing::dispatcher::set_default(&subscriber);
     let pool = WorkerPool::builder().workers(1).build().unwrap();
-    let task = info_span!("request").in_scope(|| pool.submit(|| 6).unwrap());
+    // The task ends after this thread has dropped the span, so the worker closes it.
+    let (release, released) = mpsc::channel::<()>();
+    let task = move || released.recv().map_or(6, |()| 0);
+    let task = info_span!("request").in_scope(|| pool.submit(task).unwrap());
+    drop(release);
     assert_eq!(task.join().unwrap(), 6);
     let Ok(next) = pool.submit(|| 7).unwrap().join_timeout(LONG / 6) else {
         panic!("the worker is lost")
