@@ -137,11 +137,6 @@ impl<K: PoolKind> Pool<K> {
 
     // ---- the capacity of a task ----
 
-    #[inline]
-    pub(super) fn try_take(&self) -> Result<(), RejectReason> {
-        self.core().try_take(self.options.weight)
-    }
-
     /// Takes capacity for up to `n` tasks at once, and returns their number.
     pub(super) fn try_take_some(&self, n: usize) -> usize {
         self.core().capacity.try_take_some(n, self.options.weight)

@@ -27,6 +27,10 @@ trait Work: Future<Output: Send> + Send + 'static {}
 impl<Fut: Future<Output: Send> + Send + 'static> Work for Fut {}
 
 impl Pool<Tasks> {
+    fn try_take(&self) -> Result<(), RejectReason> {
+        self.core().try_take(self.options.weight)
+    }
+
     async fn admit(&self) -> Result<Verdict, RejectReason> {
         match self.try_take() {
             Ok(()) => Ok(Verdict::In),
