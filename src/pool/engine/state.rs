@@ -722,7 +722,8 @@ impl<K: Kind> State<K> {
             threads: self.seats.len(),
             idle: self.idle.len(),
             limit,
-            queued: self.queued - started,
+            // A task may be submitted, and claimed by its waiter, before `inlined` is read and after the injector was emptied.
+            queued: self.queued.saturating_sub(started),
             unfinished: self.idleness.unfinished() - self.refused - ended,
             ..self.stats
         }
@@ -740,4 +741,16 @@ fn is_listed<K: Kind>(entry: &Entry<K>) -> bool {
         false => entry.claim(),
     };
     claims && !entry.is_awaited()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::threads::kind::Threads;
+
+    #[test]
+    fn a_task_that_is_claimed_before_it_is_counted_is_not_queued() {
+        let state = State::<Threads<'_>>::new(1, false);
+        assert_eq!(state.stats(1, 1).queued, 0);
+    }
 }
