@@ -3,7 +3,7 @@
 use super::each::{AdmitEach, Admittable};
 use super::results::{Hook, Progress, Results, TryResults};
 use super::shared::{Classify, Settings, Shared};
-use super::state::{Outcome, Source, State, Taken, Work};
+use super::state::{Outcome, Source, State, Work};
 use crate::core::ask::Ask;
 use crate::core::limiter::{Limiter, Outcome as Ended};
 use crate::policy::Policy;
@@ -314,7 +314,7 @@ where
 
     fn start<F, Fut>(
         self,
-        mut f: F,
+        f: F,
         fails: fn(&Outcome<Fut::Output>) -> bool,
         classify: Option<Box<Classify<Fut::Output>>>,
     ) -> Results<Fut::Output>
@@ -341,21 +341,9 @@ where
             runtime: Runtime::current().expect("a fan-out is made in a tokio runtime"),
         };
         let has_each = self.each.is_some();
-        let source: Source<Fut> = match self.each {
-            None => Box::pin(self.source.map(move |item| Taken {
-                work: Ok(f(item)),
-                admitted: None,
-            })),
-            Some(each) => Box::pin(each(self.source).map(move |(item, admitted)| match admitted {
-                Ok(admitted) => Taken {
-                    work: Ok(f(item)),
-                    admitted,
-                },
-                Err(why) => Taken {
-                    work: Err(why),
-                    admitted: None,
-                },
-            })),
+        let source = match self.each {
+            None => mapped(self.source.map(|item| (item, Ok(None))), f),
+            Some(each) => mapped(each(self.source), f),
         };
         let is_plain = !settings.admission.is_gated() && !has_each && size_of::<Fut>() <= MOST_BYTES_AHEAD;
         let most_ahead = if is_plain { (limit / 4).min(16) } else { 0 };
@@ -368,3 +356,11 @@ opaque_debug!(
     [S: Stream] FanOut<S>, "FanOut", |this|
     limit = this.limit.now(), ordered = this.ordered
 );
+
+/// Maps the admitted items to their futures.
+fn mapped<I, Fut: Work>(
+    items: impl Stream<Item = Admittable<I>> + Send + 'static,
+    mut f: impl FnMut(I) -> Fut + Send + 'static,
+) -> Source<Fut> {
+    Box::pin(items.map(move |(item, admitted)| admitted.map(|admitted| (f(item), admitted))))
+}

@@ -4,10 +4,11 @@
 //! has admitted at most one item that no runner has taken yet.
 
 use crate::core::ask::Ask;
-use crate::pool::{Admitted, Admitting, Gate, TaskError, poll_admitting};
+use crate::pool::{Admitted, Gate, TaskError, poll_admitting};
 use futures::Stream;
 use futures::stream::FuturesUnordered;
 use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -34,26 +35,10 @@ pub(super) struct AdmitEach<S: Stream, F> {
     first: FuturesUnordered<First<S::Item>>,
 }
 
-/// The first item of a lane.
-struct First<I> {
-    lane: usize,
-    item: Option<I>,
-    admitting: Admitting,
-}
+/// The wait of the first item of a lane for its policy.
+type First<I> = Pin<Box<dyn Future<Output = (usize, Option<I>, Result<Admitted, TaskError>)> + Send>>;
 
-/// Nothing is pinned in it but what has a box of its own.
-impl<I> Unpin for First<I> {}
-
-impl<I> Future for First<I> {
-    type Output = (usize, Option<I>, Result<Admitted, TaskError>);
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        poll_admitting(&mut this.admitting, cx).map(|admitted| (this.lane, this.item.take(), admitted))
-    }
-}
-
-impl<S: Stream, F> AdmitEach<S, F> {
+impl<S: Stream<Item: Send + 'static>, F> AdmitEach<S, F> {
     pub(super) fn new(source: S, most: usize, choose: F) -> Self {
         Self {
             source: Box::pin(source),
@@ -67,18 +52,17 @@ impl<S: Stream, F> AdmitEach<S, F> {
     }
 
     fn wait(&mut self, lane: usize, item: S::Item, gate: &dyn Gate, ask: Ask) {
-        self.first.push(First {
-            lane,
-            item: Some(item),
-            admitting: gate.admit(ask),
-        });
+        let (mut admitting, mut item) = (gate.admit(ask), Some(item));
+        self.first.push(Box::pin(poll_fn(move |cx| {
+            poll_admitting(&mut admitting, cx).map(|admitted| (lane, item.take(), admitted))
+        })));
     }
 }
 
 /// Nothing is pinned in it but what has a box of its own.
 impl<S: Stream, F> Unpin for AdmitEach<S, F> {}
 
-impl<S: Stream, F: FnMut(&S::Item) -> Choice> Stream for AdmitEach<S, F> {
+impl<S: Stream<Item: Send + 'static>, F: FnMut(&S::Item) -> Choice> Stream for AdmitEach<S, F> {
     type Item = Admittable<S::Item>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

@@ -137,43 +137,6 @@ impl<Fut: Work> Shared<Fut> {
             }
         }
     }
-
-    /// Takes an item that is ahead, or the source once it is free and the buffer has room for a result. Returns `None` at
-    /// the end. `done` is the previous item and its outcome.
-    pub(super) fn poll_next(
-        self: &Arc<Self>,
-        runner: usize,
-        done: &mut Option<(usize, Outcome<Fut::Output>)>,
-        cx: &Context<'_>,
-    ) -> Poll<Option<Next<Fut>>> {
-        self.transition(|state, acts| {
-            if let Some((item, outcome)) = done.take() {
-                state.finished(runner, item, outcome, acts);
-            }
-            state.next(runner, self.window(self.settings.limit.now()), cx.waker())
-        })
-    }
-
-    /// Puts the source back, or ends it, with `more` items. Returns the number of the item that was taken, or `None` if the
-    /// fan-out has ended.
-    pub(super) fn put_back(
-        self: &Arc<Self>,
-        runner: usize,
-        source: Source<Fut>,
-        more: &mut Vec<Fut>,
-        end: Option<End>,
-    ) -> Option<usize> {
-        self.transition(|state, acts| state.put_back(runner, source, more, end, acts))
-    }
-
-    /// Ends the source. If it did not end by itself, `why` is one more result.
-    pub(super) fn end(self: &Arc<Self>, source: Source<Fut>, why: End) {
-        self.transition(|state, acts| state.end(source, why, acts));
-    }
-
-    pub(super) fn dropped(self: &Arc<Self>, runner: usize) {
-        self.transition(|state, acts| state.dropped(runner, acts));
-    }
 }
 
 /// Looks again when a shared limit was raised.
@@ -234,7 +197,8 @@ impl<Fut: Work> Drop for Runner<Fut> {
     fn drop(&mut self) {
         self.give_up();
         if !self.in_order {
-            self.shared.dropped(self.number);
+            let number = self.number;
+            self.shared.transition(|state, acts| state.dropped(number, acts));
         }
     }
 }
@@ -263,7 +227,16 @@ impl<Fut: Work> Runner<Fut> {
         let mut more = Vec::new();
         loop {
             let number = self.number;
-            let next = self.without_slot(|cx| shared.poll_next(number, &mut done, cx)).await;
+            let next = self.without_slot(|cx| {
+                shared.transition(|state, acts| {
+                    if let Some((item, outcome)) = done.take() {
+                        state.finished(number, item, outcome, acts);
+                    }
+                    state.next(number, shared.window(shared.settings.limit.now()), cx.waker())
+                })
+            });
+            let next = next.await;
+            let ends = |source, why| shared.transition(|state, acts| state.end(source, why, acts));
             let (item, refused) = match next {
                 None => return,
                 Some(Next::Run(item, future)) => {
@@ -273,15 +246,15 @@ impl<Fut: Work> Runner<Fut> {
                 Some(Next::Take(mut source, most)) => {
                     let taken = match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
                         Ok(Some(taken)) => taken,
-                        Ok(None) => return shared.end(source, None),
-                        Err(payload) => return shared.end(source, Some(TaskError::panicked(payload))),
+                        Ok(None) => return ends(source, None),
+                        Err(payload) => return ends(source, Some(TaskError::panicked(payload))),
                     };
                     // Before the source is put back: at most one item is taken ahead of its slot.
-                    let admitted = match taken.work {
+                    let admitted = match taken {
                         Err(why) => Err(Refused::Task(why)),
-                        Ok(future) => {
+                        Ok((future, admitted)) => {
                             work.set(Some(future));
-                            self.admit(taken.admitted).await
+                            self.admit(admitted).await
                         }
                     };
                     let refused = match admitted {
@@ -289,11 +262,13 @@ impl<Fut: Work> Runner<Fut> {
                         Err(Refused::Task(why)) => Some(why),
                         Err(Refused::Closed) => {
                             drop_future(work.as_mut());
-                            return shared.end(source, Some(TaskError::Abandoned));
+                            return ends(source, Some(TaskError::Abandoned));
                         }
                     };
                     let end = poll_fn(|cx| Poll::Ready(take_more(&mut source, most, &mut more, cx))).await;
-                    let Some(item) = shared.put_back(self.number, source, &mut more, end) else {
+                    let put_back =
+                        shared.transition(|state, acts| state.put_back(number, source, &mut more, end, acts));
+                    let Some(item) = put_back else {
                         more.drain(..).for_each(drop_quietly);
                         drop_future(work.as_mut());
                         return self.ticket.take().map_or((), Ticket::cancel);
@@ -370,7 +345,7 @@ fn take_more<Fut: Work>(
     while more.len() < most {
         match caught(|| source.as_mut().poll_next(cx)) {
             // Only items with a policy of their own are refused, and none of these is taken ahead.
-            Poll::Ready(Ok(Some(taken))) => more.extend(taken.work.ok()),
+            Poll::Ready(Ok(Some(taken))) => more.extend(taken.ok().map(|(future, _)| future)),
             Poll::Ready(Ok(None)) => return Some(None),
             Poll::Ready(Err(payload)) => return Some(Some(TaskError::panicked(payload))),
             Poll::Pending => return None,

@@ -22,11 +22,8 @@ use std::task::{Poll, Waker};
 /// The source of items, mapped to their futures.
 pub(super) type Source<Fut> = Pin<Box<dyn Stream<Item = Taken<Fut>> + Send>>;
 
-/// The future of an item, or the reason that its own policy refuses it, and the admission by that policy.
-pub(super) struct Taken<Fut> {
-    pub(super) work: Result<Fut, TaskError>,
-    pub(super) admitted: Admitted,
-}
+/// The future of an item and the admission by its own policy, or the reason that this policy refuses it.
+type Taken<Fut> = Result<(Fut, Admitted), TaskError>;
 
 /// The future of an item.
 pub(super) trait Work: Future<Output: Send> + Send + 'static {}

@@ -1,10 +1,10 @@
 //! The builder of pools, of threads and of async tasks, and their number of workers.
 
-use super::admission::{Admission, Gate};
+use super::admission::Admission;
 use super::capacity::{Capacity, Overflow};
 use super::engine::scheduler::{Engine, Kind, Settings};
 use super::error::PoolError;
-use super::hooks::{PanicHook, opaque_debug};
+use super::hooks::opaque_debug;
 use crate::core::limiter::Limiter;
 use crate::policy::Policy;
 use crate::semaphore::Semaphore;
@@ -42,47 +42,31 @@ pub struct Builder<K> {
 pub(super) struct Common {
     max_queue: usize,
     max_queue_weight: Option<u32>,
-    overflow: Overflow,
-    clock: Option<Clock>,
-    slots: Option<Arc<Semaphore>>,
-    gate: Option<Arc<dyn Gate>>,
-    on_panic: Option<Box<PanicHook>>,
+    pub(super) settings: Settings,
 }
 
 impl Common {
-    /// Returns the given clock, or a real one.
-    pub(super) fn clock(&self) -> Clock {
-        self.clock.clone().unwrap_or_default()
-    }
-
-    pub(super) fn has_slots(&self) -> bool {
-        self.slots.is_some()
-    }
-
-    /// Builds the engine. `clock` is that of [`on`](Self::on).
-    pub(super) fn engine<K: Kind>(self, limit: usize, clock: Clock, kind: K) -> Result<Arc<Engine<K>>, PoolError> {
+    pub(super) fn engine<K: Kind>(self, limit: usize, kind: K) -> Result<Arc<Engine<K>>, PoolError> {
         let capacity = Capacity::checked(self.max_queue, self.max_queue_weight)?;
-        let (slots, gate) = (self.slots, self.gate);
-        let settings = Settings {
-            clock,
-            overflow: self.overflow,
-            admission: Admission { gate, slots },
-            on_panic: self.on_panic,
-        };
-        Ok(Arc::new(Engine::new(limit, capacity, settings, kind)))
+        Ok(Arc::new(Engine::new(limit, capacity, self.settings, kind)))
     }
 }
 
 impl<K> Builder<K> {
     pub(super) fn of(kind: K) -> Self {
+        let settings = Settings {
+            clock: Clock::default(),
+            admission: Admission {
+                gate: None,
+                slots: None,
+            },
+            overflow: Overflow::Block,
+            on_panic: None,
+        };
         let common = Common {
             max_queue: 1024,
             max_queue_weight: None,
-            overflow: Overflow::Block,
-            clock: None,
-            slots: None,
-            gate: None,
-            on_panic: None,
+            settings,
         };
         Self { common, kind }
     }
@@ -102,13 +86,13 @@ impl<K> Builder<K> {
 
     /// Sets the treatment of a task that finds the queue full. In a pool of async tasks the submitter awaits room.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.common.overflow = overflow;
+        self.common.settings.overflow = overflow;
         self
     }
 
     /// Sets the clock for deadlines and for the starts and exits of threads; a real one unless set.
     pub fn on(mut self, clock: &Clock) -> Self {
-        self.common.clock = Some(clock.clone());
+        self.common.settings.clock = clock.clone();
         self
     }
 
@@ -147,7 +131,7 @@ impl<K> Builder<K> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
-        self.common.slots = Some(slots);
+        self.common.settings.admission.slots = Some(slots);
         self
     }
 
@@ -174,21 +158,21 @@ impl<K> Builder<K> {
         L: Limiter + 'static,
         L::Ticket: Send,
     {
-        self.common.gate = Some(Arc::new(policy));
+        self.common.settings.admission.gate = Some(Arc::new(policy));
         self
     }
 
     /// Sets the hook that takes the payload when a task panics and has no handle, or no longer has one. Without a hook,
     /// the payload is dropped.
     pub fn on_panic(mut self, hook: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
-        self.common.on_panic = Some(Box::new(hook));
+        self.common.settings.on_panic = Some(Box::new(hook));
         self
     }
 }
 
 opaque_debug!(
     [K: fmt::Debug] Builder<K>, "Builder", |this|
-    kind = this.kind, max_queue = this.common.max_queue, overflow = this.common.overflow
+    kind = this.kind, max_queue = this.common.max_queue, overflow = this.common.settings.overflow
 );
 
 /// The most workers that a pool may have: 65,536.

@@ -301,7 +301,7 @@ impl<K: Kind> Engine<K> {
         if K::THREADS {
             let pay = |serves, seat: &Arc<Seat<K::Worker>>| serves | K::pay(&seat.own, &self.capacity);
             self.capacity
-                .serve(self.transition(|state, _| state.workers().iter().fold(false, pay)));
+                .serve(self.transition(|state, _| state.seats.iter().fold(false, pay)));
         }
     }
 
@@ -319,7 +319,7 @@ impl<K: Kind> Engine<K> {
         loop {
             match self.transition(State::evict) {
                 Some(entry) => {
-                    self.give_back(entry.weight());
+                    self.capacity.give_back(entry.weight());
                     self.discard(entry);
                 }
                 // All room belongs to submitters that have not queued their tasks yet.

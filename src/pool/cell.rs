@@ -14,8 +14,8 @@
 //! Tasks and results run and drop outside the lock. A started closure is with its worker. A started future returns to
 //! the cell while it waits: `R` holds it.
 
-use super::caller::{Caller, Submitter};
-use super::engine::waits::{Record, Task};
+use super::caller::Caller;
+use super::engine::waits::{Record, Task, current};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly, wake};
 use crate::sync::shim::atomic::{AtomicU8, Ordering};
@@ -90,7 +90,7 @@ const DETACHED: u8 = 2;
 /// The handle has left a waker.
 const POLLED: u8 = 4;
 
-/// The task's place in the graph of waits: a [`Submitter`], or the task's record.
+/// The task's place in the graph of waits: the task's record, or, of a task on a thread, that of its submitter.
 pub(super) trait Context: Send + Sync {
     fn record(&self) -> Option<&Record> {
         None
@@ -99,8 +99,17 @@ pub(super) trait Context: Send + Sync {
     fn cut(&self);
 }
 
+/// The record of a task whose permits are those of its submitter, while there is a handle. `None` if there is no submitter.
+impl Context for Option<Arc<Record>> {
+    fn cut(&self) {
+        if let Some(submitter) = self {
+            submitter.cut();
+        }
+    }
+}
+
 /// The cell of a closure, which runs in the span of its submitter.
-pub(super) type ClosureCell<F, T> = Cell<(F, Caller), (), T, Submitter>;
+pub(super) type ClosureCell<F, T> = Cell<(F, Caller), (), T, Option<Arc<Record>>>;
 
 /// A task and its result.
 ///
@@ -207,7 +216,8 @@ where
 {
     #[inline]
     pub(super) fn of(task: F, caller: Caller) -> Arc<Self> {
-        Arc::new(Self::new((task, caller), Submitter::current()))
+        let submitter = current().map(|submitter| Arc::new(Record::of(Some(submitter))));
+        Arc::new(Self::new((task, caller), submitter))
     }
 
     #[inline]
@@ -237,7 +247,7 @@ where
 {
     #[inline]
     fn waiter(&self) -> Option<Arc<dyn Task>> {
-        self.context.waiter().map(|waiter| Arc::clone(waiter) as _)
+        self.context.as_ref().map(|waiter| Arc::clone(waiter) as _)
     }
 
     #[inline]

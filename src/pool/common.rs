@@ -71,7 +71,7 @@ impl<K: PoolKind> Pool<K> {
 
     /// Submits tasks with this weight, which counts against the [`max_queue_weight`](super::Builder::max_queue_weight); 0 counts as 1.
     pub fn weight(&self, weight: u32) -> Self {
-        self.with(|options| options.weight = weight.max(1))
+        self.with(|options| options.rare.weight = weight.max(1))
     }
 
     /// Submits tasks that expire unless they start within this time from now. A task that has not started by then ends with
@@ -94,7 +94,7 @@ impl<K: PoolKind> Pool<K> {
     /// ```
     pub fn deadline(&self, within: Duration) -> Self {
         let clock = &self.core().settings.clock;
-        self.with(|options| options.deadline = Some(clock.after(clock.now(), within)))
+        self.with(|options| options.rare.deadline = Some(clock.after(clock.now(), within)))
     }
 
     /// Submits tasks with this ask of the policy of [`admit_by`](super::Builder::admit_by); one call unless set.
@@ -111,7 +111,7 @@ impl<K: PoolKind> Pool<K> {
     /// ```
     pub fn ask(&self, ask: impl Into<Ask>) -> Self {
         let ask = ask.into();
-        self.with(|options| options.ask = ask)
+        self.with(|options| options.rare.ask = ask)
     }
 
     /// Closes the pool to new tasks. Queued tasks still run. Does not wait.
@@ -139,14 +139,14 @@ impl<K: PoolKind> Pool<K> {
 
     /// Takes capacity for up to `n` tasks at once, and returns their number.
     pub(super) fn try_take_some(&self, n: usize) -> usize {
-        self.core().capacity.try_take_some(n, self.options.weight)
+        self.core().capacity.try_take_some(n, self.options.rare.weight)
     }
 
     /// Decides what happens to a task that found the queue full, without waiting.
     #[cold]
     pub(super) fn let_in_now(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
         let _pressing = self.core().capacity.press();
-        let verdict = self.core().judge(self.options.weight, turned)?;
+        let verdict = self.core().judge(self.options.rare.weight, turned)?;
         verdict.ok_or(RejectReason::Full)
     }
 
@@ -154,15 +154,15 @@ impl<K: PoolKind> Pool<K> {
     pub(super) async fn let_in(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
         let core = self.core();
         let _pressing = core.capacity.press();
-        if let Some(verdict) = core.judge(self.options.weight, turned)? {
+        if let Some(verdict) = core.judge(self.options.rare.weight, turned)? {
             return Ok(verdict);
         }
-        let mut capacity = pin!(core.capacity.take(self.options.weight));
+        let mut capacity = pin!(core.capacity.take(self.options.rare.weight));
         poll_fn(|cx| match capacity.as_mut().poll(cx) {
             // **Deadlock**: capacity may need the slot of the very task that waits here. Checked at each poll: a caller can
             // move the future into a task.
             Poll::Pending if is_inside(&**core) => {
-                core.capacity.overdraw(self.options.weight);
+                core.capacity.overdraw(self.options.rare.weight);
                 Poll::Ready(Ok(Verdict::In))
             }
             taken => taken.map_ok(|()| Verdict::In),

@@ -83,7 +83,7 @@ impl<K: PoolKind> Pool<K> {
         let is_gated = self.core().settings.admission.is_gated();
         let stop = is_gated.then(|| StopFlag(Arc::clone(&set.shared)));
         Group {
-            pool: self.with(|options| options.stop = stop),
+            pool: self.with(|options| options.rare.stop = stop),
             set,
             ending: None,
         }

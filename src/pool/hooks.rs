@@ -10,14 +10,6 @@ pub(super) type Payload = Box<dyn Any + Send>;
 /// Takes the payload of a panic in a task that has no handle.
 pub(super) type PanicHook = dyn Fn(Payload) + Send + Sync;
 
-/// Passes a payload that no handle takes to the hook, if there is one.
-pub(super) fn tell_of_panic(hook: Option<&PanicHook>, payload: Payload) {
-    match hook {
-        Some(hook) => quietly(|| hook(payload)),
-        None => forget_panic(Err(payload)),
-    }
-}
-
 /// Wakes, and contains a panic of the waker: the thread that completes a task is not the waker's.
 pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {

@@ -60,7 +60,7 @@ mod termination;
 mod threads;
 
 #[cfg(feature = "fan-out")]
-pub(crate) use admission::{Admission, Admitted, Admitting, Gate, Refused, Ticket, poll_admitting};
+pub(crate) use admission::{Admission, Admitted, Gate, Refused, Ticket, poll_admitting};
 pub use builder::{Builder, MAX_WORKERS, Workers};
 #[cfg(feature = "fan-out")]
 pub(crate) use cache_padded::CachePadded;

@@ -1,30 +1,22 @@
 //! Waits on a thread: a parked thread is a [`Waker`] like any other waiter.
 
-use imp::Parked;
+use imp::Parker;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 crate::sync::shim::thread_local! {
     /// The parker of this thread. All waits of the thread share it, so their wakers compare as the same.
-    static PARKER: Arc<Parker> = Arc::new(Parker(Parked::current()));
+    static PARKER: Arc<Parker> = Arc::new(Parker::of_this_thread());
 }
 
-/// Unparks a thread.
-pub(super) struct Parker(Parked);
-
-impl Parker {
-    pub(super) fn current() -> Arc<Self> {
-        PARKER
-            .try_with(Arc::clone)
-            .unwrap_or_else(|_| Arc::new(Self(Parked::current())))
-    }
-
-    pub(super) fn unpark(&self) {
-        self.0.unpark();
-    }
+/// Returns the parker of this thread.
+pub(super) fn parker() -> Arc<Parker> {
+    let known = PARKER.try_with(Arc::clone);
+    known.unwrap_or_else(|_| Arc::new(Parker::of_this_thread()))
 }
 
+/// Unparks the thread.
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
         self.unpark();
@@ -36,32 +28,29 @@ impl Wake for Parker {
 
 /// Parks this thread until it is unparked, or for at most `patience`.
 pub(super) fn park(patience: Option<Duration>) {
-    Parker::current().0.park(patience);
+    parker().park(patience);
 }
 
 /// Polls until ready, and parks this thread between polls. Returns `None` after `patience`. A nested call within `poll`
 /// may consume the wake-up of the outer one. So each call leaves the thread unparked on return, and the outer one polls
 /// once more.
-pub(super) fn block_on<T>(patience: Option<Duration>, poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
-    let parker = Parker::current();
-    let result = block_on_by(&Waker::from(Arc::clone(&parker)), patience, poll);
-    parker.0.leave_token();
-    result
-}
-
-fn block_on_by<T>(waker: &Waker, patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
+pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
+    let parker = parker();
+    let waker = Waker::from(Arc::clone(&parker));
     // A patience beyond the range of the machine's clock is no bound.
     let end = patience.and_then(|patience| Instant::now().checked_add(patience));
-    loop {
-        if let Poll::Ready(value) = poll(waker) {
-            return Some(value);
+    let result = loop {
+        if let Poll::Ready(value) = poll(&waker) {
+            break Some(value);
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return None;
+            break None;
         }
         park(left);
-    }
+    };
+    parker.leave_token();
+    result
 }
 
 /// Runs a future on this thread, and parks the thread between polls.
@@ -83,13 +72,13 @@ mod imp {
 
     /// A thread with a wake-up token of its own. User code between a poll and the next park may use up the thread's
     /// token.
-    pub(super) struct Parked {
+    pub(in crate::pool) struct Parker {
         thread: Thread,
         token: AtomicBool,
     }
 
-    impl Parked {
-        pub(super) fn current() -> Self {
+    impl Parker {
+        pub(super) fn of_this_thread() -> Self {
             Self {
                 thread: thread::current(),
                 token: AtomicBool::new(false),
@@ -133,13 +122,13 @@ mod imp {
     use shuttle::sync::{Condvar, Mutex};
     use std::time::Duration;
 
-    pub(super) struct Parked {
+    pub(in crate::pool) struct Parker {
         token: Mutex<bool>,
         given: Condvar,
     }
 
-    impl Parked {
-        pub(super) fn current() -> Self {
+    impl Parker {
+        pub(super) fn of_this_thread() -> Self {
             Self {
                 token: Mutex::new(false),
                 given: Condvar::new(),

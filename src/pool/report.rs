@@ -5,11 +5,10 @@ use super::engine::entry::Entry;
 use super::engine::scheduler::{Engine, PoolKind};
 use super::error::TaskError;
 use super::hooks::opaque_debug;
-use super::park::block_on;
 use super::task_options::Priority;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
-use super::termination::TerminationWait;
+use super::termination::Until;
 use super::threads::kind::Threads;
 use std::sync::Arc;
 use std::time::Duration;
@@ -148,17 +147,12 @@ impl ShutdownReport<Threads<'_>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn wait(&self) -> bool {
-        self.wait_within(None)
+        self.core.wait(None, Until::Gone)
     }
 
     /// Waits like [`wait`](Self::wait), for at most `patience`. Returns false on a timeout.
     pub fn wait_timeout(&self, patience: Duration) -> bool {
-        self.wait_within(Some(patience))
-    }
-
-    fn wait_within(&self, patience: Option<Duration>) -> bool {
-        let wait = TerminationWait::of(&self.core);
-        wait.is_some_and(|mut wait| block_on(patience, |waker| wait.poll(waker)).is_some())
+        self.core.wait(Some(patience), Until::Gone)
     }
 }
 
@@ -187,7 +181,7 @@ impl ShutdownReport<Tasks> {
     /// # }
     /// ```
     pub async fn wait(&self) -> bool {
-        self.wait_within(None).await
+        self.core.wait(None, Until::Gone).await
     }
 
     /// Waits like [`wait`](Self::wait), for at most `patience` on the pool's clock. Returns false on a timeout.
@@ -195,14 +189,7 @@ impl ShutdownReport<Tasks> {
     /// # Cancel safety
     /// Dropping the future has no effect on the pool.
     pub async fn wait_timeout(&self, patience: Duration) -> bool {
-        self.wait_within(Some(patience)).await
-    }
-
-    async fn wait_within(&self, patience: Option<Duration>) -> bool {
-        let Some(mut wait) = TerminationWait::of(&self.core) else {
-            return false;
-        };
-        self.core.within(patience, |waker| wait.poll(waker)).await.is_some()
+        self.core.wait(Some(patience), Until::Gone).await
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) struct RareOptions {
     pub(super) ask: Ask,
     /// Its membership, if its group has a limit.
     pub(super) member: Option<Arc<Membership>>,
-    /// The flag of its group, if the pool has a policy or shared slots.
+    /// The flag of its group, if the pool has a policy or shared slots: a task of a group that has failed takes no token.
     pub(super) stop: Option<StopFlag>,
 }
 
@@ -65,13 +65,10 @@ impl RareOptions {
 #[derive(Clone)]
 pub(super) struct TaskOptions {
     pub(super) priority: Priority,
-    pub(super) weight: u32,
-    pub(super) deadline: Option<Instant>,
-    pub(super) ask: Ask,
+    /// The options that few tasks have, without a membership.
+    pub(super) rare: RareOptions,
     /// The limit of the submitting group.
     pub(super) limit: Option<Arc<GroupLimit>>,
-    /// The flag of the submitting group, if the pool has a policy or shared slots: a task of a group that has failed takes no token.
-    pub(super) stop: Option<StopFlag>,
     /// True if all options have their defaults.
     pub(super) is_common: bool,
 }
@@ -79,11 +76,14 @@ pub(super) struct TaskOptions {
 impl TaskOptions {
     pub(super) const DEFAULT: Self = Self {
         priority: Priority::Normal,
-        weight: 1,
-        deadline: None,
-        ask: Ask::one(),
+        rare: RareOptions {
+            weight: 1,
+            deadline: None,
+            ask: Ask::one(),
+            member: None,
+            stop: None,
+        },
         limit: None,
-        stop: None,
         is_common: true,
     };
 
@@ -97,8 +97,9 @@ impl TaskOptions {
 
     /// Returns true if no option is one of the [`RareOptions`]: then an entry need not keep them.
     fn is_plain(&self) -> bool {
-        let is_of_group = self.limit.is_some() || self.stop.is_some();
-        self.weight == 1 && self.deadline.is_none() && self.ask == Ask::one() && !is_of_group
+        let rare = &self.rare;
+        let is_of_group = self.limit.is_some() || rare.stop.is_some();
+        rare.weight == 1 && rare.deadline.is_none() && rare.ask == Ask::one() && !is_of_group
     }
 
     /// Makes the membership of one more task, if its group has a limit.
@@ -109,15 +110,12 @@ impl TaskOptions {
 
     /// Returns the options that few tasks have, for a task that has one.
     #[inline]
-    pub(super) fn rare(&self, member: Option<&Arc<Membership>>) -> Option<Box<RareOptions>> {
+    pub(super) fn rare_for(&self, member: Option<&Arc<Membership>>) -> Option<Box<RareOptions>> {
         let is_rare = !self.is_common && !self.is_plain();
         is_rare.then(|| {
             Box::new(RareOptions {
-                weight: self.weight,
-                deadline: self.deadline,
-                ask: self.ask,
                 member: member.map(Arc::clone),
-                stop: self.stop.clone(),
+                ..self.rare.clone()
             })
         })
     }

@@ -2,39 +2,38 @@
 //! wakers, as plain data under the pool's lock. A cancelled wait removes its waker, because a pool may never end.
 
 use super::engine::scheduler::{Engine, Kind};
-use super::engine::state::State;
 use super::engine::waits::is_inside;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    /// One moment since the first poll at which all accepted tasks have ended.
+    Idle,
+    /// All accepted tasks have ended, and the workers have gone.
+    Gone,
+}
+
 pub(super) struct TerminationWait<'a, K: Kind> {
     core: &'a Arc<Engine<K>>,
+    until: Until,
     wait: Wait,
 }
 
 impl<'a, K: Kind> TerminationWait<'a, K> {
     /// Returns `None` in a task of the pool, which would wait for itself.
-    pub(super) fn of(core: &'a Arc<Engine<K>>) -> Option<Self> {
+    pub(super) fn of(core: &'a Arc<Engine<K>>, until: Until) -> Option<Self> {
         let wait = Wait::default();
-        (!is_inside(&**core)).then_some(Self { core, wait })
+        (!is_inside(&**core)).then_some(Self { core, until, wait })
     }
 
-    /// Ready once all accepted tasks have ended at one moment since the first poll. Until then, registers `waker`.
-    pub(super) fn poll_idle(&mut self, waker: &Waker) -> Poll<()> {
-        self.poll_for(waker, |_| None)
-    }
-
-    /// Ready once all accepted tasks have ended and the workers have gone. Until then, registers `waker`.
+    /// Ready at the end of the wait. Until then, registers `waker`.
     pub(super) fn poll(&mut self, waker: &Waker) -> Poll<()> {
-        self.poll_for(waker, |state| Some(!state.has_workers()))
-    }
-
-    fn poll_for(&mut self, waker: &Waker, gone: impl FnOnce(&State<K>) -> Option<bool>) -> Poll<()> {
         // The old waker comes back here, and is dropped after the lock.
-        let (wait, mut waker) = (&mut self.wait, Some(waker.clone()));
+        let (until, wait, mut waker) = (self.until, &mut self.wait, Some(waker.clone()));
         self.core.transition(|state, _| {
-            let gone = gone(state);
+            let gone = (until == Until::Gone).then_some(state.seats.is_empty());
             state.idleness.poll(wait, gone, &mut waker)
         })
     }
@@ -59,7 +58,7 @@ pub(super) struct Wait {
 pub(super) struct Idleness {
     /// Accepted tasks that have neither ended nor been taken out, including ended ones that workers have not reported
     /// yet.
-    unfinished: usize,
+    pub(super) unfinished: usize,
     /// The number of times that `unfinished` has become zero.
     epoch: u64,
     /// The waiters. A cancelled one removes its waker, because a pool may never be idle, or end.
@@ -68,28 +67,19 @@ pub(super) struct Idleness {
 }
 
 impl Idleness {
-    pub(super) fn unfinished(&self) -> usize {
-        self.unfinished
-    }
-
-    #[inline]
-    pub(super) fn begun(&mut self, tasks: usize) {
-        self.unfinished += tasks;
-    }
-
-    /// Counts ended tasks. Adds the wakers to wake after the lock to `told`.
-    pub(super) fn finished(&mut self, tasks: usize, local_stats: &mut Vec<Waker>) {
+    /// Counts ended tasks. Adds the wakers to wake after the lock to `wakers`.
+    pub(super) fn finished(&mut self, tasks: usize, wakers: &mut Vec<Waker>) {
         debug_assert!(tasks <= self.unfinished, "{tasks} ended of {}", self.unfinished);
         self.unfinished = self.unfinished.saturating_sub(tasks);
         if tasks > 0 && self.unfinished == 0 {
             self.epoch += 1;
-            self.tell(local_stats);
+            self.tell(wakers);
         }
     }
 
-    /// Adds all wakers to `told`: every waiter looks again.
-    pub(super) fn tell(&mut self, local_stats: &mut Vec<Waker>) {
-        local_stats.extend(std::mem::take(&mut self.waiting).into_values());
+    /// Adds all wakers to `wakers`: every waiter looks again.
+    pub(super) fn tell(&mut self, wakers: &mut Vec<Waker>) {
+        wakers.extend(std::mem::take(&mut self.waiting).into_values());
     }
 
     /// Ready once all accepted tasks have ended: at one moment since the first look, or now, if the workers must have
@@ -126,21 +116,21 @@ mod tests {
     /// Given a waiter, when all tasks have ended and another begins before the next look, then that idle moment counts.
     #[test]
     fn an_idle_moment_counts_after_it_is_over() {
-        let (mut idleness, mut wait, mut local_stats) = (Idleness::default(), Wait::default(), Vec::new());
-        idleness.begun(2);
+        let (mut idleness, mut wait, mut wakers) = (Idleness::default(), Wait::default(), Vec::new());
+        idleness.unfinished += 2;
         let waker = || Waker::noop().clone();
         let mut look = |idleness: &mut Idleness| idleness.poll(&mut wait, None, &mut Some(waker())).is_ready();
         assert!(!look(&mut idleness));
-        idleness.finished(1, &mut local_stats);
-        assert_eq!((look(&mut idleness), local_stats.len()), (false, 0));
-        idleness.finished(1, &mut local_stats);
-        idleness.begun(1);
-        assert_eq!((look(&mut idleness), local_stats.len()), (true, 1));
+        idleness.finished(1, &mut wakers);
+        assert_eq!((look(&mut idleness), wakers.len()), (false, 0));
+        idleness.finished(1, &mut wakers);
+        idleness.unfinished += 1;
+        assert_eq!((look(&mut idleness), wakers.len()), (true, 1));
         let mut wait = Wait::default();
         let mut ends =
             |idleness: &mut Idleness, gone| idleness.poll(&mut wait, Some(gone), &mut Some(waker())).is_ready();
         assert!(!ends(&mut idleness, true));
-        idleness.finished(1, &mut local_stats);
+        idleness.finished(1, &mut wakers);
         assert!(!ends(&mut idleness, false) && ends(&mut idleness, true));
     }
 
@@ -148,8 +138,8 @@ mod tests {
     /// remaining waiter is woken.
     #[test]
     fn a_cancelled_wait_leaves_no_waker() {
-        let (mut idleness, mut stays, mut local_stats) = (Idleness::default(), Wait::default(), Vec::new());
-        idleness.begun(1);
+        let (mut idleness, mut stays, mut wakers) = (Idleness::default(), Wait::default(), Vec::new());
+        idleness.unfinished += 1;
         assert!(
             idleness
                 .poll(&mut stays, None, &mut Some(Waker::noop().clone()))
@@ -166,7 +156,7 @@ mod tests {
             assert!(idleness.leave(&mut wait).is_some() && idleness.leave(&mut wait).is_none());
             assert_eq!(idleness.waiting.len(), 1);
         }
-        idleness.finished(1, &mut local_stats);
-        assert_eq!((local_stats.len(), idleness.leave(&mut stays).is_none()), (1, true));
+        idleness.finished(1, &mut wakers);
+        assert_eq!((wakers.len(), idleness.leave(&mut stays).is_none()), (1, true));
     }
 }

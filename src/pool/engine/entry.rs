@@ -90,7 +90,7 @@ impl<K: Kind> Entry<K> {
         Self::boxed(Boxed::Special(Box::new(Special {
             entry: self,
             priority: options.priority,
-            rare: options.rare(member),
+            rare: options.rare_for(member),
         })))
     }
 
@@ -102,19 +102,23 @@ impl<K: Kind> Entry<K> {
 
     /// Returns true if an entry in this space of a lane is live.
     pub(super) fn any_is_live(&self) -> bool {
-        let next = match &self.0 {
-            Body::Boxed(_, next) => next.as_ref(),
-            Body::Inline(_) => None,
+        let Body::Boxed(_, Some(next)) = &self.0 else {
+            return self.is_live();
         };
-        self.is_live() || next.is_some_and(|next| next.task().is_none_or(|task| task.is_queued()))
+        self.is_live() || next.task().is_none_or(|task| task.is_queued())
+    }
+
+    #[inline]
+    fn as_boxed(&self) -> Option<&Boxed<K>> {
+        match &self.0 {
+            Body::Boxed(boxed, _) => Some(boxed),
+            Body::Inline(_) => None,
+        }
     }
 
     #[inline]
     fn special(&self) -> Option<&Special<K>> {
-        match &self.0 {
-            Body::Boxed(boxed, _) => boxed.special(),
-            Body::Inline(_) => None,
-        }
+        self.as_boxed()?.special()
     }
 
     /// Returns the options that few tasks have, if the task has one.
@@ -126,10 +130,7 @@ impl<K: Kind> Entry<K> {
     /// Returns the task, if it has, or had, a handle.
     #[inline]
     pub(in crate::pool) fn task(&self) -> Option<&Arc<K::Run>> {
-        match &self.0 {
-            Body::Boxed(boxed, _) => boxed.task(),
-            Body::Inline(_) => None,
-        }
+        self.as_boxed()?.task()
     }
 
     pub(in crate::pool) fn is_awaited(&self) -> bool {

@@ -183,7 +183,7 @@ mod tests {
                 1 => Entry::own(
                     Caller::current(),
                     task,
-                    &TaskOptions::DEFAULT.with(|options| options.weight = 2),
+                    &TaskOptions::DEFAULT.with(|options| options.rare.weight = 2),
                 ),
                 _ => {
                     let cell = ClosureCell::of(task, Caller::current());

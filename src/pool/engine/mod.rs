@@ -7,7 +7,6 @@
 pub(super) mod entry;
 pub(super) mod group_limit;
 pub(super) mod lane;
-pub(super) mod priority_queue;
 pub(super) mod queue;
 pub(super) mod scheduler;
 pub(super) mod seat;

@@ -1,35 +1,31 @@
-//! The queue of a pool as plain data: the queued tasks, and the order in which they start.
+//! The queue of a pool as plain data, behind its owner's lock: the queued tasks, and the order in which they start. One lane for
+//! each priority, first come, first served within it. It runs and drops no user code.
 //!
 //! A task that is awaited has a second entry, by which it starts before its turn. A task that is claimed by other means
 //! than its entry here leaves that entry dead: a cancel, a start through the second entry, or a waiter that runs the task
 //! inline. A dead entry counts for nothing, and takes no capacity. It is removed when its turn comes, or once dead entries
-//! are the majority.
+//! may be the majority.
 
 use super::entry::{Entry, is_back};
 use super::group_limit::Membership;
-use super::priority_queue::{Place, PriorityQueue};
+use super::lane::Lane;
 use super::scheduler::Kind;
+use crate::pool::task_options::{AGEING, Priority};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The number of dead entries that are too few for a purge.
 const FEW: usize = 16;
 
-pub(in crate::pool) struct Entries<K: Kind> {
-    pub(in crate::pool) by_priority: PriorityQueue<K>,
-    /// Second entries of awaited tasks, whose first ones are in the priority queue or in a local queue.
-    awaited: BTreeMap<u64, Entry<K>>,
-    /// Entries whose group is at its limit, by priority. They are in no other queue.
-    aside: [BTreeMap<u64, Entry<K>>; 3],
-    /// The number of the next entry of `awaited` or `aside`.
-    next: u64,
-    /// The number of entries that have become dead since the last purge. Some of them may have left.
-    died: usize,
-    /// The number of entries at which a purge has looked.
-    #[cfg(test)]
-    pub(in crate::pool) looked_at: usize,
-    /// The approximate number of common tasks taken out of the priority queue.
-    pub(in crate::pool) taken: u64,
+/// The number of spaces that an empty lane of async tasks may keep. It frees more. Threads exchange the buffers of their lanes and of
+/// the injector, and free none.
+const KEPT: usize = 128;
+
+/// The position of an entry at the head of its lane. Finds nothing once the entry has left the lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pool) struct Place {
+    lane: usize,
+    number: u64,
 }
 
 /// The key of an entry. After the entry has left, the key finds nothing.
@@ -40,15 +36,47 @@ pub(in crate::pool) enum Key {
 }
 
 /// The key of an entry that was set aside: its priority and its number.
-#[derive(Clone, Copy)]
-pub(in crate::pool) struct AsideKey(usize, u64);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::pool) struct AsideKey(Priority, u64);
+
+pub(in crate::pool) struct Entries<K: Kind> {
+    /// By priority, the lowest first.
+    by_priority: [Lane<K>; 3],
+    /// Upper bounds on the number of times each lane's head has changed.
+    gone: [u64; 3],
+    len: usize,
+    /// The number of entries that are not common.
+    special: usize,
+    /// The number of entries that overtook a waiting one of lower priority since ageing last served a lane.
+    preferred: u32,
+    /// The lane that ageing served last.
+    aged: usize,
+    /// Second entries of awaited tasks, whose first ones are in a lane or in a local queue.
+    awaited: BTreeMap<u64, Entry<K>>,
+    /// Entries whose group is at its limit. They are in no lane.
+    aside: BTreeMap<AsideKey, Entry<K>>,
+    /// The number of the next entry of `awaited` or `aside`.
+    next: u64,
+    /// The number of entries that have become dead since the last purge. Some of them may have left.
+    died: usize,
+    /// The number of entries at which a purge has looked.
+    #[cfg(test)]
+    pub(in crate::pool) looked_at: usize,
+    /// The approximate number of common tasks taken out of the lanes.
+    pub(in crate::pool) taken: u64,
+}
 
 impl<K: Kind> Entries<K> {
-    pub(super) fn new() -> Self {
+    pub(in crate::pool) fn new() -> Self {
         Self {
-            by_priority: PriorityQueue::new(),
+            by_priority: [const { Lane::new() }; 3],
+            gone: [0; 3],
+            len: 0,
+            special: 0,
+            preferred: 0,
+            aged: 0,
             awaited: BTreeMap::new(),
-            aside: Default::default(),
+            aside: BTreeMap::new(),
             next: 0,
             died: 0,
             #[cfg(test)]
@@ -57,9 +85,10 @@ impl<K: Kind> Entries<K> {
         }
     }
 
+    /// Returns the number of entries in the lanes.
     #[inline]
     pub(in crate::pool) fn len(&self) -> usize {
-        self.by_priority.len()
+        self.len
     }
 
     /// Returns the number of queued tasks that other tasks await.
@@ -70,13 +99,7 @@ impl<K: Kind> Entries<K> {
 
     /// Returns the number of entries in order or set aside, dead ones included.
     fn all(&self) -> usize {
-        self.len() + self.aside.iter().map(BTreeMap::len).sum::<usize>()
-    }
-
-    /// Returns true if a task waits here. Walks over dead entries.
-    pub(super) fn has_live(&self) -> bool {
-        let mut aside = self.aside.iter().flat_map(BTreeMap::values);
-        self.by_priority.has_live() || aside.any(Entry::is_live)
+        self.len + self.aside.len()
     }
 
     /// Counts an entry that has become dead.
@@ -90,15 +113,72 @@ impl<K: Kind> Entries<K> {
         self.died >= FEW && self.died * 2 > self.all()
     }
 
-    /// Returns false if no entry in order belongs to a group with a limit. May return true without need.
+    /// Counts an entry that comes, and returns its lane.
     #[inline]
-    pub(super) fn may_have_members(&self) -> bool {
-        !self.by_priority.is_uniform()
+    fn enters(&mut self, entry: &Entry<K>) -> usize {
+        self.len += 1;
+        self.special += usize::from(!entry.is_common());
+        entry.priority() as usize
+    }
+
+    /// Returns true when all entries in the lanes are common: none belongs to a group with a limit.
+    #[inline]
+    pub(in crate::pool) fn is_uniform(&self) -> bool {
+        self.special == 0
     }
 
     #[inline]
-    pub(super) fn first(&self) -> Option<Key> {
-        self.by_priority.first().map(Key::Queued)
+    pub(in crate::pool) fn push(&mut self, entry: Entry<K>) {
+        let lane = self.enters(&entry);
+        self.by_priority[lane].push(entry);
+    }
+
+    /// Takes over the `n` entries of `queue`, in order. `uniform` says that all of them are common.
+    pub(in crate::pool) fn take_over(&mut self, queue: &mut Lane<K>, n: usize, uniform: bool) {
+        if uniform {
+            self.by_priority[Priority::Normal as usize].append(queue);
+            self.len += n;
+        } else {
+            queue.drain().for_each(|entry| self.push(entry));
+        }
+    }
+
+    /// Puts an entry back at the head of its priority.
+    pub(in crate::pool) fn push_front(&mut self, entry: Entry<K>) {
+        let lane = self.enters(&entry);
+        self.gone[lane] = self.gone[lane].wrapping_add(1);
+        self.by_priority[lane].push_front(entry);
+    }
+
+    /// Puts an entry back behind the leading entries of its priority that were put back before.
+    pub(in crate::pool) fn put_back(&mut self, entry: Entry<K>) {
+        let lane = entry.priority() as usize;
+        let back = self.by_priority[lane].pop_while(is_back);
+        self.push_front(entry);
+        back.into_iter()
+            .rev()
+            .for_each(|entry| self.by_priority[lane].push_front(entry));
+    }
+
+    /// Returns the key of the next entry by priority, age and arrival.
+    #[inline]
+    pub(in crate::pool) fn first(&self) -> Option<Key> {
+        if self.len == 0 {
+            return None;
+        }
+        let lane = if self.special == 0 {
+            Priority::Normal as usize
+        } else {
+            self.next_lane()?
+        };
+        Some(self.head(lane))
+    }
+
+    /// Returns the key of the entry at the head of this lane.
+    #[inline]
+    fn head(&self, lane: usize) -> Key {
+        let number = self.gone[lane];
+        Key::Queued(Place { lane, number })
     }
 
     /// Returns the entry that has been awaited for longest, of the awaited entries that may start, or that a worker is to remove.
@@ -114,28 +194,40 @@ impl<K: Kind> Entries<K> {
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Entry<K>> {
         match key {
-            Key::Queued(place) => self.by_priority.get(place),
+            Key::Queued(Place { lane, number }) if self.gone[lane] == number => self.by_priority[lane].front(),
+            Key::Queued(_) => None,
             Key::Awaited(number) => self.awaited.get(&number),
         }
     }
 
-    /// Takes an entry out to start it, and counts it for the ageing of priorities.
+    /// Takes an entry out to start it, and counts it for ageing.
     #[inline]
     pub(super) fn take(&mut self, key: Key) -> Option<Entry<K>> {
-        match key {
-            Key::Queued(place) => {
-                self.taken += 1;
-                self.by_priority.take(place)
+        if let Key::Queued(place) = key {
+            self.taken += 1;
+            if self.special > 0 && self.get(key).is_some() {
+                self.count(place.lane);
             }
-            key @ Key::Awaited(_) => self.remove(key),
         }
+        self.remove(key)
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, key: Key) -> Option<Entry<K>> {
-        match key {
-            Key::Queued(place) => self.by_priority.remove(place),
-            Key::Awaited(number) => self.awaited.remove(&number),
+        let place = match key {
+            Key::Queued(place) => place,
+            Key::Awaited(number) => return self.awaited.remove(&number),
+        };
+        self.get(key)?;
+        let lane = &mut self.by_priority[place.lane];
+        let entry = lane.pop()?;
+        if !K::THREADS && lane.is_empty() && lane.capacity() > KEPT {
+            *lane = Lane::new();
         }
+        self.gone[place.lane] = self.gone[place.lane].wrapping_add(1);
+        self.len -= 1;
+        self.special -= usize::from(!entry.is_common());
+        Some(entry)
     }
 
     fn number(&mut self) -> u64 {
@@ -153,42 +245,81 @@ impl<K: Kind> Entries<K> {
     /// Removes an entry from the order, but not from the queue.
     pub(super) fn set_aside(&mut self, key: Key) -> Option<AsideKey> {
         let entry = self.remove(key)?;
-        let (priority, number) = (entry.priority() as usize, self.number());
-        self.aside[priority].insert(number, entry);
-        Some(AsideKey(priority, number))
+        let key = AsideKey(entry.priority(), self.number());
+        self.aside.insert(key, entry);
+        Some(key)
     }
 
     /// Puts an entry that was set aside before the others of its priority, but behind restored ones that have not
     /// started. Returns `None` if the entry has left.
-    pub(super) fn restore(&mut self, AsideKey(priority, number): AsideKey) -> Option<Arc<Membership>> {
-        let entry = self.aside[priority].remove(&number)?;
+    pub(super) fn restore(&mut self, key: AsideKey) -> Option<Arc<Membership>> {
+        let entry = self.aside.remove(&key)?;
         let member = entry.member().cloned();
-        self.by_priority.put_back(entry);
+        self.put_back(entry);
         member
     }
 
-    /// Removes all entries, in the order in which they would have started.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry<K>> {
-        let aside = std::mem::take(&mut self.aside).into_iter();
-        let entries = self.by_priority.drain(aside.flat_map(BTreeMap::into_values));
-        entries
-            .into_iter()
-            .chain(std::mem::take(&mut self.awaited).into_values())
+    #[cfg(test)]
+    pub(in crate::pool) fn pop(&mut self) -> Option<Entry<K>> {
+        self.take(self.first()?)
+    }
+
+    /// Moves the next `n` entries, or all if there are fewer, to `lane`. All entries must be common.
+    #[inline]
+    pub(in crate::pool) fn move_to(&mut self, lane: &mut Lane<K>, n: usize) {
+        let n = n.min(self.len);
+        self.len -= n;
+        let gone = &mut self.gone[Priority::Normal as usize];
+        *gone = gone.wrapping_add(n as u64);
+        self.by_priority[Priority::Normal as usize].move_to(lane, n);
+    }
+
+    #[cold]
+    fn next_lane(&self) -> Option<usize> {
+        let (lowest, highest) = self.ends()?;
+        if self.preferred < AGEING {
+            return Some(highest);
+        }
+        // Ageing alternates between the lower lanes: otherwise a lane between two that always have tasks would starve.
+        let above = (self.aged + 1..highest).find(|&lane| !self.by_priority[lane].is_empty());
+        Some(above.unwrap_or(lowest))
+    }
+
+    /// Returns the lowest and the highest lane that are not empty.
+    fn ends(&self) -> Option<(usize, usize)> {
+        let lowest = self.by_priority.iter().position(|lane| !lane.is_empty())?;
+        let highest = self.by_priority.iter().rposition(|lane| !lane.is_empty())?;
+        Some((lowest, highest))
+    }
+
+    /// Counts the start of an entry of this lane, for ageing.
+    #[cold]
+    fn count(&mut self, lane: usize) {
+        if self.ends().is_none_or(|(lowest, highest)| lowest == highest) {
+            self.preferred = 0;
+        } else if self.preferred >= AGEING {
+            (self.preferred, self.aged) = (0, lane);
+        } else {
+            self.preferred += 1;
+        }
+    }
+
+    /// Returns true if a task waits here. Walks over dead entries.
+    pub(super) fn has_live(&self) -> bool {
+        self.by_priority.iter().any(Lane::has_live) || self.aside.values().any(Entry::is_live)
     }
 
     /// Removes the oldest entry of the lowest priority: the first to be evicted.
     pub(super) fn evict(&mut self) -> Option<Entry<K>> {
-        let lowest = self
-            .by_priority
-            .lowest()
-            .map(|entry| (entry.priority() as usize, is_back(entry)));
-        let aside = self.aside.iter_mut().enumerate().find(|(_, aside)| !aside.is_empty());
-        if let Some((priority, aside)) = aside
-            && lowest.is_none_or(|(lowest, is_back)| (priority, is_back) <= (lowest, false))
-        {
-            return aside.pop_first().map(|(_, entry)| entry);
+        let lowest = self.ends().map(|(lane, _)| self.head(lane));
+        let is_first = |priority| {
+            let lowest = lowest.and_then(|key| self.get(key));
+            lowest.is_none_or(|lowest| (priority, is_back(lowest)) <= (lowest.priority(), false))
+        };
+        match self.aside.first_key_value() {
+            Some((aside, _)) if is_first(aside.0) => self.aside.pop_first().map(|(_, entry)| entry),
+            _ => self.remove(lowest?),
         }
-        self.by_priority.evict()
     }
 
     /// Moves the dead entries of tasks that wait for their turn to `dead`.
@@ -199,17 +330,176 @@ impl<K: Kind> Entries<K> {
         {
             self.looked_at += self.all();
         }
-        self.by_priority.purge(dead);
-        for aside in &mut self.aside {
-            let gone = aside.iter().filter(|(_, entry)| !entry.is_live());
-            let gone: Vec<_> = gone.map(|(number, _)| *number).collect();
-            dead.extend(gone.iter().filter_map(|number| aside.remove(number)));
+        let before = dead.len();
+        for (lane, gone) in self.by_priority.iter_mut().zip(&mut self.gone) {
+            lane.purge(dead);
+            // Its head may have changed.
+            *gone = gone.wrapping_add(1);
         }
+        self.len -= dead.len() - before;
+        self.special -= dead[before..].iter().filter(|entry| !entry.is_common()).count();
+        let aside = self.aside.extract_if(.., |_, entry| !entry.is_live());
+        dead.extend(aside.map(|(_, entry)| entry));
+    }
+
+    /// Removes all entries, in the order in which they would have started, without ageing. Entries set aside precede all others
+    /// of their priority, except those that were put back.
+    pub(super) fn drain(&mut self) -> Vec<Entry<K>> {
+        (self.len, self.special) = (0, 0);
+        let mut first = self.by_priority.each_mut().map(|lane| lane.pop_while(is_back));
+        for entry in std::mem::take(&mut self.aside).into_values() {
+            first[entry.priority() as usize].push(entry);
+        }
+        let by_priority = first.into_iter().zip(&mut self.by_priority).rev();
+        let in_order = by_priority.flat_map(|(first, lane)| first.into_iter().chain(lane.drain()));
+        in_order
+            .chain(std::mem::take(&mut self.awaited).into_values())
+            .collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::pool::caller::Caller;
+    use crate::pool::task_options::TaskOptions;
+    use crate::pool::threads::entry::Entry;
+    use std::sync::{Arc, Mutex};
+
+    fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
+        let options = TaskOptions::DEFAULT.with(|options| (options.priority, options.rare.weight) = (priority, weight));
+        Entry::own(Caller::current(), || (), &options)
+    }
+
+    #[test]
+    fn the_lowest_priority_is_served_after_the_bound_of_overtakers() {
+        let mut by_priority = Entries::new();
+        by_priority.push(entry(Priority::Low, 7));
+        for _ in 0..100 {
+            by_priority.push(entry(Priority::High, 1));
+        }
+        let before = std::iter::from_fn(|| by_priority.pop()).take_while(|entry| entry.weight() != 7);
+        assert_eq!(before.count() as u32, AGEING);
+    }
+
+    /// Given many tasks of the highest and the lowest priority, a task of the priority between is still served.
+    #[test]
+    fn a_priority_between_two_others_does_not_starve() {
+        let mut by_priority = Entries::new();
+        for _ in 0..100 {
+            by_priority.push(entry(Priority::Low, 1));
+            by_priority.push(entry(Priority::High, 1));
+        }
+        by_priority.push(entry(Priority::Normal, 7));
+        let before = std::iter::from_fn(|| by_priority.pop()).take_while(|entry| entry.weight() != 7);
+        assert!(before.count() as u32 <= 2 * (AGEING + 1));
+    }
+
+    #[test]
+    fn the_queue_is_uniform_again_once_its_special_entries_have_left() {
+        let mut by_priority = Entries::new();
+        by_priority.push(entry(Priority::Normal, 1));
+        assert!(by_priority.is_uniform());
+        by_priority.push_front(entry(Priority::High, 1));
+        by_priority.push(entry(Priority::Normal, 2));
+        assert_eq!((by_priority.is_uniform(), by_priority.len()), (false, 3));
+        assert!(by_priority.pop().is_some() && by_priority.pop().is_some());
+        assert!(!by_priority.is_uniform());
+        assert!(by_priority.pop().is_some());
+        assert_eq!((by_priority.is_uniform(), by_priority.len()), (true, 0));
+    }
+
+    /// Given tasks of weights 1 to 5, the third perhaps of high priority, when the queue takes them over in two parts, then
+    /// they leave it in order.
+    #[test]
+    fn entries_taken_over_queue_behind_earlier_ones() {
+        for (special, expected) in [(false, [1, 2, 3, 4, 5]), (true, [3, 1, 2, 4, 5])] {
+            let made = |weight| match weight {
+                3 if special => entry(Priority::High, weight),
+                _ => entry(Priority::Normal, weight),
+            };
+            let mut by_priority = Entries::new();
+            for part in [1..=2, 3..=5] {
+                let (mut queue, n) = (Lane::new(), part.clone().count());
+                part.map(made).for_each(|entry| queue.push(entry));
+                by_priority.take_over(&mut queue, n, false);
+                assert!(queue.is_empty());
+            }
+            assert_eq!(by_priority.len(), 5);
+            let order: Vec<_> = std::iter::from_fn(|| by_priority.pop())
+                .map(|entry| entry.weight())
+                .collect();
+            assert_eq!(order, expected);
+        }
+    }
+
+    /// Given common entries, which the queue takes over without looking at each, into an empty lane and behind others, then
+    /// they leave it in order.
+    #[test]
+    fn common_entries_are_taken_over_in_order() {
+        let ran = Mutex::new(Vec::new());
+        let mut by_priority = Entries::new();
+        for part in [0..2, 2..5] {
+            let ran = &ran;
+            let made = |n| {
+                Entry::own(
+                    Caller::current(),
+                    move || ran.lock().unwrap().push(n),
+                    &TaskOptions::DEFAULT,
+                )
+            };
+            let (mut queue, n) = (Lane::new(), part.len());
+            part.map(made).for_each(|entry| queue.push(entry));
+            by_priority.take_over(&mut queue, n, true);
+            assert!(queue.is_empty());
+        }
+        assert_eq!((by_priority.len(), by_priority.is_uniform()), (5, true));
+        std::iter::from_fn(|| by_priority.pop()).for_each(|entry| _ = entry.run(|_| ()));
+        assert_eq!(*ran.lock().unwrap(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_move_takes_from_the_front_and_at_most_all_entries() {
+        let (mut by_priority, mut lane) = (Entries::new(), Lane::new());
+        (0..5).for_each(|_| by_priority.push(entry(Priority::Normal, 1)));
+        by_priority.move_to(&mut lane, 3);
+        assert_eq!((lane.count(), by_priority.len()), (3, 2));
+        by_priority.move_to(&mut lane, 3);
+        assert_eq!((lane.count(), by_priority.len()), (5, 0));
+    }
+
+    #[test]
+    fn eviction_takes_the_oldest_entry_of_the_lowest_priority() {
+        let mut by_priority = Entries::new();
+        by_priority.push(entry(Priority::Normal, 1));
+        by_priority.push(entry(Priority::Low, 2));
+        by_priority.push(entry(Priority::Low, 3));
+        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(2));
+        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(3));
+        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(1));
+        assert!(by_priority.evict().is_none() && by_priority.len() == 0);
+    }
+
+    #[test]
+    #[cfg(feature = "tokio")]
+    fn an_empty_queue_of_async_tasks_gives_its_memory_back() {
+        use crate::pool::tasks::cell::TaskCell;
+        use crate::pool::{Tasks, engine::entry::Entry};
+        let mut by_priority = Entries::<Tasks>::new();
+        for _ in 0..10_000 {
+            by_priority.push(Entry::held(
+                Arc::new(TaskCell::of(async {}, Caller::current())) as _,
+                &TaskOptions::DEFAULT,
+                None,
+            ));
+        }
+        assert_eq!(std::iter::from_fn(|| by_priority.pop()).count(), 10_000);
+        assert_eq!(by_priority.by_priority[Priority::Normal as usize].capacity(), 0);
+    }
+}
+
+#[cfg(test)]
+mod purge_tests {
     use futures::future::poll_immediate;
     use std::sync::{Arc, Mutex};
 

@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::queue::Key;
 use super::seat::Seat;
 use super::state::{Acts, Counts, Next, State};
-use super::waits::{Dropping, Held, Inside, Lends, Slot};
+use super::waits::{Held, Inside, Lends, Slot};
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::{Capacity, Overflow};
@@ -14,7 +14,7 @@ use crate::pool::common::PoolStats;
 use crate::pool::error::{RejectReason, TaskError};
 use crate::pool::group::Abort;
 use crate::pool::handle::Handle;
-use crate::pool::hooks::{self, PanicHook, Payload, drop_quietly, wake};
+use crate::pool::hooks::{PanicHook, Payload, drop_quietly, forget_panic, quietly, wake};
 use crate::pool::report::Unstarted;
 use crate::pool::task_options::RareOptions;
 use crate::sync::shim::{Mutex, MutexGuard};
@@ -33,8 +33,8 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     /// A task with a handle, as its queue sees it, and as its handle sees it.
     type Run: Queued + ?Sized;
     type Job<T>: Queued + Await<T> + ?Sized;
-    /// The state of a worker that other threads read. Made from the worker's number.
-    type Worker: From<usize> + Send + Sync;
+    /// The state of a worker that other threads read.
+    type Worker: Default + Send + Sync;
     /// The state under the lock of the pool that only this kind has.
     type Shared: Default + Send;
     /// Runs before each transition, under the lock. `settle` runs after it, under the lock.
@@ -183,8 +183,12 @@ impl<K: Kind> Engine<K> {
         });
     }
 
+    /// Passes the payload of a panic that no handle takes to the hook, if there is one.
     pub(in crate::pool) fn orphan(&self, payload: Payload) {
-        hooks::tell_of_panic(self.settings.on_panic.as_deref(), payload);
+        match &self.settings.on_panic {
+            Some(hook) => quietly(|| hook(payload)),
+            None => forget_panic(Err(payload)),
+        }
     }
 
     /// Returns true if a task with these options is not to start: its deadline has passed, or its group has failed.
@@ -200,8 +204,8 @@ impl<K: Kind> Engine<K> {
     #[cold]
     fn refuse(self: &Arc<Self>, entries: Vec<Entry<K>>, mut why: impl FnMut(&Entry<K>) -> TaskError) {
         // **Deadlock**: the drop of a task may wait for the capacity of another, so all is given back first.
-        entries.iter().for_each(|entry| self.give_back(entry.weight()));
-        let (n, inside) = (entries.len(), (Dropping::enter(&**self), Inside::aside()));
+        entries.iter().for_each(|entry| self.capacity.give_back(entry.weight()));
+        let (n, inside) = (entries.len(), (Inside::drops(&**self), Inside::aside()));
         let (mut cancelled, mut expired, mut refused) = (0, 0, 0);
         for entry in entries {
             let why = why(&entry);
@@ -220,12 +224,6 @@ impl<K: Kind> Engine<K> {
         });
     }
 
-    /// Gives back the place and the weight of a claimed task.
-    #[inline]
-    pub(in crate::pool) fn give_back(&self, weight: u32) {
-        self.capacity.give_back(weight);
-    }
-
     // ---- handles ----
 
     /// Cancels a task. Returns false when it is too late.
@@ -237,9 +235,9 @@ impl<K: Kind> Engine<K> {
             return handle.task.refuse(TaskError::Cancelled) || K::end_running(&handle.task);
         }
         if !seeded!("pool_cancel_keeps_room") {
-            core.give_back(rare.map_or(1, |rare| rare.weight));
+            core.capacity.give_back(rare.map_or(1, |rare| rare.weight));
         }
-        let dropping = Dropping::enter(&**core);
+        let dropping = Inside::drops(&**core);
         // False if a waker of the capacity has cancelled the task as well.
         let ended = handle.task.refuse(TaskError::Cancelled);
         drop(dropping);
@@ -281,29 +279,21 @@ impl<K: Kind> Engine<K> {
 
     // ---- workers ----
 
-    /// Returns the next step of the worker at `seat`. First counts the tasks that the worker has ended.
-    ///
-    /// All of this is one transition. So the worker takes the task that its own finished task made startable, and the
-    /// pool calls no other worker for it.
+    /// Returns the next step of the worker at `seat`, in the transition that counts the tasks that the worker has ended. So the
+    /// worker takes the task that its own finished task made startable, and the pool calls no other worker for it.
     #[inline]
     pub(in crate::pool) fn next(
-        self: &Arc<Self>,
+        &self,
+        state: &mut State<K>,
         seat: &Arc<Seat<K::Worker>>,
-        ended: Counts,
         patient: bool,
-        before: impl FnOnce(&mut State<K>),
-        after: impl FnOnce(&mut State<K>, &Next<Entry<K>>),
+        acts: &mut Acts<K>,
     ) -> Next<Entry<K>> {
-        self.transition(|state, acts| {
-            state.count(ended, acts);
-            before(state);
-            let next = state.next(seat, patient, |entry| self.is_late(entry.rare()), acts);
-            if let Next::Run(entry, _) = &next {
-                K::starts(entry, seat);
-            }
-            after(state, &next);
-            next
-        })
+        let next = state.next(seat, patient, |entry| self.is_late(entry.rare()), acts);
+        if let Next::Run(entry, _) = &next {
+            K::starts(entry, seat);
+        }
+        next
     }
 
     /// Asks for the admission of the first task. Ready with the task that starts, or with `None`.
@@ -414,7 +404,7 @@ impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn resize(self: &Arc<Self>, limit: usize) {
         if let Some(slots) = &self.settings.admission.slots {
             // The wakers of slot waiters may panic.
-            hooks::quietly(|| slots.set_limit(limit));
+            quietly(|| slots.set_limit(limit));
         }
         if K::THREADS || self.settings.admission.slots.is_none() {
             self.transition(|state, acts| state.set_limit(limit, acts));

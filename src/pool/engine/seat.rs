@@ -5,8 +5,9 @@ use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
-#[derive(Default)]
 pub(in crate::pool) struct Seat<W> {
+    /// The number of the worker within its pool, counted from zero.
+    pub(in crate::pool) index: usize,
     /// True if the worker looks for a task, or has been called to look. Written under the lock of the pool.
     looks: AtomicBool,
     place: Mutex<Place>,
@@ -20,15 +21,18 @@ struct Place {
     waker: Option<Waker>,
 }
 
-impl<W> Seat<W> {
-    pub(in crate::pool) fn new(own: W) -> Self {
+impl<W: Default> Seat<W> {
+    pub(super) fn new(index: usize) -> Self {
         Self {
+            index,
             looks: AtomicBool::default(),
             place: Mutex::default(),
-            own,
+            own: W::default(),
         }
     }
+}
 
+impl<W> Seat<W> {
     /// Marks the worker as looking for a task.
     pub(super) fn looks(&self) {
         // Relaxed, here and in `looks_no_more`: the lock of the pool orders the accesses.
@@ -55,12 +59,7 @@ impl<W> Seat<W> {
 
     /// Registers the waker for each later call, before the worker reads the state that calls are about.
     pub(in crate::pool) fn listen(&self, cx: &Context<'_>) {
-        let waker = cx.waker().clone();
-        let mut place = self.place.lock();
-        place.called = false;
-        let old = place.waker.replace(waker);
-        drop(place);
-        drop(old);
+        while self.poll_called(cx).is_ready() {}
     }
 
     /// Ready once per call.

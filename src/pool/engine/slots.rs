@@ -19,9 +19,9 @@
 /// The slots of a pool. See the [module](self).
 #[derive(Clone, Debug)]
 pub(in crate::pool) struct Slots {
-    limit: usize,
+    pub(super) limit: usize,
     started: usize,
-    parked: usize,
+    pub(super) parked: usize,
     borrowed: usize,
     /// The number of tasks that started on a lent slot and have not ended, with or without an inherited slot.
     borrowers: usize,
@@ -36,18 +36,6 @@ impl Slots {
             borrowed: 0,
             borrowers: 0,
         }
-    }
-
-    pub(super) fn limit(&self) -> usize {
-        self.limit
-    }
-
-    pub(super) fn set_limit(&mut self, limit: usize) {
-        self.limit = limit;
-    }
-
-    pub(super) fn parked(&self) -> usize {
-        self.parked
     }
 
     /// Returns the number of awaited tasks that may start now.
@@ -79,14 +67,6 @@ impl Slots {
             self.borrowed -= 1;
         }
     }
-
-    pub(super) fn park(&mut self) {
-        self.parked += 1;
-    }
-
-    pub(super) fn resume(&mut self) {
-        self.parked -= 1;
-    }
 }
 
 #[cfg(test)]
@@ -99,11 +79,11 @@ mod tests {
         let mut slots = Slots::new(1);
         assert!(!slots.start());
         assert_eq!((slots.lent(), slots.free()), (0, 0));
-        slots.park();
+        slots.parked += 1;
         assert_eq!((slots.lent(), slots.free()), (1, 0));
         assert!(slots.start());
         assert_eq!(slots.lent(), 0, "the lent slot is taken");
-        slots.resume();
+        slots.parked -= 1;
         assert_eq!(slots.started - slots.parked, 2, "resuming does not wait");
         slots.end(false);
         assert_eq!(slots.lent(), 0, "the borrower inherits the slot");
@@ -115,7 +95,7 @@ mod tests {
     fn a_lowered_limit_starts_nothing_until_fewer_run() {
         let mut slots = Slots::new(3);
         (0..3).for_each(|_| _ = slots.start());
-        slots.set_limit(1);
+        slots.limit = 1;
         slots.end(false);
         slots.end(false);
         assert_eq!(slots.free(), 0);
@@ -128,12 +108,12 @@ mod tests {
         let mut slots = Slots::new(2);
         slots.start();
         slots.start();
-        slots.park();
+        slots.parked += 1;
         assert!(slots.start());
         slots.end(false);
         assert_eq!(slots.free(), 1, "the waiter still lends its slot");
         assert!(!slots.start());
-        slots.resume();
+        slots.parked -= 1;
         assert_eq!((slots.free(), slots.lent()), (0, 0));
         slots.end(true);
         slots.end(false);
@@ -145,11 +125,11 @@ mod tests {
         let mut slots = Slots::new(2);
         slots.start();
         slots.start();
-        slots.park();
+        slots.parked += 1;
         assert!(slots.start());
-        slots.resume();
+        slots.parked -= 1;
         slots.end(false);
-        slots.park();
+        slots.parked += 1;
         assert!(slots.start(), "it borrows the same slot");
         slots.end(true);
         assert_eq!(slots.free(), 1);
@@ -168,11 +148,11 @@ mod tests {
                     1 if slots.lent() > 0 => running.push(slots.start()),
                     2 if !running.is_empty() => {
                         parked.push(running.swap_remove(which % running.len()));
-                        slots.park();
+                        slots.parked += 1;
                     }
                     3 if !parked.is_empty() => {
                         running.push(parked.swap_remove(which % parked.len()));
-                        slots.resume();
+                        slots.parked -= 1;
                     }
                     4 if !running.is_empty() => slots.end(running.swap_remove(which % running.len())),
                     _ => continue,

@@ -46,7 +46,7 @@ pub(in crate::pool) struct State<K: Kind> {
     /// The state that only this kind of pools has.
     pub(in crate::pool) own: K::Shared,
     slots: Slots,
-    seats: Vec<Arc<Seat<K::Worker>>>,
+    pub(in crate::pool) seats: Vec<Arc<Seat<K::Worker>>>,
     next_index: usize,
     idle: Vec<Arc<Seat<K::Worker>>>,
     /// Workers that are about to exit: two must not exit for a surplus of one.
@@ -164,7 +164,7 @@ impl<K: Kind> State<K> {
     /// Returns the number of tasks that can start now.
     fn startable(&mut self) -> usize {
         // The lengths count tasks of full groups as well.
-        let may_be_full = self.queue.may_have_members() || self.queue.awaited_len() > 0;
+        let may_be_full = !self.queue.is_uniform() || self.queue.awaited_len() > 0;
         if may_be_full && self.first().is_none() {
             return 0;
         }
@@ -175,7 +175,7 @@ impl<K: Kind> State<K> {
     /// Returns the entry that is to start next.
     #[inline]
     pub(in crate::pool) fn first(&mut self) -> Option<Key> {
-        if self.queue.may_have_members() {
+        if !self.queue.is_uniform() {
             self.set_members_aside();
         }
         let common = if self.slots.free() > 0 {
@@ -248,10 +248,7 @@ impl<K: Kind> State<K> {
                     acts.grow = self.may_grow();
                     return;
                 }
-                None => {
-                    let seat = self.seat();
-                    self.starts(seat, acts);
-                }
+                None => self.starts(acts),
             }
         }
     }
@@ -262,23 +259,20 @@ impl<K: Kind> State<K> {
         acts.call.push(seat);
     }
 
-    /// Registers a worker that is about to start and looks for a task.
-    pub(in crate::pool) fn starts(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K>) {
+    /// Makes one more worker, which is about to start and looks for a task.
+    pub(in crate::pool) fn starts(&mut self, acts: &mut Acts<K>) {
+        let seat = self.enters();
         self.looks_again(&seat);
-        self.enters(&seat);
         acts.start.push(seat);
     }
 
-    /// Makes the state of one more worker.
-    pub(in crate::pool) fn seat(&mut self) -> Arc<Seat<K::Worker>> {
+    /// Makes one more worker, which is about to start.
+    pub(in crate::pool) fn enters(&mut self) -> Arc<Seat<K::Worker>> {
+        let seat = Arc::new(Seat::new(self.next_index));
         self.next_index += 1;
-        Arc::new(Seat::new((self.next_index - 1).into()))
-    }
-
-    /// Registers a worker that is about to start.
-    pub(in crate::pool) fn enters(&mut self, seat: &Arc<Seat<K::Worker>>) {
-        self.seats.push(Arc::clone(seat));
+        self.seats.push(Arc::clone(&seat));
         self.stats.peak_threads = self.stats.peak_threads.max(self.seats.len());
+        seat
     }
 
     /// Returns the number of workers, without those about to exit.
@@ -292,9 +286,9 @@ impl<K: Kind> State<K> {
         let parked = if K::THREADS {
             self.most_parked
         } else {
-            self.slots.parked()
+            self.slots.parked
         };
-        self.staying().saturating_sub(self.slots.limit().saturating_add(parked))
+        self.staying().saturating_sub(self.slots.limit.saturating_add(parked))
     }
 
     // ---- threads ----
@@ -302,8 +296,8 @@ impl<K: Kind> State<K> {
     /// Returns true if one more thread may start.
     #[inline]
     pub(in crate::pool) fn may_grow(&self) -> bool {
-        let most = self.slots.limit().saturating_add(self.slots.parked().min(SPARES));
-        let has_thread = self.staying() >= most && self.staying() > self.slots.parked();
+        let most = self.slots.limit.saturating_add(self.slots.parked.min(SPARES));
+        let has_thread = self.staying() >= most && self.staying() > self.slots.parked;
         !has_thread && (!self.grows_later || self.is_urgent())
     }
 
@@ -316,7 +310,7 @@ impl<K: Kind> State<K> {
     /// Returns true if the growth rate does not delay the next thread: there is no thread, or all other threads wait
     /// for it.
     pub(in crate::pool) fn is_urgent(&self) -> bool {
-        self.staying() <= self.slots.parked() || self.slots.free() == 0
+        self.staying() <= self.slots.parked || self.slots.free() == 0
     }
 
     /// Returns true if a submitted task calls or starts a worker.
@@ -327,7 +321,7 @@ impl<K: Kind> State<K> {
 
     /// Returns true while no worker sleeps and no more workers will start.
     pub(in crate::pool) fn is_busy(&self) -> bool {
-        self.idle.is_empty() && self.staying() >= self.slots.limit()
+        self.idle.is_empty() && self.staying() >= self.slots.limit
     }
 
     /// Ends the idle time of a worker. Returns true if the worker is to exit.
@@ -339,7 +333,7 @@ impl<K: Kind> State<K> {
             return false;
         }
         self.idle.remove(at);
-        self.most_parked = self.slots.parked().max(self.most_parked.saturating_sub(1));
+        self.most_parked = self.slots.parked.max(self.most_parked.saturating_sub(1));
         self.leaving += 1;
         true
     }
@@ -500,7 +494,7 @@ impl<K: Kind> State<K> {
 
     /// Counts accepted tasks.
     pub(in crate::pool) fn came(&mut self, tasks: usize) {
-        self.idleness.begun(tasks);
+        self.idleness.unfinished += tasks;
         self.queued += tasks;
         self.stats.submitted += tasks as u64;
     }
@@ -560,8 +554,8 @@ impl<K: Kind> State<K> {
     }
 
     pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<K>) {
-        self.slots.set_limit(limit);
-        self.most_parked = self.slots.parked();
+        self.slots.limit = limit;
+        self.most_parked = self.slots.parked;
         if seeded!("engine_resizes_quietly") {
             return;
         }
@@ -583,7 +577,7 @@ impl<K: Kind> State<K> {
     /// Moves one task from a local queue to the empty priority queue.
     fn refill(&mut self) -> bool {
         let local = (self.queue.len() == 0).then(|| self.take_local()).flatten();
-        local.map(|entry| self.queue.by_priority.push_front(entry)).is_some()
+        local.map(|entry| self.queue.push_front(entry)).is_some()
     }
 
     /// Removes all entries, in the order in which they would have started.
@@ -621,11 +615,11 @@ impl<K: Kind> State<K> {
     /// Lends the slot of a worker whose task waits. Returns false, and lends nothing, if the loan would leave no thread
     /// for the awaited tasks.
     pub(in crate::pool) fn park(&mut self, acts: &mut Acts<K>) -> bool {
-        if K::THREADS && self.slots.parked() + 1 >= self.slots.limit().saturating_add(SPARES) {
+        if K::THREADS && self.slots.parked + 1 >= self.slots.limit.saturating_add(SPARES) {
             return false;
         }
-        self.slots.park();
-        self.most_parked = self.most_parked.max(self.slots.parked().min(SPARES));
+        self.slots.parked += 1;
+        self.most_parked = self.most_parked.max(self.slots.parked.min(SPARES));
         if !seeded!("engine_lends_quietly") {
             self.call(acts);
         }
@@ -634,7 +628,7 @@ impl<K: Kind> State<K> {
 
     /// Takes the slot back: the task resumes at once.
     pub(in crate::pool) fn resume(&mut self) {
-        self.slots.resume();
+        self.slots.parked -= 1;
     }
 
     // ---- the asker ----
@@ -706,14 +700,6 @@ impl<K: Kind> State<K> {
         !in_order && self.seats.is_empty() && (!K::THREADS || self.queue.has_live())
     }
 
-    pub(in crate::pool) fn has_workers(&self) -> bool {
-        !self.seats.is_empty()
-    }
-
-    pub(in crate::pool) fn workers(&self) -> &[Arc<Seat<K::Worker>>] {
-        &self.seats
-    }
-
     /// Returns the statistics. Waiters have not reported the claims of `inlined` tasks.
     pub(in crate::pool) fn stats(&self, limit: usize, inlined: usize) -> PoolStats {
         let unreported = self.seats.iter().map(|seat| K::unreported(&seat.own));
@@ -724,13 +710,13 @@ impl<K: Kind> State<K> {
             limit,
             // A task may be submitted, and claimed by its waiter, before `inlined` is read and after the injector was emptied.
             queued: self.queued.saturating_sub(started),
-            unfinished: self.idleness.unfinished() - self.refused - ended,
+            unfinished: self.idleness.unfinished - self.refused - ended,
             ..self.stats
         }
     }
 
     pub(in crate::pool) fn limit(&self) -> usize {
-        self.slots.limit()
+        self.slots.limit
     }
 }
 

@@ -126,40 +126,18 @@ pub(in crate::pool) struct Record {
     number: OnceLock<u64>,
 }
 
-/// The graph's record of a task on a thread that holds permits.
-pub(in crate::pool) struct Holder(Record);
-
-impl Holder {
-    /// Makes a record with the permits `held`. `waiter` waits for the task, or may.
-    pub(in crate::pool) fn of(held: Held, waiter: Option<Arc<dyn Task>>) -> Arc<Self> {
-        let waiter = parking_lot::Mutex::new(waiter);
-        let record = Record {
-            waiter,
-            ..Record::default()
-        };
-        record.holds(held);
-        Arc::new(Self(record))
-    }
-
-    /// Ends the record: the task has given its permits back. Cuts the link to the waiter.
-    pub(in crate::pool) fn end(&self) {
-        self.0.end();
-        self.0.cut();
-    }
-}
-
-impl Task for Holder {
+/// The record by itself: of a task on a thread that holds permits, or whose submitter does.
+impl Task for Record {
     fn record(&self) -> &Record {
-        &self.0
+        self
     }
 }
 
 impl Record {
-    /// Makes the record of a task that this thread submits.
-    #[cfg(feature = "tokio")]
-    pub(in crate::pool) fn new() -> Self {
+    /// Makes the record of a task. `waiter` waits for the task, or may.
+    pub(in crate::pool) fn of(waiter: Option<Arc<dyn Task>>) -> Self {
         Self {
-            waiter: parking_lot::Mutex::new(current()),
+            waiter: parking_lot::Mutex::new(waiter),
             ..Self::default()
         }
     }
@@ -248,8 +226,8 @@ pub(in crate::pool) fn is_inside<H: Lends>(home: &H) -> bool {
         .unwrap_or(false)
 }
 
-/// Marks this thread as running a task, or the tasks of a pool, until dropped.
-pub(in crate::pool) struct Inside(());
+/// Marks this thread as running a task, or the tasks of a pool, until dropped. True: below all that it runs.
+pub(in crate::pool) struct Inside(bool);
 
 impl Inside {
     #[cfg(feature = "tokio")]
@@ -280,45 +258,40 @@ impl Inside {
         Self::push(pool, None, Some(slot))
     }
 
+    /// Enters the drop of a refused task of the pool. The task counts as unfinished meanwhile, so a wait for the pool's
+    /// idleness or end would wait for itself. Other waits stay those of the thread's own task.
+    pub(in crate::pool) fn drops<H: Lends>(home: &H) -> Self {
+        Self::at(true, PoolId::of(home), None, None)
+    }
+
     fn push(pool: PoolId, task: Option<Arc<dyn Task>>, slot: Option<Arc<Slot>>) -> Self {
+        Self::at(false, pool, task, slot)
+    }
+
+    fn at(below: bool, pool: PoolId, task: Option<Arc<dyn Task>>, slot: Option<Arc<Slot>>) -> Self {
         let frame = Frame {
             pool,
             task,
             inlined: slot.as_ref().map(|_| 0),
             slot,
         };
-        let _ = CURRENT.try_with(|stack| stack.borrow_mut().push(frame));
-        Self(())
+        let _ = CURRENT.try_with(|stack| {
+            let mut stack = stack.borrow_mut();
+            match below {
+                true => stack.insert(0, frame),
+                false => stack.push(frame),
+            }
+        });
+        Self(below)
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        let frame = CURRENT.try_with(|stack| stack.borrow_mut().pop());
-        drop(frame);
-    }
-}
-
-/// Marks this thread as dropping a refused task of a pool, until dropped. The task counts as unfinished meanwhile, so a wait
-/// for the pool's idleness or end would wait for itself. Other waits stay those of the thread's own task.
-pub(in crate::pool) struct Dropping(());
-
-impl Dropping {
-    pub(in crate::pool) fn enter<H: Lends>(home: &H) -> Self {
-        let frame = Frame {
-            pool: PoolId::of(home),
-            task: None,
-            slot: None,
-            inlined: None,
-        };
-        let _ = CURRENT.try_with(|stack| stack.borrow_mut().insert(0, frame));
-        Self(())
-    }
-}
-
-impl Drop for Dropping {
-    fn drop(&mut self) {
-        let frame = CURRENT.try_with(|stack| stack.borrow_mut().remove(0));
+        let frame = CURRENT.try_with(|stack| {
+            let mut stack = stack.borrow_mut();
+            if self.0 { Some(stack.remove(0)) } else { stack.pop() }
+        });
         drop(frame);
     }
 }
@@ -441,17 +414,9 @@ impl<K: Kind> Wait<K> {
     }
 
     pub(in crate::pool) fn is_by(&self, waiter: &Waiter) -> bool {
-        let same_task = match (&self.waiter.task, &waiter.task) {
-            (Some(one), Some(other)) => is_same(one, other),
-            (None, None) => true,
-            _ => false,
-        };
-        let same_slot = match (&self.waiter.slot, &waiter.slot) {
-            (Some((one, _)), Some((other, _))) => Arc::ptr_eq(one, other),
-            (None, None) => true,
-            _ => false,
-        };
-        same_task && same_slot
+        let task = |waiter: &Waiter| waiter.task.as_ref().map(|task| Arc::as_ptr(task).cast::<()>());
+        let slot = |waiter: &Waiter| waiter.slot.as_ref().map(|(slot, _)| Arc::as_ptr(slot));
+        task(&self.waiter) == task(waiter) && slot(&self.waiter) == slot(waiter)
     }
 
     /// Lends the waiter's slot and lists the task as awaited, because the task was not ready. Returns false, and lends

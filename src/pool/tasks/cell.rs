@@ -9,7 +9,7 @@
 
 use crate::pool::caller::Caller;
 use crate::pool::cell::{Await, Cell, Context, Queued, Ran, Stage};
-use crate::pool::engine::waits::{Record, Task};
+use crate::pool::engine::waits::{Record, Task, current};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{Payload, drop_quietly, wake};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -74,7 +74,7 @@ impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
 
 impl<Fut, T> TaskCell<Fut, T> {
     pub(in crate::pool) fn of(task: Fut, caller: Caller) -> Self {
-        Self::new((Box::new(task), caller), Record::new())
+        Self::new((Box::new(task), caller), Record::of(current()))
     }
 
     /// Takes the future out to poll it. Returns `None` if it was aborted.

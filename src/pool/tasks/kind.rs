@@ -14,6 +14,7 @@ use crate::pool::handle::TaskHandle;
 use crate::pool::hooks::drop_quietly;
 use crate::pool::report::Unstarted;
 use crate::pool::runtime::Runtime;
+use crate::pool::termination::{TerminationWait, Until};
 use crate::sync::shim::Mutex;
 use crate::time::Sleep;
 use std::convert::Infallible;
@@ -44,25 +45,7 @@ pub struct Tasks {
 }
 
 /// The task that a runner runs.
-#[derive(Default)]
-pub(in crate::pool) struct Running(Mutex<Option<Arc<dyn Run>>>);
-
-impl Running {
-    pub(super) fn get(&self) -> Option<Arc<dyn Run>> {
-        self.0.lock().clone()
-    }
-
-    /// Takes out the task, which has ended.
-    pub(super) fn take(&self) -> Option<Arc<dyn Run>> {
-        self.0.lock().take()
-    }
-}
-
-impl From<usize> for Running {
-    fn from(_: usize) -> Self {
-        Self::default()
-    }
-}
+pub(in crate::pool) type Running = Mutex<Option<Arc<dyn Run>>>;
 
 impl Kind for Tasks {
     const THREADS: bool = false;
@@ -79,7 +62,7 @@ impl Kind for Tasks {
 
     fn starts(entry: &Entry<Tasks>, seat: &Seat<Running>) {
         let task = entry.task().filter(|task| task.start());
-        *seat.own.0.lock() = task.map(Arc::clone);
+        *seat.own.lock() = task.map(Arc::clone);
     }
 
     fn queued<T>(task: &Arc<Self::Job<T>>) -> Arc<Self::Run> {
@@ -119,7 +102,7 @@ impl Core {
                 return false;
             }
             let before = state.queue.len();
-            entries.for_each(|entry| state.queue.by_priority.push(entry));
+            entries.for_each(|entry| state.queue.push(entry));
             state.came(state.queue.len() - before);
             state.call(acts);
             true
@@ -128,12 +111,19 @@ impl Core {
 
     /// Aborts the running tasks.
     pub(super) fn abort_running(&self) {
-        let workers = self.look().workers().to_vec();
+        let workers = self.look().seats.clone();
         for seat in workers {
-            if let Some(task) = seat.own.get() {
-                task.abort();
-            }
+            let task = seat.own.lock().clone();
+            task.inspect(|task| _ = task.abort());
         }
+    }
+
+    /// Waits for at most `patience` on the pool's clock. Returns false on a timeout, and at once in a task of the pool.
+    pub(in crate::pool) async fn wait(self: &Arc<Self>, patience: Option<Duration>, until: Until) -> bool {
+        let Some(mut wait) = TerminationWait::of(self, until) else {
+            return false;
+        };
+        self.within(patience, |waker| wait.poll(waker)).await.is_some()
     }
 
     /// Polls until ready, for at most `patience` on the pool's clock. Returns `None` on a timeout.
@@ -158,39 +148,32 @@ impl Core {
 struct Runner {
     core: Arc<Core>,
     seat: Arc<Seat<Running>>,
-    runs: Option<Runs>,
-    in_order: bool,
-}
-
-/// The task that a runner has started, and whose end it has not reported.
-#[derive(Default)]
-struct Runs {
+    /// The ticket of the task that it has started.
     ticket: Option<Ticket>,
     is_parked: bool,
-    /// Its slot, its membership and its end.
+    /// The slot of the task, its membership and its end, until they are reported.
     counts: Counts,
+    in_order: bool,
 }
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        if let Some(task) = self.seat.own.take() {
+        let task = self.seat.own.lock().take();
+        if let Some(task) = task {
             task.abort();
             task.record().end();
             drop_quietly(task);
         }
-        let mut ended = Counts::default();
-        if let Some(runs) = self.runs.take() {
-            // The runtime has dropped the task.
-            if let Some(ticket) = runs.ticket {
-                ticket.finish(Ran::Gone);
-            }
-            if runs.is_parked {
-                self.core.transition(|state, _| state.resume());
-            }
-            ended = runs.counts;
-            if ended.tasks == 0 {
-                ended.count(Ran::Gone);
-            }
+        // The runtime has dropped the task.
+        if let Some(ticket) = self.ticket.take() {
+            ticket.finish(Ran::Gone);
+        }
+        if self.is_parked {
+            self.core.transition(|state, _| state.resume());
+        }
+        let mut ended = std::mem::take(&mut self.counts);
+        if ended.slot.is_some() && ended.tasks == 0 {
+            ended.count(Ran::Gone);
         }
         self.core.left(&self.seat, ended, self.in_order);
     }
@@ -201,7 +184,9 @@ pub(super) fn run(core: Arc<Core>, seat: Arc<Seat<Running>>) -> impl Future<Outp
     work(Runner {
         core,
         seat,
-        runs: None,
+        ticket: None,
+        is_parked: false,
+        counts: Counts::default(),
         in_order: false,
     })
 }
@@ -210,8 +195,11 @@ async fn work(mut runner: Runner) {
     let runner = &mut runner;
     let (core, seat) = (Arc::clone(&runner.core), Arc::clone(&runner.seat));
     loop {
-        let ended = runner.runs.take().map_or(Counts::default(), |runs| runs.counts);
-        let started = match core.next(&seat, ended, false, |_| (), |_, _| ()) {
+        let ended = std::mem::take(&mut runner.counts);
+        let started = match core.transition(|state, acts| {
+            state.count(ended, acts);
+            core.next(state, &seat, false, acts)
+        }) {
             Next::Run(entry, borrows) => Some((entry, borrows, None)),
             Next::Ask => {
                 let mut asking = None;
@@ -239,25 +227,24 @@ async fn work(mut runner: Runner) {
 
 impl Runner {
     async fn run(&mut self, entry: Entry<Tasks>, borrows: bool, ticket: Option<Ticket>) {
-        let runs = self.runs.insert(Runs {
-            ticket,
-            ..Runs::default()
-        });
-        runs.counts.slot = Some(borrows);
-        runs.counts.member = entry.member().map(Arc::clone);
+        self.ticket = ticket;
+        self.counts.slot = Some(borrows);
+        self.counts.member = entry.member().map(Arc::clone);
         let core = &self.core;
-        core.give_back(entry.weight());
+        core.capacity.give_back(entry.weight());
         let mut ran = Ran::Gone;
-        if let Some(task) = self.seat.own.get() {
-            ran = poll_fn(|cx| poll(core, &task, &mut runs.is_parked, cx)).await;
+        let task = self.seat.own.lock().clone();
+        if let Some(task) = task {
+            ran = poll_fn(|cx| poll(core, &task, &mut self.is_parked, cx)).await;
             task.record().end();
         }
-        if let Some(ticket) = runs.ticket.take() {
+        if let Some(ticket) = self.ticket.take() {
             ticket.finish(ran);
         }
-        runs.counts.count(ran);
+        self.counts.count(ran);
         // If the handle is gone, this drops the result.
-        drop_quietly((self.seat.own.take(), entry));
+        let task = self.seat.own.lock().take();
+        drop_quietly((task, entry));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::pool::error::{PoolError, TaskError};
 use crate::pool::hooks::opaque_debug;
 use crate::pool::report::{ShutdownReport, Unstarted};
 use crate::pool::runtime::Runtime;
-use crate::pool::termination::TerminationWait;
+use crate::pool::termination::Until;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -83,7 +83,7 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future has no effect on the pool.
     pub async fn wait_idle(&self) -> bool {
-        self.wait_idle_for(None).await
+        self.core().wait(None, Until::Idle).await
     }
 
     /// Waits like [`wait_idle`](Self::wait_idle), for at most `patience` on the pool's clock. Returns false on a timeout.
@@ -91,15 +91,7 @@ impl TaskPool {
     /// # Cancel safety
     /// Dropping the future has no effect on the pool.
     pub async fn wait_idle_timeout(&self, patience: Duration) -> bool {
-        self.wait_idle_for(Some(patience)).await
-    }
-
-    async fn wait_idle_for(&self, patience: Option<Duration>) -> bool {
-        let Some(mut wait) = TerminationWait::of(self.core()) else {
-            return false;
-        };
-        let idle = self.core().within(patience, |waker| wait.poll_idle(waker));
-        idle.await.is_some()
+        self.core().wait(Some(patience), Until::Idle).await
     }
 
     /// Closes the pool, and waits until all tasks have ended, for at most `deadline` on the pool's clock. Then returns exactly
@@ -109,9 +101,7 @@ impl TaskPool {
     /// Dropping the future while it waits leaves the pool closed, and has no other effect.
     pub async fn shutdown(&self, deadline: Duration) -> ShutdownReport<Tasks> {
         self.core().close();
-        if let Some(mut wait) = TerminationWait::of(self.core()) {
-            self.core().within(Some(deadline), |waker| wait.poll(waker)).await;
-        }
+        self.core().wait(Some(deadline), Until::Gone).await;
         self.report()
     }
 
@@ -184,8 +174,7 @@ impl Builder<Runners> {
             on_discard: kind.on_discard,
             runtime: runtime.ok_or(PoolError::NoRuntime)?,
         };
-        let clock = common.clock();
-        Ok(Pool::new(common.engine(limit, clock, tasks)?))
+        Ok(Pool::new(common.engine(limit, tasks)?))
     }
 }
 

@@ -28,7 +28,7 @@ impl<Fut: Future<Output: Send> + Send + 'static> Work for Fut {}
 
 impl Pool<Tasks> {
     fn try_take(&self) -> Result<(), RejectReason> {
-        self.core().try_take(self.options.weight)
+        self.core().try_take(self.options.rare.weight)
     }
 
     async fn admit(&self) -> Result<Verdict, RejectReason> {
@@ -253,7 +253,7 @@ impl Pool<Tasks> {
     }
 
     fn handle<Fut: Work>(&self, (cell, member): Taken<Fut>) -> TaskHandle<Fut::Output> {
-        TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()), self.options.rare(member.as_ref()))
+        TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()), self.options.rare_for(member.as_ref()))
     }
 
     fn entry<Fut: Work>(&self, cell: &Shared<Fut>, member: &Option<Arc<Membership>>) -> Entry<Tasks> {

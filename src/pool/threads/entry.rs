@@ -134,7 +134,7 @@ impl<'j> Entry<'j> {
 
     /// Runs the task like [`run`](Self::run), and returns its memory to the caller. Only memory is left: the closure is
     /// consumed, and the result belongs to the handle or was dropped.
-    #[inline]
+    #[inline(always)]
     pub(in crate::pool) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
         match self.0 {
             Body::Inline(small) => (small.run(orphan), None),

@@ -21,7 +21,7 @@ use crate::pool::capacity::Capacity;
 use crate::pool::cell::Run;
 use crate::pool::engine::entry::Boxed;
 use crate::pool::engine::lane::Lane;
-use crate::pool::engine::priority_queue::PriorityQueue;
+use crate::pool::engine::queue::Entries;
 use crate::pool::error::RejectReason;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
@@ -149,10 +149,10 @@ impl<'j> Injector<'j> {
     }
 
     /// Moves all tasks into `lanes`, and returns their number.
-    pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, by_priority: &mut PriorityQueue<Threads<'j>>) -> usize {
+    pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, queue: &mut Entries<Threads<'j>>) -> usize {
         let uniform = !std::mem::take(&mut tray.special);
         let counts = self.counts();
-        by_priority.take_over(&mut tray.tasks, counts / TASK, uniform);
+        queue.take_over(&mut tray.tasks, counts / TASK, uniform);
         self.set_counts(tray, counts & PLACES);
         counts / TASK
     }

@@ -30,6 +30,8 @@ use crate::pool::engine::waits::{Inlined, Lends, Under, current};
 use crate::pool::error::{RejectReason, TaskError};
 use crate::pool::handle::ScopedJoinHandle;
 use crate::pool::hooks::{drop_quietly, forget_panic};
+use crate::pool::park::block_on;
+use crate::pool::termination::{TerminationWait, Until};
 use crate::rate::TokenBucket;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
@@ -121,7 +123,7 @@ impl<'j> Threads<'j> {
     fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
         tray.take_over(&mut state.own.deferred);
         if !tray.is_empty() {
-            let tasks = self.injector.empty(tray, &mut state.queue.by_priority);
+            let tasks = self.injector.empty(tray, &mut state.queue);
             state.came(tasks);
         }
     }
@@ -174,7 +176,7 @@ impl<'j> Kind for Threads<'j> {
             tray.calls = state.own.calls;
         }
         // Relaxed: a hint, read by `seems_busy`.
-        self.pending.store(state.queue.by_priority.len(), Ordering::Relaxed);
+        self.pending.store(state.queue.len(), Ordering::Relaxed);
     }
 
     fn close(&self) {
@@ -189,7 +191,7 @@ impl<'j> Kind for Threads<'j> {
 
     fn pay(worker_state: &WorkerState<'j>, capacity: &Capacity) -> bool {
         let mut local_queue = worker_state.local_queue.lock();
-        let owed = local_queue.owed();
+        let owed = std::mem::take(&mut local_queue.owed);
         if seeded!("pool_returns_room_late") {
             drop(local_queue);
         }
@@ -224,8 +226,7 @@ impl<'j> Kind for Threads<'j> {
         }
         core.transition(|state, acts| {
             if state.wants_thread() {
-                let seat = state.seat();
-                state.starts(seat, acts);
+                state.starts(acts);
             }
         });
     }
@@ -248,7 +249,7 @@ impl<'j> Kind for Threads<'j> {
         }
         // Relaxed, here and below: a statistic.
         core.kind.inlined.fetch_add(1, Ordering::Relaxed);
-        core.give_back(rare.map_or(1, |rare| rare.weight));
+        core.capacity.give_back(rare.map_or(1, |rare| rare.weight));
         let (mut counts, mut expired) = (Counts::default(), false);
         if core.is_late(rare) {
             expired = task.refuse(TaskError::Expired);
@@ -272,7 +273,7 @@ impl<'j> Kind for Threads<'j> {
     }
 
     fn unreported(worker_state: &WorkerState<'j>) -> (usize, usize) {
-        (worker_state.local_queue.lock().started(), worker_state.untold())
+        (worker_state.local_queue.lock().started, worker_state.untold())
     }
 
     fn inlined(&self) -> usize {
@@ -340,8 +341,14 @@ impl<'j> Core<'j> {
 
     /// Puts the worker's unstarted tasks back at the front of the queue, and gives back the capacity that it owes.
     pub(in crate::pool) fn return_local(self: &Arc<Self>, worker_state: &WorkerState<'j>) {
-        self.transition(|state, _| worker_state.local_queue.lock().put_back(&mut state.queue.by_priority));
+        self.transition(|state, _| worker_state.local_queue.lock().put_back(&mut state.queue));
         self.pay(worker_state);
+    }
+
+    /// Blocks this thread for at most `patience`. Returns false on a timeout, and at once in a task of the pool.
+    pub(in crate::pool) fn wait(self: &Arc<Self>, patience: Option<Duration>, until: Until) -> bool {
+        let wait = TerminationWait::of(self, until);
+        wait.is_some_and(|mut wait| block_on(patience, |waker| wait.poll(waker)).is_some())
     }
 
     // ---- workers ----
@@ -356,27 +363,23 @@ impl<'j> Core<'j> {
         self.pay(&seat.own);
         let LocalStats { counts, deferred } = local_stats;
         let is_gated = self.settings.admission.is_gated();
-        self.next(
-            seat,
-            std::mem::take(counts),
-            patient,
-            |state| {
-                report(state, &seat.own);
-                state.own.deferred.take_over(deferred);
-                if state.queue.taken >= state.own.local_queues_due {
-                    clear_local_queues(state);
+        self.transition(|state, acts| {
+            state.count(std::mem::take(counts), acts);
+            report(state, &seat.own);
+            state.own.deferred.take_over(deferred);
+            if state.queue.taken >= state.own.local_queues_due {
+                clear_local_queues(state);
+            }
+            let next = self.next(state, seat, patient, acts);
+            let is_common = matches!(&next, Next::Run(entry, false) if entry.is_common());
+            if is_common && !is_gated && state.queue.is_uniform() && state.is_busy() {
+                let share = state.queue.len() / (2 * state.staying().max(1));
+                if share > 0 {
+                    load(state, &seat.own, share.min(BATCH - 1));
                 }
-            },
-            |state, next| {
-                let is_common = matches!(next, Next::Run(entry, false) if entry.is_common());
-                if is_common && !is_gated && state.queue.by_priority.is_uniform() && state.is_busy() {
-                    let share = state.queue.by_priority.len() / (2 * state.staying().max(1));
-                    if share > 0 {
-                        load(state, &seat.own, share.min(BATCH - 1));
-                    }
-                }
-            },
-        )
+            }
+            next
+        })
     }
 
     /// Removes a worker that has exited, or was not started.
@@ -389,7 +392,7 @@ impl<'j> Core<'j> {
         self.pay(&seat.own);
         let LocalStats { counts, deferred } = local_stats;
         self.transition(|state, _| {
-            seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
+            seat.own.local_queue.lock().put_back(&mut state.queue);
             state.own.deferred.take_over(deferred);
             report(state, &seat.own);
         });
@@ -423,11 +426,7 @@ impl<'j> Core<'j> {
         loop {
             let seat = self.transition(|state, _| {
                 let wants = state.staying() < state.least && state.phase == Phase::Running;
-                wants.then(|| {
-                    let seat = state.seat();
-                    state.enters(&seat);
-                    seat
-                })
+                wants.then(|| state.enters())
             });
             match seat {
                 Some(seat) => self.spawn(seat)?,
@@ -440,8 +439,8 @@ impl<'j> Core<'j> {
         self.transition(|state, _| {
             state.least = least;
             // Workers that are about to start must reach the tasks of local queues too.
-            for seat in state.workers().to_vec() {
-                seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
+            for seat in state.seats.clone() {
+                seat.own.local_queue.lock().put_back(&mut state.queue);
             }
         });
         self.resize(most);
@@ -510,7 +509,7 @@ impl Wake for Regrow {
 #[inline]
 fn report<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>) {
     worker_state.note_untold(0);
-    state.queued -= worker_state.local_queue.lock().report_started();
+    state.queued -= std::mem::take(&mut worker_state.local_queue.lock().started);
 }
 
 /// Moves the next `n` tasks to the local queue of a worker.
@@ -518,17 +517,14 @@ fn load<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>, n: usize) {
     state.queue.taken += n as u64;
     let due = state.queue.taken + PATIENCE * state.staying() as u64;
     state.own.local_queues_due = state.own.local_queues_due.min(due);
-    worker_state
-        .local_queue
-        .lock()
-        .load(n, due, &mut state.queue.by_priority);
+    worker_state.local_queue.lock().load(n, due, &mut state.queue);
 }
 
 /// Moves the tasks of local queues that are due back to the front of the queue, the latest taken first.
 #[cold]
 fn clear_local_queues(state: &mut Guarded<'_>) {
     let (mut late, mut due_next) = (Vec::new(), u64::MAX);
-    for seat in state.workers() {
+    for seat in &state.seats {
         match seat.own.local_queue.lock().due() {
             Some(due) if due <= state.queue.taken && !seeded!("pool_overlooks_shelves") => {
                 late.push((due, Arc::clone(seat)));
@@ -539,7 +535,7 @@ fn clear_local_queues(state: &mut Guarded<'_>) {
     }
     late.sort_by_key(|(due, _)| Reverse(*due));
     for (_, seat) in late {
-        seat.own.local_queue.lock().put_back(&mut state.queue.by_priority);
+        seat.own.local_queue.lock().put_back(&mut state.queue);
     }
     state.own.local_queues_due = due_next;
 }

@@ -12,14 +12,15 @@
 use super::entry::Entry;
 use super::kind::Threads;
 use crate::pool::engine::lane::Lane;
-use crate::pool::engine::priority_queue::PriorityQueue;
+use crate::pool::engine::queue::Entries;
 
 #[derive(Default)]
 pub(in crate::pool) struct LocalQueue<'j> {
     entries: Lane<Threads<'j>>,
-    owed: usize,
-    /// The number of tasks that the owner has started and not reported.
-    started: usize,
+    /// The number of started tasks whose capacity is owed. The caller that takes it puts it back under the same lock.
+    pub(super) owed: usize,
+    /// The number of tasks that the owner has started, and not reported under the pool's lock.
+    pub(super) started: usize,
     /// The number of tasks taken at which the entries are due.
     due: u64,
 }
@@ -41,41 +42,18 @@ impl<'j> LocalQueue<'j> {
     }
 
     /// Takes `n` common tasks from the queue, or all if there are fewer, until `due`.
-    pub(in crate::pool) fn load(&mut self, n: usize, due: u64, by_priority: &mut PriorityQueue<Threads<'j>>) {
-        by_priority.move_to(&mut self.entries, n);
+    pub(in crate::pool) fn load(&mut self, n: usize, due: u64, queue: &mut Entries<Threads<'j>>) {
+        queue.move_to(&mut self.entries, n);
         self.due = due;
     }
 
     /// Returns the due date, unless the local queue is empty.
     pub(in crate::pool) fn due(&self) -> Option<u64> {
-        (!self.is_empty()).then_some(self.due)
+        (!self.entries.is_empty()).then_some(self.due)
     }
 
-    pub(in crate::pool) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    pub(in crate::pool) fn started(&self) -> usize {
-        self.started
-    }
-
-    /// Takes the number of started tasks to report. Called under the pool's lock.
-    pub(in crate::pool) fn report_started(&mut self) -> usize {
-        std::mem::take(&mut self.started)
-    }
-
-    /// Takes the number of tasks whose capacity is owed. The caller puts it back under the same lock.
-    #[inline]
-    #[must_use]
-    pub(in crate::pool) fn owed(&mut self) -> usize {
-        std::mem::take(&mut self.owed)
-    }
-
-    pub(in crate::pool) fn put_back(&mut self, by_priority: &mut PriorityQueue<Threads<'j>>) {
+    pub(in crate::pool) fn put_back(&mut self, queue: &mut Entries<Threads<'j>>) {
         let entries: Vec<_> = self.entries.drain().collect();
-        entries
-            .into_iter()
-            .rev()
-            .for_each(|entry| by_priority.push_front(entry));
+        entries.into_iter().rev().for_each(|entry| queue.push_front(entry));
     }
 }

@@ -6,9 +6,8 @@ use crate::pool::builder::{Builder, Workers};
 use crate::pool::common::Pool;
 use crate::pool::error::{PoolError, TaskError};
 use crate::pool::hooks::opaque_debug;
-use crate::pool::park::block_on;
 use crate::pool::report::{ShutdownReport, Unstarted};
-use crate::pool::termination::TerminationWait;
+use crate::pool::termination::Until;
 use crate::rate::{Quota, TokenBucket};
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -86,17 +85,12 @@ impl<'j> Pool<Threads<'j>> {
     /// Waits for one moment at which every accepted task has ended. Returns false at once on a worker of this pool, whose
     /// own task would never end, and in the drop of a task of this pool that is cancelled.
     pub fn wait_idle(&self) -> bool {
-        self.wait_idle_for(None)
+        self.core().wait(None, Until::Idle)
     }
 
     /// Waits like [`wait_idle`](Self::wait_idle), for at most `patience`. Returns false on a timeout.
     pub fn wait_idle_timeout(&self, patience: Duration) -> bool {
-        self.wait_idle_for(Some(patience))
-    }
-
-    fn wait_idle_for(&self, patience: Option<Duration>) -> bool {
-        let wait = TerminationWait::of(self.core());
-        wait.is_some_and(|mut wait| block_on(patience, |waker| wait.poll_idle(waker)).is_some())
+        self.core().wait(Some(patience), Until::Idle)
     }
 
     /// Closes the pool, and waits until all tasks and threads have ended, for at most `deadline`. Then returns exactly the
@@ -105,9 +99,7 @@ impl<'j> Pool<Threads<'j>> {
     /// Does not wait on a worker of this pool, whose own task would never end, nor in the drop of a cancelled task of this pool.
     pub fn shutdown(&self, deadline: Duration) -> ShutdownReport<Threads<'j>> {
         self.core().close();
-        if let Some(mut wait) = TerminationWait::of(self.core()) {
-            let _ = block_on(Some(deadline), |waker| wait.poll(waker));
-        }
+        self.core().wait(Some(deadline), Until::Gone);
         self.abort()
     }
 
@@ -135,6 +127,7 @@ impl<'j> Pool<Threads<'j>> {
 /// assert_eq!(sum.into_inner(), 6);
 /// # Ok::<(), tollgate::pool::PoolError>(())
 /// ```
+#[derive(Clone)]
 pub struct Scoped<'scope, 'env: 'scope> {
     pool: Pool<Threads<'scope>>,
     // Invariant, like the standard library's scope: otherwise `'env` could be shortened.
@@ -159,12 +152,6 @@ impl<'scope, 'env> Scoped<'scope, 'env> {
         std::mem::forget(guard);
         self.pool.close();
         result
-    }
-}
-
-impl Clone for Scoped<'_, '_> {
-    fn clone(&self) -> Self {
-        Self::new(self.pool.clone())
     }
 }
 
@@ -382,15 +369,14 @@ impl Builder<ThreadOptions> {
     ) -> Result<Arc<Core<'j>>, PoolError> {
         let Self { common, kind } = self;
         let (least, most) = kind.workers.check()?;
-        let clock = common.clock();
         let kind = Threads::new(Settings {
             keep_alive: kind.keep_alive,
-            growth: (least < most).then(|| TokenBucket::new(kind.growth).on(&clock)),
+            growth: (least < most).then(|| TokenBucket::new(kind.growth).on(&common.settings.clock)),
             spawner,
             on_start: kind.on_start,
             on_discard,
         });
-        let core = common.engine(most, clock, kind)?;
+        let core = common.engine(most, kind)?;
         core.look().least = least;
         Ok(core)
     }

@@ -136,7 +136,7 @@ impl<'j> Pool<Threads<'j>> {
         if self.core().seems_full() {
             return Err(((task, caller), RejectReason::Full));
         }
-        self.put(ClosureCell::of(task, caller), Some(self.options.weight))
+        self.put(ClosureCell::of(task, caller), Some(self.options.rare.weight))
     }
 
     /// Queues or discards a task, as decided.
@@ -185,7 +185,7 @@ impl<'j> Pool<Threads<'j>> {
         cell: Arc<ClosureCell<F, T>>,
         member: Option<&Arc<Membership>>,
     ) -> ScopedJoinHandle<'j, T> {
-        ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare(member))
+        ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare_for(member))
     }
 
     /// Submits a task without a handle: cheaper than dropping the handle of [`submit`](Self::submit).
@@ -198,7 +198,7 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let caller = Caller::current();
-        let pushed = self.push_own(task, &caller, Some(self.options.weight));
+        let pushed = self.push_own(task, &caller, Some(self.options.rare.weight));
         pushed.or_else(|(task, turned)| self.execute_slow(task, caller, turned))
     }
 

@@ -7,9 +7,9 @@ use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::Next;
-use crate::pool::engine::waits::{Held, Holder, Inside, Lends, PoolId, Slot, Under, work_on};
+use crate::pool::engine::waits::{Held, Inside, Lends, PoolId, Record, Slot, Under, work_on};
 use crate::pool::hooks::{drop_quietly, opaque_debug, quietly};
-use crate::pool::park::{Parker, block_on, park};
+use crate::pool::park::{block_on, park, parker};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::Sleep;
@@ -27,23 +27,13 @@ const LOOKS: usize = if cfg!(any(tollgate_loom, tollgate_shuttle)) {
 
 /// The state of a worker that other threads read. The worker writes it before and after each task, so it has cache lines of its
 /// own.
+#[derive(Default)]
 #[repr(align(128))]
 pub(in crate::pool) struct WorkerState<'j> {
-    index: usize,
     /// The tasks that it has taken and not started. Every worker may take them from here.
     pub(in crate::pool) local_queue: Mutex<LocalQueue<'j>>,
     /// The number of tasks that it has ended and not reported. The worker writes it; it becomes zero under the pool's lock.
     untold: AtomicUsize,
-}
-
-impl From<usize> for WorkerState<'_> {
-    fn from(index: usize) -> Self {
-        Self {
-            index,
-            local_queue: Mutex::new(LocalQueue::default()),
-            untold: AtomicUsize::new(0),
-        }
-    }
 }
 
 impl WorkerState<'_> {
@@ -88,7 +78,7 @@ impl<'j> WorkerThread<'j> {
 
     /// Returns the worker's number within its pool, counted from zero. The pool does not reuse numbers.
     pub fn index(&self) -> usize {
-        self.seat.own.index
+        self.seat.index
     }
 
     /// Runs tasks until the pool no longer needs this worker.
@@ -172,7 +162,7 @@ impl<'a, 'j> Work<'a, 'j> {
         let core = self.core;
         let clock = &core.settings.clock;
         let until = clock.after(clock.now(), core.kind.settings.keep_alive);
-        let waker = Waker::from(Parker::current());
+        let waker = Waker::from(parker());
         let mut cx = Context::from_waker(&waker);
         let (mut timer, mut stays) = (None, false);
         while self.seat.poll_called(&cx).is_pending() {
@@ -205,7 +195,7 @@ impl<'a, 'j> Work<'a, 'j> {
             return false;
         };
         let capacity = &self.core.capacity;
-        let serves = capacity.is_pressed() && capacity.put_back(local_queue.owed());
+        let serves = capacity.is_pressed() && capacity.put_back(std::mem::take(&mut local_queue.owed));
         drop(local_queue);
         capacity.serve(serves);
         if !is_mine {
@@ -259,17 +249,19 @@ impl<'a, 'j> Work<'a, 'j> {
     /// Runs a task that has left the queue, on a slot that is lent or not.
     #[inline]
     fn run(&mut self, entry: Entry<'j>, borrows: bool, admitted: Option<(Ticket, Held)>) {
-        self.core.give_back(entry.weight());
+        self.core.capacity.give_back(entry.weight());
         self.local_stats.counts.slot = Some(borrows);
         self.local_stats.counts.member = entry.member().map(Arc::clone);
         let ran = if let Some((_, held)) = &admitted
             && !held.is_empty()
         {
-            let holder = Holder::of(Arc::clone(held), entry.waiter());
+            let holder = Arc::new(Record::of(entry.waiter()));
+            holder.holds(Arc::clone(held));
             let under = Under::enter(Arc::clone(&holder) as _);
             let ran = self.run_common(entry);
             drop(under);
             holder.end();
+            holder.cut();
             ran
         } else {
             let _under = entry.waiter().map(Under::enter);
