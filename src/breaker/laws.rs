@@ -233,10 +233,16 @@ fn a_circuit_keeps_its_laws() {
         let mut out = Vec::<Probe>::new();
         let (mut recorded, mut hold_off, mut last_probe) = (CallCounts::default(), 0, 0);
         let mut opened = 0u32;
-        // Some begin with a circuit whose open time is over.
-        if inputs.below(2) == 1 {
+        // Some begin with a circuit whose open time is over, or with a probe of an earlier period besides.
+        let begins = inputs.below(3);
+        for round in 0..begins {
             assert!(machine.open(machine.period(), CallCounts::default(), 0, now));
-            opened = 1;
+            opened += 1;
+            if round + 1 < begins {
+                assert_eq!(machine.ask(1, now), Answer::Goes);
+                out.push((machine.period(), 1));
+                last_probe = now;
+            }
         }
         while inputs.goes_on() {
             let (state, period) = (machine.state(), machine.period());

@@ -153,3 +153,32 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
         }
     });
 }
+
+/// Given a share that takes the same each time it is full, then no part of a tick is lost: it is full for the last time at the first tick at
+/// which all that was taken has flowed in. Time in which it was full counts for nothing.
+#[test]
+fn steady_demand_on_a_share_loses_no_part_of_a_tick() {
+    holds([1, 1], |inputs| {
+        let flow = (1 + u128::from(inputs.number(1 << 20, 20))) << 61;
+        // No less than flows in within a tick.
+        let taken = flow.div_ceil(1 << 64) as u64 + inputs.number(1 << 20, 5);
+        let burst = taken + inputs.number(1 << 20, 3);
+        let begun = inputs.number(1 << 40, 1);
+        let mut max_min = MaxMin::new(flow, burst, begun);
+        let mut share = max_min.new_share(1);
+        let lasts = |rounds: u64| (u128::from(rounds * taken) << 64).div_ceil(flow) as u64;
+        let mut now = begun;
+        for round in 1..=5 {
+            assert!(max_min.take(&mut share, taken).is_some());
+            now = max_min.holds_at(&share, burst.into());
+            assert_eq!(now - begun, lasts(round), "round {round}");
+            // The same instant again changes nothing.
+            max_min.advance(now);
+            max_min.advance(now);
+        }
+        let later = now + 2 + inputs.number(1 << 20, 2);
+        max_min.advance(later);
+        assert!(max_min.take(&mut share, taken).is_some());
+        assert_eq!(max_min.holds_at(&share, burst.into()) - later, lasts(1));
+    });
+}

@@ -48,6 +48,7 @@ mod rate_sync;
 mod rates_shared;
 mod raw_session;
 mod redis;
+mod redis_model;
 mod rights;
 mod sentinel;
 mod served;

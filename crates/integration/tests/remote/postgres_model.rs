@@ -12,14 +12,14 @@ use tollgate::remote::{
 };
 use tollgate_stores::Postgres;
 
-const SESSIONS: u64 = 4;
+pub(crate) const SESSIONS: u64 = 4;
 const HISTORIES: u64 = 60;
 const STEPS: u64 = 150;
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -27,7 +27,7 @@ impl Random {
         (self.0 >> 33) % bound
     }
 
-    fn one_in(&mut self, bound: u64) -> bool {
+    pub(crate) fn one_in(&mut self, bound: u64) -> bool {
         self.below(bound) == 0
     }
 }
@@ -119,7 +119,7 @@ impl Both {
 }
 
 /// A reply with the rule in whole numbers: quotas of the same numbers are the same.
-fn plain(reply: &SyncReply) -> (SyncReply, Option<(u64, Option<Fill>)>) {
+pub(crate) fn plain(reply: &SyncReply) -> (SyncReply, Option<(u64, Option<Fill>)>) {
     let mut reply = reply.clone();
     // A row without grants does not know those of the rows before it.
     if reply.usage.in_use == 0 {
@@ -141,15 +141,15 @@ fn plain(reply: &SyncReply) -> (SyncReply, Option<(u64, Option<Fill>)>) {
 }
 
 /// A client that reports whatever it likes.
-struct RandomClient {
-    next: SyncRequest,
+pub(crate) struct RandomClient {
+    pub(crate) next: SyncRequest,
     request: u64,
     granted: u64,
-    tokens: Vec<u64>,
+    pub(crate) tokens: Vec<u64>,
 }
 
 impl RandomClient {
-    fn new(client: u64, ttl: Duration) -> Self {
+    pub(crate) fn new(client: u64, ttl: Duration) -> Self {
         let session = Session { client, number: 1 };
         Self {
             next: SyncRequest::first(session, ttl),
@@ -159,7 +159,7 @@ impl RandomClient {
         }
     }
 
-    fn change(&mut self, random: &mut Random, change: impl Fn(&mut Random) -> Rule) {
+    pub(crate) fn change(&mut self, random: &mut Random, change: impl Fn(&mut Random) -> Rule) {
         let next = &mut self.next;
         next.begin = !random.one_in(4);
         next.seq += [0, 1, 1, 1, 1, 2][random.below(6) as usize];
@@ -186,7 +186,7 @@ impl RandomClient {
         next.withdrawn = (0..random.below(3)).map(|_| random.below(self.request + 1)).collect();
     }
 
-    fn read(&mut self, reply: &SyncReply) {
+    pub(crate) fn read(&mut self, reply: &SyncReply) {
         for grant in &reply.grants {
             if !self.tokens.contains(&grant.token) {
                 self.tokens.push(grant.token);

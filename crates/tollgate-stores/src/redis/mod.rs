@@ -365,7 +365,12 @@ impl Redis {
             .arg(request.map_or(0, |request| request.want))
             .arg(request.map_or(0, |request| u8::from(request.queue)))
             .arg(sync.edition);
-        match &sync.change {
+        // A window keeps its length.
+        let fits = |change: &&Rule| match (rule, change) {
+            (Rule::Window { length, .. }, Rule::Window { length: other, .. }) => length == other,
+            _ => true,
+        };
+        match sync.change.as_ref().filter(fits) {
             None => call.arg("").arg("").arg(""),
             Some(change) => {
                 let [one, two, three] = numbers(change)?;

@@ -215,7 +215,7 @@ elseif held or begin then
             if id > held[ASKED] then
                 held[ASKED] = id
                 want = math.max(want, need)
-                if need <= limit - used and waiting == 0 and not is_frozen() then
+                if need <= math.max(limit - used, 0) and waiting == 0 and not is_frozen() then
                     give(session, held, id, need, want)
                 elseif ARGV[at + 3] == '1' and need <= limit then
                     place = place + 1

@@ -35,6 +35,8 @@ const FIRST: u64 = 10_000;
 /// A space.
 #[derive(Clone, Debug)]
 struct World {
+    /// The number of the first client. It decides at which slot a session begins to take.
+    first: u64,
     /// By process, how many units it asks for, and how many times.
     needs: Vec<(u64, u8)>,
     limit: u64,
@@ -526,7 +528,7 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let process = |id: usize| Process::new(id as u64 + 1, 1, self.needs[id].1);
+        let process = |id: usize| Process::new(self.first + id as u64, 1, self.needs[id].1);
         let mut keys = Keys::default();
         keys.index = FIRST;
         vec![State {
@@ -688,7 +690,12 @@ impl State {
 }
 
 fn survives(name: &str, needs: &[(u64, u8)], lowered: Option<u64>, ends: usize, faults: u8) {
+    survives_from(1, name, needs, lowered, ends, faults);
+}
+
+fn survives_from(first: u64, name: &str, needs: &[(u64, u8)], lowered: Option<u64>, ends: usize, faults: u8) {
     let world = World {
+        first,
         needs: needs.to_vec(),
         limit: 2,
         lowered,
@@ -723,6 +730,19 @@ fn an_end_beside_a_session_of_slots_survives_a_fault() {
 #[test]
 fn a_lowered_limit_beside_slots_that_are_taken_survives() {
     survives("slots, a limit that is lowered", &[(1, 1), (1, 1)], Some(1), 0, 1);
+}
+
+/// The first session begins at the slot above the lowered limit.
+#[test]
+fn a_lowered_limit_counts_a_slot_above_it_that_is_taken_meanwhile() {
+    survives_from(
+        2,
+        "slots, a limit that is lowered below a slot",
+        &[(1, 1), (1, 1)],
+        Some(1),
+        0,
+        1,
+    );
 }
 
 #[test]
