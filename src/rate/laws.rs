@@ -575,6 +575,8 @@ fn a_fixed_window_is_a_row_of_windows_that_are_filled_in_order() {
         let meter = FixedMeter::new(0, Even { end: length, length }, limit);
         obeys(inputs, (meter, reference), 1, |inputs, windows, reference, _| {
             let (n, most) = (inputs.number(9, 3), inputs.one_of(&[u64::MAX, limit]));
+            let all: u64 = reference.units.iter().map(|units| units.2).sum();
+            assert_eq!(windows.room(), i128::from(limit) - i128::from(all));
             let tail = reference.tail();
             let place = if n == 0 { tail } else { reference.place(n) };
             let rest = if place > tail {
@@ -629,6 +631,10 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
         let mut booked: Vec<Booked> = Vec::new();
         // Takes of the current window, of which no change has made others.
         let (mut now, mut taken) = (0, 0);
+        // Their marks, and whether a change has forgiven any of them or begun anew.
+        let mut takes: Vec<(fixed_window::Mark, u64, bool)> = Vec::new();
+        // The latest instant that was promised, if nothing is owed, and the longest length.
+        let (mut promised, mut owes, mut longest) = (0, false, length);
         while inputs.goes_on() {
             let border = meter.borders.end;
             match inputs.below(8) {
@@ -645,7 +651,7 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
                     let n = 1 + inputs.number(7, 1);
                     assert_eq!(meter.fits(n), n <= meter.free());
                     if meter.fits(n) {
-                        meter.take(n);
+                        takes.push((meter.take(n), n, false));
                         taken += n;
                     }
                 }
@@ -661,25 +667,41 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
                             let ends = if due < end { end } else { due + length };
                             assert!(booked.iter().all(|before| before.due < ends), "{due}");
                             booked.push(Booked { due, units: n, mark });
+                            promised = promised.max(due);
                         }
                         Err(at) => assert!(at.is_none() && n > limit),
                     }
                 }
                 3 => {
-                    if !booked.is_empty() {
-                        let at = inputs.below(booked.len() as u64) as usize;
+                    let at = inputs.below((booked.len() + takes.len()).max(1) as u64) as usize;
+                    let (free, room) = (meter.free(), meter.room());
+                    if at < booked.len() {
                         let Booked { units, mark, .. } = booked.remove(at);
                         meter.restore(&mark, units);
+                    } else if at - booked.len() < takes.len() {
+                        let (mark, units, is_void) = takes.remove(at - booked.len());
+                        meter.restore(&mark, units);
+                        assert!(meter.room() <= room + i128::from(units));
+                        assert!(
+                            !is_void || (meter.free(), meter.room()) == (free, room),
+                            "of before a change"
+                        );
+                        taken = taken.saturating_sub(units);
                     }
                 }
                 4 => {
                     // A debt.
                     meter.take(inputs.number(9, 2));
-                    taken = 0;
+                    (taken, owes) = (0, true);
                 }
                 5 => {
                     limit = inputs.number(8, 2);
                     let total = inputs.number(10, 2);
+                    let forgives = i128::from(total) < i128::from(meter.limit()) - meter.room();
+                    if forgives {
+                        takes.iter_mut().for_each(|take| take.2 = true);
+                    }
+                    owes |= total > limit;
                     meter.set_limit(limit, i128::from(limit) - i128::from(total));
                     assert_eq!(meter.limit(), limit);
                     // What has begun counts as the rule says.
@@ -698,7 +720,8 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
                         meter.set_limit(limit, limit.into());
                     }
                     assert_eq!((meter.free(), meter.debt()), (limit, 0));
-                    taken = limit.min(1);
+                    takes.iter_mut().for_each(|take| take.2 = true);
+                    (taken, promised, owes) = (limit.min(1), 0, false);
                     meter.take(taken);
                     for Booked { units, mark, .. } in booked.drain(..) {
                         meter.restore(&mark, units);
@@ -715,6 +738,7 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
                     };
                     let length = settings.ticks(clock.clock());
                     meter.set_length(&settings, clock.clock());
+                    longest = longest.max(length);
                     assert!(
                         meter.borders.length == length && now < meter.borders.end && meter.borders.end <= now + length
                     );
@@ -742,6 +766,10 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
         // A limit of zero never serves what it owes.
         assert!(limit == 0 || fresh.is_some());
         let Some(fresh) = fresh else { return };
+        assert!(
+            owes || limit == 0 || fresh <= promised.max(now) + 2 * longest,
+            "{fresh} after {promised}"
+        );
         meter.advance(fresh);
         assert_eq!((meter.free(), meter.debt()), (limit, 0));
         meter.advance(fresh + meter.borders.length * 100);
@@ -1046,7 +1074,9 @@ fn a_drain_of_any_counter_is_never_faster() {
         let nanos = u128::from(nanos.max(count));
         // The products are below 2^128.
         let exact = |ticks: u64| ((u128::from(ticks) * u128::from(count) * u128::from(scale)) << GRAIN) / (nanos << 40);
-        assert!(!drain.is_stopped() && Drain::new(0, 1, scale).is_stopped());
+        let stopped = Drain::new(0, 1, scale);
+        assert!(!drain.is_stopped() && stopped.is_stopped());
+        assert_eq!((stopped.interval(), stopped.ticks_until(1)), (None, None));
         let (mut ticks, mut out) = (0u64, 0u128);
         while inputs.goes_on() {
             let step = inputs.number(1 << 24, 2);
@@ -1230,7 +1260,7 @@ fn a_warm_up_is_the_sequence_of_its_takes() {
     holds([2, 3], |inputs| {
         let pace = |inputs: &mut Inputs| {
             let (count, nanos) = (1 + inputs.number(2, 0), 1 + inputs.number(11, 1));
-            let (period, cold) = (1 + inputs.number(60, 3), 1 + inputs.number(4, 2) as u32);
+            let (period, cold) = (1 + inputs.number(60, 1), 1 + inputs.number(4, 1) as u32);
             let interval = (u128::from(nanos) << 32).div_ceil(count.into());
             Pace::Shaped(Shape::new((count, nanos), period, cold, interval, period).expect("it is small"))
         };

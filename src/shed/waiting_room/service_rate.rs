@@ -76,7 +76,7 @@ mod tests {
     #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
     #[test]
     fn a_rate_is_that_of_two_runs_without_a_silence() {
-        crate::laws::holds([4, 6], |inputs| {
+        crate::laws::holds([4, 5], |inputs| {
             let gap = 16 * (1 + inputs.number(1 << 30, 1));
             let mut meter = ServiceRate::new(gap);
             let (mut now, mut served) = (inputs.number(1 << 40, 0), inputs.number(1 << 30, 0));
