@@ -56,10 +56,6 @@ impl Drop for Taken<'_> {
     }
 }
 
-fn taken(permit: SemaphorePermit<'_>) -> Taken<'_> {
-    Taken(Some(permit))
-}
-
 impl Capacity {
     pub(super) fn checked(places: usize, weight: Option<u32>) -> Result<Self, PoolError> {
         if places == 0 || places > MAX_QUEUE {
@@ -153,10 +149,10 @@ impl Capacity {
             .places
             .acquire()
             .await
-            .map(taken)
+            .map(|permit| Taken(Some(permit)))
             .map_err(|_| RejectReason::Closed)?;
         if let Some((all, _)) = &self.weight {
-            taken(all.acquire_many(weight).await.map_err(|_| RejectReason::Closed)?).keep();
+            Taken(Some(all.acquire_many(weight).await.map_err(|_| RejectReason::Closed)?)).keep();
         }
         place.keep();
         Ok(())

@@ -14,7 +14,6 @@ use super::threads::kind::Threads;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -196,7 +195,7 @@ impl<K: PoolKind, T, E> Group<K, T, E> {
                 if K::THREADS
                     && let Some(first) = self.set.handles.iter_mut().flatten().next()
                 {
-                    first.leave();
+                    first.wait = None;
                 }
                 return Poll::Ready(Some((id, self.set.ended(outcome))));
             }
@@ -437,11 +436,7 @@ impl StopFlag {
     }
 }
 
-impl fmt::Debug for StopFlag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StopFlag").field(&self.is_stopped()).finish()
-    }
-}
+opaque_debug!([] StopFlag, "StopFlag", |this| stopped = this.is_stopped());
 
 /// The state that a group shares with its tasks.
 struct Shared {

@@ -62,8 +62,8 @@ pub struct Handle<K: PoolKind, T> {
     pub(super) core: Arc<Engine<K>>,
     /// Its options, if it has rare ones.
     pub(super) rare: Option<Box<RareOptions>>,
-    /// Boxed: few handles are awaited by tasks.
-    wait: Option<Box<Wait<K>>>,
+    /// Its slot is lent while this is kept. Boxed: few handles are awaited by tasks.
+    pub(super) wait: Option<Box<Wait<K>>>,
 }
 
 /// The handle to a task on threads that may borrow.
@@ -155,11 +155,6 @@ impl<K: PoolKind, T> Handle<K, T> {
         }
     }
 
-    /// Ends the wait: a lent slot is no longer lent for it.
-    pub(super) fn leave(&mut self) {
-        self.wait = None;
-    }
-
     /// Polls for the result. A task of a pool lends its slot while it waits.
     pub(super) fn poll_join(&mut self, waker: &Waker) -> Poll<Result<T, TaskError>> {
         let (waiter, task) = (Waiter::current(&*self.core), self.task.record());
@@ -228,7 +223,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// The handle itself on a timeout: the task continues.
     pub fn join_timeout(mut self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
         let joined = block_on(Some(patience), |waker| self.poll_join(waker));
-        self.leave();
+        self.wait = None;
         joined.ok_or(self)
     }
 }
@@ -242,7 +237,7 @@ impl<T> TaskHandle<T> {
     pub async fn join_timeout(mut self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
         let core = Arc::clone(&self.core);
         let joined = core.within(Some(patience), |waker| self.poll_join(waker)).await;
-        self.leave();
+        self.wait = None;
         joined.ok_or(self)
     }
 

@@ -397,7 +397,7 @@ impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn limit(&self) -> usize {
         match &self.settings.admission.slots {
             Some(slots) => slots.limit(),
-            None => self.look().limit(),
+            None => self.look().slots.limit,
         }
     }
 

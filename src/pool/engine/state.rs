@@ -45,7 +45,7 @@ pub(in crate::pool) struct State<K: Kind> {
     pub(in crate::pool) queued: usize,
     /// The state that only this kind of pools has.
     pub(in crate::pool) own: K::Shared,
-    slots: Slots,
+    pub(super) slots: Slots,
     pub(in crate::pool) seats: Vec<Arc<Seat<K::Worker>>>,
     next_index: usize,
     idle: Vec<Arc<Seat<K::Worker>>>,
@@ -713,10 +713,6 @@ impl<K: Kind> State<K> {
             unfinished: self.idleness.unfinished - self.refused - ended,
             ..self.stats
         }
-    }
-
-    pub(in crate::pool) fn limit(&self) -> usize {
-        self.slots.limit
     }
 }
 

@@ -42,11 +42,11 @@ pub(in crate::pool) struct Injector<'j> {
 }
 
 pub(in crate::pool) struct Tray<'j> {
-    tasks: Lane<Threads<'j>>,
+    pub(super) tasks: Lane<Threads<'j>>,
     /// True if one of them is not common.
     special: bool,
     /// True once the pool takes no more tasks.
-    closed: bool,
+    pub(super) closed: bool,
     /// True while no worker looks for work and one could be called: then a submission calls. The docs of the [kind](super::kind) name its writer.
     pub(in crate::pool) calls: bool,
     /// Boxed, since the other fields fit in one cache line.
@@ -225,14 +225,6 @@ impl<'j> Tray<'j> {
     pub(in crate::pool) fn put(&mut self, entry: Entry<'j>) {
         self.special |= !entry.is_common();
         self.tasks.push(entry);
-    }
-
-    pub(in crate::pool) fn is_empty(&self) -> bool {
-        self.tasks.is_empty()
-    }
-
-    pub(in crate::pool) fn close(&mut self) {
-        self.closed = true;
     }
 
     /// Takes over the memory of tasks that have run, for submitters to free.

@@ -122,7 +122,7 @@ impl<'j> Threads<'j> {
     #[inline]
     fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
         tray.take_over(&mut state.own.deferred);
-        if !tray.is_empty() {
+        if !tray.tasks.is_empty() {
             let tasks = self.injector.empty(tray, &mut state.queue);
             state.came(tasks);
         }
@@ -168,7 +168,7 @@ impl<'j> Kind for Threads<'j> {
         let calls = state.wants_call();
         if calls != state.own.calls {
             let mut tray = self.injector.lock();
-            if calls && !tray.is_empty() && !seeded!("pool_calls_blindly") {
+            if calls && !tray.tasks.is_empty() && !seeded!("pool_calls_blindly") {
                 self.empty(&mut tray, state);
                 state.call(acts);
             }
@@ -181,7 +181,7 @@ impl<'j> Kind for Threads<'j> {
 
     fn close(&self) {
         if !seeded!("pool_leaves_the_inbox_open") {
-            self.injector.lock().close();
+            self.injector.lock().closed = true;
         }
     }
 

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io, thread};
+use std::{io, thread};
 
 /// Runs tasks on worker threads, with a bounded queue. Cheap to clone; clones are the same pool.
 ///
@@ -162,11 +162,7 @@ impl<'scope> Deref for Scoped<'scope, '_> {
     }
 }
 
-impl fmt::Debug for Scoped<'_, '_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.pool.fmt(f)
-    }
-}
+opaque_debug!([] Scoped<'_, '_>, "Scoped", |this| pool = this.pool);
 
 type ThreadHook = dyn Fn(Unstarted<Threads<'_>>) + Send + Sync;
 

@@ -4,10 +4,9 @@ use super::pool::{ThreadOptions, WorkerPool};
 use crate::pool::builder::{Builder, MAX_WORKERS};
 use crate::pool::error::{PoolError, SubmitError, TaskError};
 use crate::pool::handle::JoinHandle;
-use crate::pool::hooks::drop_quietly;
+use crate::pool::hooks::{drop_quietly, opaque_debug};
 use crate::semaphore::Semaphore;
 use crate::sync::shim::Mutex;
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -82,11 +81,7 @@ impl<S: Send + 'static> StatefulBuilder<S> {
     }
 }
 
-impl<S> fmt::Debug for StatefulBuilder<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StatefulBuilder").field(&self.builder).finish()
-    }
-}
+opaque_debug!([S] StatefulBuilder<S>, "StatefulBuilder", |this| builder = this.builder);
 
 /// The idle states: the last one returned is the first one reused.
 struct States<S> {
@@ -201,8 +196,4 @@ impl<S> Clone for StatefulPool<S> {
     }
 }
 
-impl<S> fmt::Debug for StatefulPool<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("StatefulPool").field(&self.pool).finish()
-    }
-}
+opaque_debug!([S] StatefulPool<S>, "StatefulPool", |this| pool = this.pool);
