@@ -4,6 +4,8 @@
 //! And what keys cost: admissions by four legs, with their ends, of one key and of each of 10,000, beside the same scripts sent by a client
 //! that keeps no state, in turns of one run.
 //!
+//! And one permit and its end, one caller, beside the two commands by which a lock in Redis is usually taken and given back, as rslock does.
+//!
 //! And leased capacity that does not bind, beside a local bucket, on one thread in turns: fails below half of its speed.
 //!
 //! `ci/with-redis ci/with-postgres cargo bench -p tollgate-compare --bench remote`, and with `-- capacity` the last of these alone,
@@ -148,6 +150,49 @@ async fn keyed(address: &str, redis: &Redis) {
     }
 }
 
+/// Deletes a lock, if it is the caller's.
+const UNLOCK: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
+
+/// One permit and its end, one caller, and the commands of a lock.
+async fn lock(address: &str, redis: &Redis) {
+    let permits = Remote::permits(Key::new("permit").expect("a name"), 1).ttl(TTL);
+    let permits = Arc::new(permits.spawn(redis.clone()).expect("settings that can be"));
+    drop(permits.acquire(1).await.expect("the store is there"));
+    let ours = move |_, _| {
+        let permits = Arc::clone(&permits);
+        async move { drop(permits.acquire(1).await.expect("it is free")) }
+    };
+    let client = redis::Client::open(address).expect("an address");
+    let link = client.get_multiplexed_async_connection().await.expect("a server");
+    let unlock = Arc::new(redis::Script::new(UNLOCK));
+    let theirs = move |_, number: u64| {
+        let (mut link, unlock) = (link.clone(), Arc::clone(&unlock));
+        async move {
+            let mut set = redis::cmd("SET");
+            set.arg("lock").arg(number).arg("NX").arg("PX").arg(1_000);
+            let locked: Option<String> = set.query_async(&mut link).await.expect("an answer");
+            assert!(locked.is_some(), "it is free");
+            let ended: u64 = unlock
+                .key("lock")
+                .arg(number)
+                .invoke_async(&mut link)
+                .await
+                .expect("an answer");
+            assert_eq!(ended, 1);
+        }
+    };
+    let (mut best, mut theirs_best) = (0.0_f64, 0.0_f64);
+    for _ in 0..5 {
+        theirs_best = theirs_best.max(at_once(1, u64::MAX, theirs.clone()).await);
+        best = best.max(at_once(1, u64::MAX, ours.clone()).await);
+    }
+    println!(
+        "one permit and its end, one caller: {best:.0}/s, a lock and its end {theirs_best:.0}/s, {:.2} times as long",
+        theirs_best / best
+    );
+}
+
 /// Measures one store, and returns whether blocks save a hundred times.
 async fn rows<B: Backend + Clone>(store: &str, backend: B) -> bool {
     let quota = Quota::per_second(1_000_000_000).burst(100_000_000);
@@ -220,6 +265,7 @@ fn main() {
             return is_quick;
         }
         let redis = Redis::options(address("TOLLGATE_REDIS")).connect().expect("an address");
+        lock(&address("TOLLGATE_REDIS"), &redis).await;
         keyed(&address("TOLLGATE_REDIS"), &redis).await;
         let postgres = Postgres::options(address("TOLLGATE_POSTGRES"));
         let slow = postgres.clone().connect().expect("an address");

@@ -18,7 +18,19 @@ fn shift(sign: i64) -> String {
          for _, key in ipairs(redis.call('KEYS', '*')) do \
          if redis.call('TYPE', key).ok == 'hash' then \
          for _, field in ipairs({{ 'now', 'frozen', 'at', 'due' }}) do local was = redis.call('HGET', key, field) \
-         if was then shifted = shifted + 1 redis.call('HSET', key, field, string.format('%.0f', was + {by})) end end end \
+         if was then shifted = shifted + 1 redis.call('HSET', key, field, string.format('%.0f', was + {by})) end end \
+         local function move(field, format, from, to) \
+         local packed = redis.call('HGET', key, field) \
+         if not packed then return end \
+         local numbers = {{ struct.unpack(format, packed) }} \
+         local rest = string.sub(packed, numbers[#numbers]) \
+         for at = from, to do if numbers[at] > 0 then numbers[at] = numbers[at] + {by} end end \
+         shifted = shifted + 1 \
+         redis.call('HSET', key, field, struct.pack(format, unpack(numbers, 1, #numbers - 1)) .. rest) end \
+         if string.find(key, 'permits', 1, true) then \
+         move('state', 'dddddd', 5, 6) \
+         for _, field in ipairs(redis.call('HKEYS', key)) do \
+         if string.find(field, '^s%x+%.') then move(field, 'dddddd', 6, 6) end end end end \
          if string.find(key, 'dues', 1, true) then \
          for _, id in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, {by}, id) end end end \
          if shifted == 0 then return redis.error_reply('nothing is remembered') end"

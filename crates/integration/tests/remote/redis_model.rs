@@ -43,7 +43,7 @@ impl Both {
     /// A key that grants, with a session that keeps it.
     async fn new(rule: Rule) -> Self {
         let (kind, instant) = match rule {
-            Rule::Permits { .. } => ("permits", "now"),
+            Rule::Permits { .. } => ("permits", ""),
             Rule::Window { .. } => ("window", "now"),
             _ => ("rate", "at"),
         };
@@ -70,7 +70,13 @@ impl Both {
             let suffix = format!("}}:{kind}:state");
             let is_ours = |name: &&String| name.contains(&format!("{{{key}}}")) && name.ends_with(&suffix);
             let name = names.iter().find(is_ours).expect("it is kept");
-            let read = format!("HGET {name} {instant}");
+            let read = match rule {
+                Rule::Permits { .. } => {
+                    let state = "struct.unpack('ddddd', redis.call('HGET', KEYS[1], 'state'))";
+                    format!("EVAL \"return string.format('%.0f', (select(5, {state})))\" 1 {name}")
+                }
+                _ => format!("HGET {name} {instant}"),
+            };
             let memory = Memory::new(&clock);
             let both = Self {
                 redis,

@@ -61,7 +61,7 @@ use tollgate::remote::{
 ///
 /// ```text
 /// ACL SETUSER gate on >secret resetkeys ~tollgate:* resetchannels &tollgate:* -@all
-///   +eval +evalsha +subscribe +publish +time +info +get +set +hmget +hget +hset +hdel +hgetall +hkeys +hlen
+///   +eval +evalsha +subscribe +publish +time +info +get +set +hmget +hget +hset +hdel +hgetall
 ///   +zadd +zrem +zrange +zrangebyscore +zscore +zcard +pexpire +del
 /// ```
 ///
@@ -283,7 +283,7 @@ impl Redis {
         if sync.begin {
             inner.subscriptions.open(self.name(key, sync.session), &channel.channel);
         }
-        let parts = ["state", "dues", "sessions", "queue", "oldest"];
+        let parts = ["state", "dues", "queue", "oldest"];
         let parts = parts.map(|part| self.key(key, rule.kind(), part));
         let mut call = inner.permits.on(parts.into_iter().chain(self.history(key)));
         call.arg(limit)

@@ -1,59 +1,81 @@
 -- Permits that many machines share. Carries out one sync; src/remote/backend.rs has the contract of a Backend.
 --
--- KEYS, all with one hash tag, of which the first five are gone with the last session:
---   1 hash: kind, limit, used, token, place, now, ahead (how much later `now` is than the clock, which may be set back), frozen, run
---     (the run id and replication id of the server), ttl (the longest), parts, told (how many of 5 were, about the waiters), and by "w<session>:<request>" the need and want
+-- KEYS, all with one hash tag, of which the first four are gone with the last session:
+--   1 hash: "state", packed; by "s<session>" its record, packed; by "w<session>:<request>" the need and want of a request that waits
 --   2 sorted set: sessions by the microsecond at which they expire
---   3 hash: by session, its record, packed
---   4 sorted set: "<session>:<request>" by place in the queue
---   5 sorted set: sessions that hold units, by the token of their oldest grant with some
---   6 not in a cluster: the last history that was asked about, and when that was first
--- The state counts the entries of the other keys, in `parts`. If a count differs, a key was evicted or deleted: the sync forgets the
--- rest, each session learns that it is lost, and nothing is granted until the last of their leases has ended.
+--   3 sorted set: "<session>:<request>" by place in the queue
+--   4 sorted set: sessions that hold units, by the token of their oldest grant with some
+--   5 not in a cluster: the last history that was asked about, and when that was first
+-- 2 and 4 leave out a session that is alone: its record has both.
+-- The state counts the entries of the other keys. If a count differs, a key was evicted or deleted: the sync forgets the rest, each
+-- session learns that it is lost, and nothing is granted until the last of their leases has ended.
 -- ARGV: limit, channel, then the sync: session, seq, begin, ttl, returned, seen, new limit or "", keeps, end, acked, oldest or "",
 --   number of requests; the replication ids that the client knows, as "<id>:<microseconds>", each with the time since it knows it;
 --   the longest time to live of any process; whether the server may evict keys; for each request id, need, want, queue; the ids that
 --   are withdrawn.
--- Answers, as strings, since a double has too many digits for a number of Lua and too few for one of 64 bits:
+-- Answers:
 --   alive, others wait, microseconds until the next sync or "", limit, used, waiting, sessions, floor, the replication id or "-",
 --   then for each grant: request, units, token.
 --
--- A record: [seq, granted, returned, highest request, keeps, channel, expires, queued, grants, oldest or 0], a grant: [request, units, token].
-local SEQ, GRANTED, RETURNED, ASKED, KEEPS, CHANNEL, EXPIRES, QUEUED, GRANTS, OLDEST = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+-- The state: limit, used, token, place, now, frozen (until when nothing is granted), longest (time to live), ahead (how much later `now`
+-- is than the clock, which may be set back), told (how many of 4 were, about the waiters), kept (until when the keys are), the entries of
+-- 2, 3 and 4 with one that is left out; the run id and the replication id of the server; the session that is alone, if one is.
+local STATE = 'dddddddddddddsss'
+-- A record, then its grants that the client has not seen, and the units and tokens of each.
+local RECORD, GRANT = 'dddddddds', 'ddd'
+local SEQ, GRANTED, RETURNED, ASKED, KEEPS, EXPIRES, QUEUED, OLDEST, CHANNEL, GRANTS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local LOOKOUTS, SWEEP, FIRST = 64, 64, 18
-local state, dues, sessions, queue, oldest = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local state, dues, queue, oldest = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local session, seq, begin, ttl = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
-local returned, seen, keeps, ends = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[10] == '1', ARGV[11] == '1'
+local returned, seen, keeps, ends = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[10]), ARGV[11] == '1'
 
 local function int(number) return string.format('%.0f', number) end
 
-local function clock()
-    local time = redis.call('TIME')
-    return time[1] * 1000000 + time[2]
-end
-
-local known = redis.call('HMGET', state, 'limit', 'used', 'token', 'place', 'now', 'frozen', 'run', 'ttl', 'kind', 'parts', 'ahead', 'told')
-if known[9] and known[9] ~= 'permits' then return redis.error_reply('KIND ' .. state .. ' is another kind of limiter') end
+local known = redis.call('HMGET', state, 'state', 's' .. session)
 local fresh = not known[1]
-local limit, used, token = tonumber(known[1] or ARGV[1]), tonumber(known[2] or 0), tonumber(known[3] or 0)
+local limit, used, token, place, now, frozen, longest, ahead, asked, kept, all, waiting, holders, server, since, alone =
+    tonumber(ARGV[1]), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '', '', ''
+if not fresh then
+    limit, used, token, place, now, frozen, longest, ahead, asked, kept, all, waiting, holders, server, since, alone =
+        struct.unpack(STATE, known[1])
+end
 -- The last token before this sync.
 local last = token
-local place, now, frozen = tonumber(known[4] or 0), tonumber(known[5] or 0), tonumber(known[6] or 0)
 -- The server's clock may be set back; ours goes on from where it was.
-local time = clock()
-local ahead = math.max(tonumber(known[11] or 0), now - time)
+local time = redis.call('TIME')
+time = time[1] * 1000000 + time[2]
+ahead = math.max(ahead, now - time)
 now = time + ahead
 -- Leases that a server does not know have ended after this time.
-local longest = math.max(ttl, tonumber(ARGV[16]), tonumber(known[8] or 0))
+longest = math.max(ttl, tonumber(ARGV[16]), longest)
 
--- The entries of the other keys, counted along: sessions, requests, and sessions that hold units.
-local all, waiting, holders = redis.call('ZCARD', dues), redis.call('ZCARD', queue), redis.call('ZCARD', oldest)
-local function parts(records) return all .. ' ' .. waiting .. ' ' .. holders .. ' ' .. records end
-local forgot = parts(redis.call('HLEN', sessions)) ~= (known[10] or '0 0 0 0')
+-- Records that this sync has read or changed, and sessions whose oldest grant is another one.
+local records, changed, told, moved = {}, {}, {}, {}
+local function unpacked(packed)
+    if not packed then return false end
+    local held, at = { struct.unpack(RECORD, packed) }, nil
+    at, held[GRANTS] = held[GRANTS], {}
+    while at <= #packed do
+        local wish, units, number
+        wish, units, number, at = struct.unpack(GRANT, packed, at)
+        table.insert(held[GRANTS], { wish, units, number })
+    end
+    return held
+end
+local function record(id)
+    if records[id] == nil then records[id] = unpacked(redis.call('HGET', state, 's' .. id)) end
+    return records[id]
+end
+records[session] = unpacked(known[2])
+
+-- A key without entries need not be there, unless the state is not.
+local function differs(key, entries) return (fresh or entries > 0) and redis.call('ZCARD', key) ~= entries end
+local forgot = differs(queue, waiting)
+if alone ~= '' then forgot = forgot or not record(alone) else forgot = forgot or differs(dues, all) or differs(oldest, holders) end
 if forgot then
-    local due = redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
-    redis.call('DEL', state, dues, sessions, queue, oldest)
-    all, waiting, holders = 0, 0, 0
+    local due = alone ~= '' and record(alone) and record(alone)[EXPIRES] or redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
+    redis.call('DEL', state, dues, queue, oldest)
+    records, all, waiting, holders, alone, kept = { [session] = false }, 0, 0, 0, '', 0
     fresh, used, frozen = false, 0, math.max(frozen, now + longest, tonumber(due or 0))
 end
 
@@ -62,10 +84,25 @@ end
 --
 -- A restart or a takeover begins a new history, with another replication id. So does a long time without a replica, in which the
 -- server has missed nothing.
-local run, looked, history, took_over = known[7], false, '-', nil
--- Until when leases from before its restart or its takeover may last. The server reports the former in whole seconds, which may be
--- one too many; the latter is noted with the first ask after it, and in a cluster known to clients that have seen the replication id since.
-local function unsure()
+local looked, history = false, '-'
+local function look_at_server()
+    looked = true
+    local replication = redis.call('INFO', 'replication')
+    history = since
+    if since ~= '' and string.find(replication, 'master_replid:' .. since, 1, true) then return end
+    history = string.match(replication, 'master_replid:(%w+)') or '-'
+    local took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
+    if since == history then return end
+    local was = server
+    server, since = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or '0', history
+    if was == server and not took_over then return end
+    if not fresh then
+        frozen = math.max(frozen, now + longest)
+        return
+    end
+    -- Until when leases from before its restart or its takeover may last. The server reports the former in whole seconds, which may be
+    -- one too many; the latter is noted with the first ask after it, and in a cluster known to clients that have seen the replication id
+    -- since.
     local age = string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)')
     age = (tonumber(age or 0) - 1) * 1000000
     -- It may have evicted the key.
@@ -73,25 +110,13 @@ local function unsure()
     if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
     if took_over or evicts then
         age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0)
-        if KEYS[6] then
-            local noted, at = string.match(redis.call('GET', KEYS[6]) or '', '^(%w+) (%d+)$')
+        if KEYS[5] then
+            local noted, at = string.match(redis.call('GET', KEYS[5]) or '', '^(%w+) (%d+)$')
             if noted == history then age = math.max(age, time - at) else at = time end
-            redis.call('SET', KEYS[6], history .. ' ' .. int(at), 'PX', 604800000)
+            redis.call('SET', KEYS[5], history .. ' ' .. int(at), 'PX', 604800000)
         end
     end
-    return now + longest - math.max(age, 0)
-end
-local function look_at_server()
-    looked = true
-    local replication = redis.call('INFO', 'replication')
-    history = string.match(replication, 'master_replid:(%w+)') or '-'
-    took_over = tonumber(string.match(replication, 'second_repl_offset:(%-?%d+)') or 0) >= 0
-    local was, since = string.match(run or '', '^(%w+) ([%w-]+)$')
-    if since == history then return end
-    local here = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)') or '0'
-    run = here .. ' ' .. history
-    if was == here and not took_over then return end
-    frozen = fresh and unsure() or math.max(frozen, now + longest)
+    frozen = now + longest - math.max(age, 0)
 end
 local function is_frozen()
     if not looked then look_at_server() end
@@ -99,14 +124,16 @@ local function is_frozen()
 end
 if fresh or forgot then look_at_server() end
 
--- Records that this sync has read or changed, and sessions whose oldest grant is another one.
-local records, changed, told, moved = {}, {}, {}, {}
-local function record(id)
-    if records[id] == nil then
-        local packed = redis.call('HGET', sessions, id)
-        records[id] = packed and cmsgpack.unpack(packed) or false
-    end
-    return records[id]
+-- Adds to a sorted set of that many entries. A new key gets its expiry at the end.
+local function add(key, entries, score, member)
+    if entries == 0 then kept = 0 end
+    return redis.call('ZADD', key, score, member)
+end
+if alone ~= '' and alone ~= session then
+    local other = record(alone)
+    add(dues, 0, other[EXPIRES], alone)
+    if other[OLDEST] > 0 then add(oldest, 0, other[OLDEST], alone) end
+    alone = ''
 end
 
 local function dequeue(wish)
@@ -118,9 +145,13 @@ end
 
 local function finish(id)
     local held = record(id)
-    all = all - redis.call('ZREM', dues, id)
-    holders = holders - redis.call('ZREM', oldest, id)
-    redis.call('HDEL', sessions, id)
+    if id == alone then
+        all, holders, alone = 0, 0, ''
+    else
+        all = all - redis.call('ZREM', dues, id)
+        holders = holders - redis.call('ZREM', oldest, id)
+    end
+    redis.call('HDEL', state, 's' .. id)
     records[id], changed[id], moved[id] = false, nil, nil
     if not held then return end
     used = used - (held[GRANTED] - held[RETURNED])
@@ -168,7 +199,10 @@ local function promote()
 end
 
 local held, alive = record(session), false
-if all > 1 or not held or held[EXPIRES] <= now then
+if alone ~= '' then
+    if held[EXPIRES] <= now then finish(session) end
+    held = record(session)
+elseif all > 0 then
     for _, id in ipairs(redis.call('ZRANGEBYSCORE', dues, '-inf', now, 'LIMIT', 0, SWEEP)) do finish(id) end
     held = record(session)
 end
@@ -185,7 +219,7 @@ if ends then
 elseif held or begin then
     alive = true
     if not held then
-        held = { 0, 0, 0, 0, false, '', 0, 0, {}, 0 }
+        held = { 0, 0, 0, 0, 0, 0, 0, 0, '', {} }
         records[session] = held
     end
     -- An overtaken sync does nothing.
@@ -193,7 +227,8 @@ elseif held or begin then
         limit = tonumber(ARGV[9]) or limit
         held[SEQ], held[KEEPS], held[CHANNEL] = seq, keeps, ARGV[2]
         held[EXPIRES] = now + ttl
-        all = all + redis.call('ZADD', dues, int(held[EXPIRES]), session)
+        if all == 0 then alone, all = session, 1 end
+        if alone == '' then all = all + add(dues, all, held[EXPIRES], session) end
         changed[session] = true
         returned = math.min(math.max(returned, held[RETURNED]), held[GRANTED])
         used = used - (returned - held[RETURNED])
@@ -220,7 +255,7 @@ elseif held or begin then
                 elseif ARGV[at + 3] == '1' and need <= limit then
                     place = place + 1
                     local wish = session .. ':' .. int(id)
-                    waiting = waiting + redis.call('ZADD', queue, int(place), wish)
+                    waiting = waiting + add(queue, waiting, place, wish)
                     redis.call('HSET', state, 'w' .. wish, int(need) .. ' ' .. int(want))
                     held[QUEUED] = held[QUEUED] + 1
                 end
@@ -230,39 +265,54 @@ elseif held or begin then
 end
 promote()
 
+if alone == '' and all == 1 and alive and held[SEQ] > 0 then
+    redis.call('DEL', dues, oldest)
+    alone, moved[session] = session, true
+end
 for id in pairs(moved) do
     local grant = records[id][OLDEST]
-    holders = holders + (grant > 0 and redis.call('ZADD', oldest, int(grant), id) or -redis.call('ZREM', oldest, id))
+    if id == alone then
+        holders = grant > 0 and 1 or 0
+    else
+        holders = holders + (grant > 0 and add(oldest, holders, grant, id) or -redis.call('ZREM', oldest, id))
+    end
 end
-local asked = 0
-if waiting > 0 then
+if not waited or waiting == 0 or alone ~= '' then asked = 0 end
+if waiting > 0 and alone == '' then
     -- Sessions that keep permits without need have to return them: those that have had theirs for long are told first, some at each sync.
-    if waited then asked = tonumber(known[12] or 0) end
     for _, id in ipairs(redis.call('ZRANGE', oldest, asked, asked + LOOKOUTS - 1)) do
         local other = record(id)
-        if other and other[KEEPS] then told[id] = true end
+        if other and other[KEEPS] == 1 then told[id] = true end
         asked = asked + 1
     end
 end
 for id in pairs(changed) do
-    if records[id] then redis.call('HSET', sessions, id, cmsgpack.pack(records[id])) end
+    local held = records[id]
+    if held then
+        local packed = { struct.pack(RECORD, unpack(held, 1, CHANNEL)) }
+        for _, grant in ipairs(held[GRANTS]) do table.insert(packed, struct.pack(GRANT, unpack(grant))) end
+        redis.call('HSET', state, 's' .. id, table.concat(packed))
+    end
 end
 
 local idle = false
 -- The wait for unknown leases is remembered, with its end; a key that was unknown then is known from now on.
 if all == 0 then idle = fresh or not is_frozen() end
 if idle then
-    redis.call('DEL', state, dues, sessions, queue, oldest)
+    redis.call('DEL', state, dues, queue, oldest)
 else
-    redis.call('HSET', state, 'kind', 'permits', 'limit', int(limit), 'used', int(used), 'token', int(token), 'place', int(place),
-        'now', int(now), 'frozen', int(frozen), 'run', run or '', 'ttl', int(longest), 'ahead', int(ahead), 'told', int(asked),
-        'parts', parts(all))
     -- If all sessions die, the keys expire soon after the last one, and not before unknown leases have ended.
-    local gone = alive and all == 1 and held[EXPIRES] or redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2]
-    local left = math.ceil((math.max(frozen, tonumber(gone or 0)) - now) / 1000) + 1
-    for _, key in ipairs({ state, dues, sessions }) do redis.call('PEXPIRE', key, left) end
-    if waiting > 0 then redis.call('PEXPIRE', queue, left) end
-    if holders > 0 then redis.call('PEXPIRE', oldest, left) end
+    local due = alone ~= '' and held[EXPIRES] or tonumber(redis.call('ZRANGE', dues, -1, -1, 'WITHSCORES')[2] or 0)
+    local gone = math.max(frozen, due, now)
+    local most = gone + (gone - now) / 4
+    local expire = kept < gone or kept > most
+    if expire then kept = (gone + most) / 2 end
+    redis.call('HSET', state, 'state', struct.pack(STATE, limit, used, token, place, now, frozen, longest, ahead, asked, kept, all, waiting,
+        holders, server, since, alone))
+    if expire then
+        local left = math.ceil((kept - now) / 1000) + 1
+        for _, key in ipairs({ state, dues, queue, oldest }) do redis.call('PEXPIRE', key, left) end
+    end
 end
 
 local floor = token + 1
@@ -271,23 +321,24 @@ if holders == 1 and alive and held[OLDEST] > 0 then
 elseif holders > 0 then
     floor = tonumber(redis.call('ZRANGE', oldest, 0, 0, 'WITHSCORES')[2])
 end
-local census = { int(limit), int(used), int(waiting), int(all), int(floor), history }
+local census = { limit, used, waiting, all, floor, history }
 -- After all writes: a message has the reply that its session would get, with "-" for the time of the next sync.
-local name = string.match(state, '^[^}]*}')
 for id in pairs(told) do
     if id ~= session and records[id] and records[id][CHANNEL] ~= '' then
         local news = { '1', waiting > records[id][QUEUED] and '1' or '0', '-', unpack(census) }
+        for n = 4, 8 do news[n] = int(news[n]) end
         for _, grant in ipairs(records[id][GRANTS]) do
             for n = 1, 3 do table.insert(news, int(grant[n])) end
         end
+        local name = string.match(state, '^[^}]*}')
         redis.call('PUBLISH', records[id][CHANNEL], name .. ' ' .. id .. '\n' .. table.concat(news, ' '))
     end
 end
 
-local answer = { alive and '1' or '0', '0', '', unpack(census) }
+local answer = { alive and 1 or 0, 0, '', unpack(census) }
 if alive then
     held = record(session)
-    if waiting > held[QUEUED] then answer[2] = '1' end
+    if waiting > held[QUEUED] then answer[2] = 1 end
     if held[QUEUED] > 0 then
         local first, prefix = frozen > now and frozen or nil, session .. ':'
         for _, wish in ipairs(redis.call('ZRANGE', queue, 0, LOOKOUTS - 1)) do
@@ -302,11 +353,11 @@ if alive then
                 break
             end
         end
-        if first then answer[3] = int(math.max(first - now, 0)) end
+        if first then answer[3] = math.max(first - now, 0) end
     end
     for _, grant in ipairs(held[GRANTS]) do
         if grant[3] > seen then
-            for n = 1, 3 do table.insert(answer, int(grant[n])) end
+            for n = 1, 3 do table.insert(answer, grant[n]) end
         end
     end
 end

@@ -7,7 +7,7 @@ for _, command in ipairs({
     { 'TIME' }, { 'INFO', 'server' }, { 'PUBLISH', ARGV[1], '' },
     { 'SET', key, '1', 'XX' }, { 'GET', key },
     { 'HSET', key, 'field', '1' }, { 'PEXPIRE', key, 1000 }, { 'HGET', key, 'field' }, { 'HMGET', key, 'field' },
-    { 'HGETALL', key }, { 'HKEYS', key }, { 'HLEN', key }, { 'HDEL', key, 'field' }, { 'DEL', key },
+    { 'HGETALL', key }, { 'HDEL', key, 'field' }, { 'DEL', key },
     { 'ZADD', key, '1', 'member' }, { 'PEXPIRE', key, 1000 }, { 'ZCARD', key }, { 'ZSCORE', key, 'member' },
     { 'ZRANGE', key, 0, 0 }, { 'ZRANGEBYSCORE', key, '-inf', '+inf', 'LIMIT', 0, 1 }, { 'ZREM', key, 'member' },
     { 'DEL', key },
