@@ -908,6 +908,85 @@ fn a_leaky_bucket_is_a_queue_of_takes_that_flows_out() {
     });
 }
 
+/// Given a bucket from which a unit is taken as soon as it fits, also after a take that was undone, then no part of a tick is lost. A booking
+/// is due at the first instant at which the level that it leaves has sunk to the brim, and is refused as long as it fills more than the
+/// bucket holds.
+#[test]
+fn steady_demand_on_a_leaky_bucket_loses_no_part_of_a_tick() {
+    holds([1, 1], |inputs| {
+        let count = 1 + inputs.number(1_000, 3);
+        let nanos = count + inputs.number(100_000, 4);
+        let (brim, size) = (1 + inputs.number(4, 2), 40);
+        let mut leaky = LeakyMeter::new(0, Some(Drain::new(count, nanos, 1 << 40)), brim, size);
+        // The first instant at which this many units have flowed out.
+        let sunk = |units: u64| (units * nanos).div_ceil(count);
+        let undoes = inputs.below(2) == 0;
+        let times = 20u64;
+        for taken in 0..times {
+            let at = leaky.ready(1, 0).expect("it flows");
+            assert_eq!(at, sunk((taken + 1).saturating_sub(brim)), "{taken} were taken");
+            leaky.advance(at);
+            assert!(leaky.fits(1) && leaky.free() >= 1);
+            if undoes {
+                let mark = leaky.take(1);
+                leaky.restore(&mark, 1);
+            }
+            leaky.take(1);
+        }
+        let now = leaky.now();
+        let owed = |units: u64| (units * nanos).saturating_sub(now * count).div_ceil(nanos);
+        assert_eq!(leaky.debt(), owed(times - brim));
+        for n in [inputs.number(size - brim - 1, 3), size] {
+            let level = (times + n) * nanos - now * count;
+            match leaky.book(n) {
+                Ok((mark, due)) => {
+                    assert!(level <= size * nanos);
+                    assert_eq!(due, sunk((times + n).saturating_sub(brim)).max(now), "{n}");
+                    assert_eq!(leaky.debt(), owed(times + n - brim));
+                    leaky.restore(&mark, n);
+                    assert_eq!(leaky.debt(), owed(times - brim));
+                }
+                Err(at) => {
+                    assert!(level > size * nanos);
+                    assert_eq!(at, Some(sunk(times + n - size)));
+                }
+            }
+        }
+        let mut stopped = LeakyMeter::new(0, Some(Drain::new(0, 1, 1 << 40)), brim, size);
+        assert!(stopped.fits(0) && !stopped.fits(1) && stopped.book(1).err() == Some(None));
+        assert_eq!((stopped.free(), stopped.ready(1, 0)), (0, None));
+    });
+}
+
+/// Given an entry of a log, then after a change of the length it counts as long as the new one says, if it still did by the old one; and
+/// nothing counts where there is no limit.
+#[test]
+fn an_entry_of_a_log_counts_for_the_length_in_force() {
+    holds([1, 1], |inputs| {
+        let clock = crate::ManualClock::new();
+        let (limit, n) = (1 + inputs.number(8, 1), 1 + inputs.number(8, 1));
+        let (before, after) = (1 + inputs.number(30, 3), 1 + inputs.number(30, 3));
+        let mut log = LogMeter::new(0, before, limit, None);
+        assert_eq!(log.entries(), 0);
+        let mark = log.take(n);
+        assert_eq!(log.entries(), 1);
+        let (changed, seen) = (inputs.number(40, 4), inputs.number(40, 4));
+        log.advance(changed);
+        let length = Duration::from_nanos(after);
+        log.set_length(&super::window_limiter::Settings { length, own: None }, clock.clock());
+        log.advance(changed + seen);
+        let counts = changed < before && changed + seen < after && changed < after;
+        assert_eq!(log.room(), i128::from(limit) - if counts { i128::from(n) } else { 0 });
+        log.set_limit(UNLIMITED, 0);
+        let mut other = log.take(n);
+        assert_eq!((log.entries(), log.free()), (0, UNLIMITED));
+        assert_eq!(log.correct(&mut other, n, n + 3), n + 3);
+        log.set_limit(limit, limit.into());
+        log.restore(&mark, n);
+        assert_eq!((log.entries(), log.free()), (0, limit));
+    });
+}
+
 /// At any rate, and in any order of cancels, no span of time has more than the brim and the outflow, by the instants at which units
 /// start; a booking waits no longer than it has to when nothing was given back.
 #[test]
@@ -977,6 +1056,14 @@ fn no_changes_of_a_limit_mint() {
         let mut limit = inputs.number(u64::MAX / 2, 3);
         let mut withheld = Withheld::new(limit.into());
         let (mut room, mut largest, mut taken) = (i128::from(limit), i128::from(limit), 0i128);
+        // A share of more than 64 bits is that of its leading ones.
+        let whole = 1 + inputs.number(1 << 20, 3);
+        let (part, shift) = (1 + inputs.number(whole - 1, 2), inputs.one_of(&[0, 60, 100]));
+        let to = i128::from(1 + inputs.number(u64::MAX - 1, 4)) << inputs.one_of(&[0, 30]);
+        let share = Inherit::Proportional.scaled(i128::from(part) << shift, i128::from(whole) << shift, to);
+        assert_eq!(share, i128::from(part) * to / i128::from(whole));
+        // Nothing was taken, and each change was in proportion.
+        let mut is_full = true;
         while inputs.goes_on() {
             match inputs.below(2) {
                 0 => {
@@ -991,6 +1078,11 @@ fn no_changes_of_a_limit_mint() {
                     let new = inputs.number(u64::MAX / 2, 3);
                     let wanted = rule.room(room, limit, new);
                     let scaled = rule.scaled(room, limit.into(), new.into());
+                    if rule == Inherit::Additive {
+                        let grown = room + i128::from(new) - i128::from(limit);
+                        assert_eq!(scaled, grown.max(room.min(0)).min(new.into()));
+                    }
+                    is_full &= rule == Inherit::Proportional && limit > 0;
                     assert!(
                         wanted <= new.into()
                             && scaled <= new.into()
@@ -1012,6 +1104,7 @@ fn no_changes_of_a_limit_mint() {
                     limit = new;
                     largest = largest.max(new.into());
                     assert!(room <= wanted && room >= kept.min(wanted));
+                    assert!(!is_full || taken > 0 || room == i128::from(new), "{room} of {new}");
                 }
             }
             assert!(
