@@ -360,7 +360,11 @@ mod tests {
             let (mut now, mut all) = (0, Vec::<Taken>::new());
             while inputs.goes_on() {
                 now += inputs.number(300, 0) + inputs.one_of(&[0, 10, 160]);
+                let mut behind = counter.clone();
                 counter.advance(now, hundreds);
+                // One of the same shape follows.
+                behind.follow(&counter);
+                assert_eq!((behind.total(), behind.open()), (counter.total(), counter.open()));
                 let (what, which) = (inputs.below(4), inputs.below(all.len().max(1) as u64) as usize);
                 // No sum overflows here: see below.
                 let units = inputs.number(1 << 50, 2);
@@ -408,6 +412,14 @@ mod tests {
                     }
                 }
                 let ends = counter.ends();
+                let began = match shape {
+                    Shape::Held => 0,
+                    Shape::Calendar => now / 100 * 100,
+                    Shape::Rolling(segment) => now / segment * segment,
+                };
+                assert_eq!(counter.began(), began);
+                assert!(counter.is_current(began) && (began == 0 || !counter.is_current(began - 1)));
+                assert!(ends.is_none() == (shape == Shape::Held) && behind.began() == began);
                 assert!(ends.is_none_or(|at| at > now || (total == 0 && shape != Shape::Calendar)));
                 let heir = counter.inherited();
                 assert_eq!(heir.total(), if shape == Shape::Held { 0 } else { total });

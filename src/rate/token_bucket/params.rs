@@ -481,8 +481,60 @@ mod tests {
             if by_interval {
                 let step = params.latest_step(at(ticks)).ticks_since(at(0));
                 assert!(step <= ticks && ticks - step < nanos && params.gained(step) == params.gained(ticks));
+            } else {
+                is_as_fine_as_fits(&params, &quota);
             }
+            // Two bursts, or half an hour's refill.
+            let refill = u128::from(count) * 1_800_000_000_000 / u128::from(nanos);
+            let debt = refill.max(2 * u128::from(quota.burst_size())) << params.scale;
+            assert_eq!(params.debt, u64::try_from(debt).unwrap_or(u64::MAX));
+            assert!(!params.is_unlimited() && whole == quota.reduced().1);
+            assert!(params.lives(at(params.life - 1)) && !params.lives(at(params.life)));
         });
+        // A quota of nothing gains nothing, and an unlimited one is known.
+        let (clock, zero, unlimited) = (ManualClock::new(), Quota::zero(), Quota::unlimited());
+        let stopped = Params::compile(&zero, clock.clock(), Instant::ZERO);
+        assert_eq!(
+            (stopped.reaches(ORIGIN + 1), stopped.reaches(ORIGIN)),
+            (None, Some(Instant::ZERO))
+        );
+        assert!(!stopped.is_unlimited() && Params::compile(&unlimited, clock.clock(), Instant::ZERO).is_unlimited());
+        let real = Clock::real();
+        for (quota, clock) in [
+            (&zero, clock.clock()),
+            (&unlimited, clock.clock()),
+            (&Quota::per_second(3), &real),
+        ] {
+            assert_eq!(whole_ticks(quota, clock), 1, "{quota}");
+        }
+    }
+
+    /// The finest scale at which the burst, a period and an hour's gain have room; and above the burst the gain of a tick, if waits for a
+    /// token are rounded by a millionth or more.
+    #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+    fn is_as_fine_as_fits(params: &Params, quota: &Quota) {
+        let (count, nanos) = quota.reduced();
+        let per_hour = u128::from(count) * 3_600_000_000_000 / u128::from(nanos);
+        let fits = |scale: u32| {
+            let most = [
+                (quota.burst_size().into(), MAX_BURST_UNITS),
+                (count.into(), MAX_BURST_UNITS),
+                (per_hour, MAX_GAIN),
+            ];
+            most.iter()
+                .all(|&(units, most): &(u128, u64)| units << scale <= most.into())
+        };
+        assert!(params.scale == 0 || fits(params.scale), "{quota}");
+        assert!(!fits(params.scale + 1), "{quota}");
+        let token = 1u64 << params.scale;
+        let ticks = u128::from(axis::ticks_until(token, params.mul, params.shift));
+        // In 2^-64 units.
+        let over = ((ticks << params.shift) * u128::from(params.mul)).saturating_sub(u128::from(token) << 64);
+        let slack = match over > (u128::from(token) << 64) / 1_000_000 {
+            true => (params.flowed(1) + 1).min(token - 1),
+            false => 0,
+        };
+        assert_eq!(params.burst - params.whole_burst(), slack, "{quota}");
     }
 
     /// Rows of (units of gain in a tick, as a factor and a shift; the units of a token; the slack).
