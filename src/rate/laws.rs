@@ -1232,6 +1232,10 @@ fn a_warm_up_costs_the_area_under_its_line() {
         // Of less than a permit the line is lost in its rounding.
         assert!(warm == interval && slope >= warm);
         assert!(yielded == 0 || slope <= warm * u128::from(cold) + slack);
+        // The line rises, so a permit costs no less than at the lower end of its part of the line, and no more than at the upper one.
+        let (upper, lower) = (shape.slope_at(stored), shape.slope_at(left(1)));
+        let one = cost(stored, 1);
+        assert!(lower <= one + slack && one <= upper + slack, "{lower} {one} {upper}");
         // The walk from cold to warm lasts a period, and so does the way back.
         let walk = cost(max, max.div_ceil(1 << 24));
         let stable = interval * yielded;

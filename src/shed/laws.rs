@@ -86,6 +86,31 @@ fn parts_are_kept_lent_and_levelled() {
     });
 }
 
+/// Parts are taken in whole millionths, as they were given; at most 256, each up to one, and together too where they are kept.
+#[test]
+fn parts_are_whole_millionths_of_what_was_given() {
+    holds([1, 1], |inputs| {
+        let rule = inputs.one_of(&[ShareRule::Kept, ShareRule::Lent, ShareRule::Level]);
+        let classes = inputs.one_of(&[0, 1, 2, 256, 257]);
+        let one = inputs.number(1_000_000, 0) + inputs.one_of(&[0, 1, 300_001, 999_999]);
+        let all: Vec<f64> = (0..classes)
+            .map(|class| if class < 2 { one as f64 / 1e6 } else { 0.0 })
+            .collect();
+        let sum = one * classes.min(2) as u64;
+        let is_allowed =
+            (1..=256).contains(&classes) && one <= 1_000_000 && (rule != ShareRule::Kept || sum <= 1_000_000);
+        match rule.millionths(&all) {
+            Ok(parts) => {
+                assert!(is_allowed, "{one} of {classes}");
+                let given = (0..classes).map(|class| if class < 2 { one } else { 0 });
+                assert!(parts.iter().copied().eq(given), "{parts:?}");
+            }
+            Err(_) => assert!(!is_allowed, "{one} of {classes}"),
+        }
+        assert!(rule.millionths(&[-1e-9]).is_err() && rule.millionths(&[f64::NAN]).is_err());
+    });
+}
+
 /// Given any reservations, deposits and cancels in any order, then the reserve holds as much as if the cancelled ones had never been
 /// reserved.
 #[test]

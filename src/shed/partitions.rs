@@ -440,7 +440,7 @@ pub(super) enum ShareRule {
 
 impl ShareRule {
     /// These parts, if they may be.
-    fn millionths(self, parts: &[f64]) -> Result<Box<[u64]>, ShedError> {
+    pub(super) fn millionths(self, parts: &[f64]) -> Result<Box<[u64]>, ShedError> {
         if parts.is_empty() || parts.len() > 256 {
             return Err(ShedError::Classes { given: parts.len() });
         }
