@@ -216,3 +216,26 @@ async fn windows_are_those_of_the_model() {
     };
     agree([60_000; 4], rule).await;
 }
+
+/// Given a waiter that needs all of a window, and a window whose units have left, when nothing is granted, then the next request waits
+/// for that waiter and not for the segment of the grant.
+#[tokio::test]
+async fn a_grant_of_nothing_delays_no_request_of_a_window() {
+    let length = Duration::from_millis(64);
+    let rule = Rule::Window { limit: 6, length };
+    let both = Both::new(rule).await;
+    let ask = async |client, need, queue| {
+        let client = SESSIONS + client;
+        let mut sync = SyncRequest::first(Session { client, number: 1 }, LONG);
+        let (id, want) = (1, need);
+        sync.seq = 1;
+        sync.requests.push(Request { id, need, want, queue });
+        let reply = both.sync(&rule, &sync, "by hand").await.expect("the key is kept");
+        reply.expect("a reply")
+    };
+    assert_eq!(ask(1, 5, false).await.grants.len(), 1);
+    assert_eq!(ask(2, 6, true).await.usage.waiting, 1);
+    tokio::time::sleep(2 * length).await;
+    assert_eq!(ask(3, 0, false).await.grants.len(), 1);
+    assert_eq!(ask(4, 1, false).await.again, Some(Duration::from_millis(1)));
+}

@@ -78,6 +78,8 @@ local function leave()
 end
 local function free() return math.max(limit - total, 0) end
 local function take(n)
+    -- No count of zero: a request would wait for its segment.
+    if n == 0 then return end
     counts[current] = (counts[current] or 0) + n
     total = total + n
 end
