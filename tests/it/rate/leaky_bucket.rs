@@ -238,6 +238,18 @@ fn a_year_does_not_drift() {
     }
 }
 
+/// Given a bucket that ran empty within the last nanosecond, then a booking counts from then: at 11 in 27 ns six units wait 12 ns, and not
+/// 13, since the bucket was empty half a nanosecond before.
+#[test]
+fn a_booking_counts_from_the_instant_at_which_the_bucket_ran_empty() {
+    let clock = ManualClock::new();
+    let quota = Quota::new(11, Duration::from_nanos(27)).unwrap().burst(6);
+    let bucket = LeakyBucket::new(quota).on(&clock);
+    bucket.try_acquire(1).unwrap();
+    clock.advance(Duration::from_nanos(3));
+    assert_eq!(bucket.book(6).unwrap().wait().as_nanos(), 12);
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Advance(u64),
@@ -271,6 +283,11 @@ struct Replay {
 impl Replay {
     /// The level at `now` in units of `1/nanos`, at `count` per `nanos`.
     fn level(&self, count: u64, nanos: u64, now: u64) -> u128 {
+        self.level_and_early(count, nanos, now).0
+    }
+
+    /// That level, and the outflow since the bucket ran empty, if what is taken now counts from then.
+    fn level_and_early(&self, count: u64, nanos: u64, now: u64) -> (u128, u128) {
         let (mut level, mut last, mut early) = (0u128, 0, 0);
         for &(at, units) in self.taken.iter().chain(&[(now, 0)]) {
             let flow = u128::from(at - last) * u128::from(count);
@@ -286,7 +303,7 @@ impl Replay {
             early -= early.min(need);
             last = at;
         }
-        level
+        (level, early)
     }
 }
 
@@ -306,7 +323,7 @@ proptest! {
         let mut replay = Replay::default();
         let mut now = 0;
         for op in ops {
-            let level = replay.level(count, nanos, now);
+            let (level, early) = replay.level_and_early(count, nanos, now);
             let after = |n: u64| level + u128::from(n * nanos);
             let wait = |n: u64| after(n).saturating_sub(brim).div_ceil(u128::from(count));
             prop_assert_eq!(u128::from(bucket.available()), brim.saturating_sub(level) / u128::from(nanos));
@@ -340,7 +357,8 @@ proptest! {
                 Op::Book(n) => match bucket.book(n) {
                     Ok(booking) => {
                         prop_assert!(after(n) <= size);
-                        prop_assert_eq!(booking.wait().as_nanos(), wait(n));
+                        let waits = (after(n) - early).saturating_sub(brim).div_ceil(u128::from(count));
+                        prop_assert_eq!(booking.wait().as_nanos(), waits);
                         booking.commit().forget();
                         replay.taken.push((now, n));
                     }
