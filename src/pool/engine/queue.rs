@@ -373,40 +373,40 @@ mod tests {
 
     #[test]
     fn the_lowest_priority_is_served_after_the_bound_of_overtakers() {
-        let mut by_priority = Entries::new();
-        by_priority.push(entry(Priority::Low, 7));
+        let mut queue = Entries::new();
+        queue.push(entry(Priority::Low, 7));
         for _ in 0..100 {
-            by_priority.push(entry(Priority::High, 1));
+            queue.push(entry(Priority::High, 1));
         }
-        let before = std::iter::from_fn(|| by_priority.pop()).take_while(|entry| entry.weight() != 7);
+        let before = std::iter::from_fn(|| queue.pop()).take_while(|entry| entry.weight() != 7);
         assert_eq!(before.count() as u32, AGEING);
     }
 
     /// Given many tasks of the highest and the lowest priority, a task of the priority between is still served.
     #[test]
     fn a_priority_between_two_others_does_not_starve() {
-        let mut by_priority = Entries::new();
+        let mut queue = Entries::new();
         for _ in 0..100 {
-            by_priority.push(entry(Priority::Low, 1));
-            by_priority.push(entry(Priority::High, 1));
+            queue.push(entry(Priority::Low, 1));
+            queue.push(entry(Priority::High, 1));
         }
-        by_priority.push(entry(Priority::Normal, 7));
-        let before = std::iter::from_fn(|| by_priority.pop()).take_while(|entry| entry.weight() != 7);
+        queue.push(entry(Priority::Normal, 7));
+        let before = std::iter::from_fn(|| queue.pop()).take_while(|entry| entry.weight() != 7);
         assert!(before.count() as u32 <= 2 * (AGEING + 1));
     }
 
     #[test]
     fn the_queue_is_uniform_again_once_its_special_entries_have_left() {
-        let mut by_priority = Entries::new();
-        by_priority.push(entry(Priority::Normal, 1));
-        assert!(by_priority.is_uniform());
-        by_priority.push_front(entry(Priority::High, 1));
-        by_priority.push(entry(Priority::Normal, 2));
-        assert_eq!((by_priority.is_uniform(), by_priority.len()), (false, 3));
-        assert!(by_priority.pop().is_some() && by_priority.pop().is_some());
-        assert!(!by_priority.is_uniform());
-        assert!(by_priority.pop().is_some());
-        assert_eq!((by_priority.is_uniform(), by_priority.len()), (true, 0));
+        let mut queue = Entries::new();
+        queue.push(entry(Priority::Normal, 1));
+        assert!(queue.is_uniform());
+        queue.push_front(entry(Priority::High, 1));
+        queue.push(entry(Priority::Normal, 2));
+        assert_eq!((queue.is_uniform(), queue.len()), (false, 3));
+        assert!(queue.pop().is_some() && queue.pop().is_some());
+        assert!(!queue.is_uniform());
+        assert!(queue.pop().is_some());
+        assert_eq!((queue.is_uniform(), queue.len()), (true, 0));
     }
 
     /// Given tasks of weights 1 to 5, the third perhaps of high priority, when the queue takes them over in two parts, then
@@ -418,17 +418,15 @@ mod tests {
                 3 if special => entry(Priority::High, weight),
                 _ => entry(Priority::Normal, weight),
             };
-            let mut by_priority = Entries::new();
+            let mut queue = Entries::new();
             for part in [1..=2, 3..=5] {
-                let (mut queue, n) = (Lane::new(), part.clone().count());
-                part.map(made).for_each(|entry| queue.push(entry));
-                by_priority.take_over(&mut queue, n, false);
-                assert!(queue.is_empty());
+                let (mut lane, n) = (Lane::new(), part.clone().count());
+                part.map(made).for_each(|entry| lane.push(entry));
+                queue.take_over(&mut lane, n, false);
+                assert!(lane.is_empty());
             }
-            assert_eq!(by_priority.len(), 5);
-            let order: Vec<_> = std::iter::from_fn(|| by_priority.pop())
-                .map(|entry| entry.weight())
-                .collect();
+            assert_eq!(queue.len(), 5);
+            let order: Vec<_> = std::iter::from_fn(|| queue.pop()).map(|entry| entry.weight()).collect();
             assert_eq!(order, expected);
         }
     }
@@ -438,7 +436,7 @@ mod tests {
     #[test]
     fn common_entries_are_taken_over_in_order() {
         let ran = Mutex::new(Vec::new());
-        let mut by_priority = Entries::new();
+        let mut queue = Entries::new();
         for part in [0..2, 2..5] {
             let ran = &ran;
             let made = |n| {
@@ -448,36 +446,36 @@ mod tests {
                     &TaskOptions::DEFAULT,
                 )
             };
-            let (mut queue, n) = (Lane::new(), part.len());
-            part.map(made).for_each(|entry| queue.push(entry));
-            by_priority.take_over(&mut queue, n, true);
-            assert!(queue.is_empty());
+            let (mut lane, n) = (Lane::new(), part.len());
+            part.map(made).for_each(|entry| lane.push(entry));
+            queue.take_over(&mut lane, n, true);
+            assert!(lane.is_empty());
         }
-        assert_eq!((by_priority.len(), by_priority.is_uniform()), (5, true));
-        std::iter::from_fn(|| by_priority.pop()).for_each(|entry| _ = entry.run(|_| ()));
+        assert_eq!((queue.len(), queue.is_uniform()), (5, true));
+        std::iter::from_fn(|| queue.pop()).for_each(|entry| _ = entry.run(|_| ()));
         assert_eq!(*ran.lock().unwrap(), [0, 1, 2, 3, 4]);
     }
 
     #[test]
     fn a_move_takes_from_the_front_and_at_most_all_entries() {
-        let (mut by_priority, mut lane) = (Entries::new(), Lane::new());
-        (0..5).for_each(|_| by_priority.push(entry(Priority::Normal, 1)));
-        by_priority.move_to(&mut lane, 3);
-        assert_eq!((lane.count(), by_priority.len()), (3, 2));
-        by_priority.move_to(&mut lane, 3);
-        assert_eq!((lane.count(), by_priority.len()), (5, 0));
+        let (mut queue, mut lane) = (Entries::new(), Lane::new());
+        (0..5).for_each(|_| queue.push(entry(Priority::Normal, 1)));
+        queue.move_to(&mut lane, 3);
+        assert_eq!((lane.count(), queue.len()), (3, 2));
+        queue.move_to(&mut lane, 3);
+        assert_eq!((lane.count(), queue.len()), (5, 0));
     }
 
     #[test]
     fn eviction_takes_the_oldest_entry_of_the_lowest_priority() {
-        let mut by_priority = Entries::new();
-        by_priority.push(entry(Priority::Normal, 1));
-        by_priority.push(entry(Priority::Low, 2));
-        by_priority.push(entry(Priority::Low, 3));
-        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(2));
-        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(3));
-        assert_eq!(by_priority.evict().map(|entry| entry.weight()), Some(1));
-        assert!(by_priority.evict().is_none() && by_priority.len() == 0);
+        let mut queue = Entries::new();
+        queue.push(entry(Priority::Normal, 1));
+        queue.push(entry(Priority::Low, 2));
+        queue.push(entry(Priority::Low, 3));
+        assert_eq!(queue.evict().map(|entry| entry.weight()), Some(2));
+        assert_eq!(queue.evict().map(|entry| entry.weight()), Some(3));
+        assert_eq!(queue.evict().map(|entry| entry.weight()), Some(1));
+        assert!(queue.evict().is_none() && queue.len() == 0);
     }
 
     #[test]
@@ -485,16 +483,16 @@ mod tests {
     fn an_empty_queue_of_async_tasks_gives_its_memory_back() {
         use crate::pool::tasks::cell::TaskCell;
         use crate::pool::{Tasks, engine::entry::Entry};
-        let mut by_priority = Entries::<Tasks>::new();
+        let mut queue = Entries::<Tasks>::new();
         for _ in 0..10_000 {
-            by_priority.push(Entry::held(
+            queue.push(Entry::held(
                 Arc::new(TaskCell::of(async {}, Caller::current())) as _,
                 &TaskOptions::DEFAULT,
                 None,
             ));
         }
-        assert_eq!(std::iter::from_fn(|| by_priority.pop()).count(), 10_000);
-        assert_eq!(by_priority.by_priority[Priority::Normal as usize].capacity(), 0);
+        assert_eq!(std::iter::from_fn(|| queue.pop()).count(), 10_000);
+        assert_eq!(queue.by_priority[Priority::Normal as usize].capacity(), 0);
     }
 }
 
