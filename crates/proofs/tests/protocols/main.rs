@@ -12,6 +12,10 @@ mod seeded;
 #[path = "../../../../src/rng.rs"]
 mod rng;
 
+#[allow(dead_code, reason = "a model needs a part of each source")]
+#[path = "../../../tollgate-stores/src/document.rs"]
+mod document;
+
 mod canonical;
 mod consul;
 mod nodes;

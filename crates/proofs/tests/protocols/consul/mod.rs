@@ -12,4 +12,6 @@ mod api {
 #[path = "../../../../tollgate-stores/src/consul/tests.rs"]
 mod keys;
 
+mod holders;
 mod slots;
+mod world;

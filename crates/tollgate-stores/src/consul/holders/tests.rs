@@ -1,7 +1,7 @@
 //! Syncs that read and write a document in any order, over keys that behave as Consul's do.
 
 use super::super::sessions::ConsulSessions;
-use super::{Place, Seen};
+use super::view::{Place, View};
 use crate::consul::api::Op;
 use crate::consul::tests::Keys;
 use std::time::Duration;
@@ -38,12 +38,12 @@ impl Client {
     fn read(&mut self, keys: &Keys, say: impl FnOnce(&mut SyncRequest)) -> (Option<SyncReply>, Vec<Op>) {
         self.sync.seq += 1;
         say(&mut self.sync);
-        let (place, consul_sessions) = (Place(String::new()), &self.consul_sessions);
-        let mut seen = Seen::of(&place, keys.list(), keys.index, LIMIT).unwrap();
-        if let Some(ops) = seen.found(&place, &self.sync, Some(&self.id), consul_sessions).unwrap() {
+        let (place, nonce) = (Place(String::new()), &|| self.consul_sessions.nonce());
+        let mut view = View::of(&place, keys.list(), keys.index, LIMIT).unwrap();
+        if let Some(ops) = view.create(&place, &self.sync, Some(&self.id), nonce).unwrap() {
             return (None, ops);
         }
-        let plan = seen.plan(&place, &self.sync, Some(&self.id), consul_sessions).unwrap();
+        let plan = view.plan(&place, &self.sync, Some(&self.id), nonce).unwrap();
         (Some(plan.reply), plan.ops)
     }
 
@@ -140,7 +140,7 @@ fn other_keys_are_refused() {
     for other in ["at/limit", "at/000", "something"] {
         let mut keys = Keys::default();
         keys.change(&[Op::cas(other, b"{}", 0)]).unwrap();
-        let refused = Seen::of(&Place(String::new()), keys.list(), keys.index, LIMIT).map(drop);
+        let refused = View::of(&Place(String::new()), keys.list(), keys.index, LIMIT).map(drop);
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains(other), "{refused}");
     }

@@ -1,36 +1,23 @@
-//! Permits in a document.
-//!
-//! Keys of a limiter, in its folder:
-//! - `holders`: the document, the reference's own state, and a number that is never the same twice;
-//! - `by/<session>`: one for each session, locked by it. Consul deletes it with the session, which shows its end.
-//!
-//! A sync reads both at one instant, ends dead sessions in the document, and does what the reference does. It writes the
-//! document if it is still the one that was read, and if its own session lives. The same transaction writes to the keys of
-//! sessions that got a grant, if they live. If a condition does not hold, it reads again.
+//! The folder of a limiter with a document, a sync's change of it, and the operations for that. No I/O.
 
-use super::api::{Entry, MOST_OPS, Op};
-use super::sessions::{ConsulSession, ConsulSessions};
-use super::{Consul, Inner, Keeping, permits_only};
+use crate::consul::api::{Entry, MOST_OPS, Op};
 use crate::document::{PermitsDocument, is_near, sync_at_version, wants_news};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::time::Duration;
-use tollgate::remote::Key;
-use tollgate::remote::RemoteError;
 use tollgate::remote::model::{Outcome, Permits};
-use tollgate::remote::{Backend, Rule, Session, StoreError, SyncReply, SyncRequest};
-
-#[cfg(test)]
-mod tests;
+use tollgate::remote::{Session, StoreError, SyncReply, SyncRequest};
 
 /// A transaction is at most 512 KiB long, and its values grow by a third on the way.
 const LONGEST: usize = 320 * 1024;
 /// Sessions notified in the transaction itself: each takes two operations, and there are two more.
-const MOST_TOLD: usize = (MOST_OPS - 2) / 2;
+pub(super) const MOST_NOTIFIED: usize = (MOST_OPS - 2) / 2;
 /// Sessions with one of the first places check for dead sessions. The others do when they renew.
 const LOOKOUTS: usize = 3;
 /// The bits of a token below the number of the store's write: no document grants more at once.
 const TOKENS: u32 = 16;
+
+/// Texts that are never the same twice: Consul ignores a write that changes nothing.
+type Nonce<'a> = &'a dyn Fn() -> String;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,7 +42,7 @@ impl Envelope {
 }
 
 /// The keys at one instant.
-struct Seen {
+pub(super) struct View {
     /// Zero without a document.
     index: u64,
     model: Permits,
@@ -68,21 +55,21 @@ struct Seen {
 }
 
 /// The place of a limiter's keys.
-struct Place(String);
+pub(super) struct Place(pub(super) String);
 
 impl Place {
     fn document(&self) -> String {
         format!("{}holders", self.0)
     }
 
-    fn life(&self, session: Session) -> String {
+    pub(super) fn life(&self, session: Session) -> String {
         format!("{}by/{session}", self.0)
     }
 }
 
-impl Seen {
+impl View {
     /// Parses the keys in a folder, of which the last was written by the write `last`.
-    fn of(place: &Place, entries: Vec<Entry>, last: u64, limit: u64) -> Result<Self, StoreError> {
+    pub(super) fn of(place: &Place, entries: Vec<Entry>, last: u64, limit: u64) -> Result<Self, StoreError> {
         let (mut document, mut lives) = (None, HashMap::new());
         for entry in entries {
             match entry.key.strip_prefix(&place.0) {
@@ -98,22 +85,17 @@ impl Seen {
                 }
             }
         }
-        let Some(document) = document else {
-            let (index, contents, model) = (0, None, Permits::new(limit, 0));
-            return Ok(Self {
-                index,
-                model,
-                contents,
-                lives,
-                last,
-            });
+        let (index, model, contents) = match document {
+            None => (0, Permits::new(limit, 0), None),
+            Some(document) => {
+                let other = || StoreError::Refused {
+                    why: format!("{} is no document of permits", place.document()).into(),
+                };
+                let read: Envelope = serde_json::from_slice(&document.value).map_err(|_| other())?;
+                let model = read.permits.permits().ok_or_else(other)?;
+                (document.index, model, Some(read.permits))
+            }
         };
-        let other = || StoreError::Refused {
-            why: format!("{} is no document of permits", place.document()).into(),
-        };
-        let read: Envelope = serde_json::from_slice(&document.value).map_err(|_| other())?;
-        let model = read.permits.permits().ok_or_else(other)?;
-        let (index, contents) = (document.index, Some(read.permits));
         Ok(Self {
             index,
             model,
@@ -126,6 +108,21 @@ impl Seen {
     /// Consul's id of the session that locks the key of this one.
     fn owner(&self, session: Session) -> Option<&str> {
         self.lives.get(&session.to_string())?.session.as_deref()
+    }
+
+    /// The last write to the key of this session, zero when it is missing.
+    pub(super) fn life(&self, session: Session) -> u64 {
+        self.lives.get(&session.to_string()).map_or(0, |entry| entry.index)
+    }
+
+    /// Whether the session checks for dead ones.
+    pub(super) fn looks_out(&self, session: Session) -> bool {
+        is_near(&self.model, session, LOOKOUTS)
+    }
+
+    /// Whether the session waits for a grant, or keeps units that others may want.
+    pub(super) fn wants_news(&self, session: Session) -> bool {
+        wants_news(&self.model, session)
     }
 }
 
@@ -140,104 +137,50 @@ enum Role {
     Gone,
 }
 
-impl Keeping for Consul {
-    fn inner(&self) -> &Inner {
-        &self.0
-    }
-
-    async fn attempt(
-        &self,
-        folder: &str,
-        limit: u64,
-        sync: &SyncRequest,
-        consul_session: Option<&ConsulSession>,
-    ) -> Result<Option<SyncReply>, StoreError> {
-        let (inner, place) = (&*self.0, &Place(folder.to_owned()));
-        let session = sync.session;
-        let (entries, last) = inner.api.list(&place.0).await?;
-        let mut seen = Seen::of(place, entries, last, limit)?;
-        // The key belongs to another session of this name, or ours has ended.
-        let ours = consul_session.filter(|consul_session| !consul_session.is_lost());
-        let id = ours.map(|consul_session| &*consul_session.id);
-        if let Some(ops) = seen.found(place, sync, id, &inner.consul_sessions)? {
-            let Some(written) = inner.api.change(&ops).await? else {
-                return Ok(None);
-            };
-            seen.founded(written);
-        }
-        let plan = seen.plan(place, sync, id, &inner.consul_sessions)?;
-        let Plan {
-            mut reply,
-            notify,
-            comes,
-            ops,
-        } = plan;
-        let mut life = seen.lives.get(&session.to_string()).map_or(0, |entry| entry.index);
-        if !ops.is_empty() {
-            let Some(written) = inner.api.change(&ops).await? else {
-                return Ok(None);
-            };
-            if comes {
-                life = written;
-            }
-            self.tell(place, &seen, notify.get(MOST_TOLD..).unwrap_or_default())
-                .await;
-        }
-        if let (true, Some(consul_session)) = (reply.alive, ours) {
-            reply.again = is_near(&seen.model, session, LOOKOUTS)
-                .then(|| sync.ttl / 20 + inner.consul_sessions.part_of(sync.ttl / 20));
-            if wants_news(&seen.model, session) {
-                consul_session.watch(&inner.api, place.life(session), false, life, sync.ttl);
-            }
-        }
-        Ok(Some(reply))
-    }
-}
-
 /// The outcome of a sync, once `ops` have been written.
-struct Plan {
-    reply: SyncReply,
-    notify: Vec<Session>,
+pub(super) struct Plan {
+    pub(super) reply: SyncReply,
+    pub(super) notify: Vec<Session>,
     /// It was not in the document before.
-    comes: bool,
-    ops: Vec<Op>,
+    pub(super) comes: bool,
+    pub(super) ops: Vec<Op>,
 }
 
-impl Seen {
+impl View {
     /// The operations before the very first sync: an empty document. A missing document has no instant, and there may have been
     /// others since the read, with greater tokens. So grants are made only in place of an existing document, which has the
     /// number of its write.
-    fn found(
+    pub(super) fn create(
         &self,
         place: &Place,
         sync: &SyncRequest,
         id: Option<&str>,
-        consul_sessions: &ConsulSessions,
+        nonce: Nonce<'_>,
     ) -> Result<Option<Vec<Op>>, StoreError> {
         let Some(id) = id.filter(|_| self.index == 0 && sync.begin && !sync.end && !seeded!("holders_grant_first"))
         else {
             return Ok(None);
         };
         // For the session, so that an ended one leaves no document behind.
-        let life = Op::lock(&place.life(sync.session), consul_sessions.nonce().as_bytes(), id);
-        let (nonce, permits) = (consul_sessions.nonce(), PermitsDocument::of(self.model.state()));
+        let life = Op::lock(&place.life(sync.session), nonce().as_bytes(), id);
+        let (nonce, permits) = (nonce(), PermitsDocument::of(self.model.state()));
         let text = Envelope { nonce, permits }.text(place)?;
         Ok(Some(vec![life, Op::cas(&place.document(), &text, 0)]))
     }
 
     /// Records that it was written, by the write `index`.
-    fn founded(&mut self, index: u64) {
+    pub(super) fn created(&mut self, index: u64) {
         (self.index, self.last) = (index, index);
         self.contents = Some(PermitsDocument::of(self.model.state()));
     }
 
     /// Carries out a sync of the session that Consul calls `id`; without an id there is none.
-    fn plan(
+    pub(super) fn plan(
         &mut self,
         place: &Place,
         sync: &SyncRequest,
         id: Option<&str>,
-        consul_sessions: &ConsulSessions,
+        nonce: Nonce<'_>,
     ) -> Result<Plan, StoreError> {
         let session = sync.session;
         let alive = |session: Session| match (session == sync.session, self.owner(session)) {
@@ -264,7 +207,7 @@ impl Seen {
             (false, true) => Role::Comes,
             (_, false) => Role::Gone,
         };
-        let ops = self.ops(place, &sync, role, id, &notify, consul_sessions)?;
+        let ops = self.ops(place, &sync, role, id, &notify, nonce)?;
         let comes = role == Role::Comes;
         Ok(Plan {
             reply,
@@ -282,7 +225,7 @@ impl Seen {
         role: Role,
         id: Option<&str>,
         notify: &[Session],
-        consul_sessions: &ConsulSessions,
+        nonce: Nonce<'_>,
     ) -> Result<Vec<Op>, StoreError> {
         let (session, contents) = (sync.session, PermitsDocument::of(self.model.state()));
         let empty = self.model.state().sessions.is_empty();
@@ -293,7 +236,7 @@ impl Seen {
         let mut ops = Vec::new();
         match (role, id) {
             (Role::Comes, Some(id)) => {
-                let nonce = consul_sessions.nonce();
+                let nonce = nonce();
                 ops.push(Op::lock(&place.life(session), nonce.as_bytes(), id));
             }
             (Role::There, Some(id)) => ops.push(Op::check_session(&place.life(session), id)),
@@ -314,59 +257,29 @@ impl Seen {
             ops.retain(|_| sync.end);
             return Ok(ops);
         }
-        ops.extend(self.tells(place, notify.iter().take(MOST_TOLD), consul_sessions));
+        ops.extend(self.notifications(place, notify.iter().take(MOST_NOTIFIED), nonce));
         if empty {
             ops.push(Op::delete_cas(&place.document(), self.index));
             return Ok(ops);
         }
-        let (nonce, permits) = (consul_sessions.nonce(), contents);
+        let (nonce, permits) = (nonce(), contents);
         let text = Envelope { nonce, permits }.text(place)?;
         ops.push(Op::cas(&place.document(), &text, self.index));
         Ok(ops)
     }
 
     /// The operations that wake these sessions, if they live.
-    fn tells<'a>(
+    pub(super) fn notifications<'a>(
         &self,
         place: &Place,
         notify: impl Iterator<Item = &'a Session>,
-        consul_sessions: &ConsulSessions,
+        nonce: Nonce<'_>,
     ) -> Vec<Op> {
         let notify = notify.filter_map(|&session| Some((place.life(session), self.owner(session)?)));
-        let tell = |(life, owner): (String, &str)| {
-            let nonce = consul_sessions.nonce();
+        let notification = |(life, owner): (String, &str)| {
+            let nonce = nonce();
             [Op::check_session(&life, owner), Op::set(&life, nonce.as_bytes())]
         };
-        notify.flat_map(tell).collect()
-    }
-}
-
-impl Consul {
-    /// Wakes the sessions beyond the transaction. If one of them has gone meanwhile, the others find out with their next
-    /// renewal.
-    async fn tell(&self, place: &Place, seen: &Seen, notify: &[Session]) {
-        for some in notify.chunks(MOST_TOLD) {
-            let ops = seen.tells(place, some.iter(), &self.0.consul_sessions);
-            let _ = self.0.api.change(&ops).await;
-        }
-    }
-}
-
-impl Backend for Consul {
-    fn supports(&self, rule: &Rule, ttl: Duration) -> Result<(), RemoteError> {
-        permits_only(rule, "Consul")?;
-        super::supports(ttl)
-    }
-
-    async fn sync(&self, key: &Key, rule: &Rule, sync: &SyncRequest) -> Result<SyncReply, StoreError> {
-        super::sync(self, key, rule, sync).await
-    }
-
-    async fn notified(&self, key: &Key, session: Session) {
-        self.0.consul_sessions.notified(key, session).await;
-    }
-
-    fn leave(&self, key: &Key, session: Session) {
-        self.0.consul_sessions.remove(key, session);
+        notify.flat_map(notification).collect()
     }
 }
