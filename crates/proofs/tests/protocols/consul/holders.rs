@@ -67,8 +67,8 @@ impl Seen {
         view
     }
 
-    /// The next write that makes an empty document, or else the plan of the sync; and what is heard when that is written.
-    fn plan(&self, process: &Process, sync: &SyncRequest, limit: u64) -> Result<Vec<Op>, (Plan, Answer)> {
+    /// The next write, and what is heard once it is done, with whether the session comes by it; nothing after that of an empty document.
+    fn plan(&self, process: &Process, sync: &SyncRequest, limit: u64) -> (Vec<Op>, Option<(Answer, bool)>) {
         let mut view = self.view(limit);
         let id = Some(&*process.id).filter(|_| self.lived);
         let made = Cell::new(0);
@@ -77,16 +77,16 @@ impl Seen {
             format!("{}.{}.{}", process.id, process.writes, made.get())
         };
         if let Some(ops) = view.create(&place(), sync, id, &nonce).expect("it is short") {
-            return Ok(ops);
+            return (ops, None);
         }
-        let plan = view.plan(&place(), sync, id, &nonce).expect("it is short");
-        let wants = plan.reply.alive && view.wants_news(sync.session);
+        let Plan { reply, comes, ops, .. } = view.plan(&place(), sync, id, &nonce).expect("it is short");
+        let wants = reply.alive && view.wants_news(sync.session);
         let answer = Answer {
-            reply: plan.reply.clone(),
             watches: process.watches.or(wants.then(|| view.life(sync.session))),
-            looks: plan.reply.alive && view.looks_out(sync.session),
+            looks: reply.alive && view.looks_out(sync.session),
+            reply,
         };
-        Err((plan, answer))
+        (ops, Some((answer, comes)))
     }
 }
 
@@ -125,17 +125,16 @@ impl Layout for Document {
             return Next::Reply(answer.clone());
         }
         match seen.plan(process, sync, limit) {
-            Ok(ops) => Next::Write(ops),
-            Err((plan, answer)) if plan.ops.is_empty() => Next::Reply(answer),
-            Err((plan, _)) => Next::Write(plan.ops),
+            (ops, Some((answer, _))) if ops.is_empty() => Next::Reply(answer),
+            (ops, _) => Next::Write(ops),
         }
     }
 
     fn written(seen: &mut Seen, process: &Process, sync: &SyncRequest, limit: u64, index: u64) -> bool {
-        match seen.plan(process, sync, limit) {
-            Ok(_) => seen.created = Some(index),
-            Err((plan, mut answer)) => {
-                if plan.comes && process.watches.is_none() {
+        match seen.plan(process, sync, limit).1 {
+            None => seen.created = Some(index),
+            Some((mut answer, comes)) => {
+                if comes && process.watches.is_none() {
                     answer.watches = answer.watches.map(|_| index);
                 }
                 seen.done = Some(answer);
