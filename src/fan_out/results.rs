@@ -74,7 +74,8 @@ impl<T> Stream for Results<T> {
                 Poll::Ready(true) => this.looked = false,
             }
         } else if this.given >= this.tell_at {
-            Arc::clone(&this.shared).given(std::mem::take(&mut this.given));
+            let given = std::mem::take(&mut this.given);
+            let _ = Arc::clone(&this.shared).poll_due(&mut this.due, given, &mut None);
         }
         this.given += 1;
         Poll::Ready(this.due.pop_front())

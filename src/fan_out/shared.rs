@@ -152,12 +152,10 @@ impl<Fut: Work> Wake for Shared<Fut> {
 
 /// The consumer's methods, without the type of the futures.
 pub(super) trait Deliver<T>: Send + Sync {
-    /// Moves results into `due`, which is empty, or takes the waker. `given` results were given out since the previous report.
+    /// Moves results into `due`, or takes the waker if `due` is empty. `given` results were given out since the previous report.
     /// Returns `Ready(false)` if no result is to come.
     fn poll_due(self: Arc<Self>, due: &mut VecDeque<Outcome<T>>, given: usize, waker: &mut Option<Waker>)
     -> Poll<bool>;
-    /// Frees the capacity of `given` results that the consumer gave out.
-    fn given(self: Arc<Self>, given: usize);
     /// Ends the fan-out: the consumer was dropped.
     fn stop(self: Arc<Self>);
 }
@@ -173,10 +171,6 @@ impl<Fut: Work> Deliver<Fut::Output> for Shared<Fut> {
             state.outstanding -= given;
             state.poll_due(due, waker)
         })
-    }
-
-    fn given(self: Arc<Self>, given: usize) {
-        self.transition(|state, _| state.outstanding -= given);
     }
 
     fn stop(self: Arc<Self>) {
@@ -195,7 +189,9 @@ struct Runner<Fut: Work> {
 
 impl<Fut: Work> Drop for Runner<Fut> {
     fn drop(&mut self) {
-        self.give_up();
+        if let Some(ticket) = self.ticket.take() {
+            ticket.finish(Ended::Ignored);
+        }
         if !self.in_order {
             let number = self.number;
             self.shared.transition(|state, acts| state.dropped(number, acts));
@@ -227,7 +223,7 @@ impl<Fut: Work> Runner<Fut> {
         let mut more = Vec::new();
         loop {
             let number = self.number;
-            let next = self.without_slot(|cx| {
+            let next = poll_fn(|cx| {
                 shared.transition(|state, acts| {
                     if let Some((item, outcome)) = done.take() {
                         state.finished(number, item, outcome, acts);
@@ -244,7 +240,7 @@ impl<Fut: Work> Runner<Fut> {
                     (item, None)
                 }
                 Some(Next::Take(mut source, most)) => {
-                    let taken = match self.without_slot(|cx| caught(|| source.as_mut().poll_next(cx))).await {
+                    let taken = match poll_fn(|cx| caught(|| source.as_mut().poll_next(cx))).await {
                         Ok(Some(taken)) => taken,
                         Ok(None) => return ends(source, None),
                         Err(payload) => return ends(source, Some(TaskError::panicked(payload))),
@@ -286,7 +282,7 @@ impl<Fut: Work> Runner<Fut> {
             };
             drop_future(work.as_mut());
             if let Some(ticket) = self.ticket.take() {
-                self.ticket = ticket.finish_task(shared.settings.ended(&outcome));
+                ticket.finish(shared.settings.ended(&outcome));
             }
             done = Some((item, outcome));
             // Futures that are ready at once must not starve the runtime's other tasks.
@@ -296,13 +292,9 @@ impl<Fut: Work> Runner<Fut> {
 
     /// Waits for the slot and the policy of all items. `admitted` is the admission by the policy of this one.
     async fn admit(&mut self, admitted: Admitted) -> Result<(), Refused> {
-        // Other waiters may be due since the previous item.
-        if self.ticket.as_ref().is_some_and(|ticket| !ticket.may_keep()) {
-            self.give_up();
-        }
         let admission = &self.shared.settings.admission;
-        if !admission.is_done(self.ticket.as_ref()) {
-            match admission.admit(Ask::one(), self.ticket.take()).await {
+        if admission.is_gated() {
+            match admission.admit(Ask::one()).await {
                 Ok(ticket) => self.ticket = Some(ticket),
                 Err(refused) => {
                     drop_quietly(admitted);
@@ -311,27 +303,9 @@ impl<Fut: Work> Runner<Fut> {
             }
         }
         if admitted.is_some() {
-            self.ticket = Some(Ticket::admitted(self.ticket.take(), admitted));
+            self.ticket.get_or_insert_default().admitted = admitted;
         }
         Ok(())
-    }
-
-    /// Polls until ready. A pending poll gives up the slot of the previous item.
-    async fn without_slot<T>(&mut self, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> T {
-        poll_fn(|cx| {
-            let polled = poll(cx);
-            if polled.is_pending() {
-                self.give_up();
-            }
-            polled
-        })
-        .await
-    }
-
-    fn give_up(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            ticket.finish(Ended::Ignored);
-        }
     }
 }
 

@@ -356,7 +356,7 @@ impl<Fut: Work> State<Fut> {
         acts.consumer = self.consumer.take();
     }
 
-    /// Moves results into `due`, which is empty, or leaves the waker. Returns false if no result is to come.
+    /// Moves results into `due`, or leaves the waker if `due` is empty. Returns false if no result is to come.
     pub(super) fn poll_due(
         &mut self,
         due: &mut VecDeque<Outcome<Fut::Output>>,

@@ -26,44 +26,19 @@ pub(crate) struct Admission {
 }
 
 /// The admission under which a task runs.
+#[derive(Default)]
 pub(crate) struct Ticket {
-    admitted: Admitted,
+    pub(crate) admitted: Admitted,
     slot: Option<OwnedSemaphorePermit>,
 }
 
 impl Ticket {
-    /// The slot of `self`, if any, with an admission.
-    #[cfg(feature = "fan-out")]
-    pub(crate) fn admitted(slot: Option<Self>, admitted: Admitted) -> Self {
-        let slot = slot.and_then(|ticket| ticket.slot);
-        Self { admitted, slot }
-    }
-
     /// Ends the admission of a task that has ended.
     pub(crate) fn finish(self, outcome: impl Into<Outcome>) {
         if let Some(admitted) = self.admitted {
             admitted.finish(outcome.into());
         }
         drop_quietly(self.slot);
-    }
-
-    /// Returns true if the slot may stay for the next task: no waiter needs it, the slots are open, and none are owed.
-    #[cfg(feature = "fan-out")]
-    pub(crate) fn may_keep(&self) -> bool {
-        let slots = self.slot.as_ref().map(OwnedSemaphorePermit::semaphore);
-        slots.is_none_or(|slots| slots.debt() == 0 && !slots.is_closed() && slots.waiting() == 0)
-    }
-
-    /// Ends the admission of a task that has ended. Returns its slot for the next task, if it
-    /// [may keep](Self::may_keep) it.
-    #[cfg(feature = "fan-out")]
-    pub(crate) fn finish_task(mut self, outcome: Outcome) -> Option<Self> {
-        let kept = if self.may_keep() { self.slot.take() } else { None };
-        self.finish(outcome);
-        kept.map(|slot| Self {
-            admitted: None,
-            slot: Some(slot),
-        })
     }
 
     /// Gives the admission back: no task has started under it.
@@ -126,12 +101,6 @@ impl Admission {
         self.gate.is_some() || self.slots.is_some()
     }
 
-    /// Returns true if a task with the ticket `kept` of the previous task needs nothing else to be admitted.
-    #[cfg(feature = "fan-out")]
-    pub(crate) fn is_done(&self, kept: Option<&Ticket>) -> bool {
-        self.gate.is_none() && (self.slots.is_none() || kept.is_some())
-    }
-
     /// Returns the queues whose permits a task holds while it runs.
     pub(crate) fn held(&self) -> Vec<QueueId> {
         let mut held = Vec::new();
@@ -148,7 +117,7 @@ impl Admission {
         let admission = self.clone();
         Asking {
             ask,
-            admitting: Box::pin(async move { admission.admit(ask, None).await }),
+            admitting: Box::pin(async move { admission.admit(ask).await }),
             waker: Arc::new(AskWaker {
                 woken: AtomicBool::new(true),
                 inner: waker.clone(),
@@ -156,13 +125,11 @@ impl Admission {
         }
     }
 
-    /// Waits for both the slot and the admission by the policy, and holds neither while it waits for the other. `kept`
-    /// may have a slot.
-    pub(crate) async fn admit(&self, ask: Ask, kept: Option<Ticket>) -> Result<Ticket, Refused> {
-        let (mut kept, mut lost_slot) = (kept.and_then(|ticket| ticket.slot), false);
+    /// Waits for both the slot and the admission by the policy, and holds neither while it waits for the other.
+    pub(crate) async fn admit(&self, ask: Ask) -> Result<Ticket, Refused> {
+        let mut lost_slot = false;
         loop {
             let mut slot = match &self.slots {
-                Some(_) if kept.is_some() => kept.take(),
                 Some(slots) => Some(PassiveAcquire::at(Arc::clone(slots)).await.ok_or(Refused::Closed)?),
                 None => None,
             };
