@@ -83,6 +83,18 @@ pub(super) struct Inner<Q, R, T> {
     pub(super) waker: Option<Box<Waker>>,
 }
 
+impl<Q, R, T> Inner<Q, R, T> {
+    fn take_result(&mut self) -> Option<Result<T, Box<TaskError>>> {
+        match std::mem::replace(&mut self.stage, Stage::Taken) {
+            Stage::Done(result) => Some(result),
+            other => {
+                self.stage = other;
+                None
+            }
+        }
+    }
+}
+
 /// A flag of a cell: a caller has claimed the task.
 const CLAIMED: u8 = 1;
 /// The handle is gone.
@@ -186,27 +198,6 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
             }
         }
     }
-
-    /// Clones the waker outside the lock, and looks again: the task may have ended meanwhile.
-    fn leave_waker(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        let waker = Box::new(waker.clone());
-        // Relaxed: the handle's owner reads it in `detach`.
-        self.flags.fetch_or(POLLED, Ordering::Relaxed);
-        let mut inner = self.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Done(result) if !seeded!("pool_joins_blindly") => {
-                drop(inner);
-                Poll::Ready(result.map_err(|why| *why))
-            }
-            waiting => {
-                inner.stage = waiting;
-                let old = inner.waker.replace(waker);
-                drop(inner);
-                drop(old);
-                Poll::Pending
-            }
-        }
-    }
 }
 
 impl<F, T> ClosureCell<F, T>
@@ -275,26 +266,31 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Queued for Cell<Q, R, T, C
 
 impl<Q: Send, R: Default + Send, T: Send, C: Context> Await<T> for Cell<Q, R, T, C> {
     fn poll_result(&self, waker: &Waker) -> Poll<Result<T, TaskError>> {
-        let mut inner = self.lock();
-        match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Done(result) => {
+        let mut new = None;
+        loop {
+            let mut inner = self.lock();
+            let joins = new.is_none() || !seeded!("pool_joins_blindly");
+            if joins && let Some(result) = inner.take_result() {
                 let old = inner.waker.take();
                 drop(inner);
                 drop(old);
-                Poll::Ready(result.map_err(|why| *why))
+                return Poll::Ready(result.map_err(|why| *why));
             }
-            Stage::Taken => {
-                drop(inner);
-                panic!("the result of a task was asked for again after it had been given");
+            let is_known = inner.waker.as_ref().is_some_and(|known| known.will_wake(waker));
+            let is_taken = matches!(inner.stage, Stage::Taken);
+            let old = new.take().map(|new| inner.waker.replace(new));
+            drop(inner);
+            assert!(
+                !is_taken,
+                "the result of a task was asked for again after it had been given"
+            );
+            if is_known || old.is_some() {
+                return Poll::Pending;
             }
-            waiting => {
-                inner.stage = waiting;
-                if inner.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
-                    return Poll::Pending;
-                }
-                drop(inner);
-                self.leave_waker(waker)
-            }
+            // Clones the waker outside the lock, and looks again: the task may have ended meanwhile.
+            new = Some(Box::new(waker.clone()));
+            // Relaxed: the handle's owner reads it in `detach`.
+            self.flags.fetch_or(POLLED, Ordering::Relaxed);
         }
     }
 
@@ -314,15 +310,8 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Await<T> for Cell<Q, R, T,
             return;
         }
         let mut inner = self.lock();
-        let waker = inner.waker.take();
-        let result = match std::mem::replace(&mut inner.stage, Stage::Taken) {
-            Stage::Done(result) => Some(result),
-            other => {
-                inner.stage = other;
-                None
-            }
-        };
+        let left = (inner.waker.take(), inner.take_result());
         drop(inner);
-        drop_quietly((waker, result));
+        drop_quietly(left);
     }
 }
