@@ -1,8 +1,8 @@
 //! The builder of pools, of threads and of async tasks, and their number of workers.
 
 use super::admission::Admission;
-use super::capacity::{Capacity, Overflow};
-use super::engine::scheduler::{Engine, Kind, Settings};
+use super::capacity::Overflow;
+use super::engine::scheduler::Settings;
 use super::error::PoolError;
 use super::hooks::opaque_debug;
 use crate::core::limiter::Limiter;
@@ -34,27 +34,15 @@ use std::sync::Arc;
 /// ```
 #[must_use = "a builder builds nothing by itself"]
 pub struct Builder<K> {
-    pub(super) common: Common,
-    pub(super) kind: K,
-}
-
-/// The settings of both kinds of pools.
-pub(super) struct Common {
-    max_queue: usize,
-    max_queue_weight: Option<u32>,
     pub(super) settings: Settings,
-}
-
-impl Common {
-    pub(super) fn engine<K: Kind>(self, limit: usize, kind: K) -> Result<Arc<Engine<K>>, PoolError> {
-        let capacity = Capacity::checked(self.max_queue, self.max_queue_weight)?;
-        Ok(Arc::new(Engine::new(limit, capacity, self.settings, kind)))
-    }
+    pub(super) kind: K,
 }
 
 impl<K> Builder<K> {
     pub(super) fn of(kind: K) -> Self {
         let settings = Settings {
+            max_queue: 1024,
+            max_queue_weight: None,
             clock: Clock::default(),
             admission: Admission {
                 gate: None,
@@ -63,36 +51,31 @@ impl<K> Builder<K> {
             overflow: Overflow::Block,
             on_panic: None,
         };
-        let common = Common {
-            max_queue: 1024,
-            max_queue_weight: None,
-            settings,
-        };
-        Self { common, kind }
+        Self { settings, kind }
     }
 
     /// Sets the most tasks that may wait; 1,024 unless set. Tasks of the pool itself may exceed it: see
     /// [`Overflow::Block`].
     pub fn max_queue(mut self, tasks: usize) -> Self {
-        self.common.max_queue = tasks;
+        self.settings.max_queue = tasks;
         self
     }
 
     /// Sets the most weight that all waiting tasks may have together; unbounded unless set.
     pub fn max_queue_weight(mut self, weight: u32) -> Self {
-        self.common.max_queue_weight = Some(weight);
+        self.settings.max_queue_weight = Some(weight);
         self
     }
 
     /// Sets the treatment of a task that finds the queue full. In a pool of async tasks the submitter awaits room.
     pub fn overflow(mut self, overflow: Overflow) -> Self {
-        self.common.settings.overflow = overflow;
+        self.settings.overflow = overflow;
         self
     }
 
     /// Sets the clock for deadlines and for the starts and exits of threads; a real one unless set.
     pub fn on(mut self, clock: &Clock) -> Self {
-        self.common.settings.clock = clock.clone();
+        self.settings.clock = clock.clone();
         self
     }
 
@@ -131,7 +114,7 @@ impl<K> Builder<K> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn slots(mut self, slots: Arc<Semaphore>) -> Self {
-        self.common.settings.admission.slots = Some(slots);
+        self.settings.admission.slots = Some(slots);
         self
     }
 
@@ -158,21 +141,21 @@ impl<K> Builder<K> {
         L: Limiter + 'static,
         L::Ticket: Send,
     {
-        self.common.settings.admission.gate = Some(Arc::new(policy));
+        self.settings.admission.gate = Some(Arc::new(policy));
         self
     }
 
     /// Sets the hook that takes the payload when a task panics and has no handle, or no longer has one. Without a hook,
     /// the payload is dropped.
     pub fn on_panic(mut self, hook: impl Fn(Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
-        self.common.settings.on_panic = Some(Box::new(hook));
+        self.settings.on_panic = Some(Box::new(hook));
         self
     }
 }
 
 opaque_debug!(
     [K: fmt::Debug] Builder<K>, "Builder", |this|
-    kind = this.kind, max_queue = this.common.max_queue, overflow = this.common.settings.overflow
+    kind = this.kind, max_queue = this.settings.max_queue, overflow = this.settings.overflow
 );
 
 /// The most workers that a pool may have: 65,536.

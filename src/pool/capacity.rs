@@ -125,13 +125,7 @@ impl Capacity {
 
     #[inline]
     fn try_take_place(&self) -> bool {
-        !self.seems_full() && self.places.try_acquire_n(1).is_ok()
-    }
-
-    /// Returns true if no place is free: a hint, without a lock.
-    #[inline]
-    pub(super) fn seems_full(&self) -> bool {
-        !self.places.may_have(1)
+        self.places.may_have(1) && self.places.try_acquire_n(1).is_ok()
     }
 
     /// Takes up to `n` places for tasks of this weight at once, and returns their number. Returns 0 if no place is
@@ -338,7 +332,7 @@ impl<K: Kind> Engine<K> {
     fn discard(&self, entry: Entry<K>) {
         self.look().stats.discarded += 1;
         let task = Unstarted::new(entry, true);
-        match self.kind.on_discard() {
+        match &self.on_discard {
             Some(hook) => quietly(|| hook(task)),
             None => drop_quietly(task),
         }

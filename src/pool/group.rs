@@ -288,12 +288,13 @@ impl<'j, T: Send, E: Send> Group<Threads<'j>, T, E> {
         T: 'j,
         E: 'j,
     {
-        let (id, notice) = self.set.announce();
+        let (id, mut notice) = self.set.announce();
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
         let submitted = self.pool.submit(move || {
             let task = take.lock().take()?;
-            notice.run(task)
+            notice.begins()?;
+            notice.ended(task())
         });
         self.entered(id, &held, submitted)
     }
@@ -366,8 +367,11 @@ impl<T: Send + 'static, E: Send + 'static> Group<Tasks, T, E> {
         let held = Arc::new(Mutex::new(Some(task)));
         let take = Arc::clone(&held);
         let submitted = self.pool.submit(async move {
+            // A local: it is dropped when the future has ended, and in an unwinding.
+            let mut notice = notice;
             let task = take.lock().take()?;
-            notice.run_async(task).await
+            notice.begins()?;
+            notice.ended(task.await)
         });
         let submitted = submitted.await;
         self.entered(id, &held, submitted)
@@ -483,23 +487,13 @@ struct Notice {
 type Ran<T, E> = Option<Result<T, E>>;
 
 impl Notice {
-    fn run<T, E>(mut self, task: impl FnOnce() -> Result<T, E>) -> Ran<T, E> {
-        if self.shared.is_stopped() {
-            return None;
-        }
-        self.running = true;
-        let result = task();
-        (self.running, self.failed) = (false, result.is_err());
-        Some(result)
+    /// Begins the run of the task. Returns `None` if the group was stopped.
+    fn begins(&mut self) -> Option<()> {
+        self.running = !self.shared.is_stopped();
+        self.running.then_some(())
     }
 
-    #[cfg(feature = "tokio")]
-    async fn run_async<T, E>(mut self, task: impl Future<Output = Result<T, E>>) -> Ran<T, E> {
-        if self.shared.is_stopped() {
-            return None;
-        }
-        self.running = true;
-        let result = task.await;
+    fn ended<T, E>(mut self, result: Result<T, E>) -> Ran<T, E> {
         (self.running, self.failed) = (false, result.is_err());
         Some(result)
     }
@@ -738,11 +732,12 @@ mod tests {
     #[test]
     fn a_task_that_a_failure_ended_counts_as_cancelled() {
         let mut set = TaskSet::new();
-        let (first, notice) = set.announce();
+        let (first, mut notice) = set.announce();
         set.enter(first, Counting(Rc::default()));
         let (second, _running) = set.announce();
         set.enter(second, Counting(Rc::default()));
-        assert_eq!(notice.run(|| Err::<(), _>(7)), Some(Err(7)));
+        assert!(notice.begins().is_some());
+        assert_eq!(notice.ended(Err::<(), _>(7)), Some(Err(7)));
         let ended = set.ended::<(), u8>(Err(TaskError::Aborted));
         assert!(matches!(ended, Err(GroupError::Task(TaskError::Cancelled))));
         assert_eq!(set.ended::<(), _>(Ok(Some(Err(7)))).unwrap_err().into_error(), Some(7));
@@ -754,9 +749,10 @@ mod tests {
     fn a_group_drops_the_records_of_ended_tasks_in_front() {
         let mut set = TaskSet::new();
         let pass = |set: &mut TaskSet<_>| {
-            let (id, notice) = set.announce();
+            let (id, mut notice) = set.announce();
             set.enter(id, Counting(Rc::default()));
-            assert_eq!(notice.run(|| Ok::<_, ()>(id)), Some(Ok(id)));
+            assert!(notice.begins().is_some());
+            assert_eq!(notice.ended(Ok::<_, ()>(id)), Some(Ok(id)));
             let ended = set.poll_ended(Waker::noop());
             assert!(matches!(ended, Poll::Ready((ended, Some(_))) if ended == id));
             assert_eq!(set.ended(Ok(Some(Ok::<_, ()>(id)))).ok(), Some(id));

@@ -1,5 +1,6 @@
 //! Calls user code that may panic: wakers, drops, and the pool's hooks.
 
+pub(crate) use crate::sync::wake::drop_quietly;
 pub(super) use crate::sync::wake::{forget_panic, quietly};
 use std::any::Any;
 use std::task::Waker;
@@ -15,11 +16,6 @@ pub(crate) fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         quietly(|| waker.wake());
     }
-}
-
-/// Drops a user's value, and contains a panic of the drop.
-pub(crate) fn drop_quietly<T>(value: T) {
-    quietly(move || drop(value));
 }
 
 /// Implements `Debug` as a struct with these fields, which is not exhaustive.

@@ -59,16 +59,6 @@ impl GroupLimit {
 }
 
 impl Membership {
-    /// Returns true if the group limit allows the task to start.
-    pub(in crate::pool) fn may_start(&self) -> bool {
-        let places = self.group.0.lock();
-        match *self.place.lock() {
-            Place::None => places.taken < places.limit,
-            Place::Reserved => true,
-            Place::Running | Place::Over => false,
-        }
-    }
-
     /// Returns true if the entry must wait for a place. An entry whose task has started through another entry need not
     /// wait: it leaves the queue.
     pub(super) fn must_wait(&self) -> bool {

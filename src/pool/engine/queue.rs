@@ -183,12 +183,9 @@ impl<K: Kind> Entries<K> {
 
     /// Returns the entry that has been awaited for longest, of the awaited entries that may start, or that a worker is to remove.
     pub(super) fn first_awaited(&self) -> Option<Key> {
-        let may_start = |entry: &Entry<K>| entry.member().is_none_or(|member| member.may_start());
-        let first = self
-            .awaited
-            .iter()
-            .find(|(_, entry)| may_start(entry) || !entry.is_live())?;
-        Some(Key::Awaited(*first.0))
+        let must_wait = |entry: &Entry<K>| entry.member().is_some_and(|member| member.must_wait());
+        let (number, _) = self.awaited.iter().find(|(_, entry)| !must_wait(entry))?;
+        Some(Key::Awaited(*number))
     }
 
     #[inline]

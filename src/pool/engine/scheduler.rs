@@ -5,13 +5,13 @@ use super::entry::Entry;
 use super::queue::Key;
 use super::seat::Seat;
 use super::state::{Acts, Counts, Next, State};
-use super::waits::{Held, Inside, Lends, Slot};
+use super::waits::{Held, Inside, Lends, Loan, Slot};
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::{Capacity, Overflow};
 use crate::pool::cell::{Await, Queued};
 use crate::pool::common::PoolStats;
-use crate::pool::error::{RejectReason, TaskError};
+use crate::pool::error::{PoolError, RejectReason, TaskError};
 use crate::pool::group::Abort;
 use crate::pool::handle::Handle;
 use crate::pool::hooks::{PanicHook, Payload, drop_quietly, forget_panic, quietly, wake};
@@ -55,8 +55,6 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
         let taken = capacity.try_take(weight, serves);
         taken.then_some(()).ok_or_else(|| capacity.turned())
     }
-    /// Returns the hook for tasks that the pool discarded.
-    fn on_discard(&self) -> Option<&DiscardHook<Self>>;
     /// Gives the claimed task to the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds the
     /// task either queued or started.
     fn starts(_: &Entry<Self>, _: &Seat<Self::Worker>) {}
@@ -99,6 +97,8 @@ pub(in crate::pool) type DiscardHook<K> = dyn Fn(Unstarted<K>) + Send + Sync;
 
 /// The settings of a pool, fixed when it is built.
 pub(in crate::pool) struct Settings {
+    pub(in crate::pool) max_queue: usize,
+    pub(in crate::pool) max_queue_weight: Option<u32>,
     pub(in crate::pool) clock: Clock,
     pub(in crate::pool) admission: Admission,
     pub(in crate::pool) overflow: Overflow,
@@ -109,6 +109,7 @@ pub(in crate::pool) struct Engine<K: Kind> {
     state: CachePadded<Mutex<State<K>>>,
     pub(in crate::pool) capacity: Capacity,
     pub(in crate::pool) settings: Settings,
+    pub(in crate::pool) on_discard: Option<Box<DiscardHook<K>>>,
     /// The permits that an admitted task holds, as last read from the policy.
     held: Mutex<Held>,
     pub(in crate::pool) kind: K,
@@ -118,20 +119,26 @@ pub(in crate::pool) struct Engine<K: Kind> {
 type Admitted<E> = (E, bool, Ticket, Held);
 
 impl<K: Kind> Engine<K> {
-    pub(in crate::pool) fn new(limit: usize, capacity: Capacity, settings: Settings, kind: K) -> Self {
+    pub(in crate::pool) fn build(
+        limit: usize,
+        settings: Settings,
+        on_discard: Option<Box<DiscardHook<K>>>,
+        kind: K,
+    ) -> Result<Arc<Self>, PoolError> {
         // Shared slots are the only slots of such a pool.
         let own = if settings.admission.slots.is_some() && !K::THREADS {
             usize::MAX
         } else {
             limit
         };
-        Self {
+        Ok(Arc::new(Self {
             state: CachePadded::new(Mutex::new(State::new(own, settings.admission.is_gated()))),
-            capacity,
+            capacity: Capacity::checked(settings.max_queue, settings.max_queue_weight)?,
             held: Mutex::new(Arc::new([])),
             settings,
+            on_discard,
             kind,
-        }
+        }))
     }
 
     /// Locks the state, for reading only.
@@ -442,30 +449,18 @@ impl<K: Kind> Engine<K> {
 }
 
 impl<K: Kind> Lends for Engine<K> {
-    fn lend(self: Arc<Self>, slot: &Slot) -> bool {
-        self.transition(|state, acts| {
-            let parks = !slot.adds() || state.park(acts);
-            if !parks {
-                slot.removes();
+    fn loan(self: Arc<Self>, slot: &Slot, change: Loan) -> bool {
+        self.transition(|state, acts| match change {
+            Loan::Lend => {
+                let parks = !slot.adds() || state.park(acts);
+                if !parks {
+                    slot.removes();
+                }
+                parks
             }
-            parks
+            Loan::TakeBack => slot.removes() && state.resume(),
+            Loan::End => slot.ends() && state.resume(),
         })
-    }
-
-    fn take_back(self: Arc<Self>, slot: &Slot) {
-        self.transition(|state, _| {
-            if slot.removes() {
-                state.resume();
-            }
-        });
-    }
-
-    fn end(self: Arc<Self>, slot: &Slot) {
-        self.transition(|state, _| {
-            if slot.ends() {
-                state.resume();
-            }
-        });
     }
 }
 

@@ -254,8 +254,7 @@ impl<K: Kind> State<K> {
     }
 
     fn calls(&mut self, seat: Arc<Seat<K::Worker>>, acts: &mut Acts<K>) {
-        self.looks += 1;
-        seat.looks();
+        self.looks_again(&seat);
         acts.call.push(seat);
     }
 
@@ -626,9 +625,10 @@ impl<K: Kind> State<K> {
         true
     }
 
-    /// Takes the slot back: the task resumes at once.
-    pub(in crate::pool) fn resume(&mut self) {
+    /// Takes the slot back, always: the task resumes at once.
+    pub(in crate::pool) fn resume(&mut self) -> bool {
         self.slots.parked -= 1;
+        true
     }
 
     // ---- the asker ----

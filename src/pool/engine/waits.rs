@@ -23,13 +23,19 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// A pool whose tasks lend their slots.
 pub(in crate::pool) trait Lends: Send + Sync {
-    /// Counts one more handle that the task on the slot awaits. The task is one of this pool. Returns false, and lends
-    /// nothing, if the loan would leave no thread for the awaited tasks.
-    fn lend(self: Arc<Self>, slot: &Slot) -> bool;
-    /// Counts one handle fewer.
-    fn take_back(self: Arc<Self>, slot: &Slot);
-    /// Ends the loan, because the task has ended.
-    fn end(self: Arc<Self>, slot: &Slot);
+    /// Changes the loan of the slot of a task of this pool. Returns false if [`Loan::Lend`] would leave no thread for the
+    /// awaited tasks: then it lends nothing.
+    fn loan(self: Arc<Self>, slot: &Slot, change: Loan) -> bool;
+}
+
+/// A change of a slot's loan.
+pub(in crate::pool) enum Loan {
+    /// The task on the slot awaits one more handle.
+    Lend,
+    /// It awaits one handle fewer.
+    TakeBack,
+    /// The task has ended.
+    End,
 }
 
 /// The slot on which a thread runs its tasks. A task lends the slot while it awaits a handle.
@@ -54,11 +60,10 @@ impl Slot {
     }
 
     /// Returns the pool that counts the slot as lent while the task awaits a handle of `home`.
-    fn lender<H: Lends>(&self, home: &Arc<H>, is_own: bool) -> Lender<H> {
+    fn lender<H: Lends>(&self, home: &Arc<H>, is_own: bool) -> Option<Lender<H>> {
         match &self.pool {
-            Some(pool) => pool.upgrade().map_or(Lender::None, Lender::Any),
-            None if is_own => Lender::Own(Arc::clone(home)),
-            None => Lender::None,
+            Some(pool) => pool.upgrade().map(Lender::Any),
+            None => is_own.then(|| Lender::Own(Arc::clone(home))),
         }
     }
 
@@ -98,7 +103,15 @@ enum Lender<H> {
     Any(Arc<dyn Lends>),
     /// The pool of the handle.
     Own(Arc<H>),
-    None,
+}
+
+impl<H: Lends> Lender<H> {
+    fn loan(&self, slot: &Slot, change: Loan) -> bool {
+        match self {
+            Self::Any(pool) => Arc::clone(pool).loan(slot, change),
+            Self::Own(pool) => Arc::clone(pool).loan(slot, change),
+        }
+    }
 }
 
 /// A task, as waits see it.
@@ -232,7 +245,7 @@ pub(in crate::pool) struct Inside(bool);
 impl Inside {
     #[cfg(feature = "tokio")]
     pub(in crate::pool) fn enter(task: Arc<dyn Task>, pool: PoolId) -> Self {
-        Self::push(pool, Some(task), None)
+        Self::at(false, pool, Some(task), None)
     }
 
     /// Enters a task that runs outside its pool, in place of the task that this thread runs, if any.
@@ -240,7 +253,7 @@ impl Inside {
     pub(in crate::pool) fn enter_aside(task: Arc<dyn Task>) -> Self {
         let known = with_last(|frame| (frame.pool, frame.slot.clone()));
         let (pool, slot) = known.unwrap_or((PoolId::NONE, None));
-        Self::push(pool, Some(task), slot)
+        Self::at(false, pool, Some(task), slot)
     }
 
     /// Enters the dropping of tasks that will not start: their drops wait without a slot. Returns `None` on threads
@@ -248,24 +261,20 @@ impl Inside {
     pub(in crate::pool) fn aside() -> Option<Self> {
         let (pool, inlined) = with_last(|frame| (frame.pool, frame.inlined))?;
         inlined?;
-        let inside = Self::push(pool, None, None);
+        let inside = Self::at(false, pool, None, None);
         with_last(|frame| frame.inlined = inlined);
         Some(inside)
     }
 
     /// Enters a worker of the pool, on its slot.
     pub(in crate::pool) fn work(pool: PoolId, slot: Arc<Slot>) -> Self {
-        Self::push(pool, None, Some(slot))
+        Self::at(false, pool, None, Some(slot))
     }
 
     /// Enters the drop of a refused task of the pool. The task counts as unfinished meanwhile, so a wait for the pool's
     /// idleness or end would wait for itself. Other waits stay those of the thread's own task.
     pub(in crate::pool) fn drops<H: Lends>(home: &H) -> Self {
         Self::at(true, PoolId::of(home), None, None)
-    }
-
-    fn push(pool: PoolId, task: Option<Arc<dyn Task>>, slot: Option<Arc<Slot>>) -> Self {
-        Self::at(false, pool, task, slot)
     }
 
     fn at(below: bool, pool: PoolId, task: Option<Arc<dyn Task>>, slot: Option<Arc<Slot>>) -> Self {
@@ -394,7 +403,7 @@ pub(in crate::pool) struct Wait<K: Kind> {
     edges: Vec<Edge>,
     /// The number of the queued task in the list of awaited ones. The waiter's slot is lent while this is set.
     listed: Option<(Arc<Engine<K>>, Option<u64>)>,
-    lender: Lender<Engine<K>>,
+    lender: Option<Lender<Engine<K>>>,
 }
 
 impl<K: Kind> Wait<K> {
@@ -409,7 +418,7 @@ impl<K: Kind> Wait<K> {
             waiter,
             edges,
             listed: None,
-            lender: Lender::None,
+            lender: None,
         })
     }
 
@@ -427,13 +436,8 @@ impl<K: Kind> Wait<K> {
         }
         if let Some((slot, is_own)) = &self.waiter.slot {
             self.lender = slot.lender(home, *is_own);
-            let lends = match &self.lender {
-                Lender::Any(pool) => Arc::clone(pool).lend(slot),
-                Lender::Own(pool) => Arc::clone(pool).lend(slot),
-                Lender::None => true,
-            };
-            if !lends {
-                self.lender = Lender::None;
+            let lends = |lender: &Lender<_>| lender.loan(slot, Loan::Lend);
+            if !self.lender.as_ref().is_none_or(lends) {
                 return false;
             }
         } else if let Some(record) = self.record() {
@@ -453,11 +457,9 @@ impl<K: Kind> Drop for Wait<K> {
     fn drop(&mut self) {
         if let Some((home, awaited)) = self.listed.take() {
             if let Some((slot, _)) = &self.waiter.slot {
-                match std::mem::replace(&mut self.lender, Lender::None) {
-                    Lender::Any(pool) => pool.take_back(slot),
-                    Lender::Own(pool) => pool.take_back(slot),
-                    Lender::None => {}
-                }
+                self.lender
+                    .as_ref()
+                    .inspect(|lender| _ = lender.loan(slot, Loan::TakeBack));
             } else if let Some(record) = self.record() {
                 // Relaxed: see `awaits`.
                 record.awaits.fetch_sub(1, Ordering::Relaxed);

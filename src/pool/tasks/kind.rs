@@ -4,7 +4,7 @@ use super::cell::{Job, Run};
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::entry::Entry;
-use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
+use crate::pool::engine::scheduler::{Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Counts, Next, Phase, State};
 use crate::pool::engine::waits::{Inside, PoolId, current};
@@ -40,7 +40,6 @@ pub(super) type Core = Engine<Tasks>;
 /// # }
 /// ```
 pub struct Tasks {
-    pub(super) on_discard: Option<Box<DiscardHook<Tasks>>>,
     pub(super) runtime: Runtime,
 }
 
@@ -55,10 +54,6 @@ impl Kind for Tasks {
     type Job<T> = dyn Job<T>;
     type Worker = Running;
     type Shared = ();
-
-    fn on_discard(&self) -> Option<&DiscardHook<Self>> {
-        self.on_discard.as_deref()
-    }
 
     fn starts(entry: &Entry<Tasks>, seat: &Seat<Running>) {
         let task = entry.task().filter(|task| task.start());

@@ -4,6 +4,7 @@ use super::kind::Tasks;
 use crate::pool::builder::{Builder, Workers};
 use crate::pool::common::Pool;
 use crate::pool::engine::scheduler::DiscardHook;
+use crate::pool::engine::scheduler::Engine;
 use crate::pool::error::{PoolError, TaskError};
 use crate::pool::hooks::opaque_debug;
 use crate::pool::report::{ShutdownReport, Unstarted};
@@ -168,13 +169,15 @@ impl Builder<Runners> {
     /// [`PoolError`]: an invalid number, or no runtime.
     pub fn build(mut self) -> Result<TaskPool, PoolError> {
         let runtime = self.kind.runtime.take().or_else(Runtime::current);
-        let Self { common, kind } = self;
+        let Self { settings, kind } = self;
         let (_, limit) = Workers::from(kind.limit).check()?;
-        let tasks = Tasks {
-            on_discard: kind.on_discard,
-            runtime: runtime.ok_or(PoolError::NoRuntime)?,
-        };
-        Ok(Pool::new(common.engine(limit, tasks)?))
+        let runtime = runtime.ok_or(PoolError::NoRuntime)?;
+        Ok(Pool::new(Engine::build(
+            limit,
+            settings,
+            kind.on_discard,
+            Tasks { runtime },
+        )?))
     }
 }
 

@@ -11,9 +11,8 @@
 //! Submitters free the memory of tasks that have run.
 //!
 //! A small closure leaves no memory. An allocator is slow if one thread frees the memory that another allocated, and slower if
-//! both do so at once. So workers free little themselves. They pass on the memory of tasks that are not large when they take the
-//! pool's lock for new ones. From there it moves into the injector. Each submission takes the memory of two tasks under the injector's
-//! lock, and frees it afterwards.
+//! both do so at once. So workers free little themselves. They gather the memory of tasks that are not large, and pass it on to the
+//! injector. Each submission takes the memory of two tasks under the injector's lock, and frees it afterwards.
 
 use super::entry::{DeferredFree, Entry, InlineTask};
 use super::kind::Threads;
@@ -52,8 +51,15 @@ pub(in crate::pool) struct Tray<'j> {
     /// Boxed, since the other fields fit in one cache line.
     deferred: Box<DeferredFrees<'j>>,
     /// True if `deferred` is not empty.
-    any_spent: bool,
+    any_deferred: bool,
 }
+
+/// The memory of at most two tasks. A drop of `None` is one comparison.
+pub(super) type Pair<'j> = Option<(DeferredFree<'j>, Option<DeferredFree<'j>>)>;
+
+/// The memory of tasks that have run.
+#[derive(Default)]
+struct DeferredFrees<'j>(Vec<DeferredFree<'j>>);
 
 impl<'j> Injector<'j> {
     pub(in crate::pool) fn new() -> Self {
@@ -63,7 +69,7 @@ impl<'j> Injector<'j> {
             closed: false,
             calls: true,
             deferred: Box::default(),
-            any_spent: false,
+            any_deferred: false,
         };
         Self {
             tray: Mutex::new(tray),
@@ -93,13 +99,6 @@ impl<'j> Injector<'j> {
         self.counts() < TASK
     }
 
-    /// Returns true if a submission will probably find no place, here or in the queue.
-    #[inline]
-    pub(in crate::pool) fn seems_full(&self, capacity: &Capacity) -> bool {
-        // The queue first: its cache line is written less often.
-        capacity.seems_full() && self.counts() & PLACES == 0
-    }
-
     /// Injects a task by `put`, which only converts it. Takes its capacity if `takes` has that and the task's weight. Returns true if the
     /// submission calls a worker, or the task if there is no capacity or the pool is closed. Moves the memory of two tasks, if there is
     /// any, to `deferred`: the caller frees it. This is an argument, since a result of several words is copied on its way.
@@ -109,7 +108,7 @@ impl<'j> Injector<'j> {
         job: J,
         takes: Option<(&Capacity, u32)>,
         put: impl FnOnce(&mut Tray<'j>, J),
-        deferred: &mut [Option<DeferredFree<'j>>; 2],
+        deferred: &mut Pair<'j>,
     ) -> Result<bool, (J, RejectReason)> {
         let mut tray = self.lock();
         let counts = match self.lets_in(&tray, takes) {
@@ -118,33 +117,31 @@ impl<'j> Injector<'j> {
         };
         put(&mut tray, job);
         self.set_counts(&tray, counts + TASK);
-        if tray.any_spent {
-            *deferred = tray.two_spent();
+        if tray.any_deferred {
+            *deferred = tray.two_deferred();
         }
         Ok(tray.calls)
     }
 
-    /// Injects the first `n` of `jobs` by `put`, in order, and adds the memory that the caller frees to `deferred`. Returns true if the submission
-    /// calls a worker; `None`, and takes no task, when the pool is closed.
-    pub(in crate::pool) fn put_all<J>(
+    /// Injects the first `n` of `jobs` by `put`, in order, and adds what `put` returns to `taken`, and the memory that the caller frees to
+    /// `deferred`. Returns true if the submission calls a worker; `None`, and takes no task, when the pool is closed.
+    pub(in crate::pool) fn put_all<J, R>(
         &self,
         jobs: &mut Vec<J>,
         n: usize,
-        put: impl Fn(&mut Tray<'j>, J),
+        put: impl Fn(&mut Tray<'j>, J) -> R,
+        taken: &mut Vec<R>,
         deferred: &mut Vec<DeferredFree<'j>>,
     ) -> Option<bool> {
+        taken.reserve(n);
         let mut tray = self.lock();
         if tray.closed {
             return None;
         }
-        for job in jobs.drain(..n) {
-            put(&mut tray, job);
-        }
+        taken.extend(jobs.drain(..n).map(|job| put(&mut tray, job)));
         self.set_counts(&tray, self.counts() + n * TASK);
-        if tray.any_spent {
-            deferred.extend(tray.deferred.many(n));
-            tray.any_spent = !tray.deferred.is_empty();
-        }
+        let pairs = (0..n).map_while(|_| tray.any_deferred.then(|| tray.two_deferred()));
+        deferred.extend(pairs.flatten().flat_map(|(one, other)| [Some(one), other]).flatten());
         Some(tray.calls)
     }
 
@@ -227,72 +224,40 @@ impl<'j> Tray<'j> {
         self.tasks.push(entry);
     }
 
-    /// Takes over the memory of tasks that have run, for submitters to free.
-    #[inline]
-    pub(in crate::pool) fn take_over(&mut self, deferred: &mut Box<DeferredFrees<'j>>) {
-        if !self.any_spent && !deferred.is_empty() {
-            std::mem::swap(&mut self.deferred, deferred);
-            self.any_spent = true;
-        }
-    }
-
-    fn two_spent(&mut self) -> [Option<DeferredFree<'j>>; 2] {
-        let two = self.deferred.two();
-        self.any_spent = !self.deferred.is_empty();
-        two
+    fn two_deferred(&mut self) -> Pair<'j> {
+        let DeferredFrees(deferred) = &mut *self.deferred;
+        let pair = deferred.pop().map(|one| (one, deferred.pop()));
+        self.any_deferred = !deferred.is_empty();
+        pair
     }
 }
 
-/// The maximum number of items behind the pool's lock, and again in the injector. Workers free the excess.
+/// The maximum number of deferred frees. Workers free the excess.
 const MOST: usize = 128;
-/// The maximum number of items that a worker gathers until it takes the lock.
+/// The number that a worker gathers before it passes them on.
 const GATHERED: usize = 16;
-/// The maximum size in bytes of a gathered item. A worker frees larger ones at once.
+/// The maximum size in bytes of a deferred free. A worker frees larger memory at once.
 const SMALL: usize = 256;
 
-/// The items of one worker.
-#[derive(Default)]
-pub(in crate::pool) struct GatheredFrees<'j>(Vec<DeferredFree<'j>>);
-
-impl<'j> GatheredFrees<'j> {
-    /// Adds the memory of a task that has run. Frees memory, so callers hold no lock.
+impl<'j> Injector<'j> {
+    /// Adds the memory of a task that has run to what its worker has `gathered`.
     #[inline]
-    pub(in crate::pool) fn add(&mut self, left: DeferredFree<'j>) {
-        if self.0.len() == GATHERED {
-            self.0.clear();
-        }
+    pub(super) fn defer(&self, left: DeferredFree<'j>, gathered: &mut Vec<DeferredFree<'j>>) {
         if left.size() <= SMALL {
-            self.0.push(left);
+            gathered.push(left);
+        }
+        if gathered.len() == GATHERED {
+            self.take_over(gathered);
+            gathered.clear();
         }
     }
-}
 
-/// The items of the whole pool.
-#[derive(Default)]
-pub(in crate::pool) struct DeferredFrees<'j>(Vec<DeferredFree<'j>>);
-
-impl<'j> DeferredFrees<'j> {
-    /// Takes over as many items as fit.
-    pub(in crate::pool) fn take_over(&mut self, gathered: &mut GatheredFrees<'j>) {
-        let fit = gathered.0.len().min(MOST - self.0.len());
-        self.0.extend(gathered.0.drain(..fit));
-    }
-
-    pub(in crate::pool) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Takes out two items, which one submission frees after it has released the lock.
-    #[inline]
-    #[must_use]
-    pub(in crate::pool) fn two(&mut self) -> [Option<DeferredFree<'j>>; 2] {
-        [self.0.pop(), self.0.pop()]
-    }
-
-    /// Takes out `2 * n` items, which the submission of `n` tasks frees after it has released the lock.
-    pub(in crate::pool) fn many(&mut self, n: usize) -> impl Iterator<Item = DeferredFree<'j>> {
-        let rest = self.0.len().saturating_sub(2 * n);
-        self.0.drain(rest..)
+    /// Takes over what fits.
+    fn take_over(&self, gathered: &mut Vec<DeferredFree<'j>>) {
+        let mut tray = self.lock();
+        let fit = GATHERED.min(MOST - tray.deferred.0.len());
+        tray.deferred.0.extend(gathered.drain(..fit));
+        tray.any_deferred = true;
     }
 }
 
@@ -304,7 +269,7 @@ mod tests {
     fn a_task_that_never_fits_leaves_no_places_ahead() {
         let (injector, capacity) = (Injector::new(), Capacity::checked(2, Some(4)).unwrap());
         let put = |weight, put: fn(&mut Tray<'_>, ())| {
-            let taken = injector.put((), Some((&capacity, weight)), put, &mut [None, None]);
+            let taken = injector.put((), Some((&capacity, weight)), put, &mut None);
             (taken.map_err(|((), reason)| reason), injector.counts() & PLACES)
         };
         let (refused, ahead) = put(9, |_, ()| unreachable!("it is refused"));
@@ -338,37 +303,34 @@ mod deferred_tests {
 
     #[test]
     fn deferred_frees_are_bounded_and_exclude_large_items() {
-        let (mut gathered, mut deferred) = (GatheredFrees::default(), DeferredFrees::default());
+        let (injector, mut gathered) = (Injector::new(), Vec::new());
+        let deferred = || injector.lock().deferred.0.len();
         let (large, small) = ([0u8; SMALL], [0u8; SMALL - 1]);
-        gathered.add(ran(move || _ = std::hint::black_box(large)));
-        assert_eq!(gathered.0.len(), 0);
-        gathered.add(ran(move || _ = std::hint::black_box(small)));
-        assert_eq!(gathered.0.len(), 1);
-        for n in 2..=GATHERED {
-            gathered.add(ran(move || _ = std::hint::black_box(small)));
-            assert_eq!(gathered.0.len(), n);
+        injector.defer(ran(move || _ = std::hint::black_box(large)), &mut gathered);
+        assert_eq!(gathered.len(), 0);
+        for n in 1..=MOST + 2 * GATHERED {
+            injector.defer(ran(move || _ = std::hint::black_box(small)), &mut gathered);
+            assert_eq!(
+                (gathered.len(), deferred()),
+                (n % GATHERED, (n - n % GATHERED).min(MOST))
+            );
         }
-        gathered.add(ran(move || _ = std::hint::black_box(small)));
-        assert_eq!(gathered.0.len(), 1);
-        for n in 1..=MOST + 1 {
-            gathered.add(ran(move || _ = std::hint::black_box(small)));
-            gathered.0.truncate(1);
-            deferred.take_over(&mut gathered);
-            assert_eq!(deferred.0.len(), n.min(MOST));
-        }
-        assert_eq!(gathered.0.len(), 1);
     }
 
     #[test]
     fn each_submission_frees_two_items() {
-        let mut deferred = DeferredFrees::default();
-        let mut gathered = GatheredFrees::default();
+        let (injector, capacity) = (Injector::new(), Capacity::checked(100, None).unwrap());
+        let (mut gathered, mut freed) = (Vec::new(), Vec::new());
         let large = [0u8; 100];
-        (0..7).for_each(|_| gathered.add(ran(move || _ = std::hint::black_box(large))));
-        deferred.take_over(&mut gathered);
-        assert_eq!(deferred.many(2).count(), 4);
-        assert_eq!(deferred.two().iter().flatten().count(), 2);
-        assert_eq!(deferred.two().iter().flatten().count(), 1);
-        assert_eq!(deferred.many(1).count(), 0);
+        (0..GATHERED).for_each(|_| injector.defer(ran(move || _ = std::hint::black_box(large)), &mut gathered));
+        let mut two = None;
+        let put = injector.put((), Some((&capacity, 1)), |_, ()| (), &mut two);
+        assert!(put.is_ok() && matches!(two, Some((_, Some(_)))));
+        let put = |tasks, freed: &mut Vec<_>| {
+            injector.put_all(&mut vec![(); tasks], tasks, |_, ()| (), &mut Vec::new(), freed)
+        };
+        assert_eq!((put(3, &mut freed), freed.len()), (Some(true), 6));
+        assert_eq!((put(100, &mut freed), freed.len()), (Some(true), GATHERED - 2));
+        assert!(!injector.lock().any_deferred);
     }
 }

@@ -18,12 +18,12 @@
 //! queues are empty, or no slot is free.
 
 use super::entry::{DeferredFree, Entry, InlineTask, Task};
-use super::injector::{DeferredFrees, GatheredFrees, Injector, Tray};
+use super::injector::{Injector, Tray};
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::Capacity;
 use crate::pool::cell::{Job, Ran, Run};
-use crate::pool::engine::scheduler::{DiscardHook, Engine, Kind};
+use crate::pool::engine::scheduler::{Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Acts, Counts, Next, Phase, State};
 use crate::pool::engine::waits::{Inlined, Lends, Under, current};
@@ -78,37 +78,41 @@ pub struct Threads<'j> {
     pending: CachePadded<AtomicUsize>,
     /// The number of tasks that their waiters run inline. Their claims are reported once they have ended.
     inlined: AtomicUsize,
-    pub(in crate::pool) settings: Settings<'j>,
-    /// The timer after which the pool may grow, and the waker that it wakes.
+    pub(in crate::pool) keep_alive: Duration,
+    growth: Option<TokenBucket>,
+    spawner: Box<Spawner<'j>>,
+    pub(in crate::pool) on_start: Option<Arc<ThreadHook>>,
+    /// The timer after which the pool may grow.
     regrow: Mutex<Option<Pin<Box<Sleep>>>>,
-    regrow_waker: OnceLock<Waker>,
-    /// The pool, for its tasks that wait and lend their slots. None where tasks borrow.
-    lends: OnceLock<Weak<dyn Lends>>,
+    /// The pool, for its tasks that wait and lend their slots, and the waker that the timer wakes. None where tasks borrow.
+    itself: OnceLock<(Weak<dyn Lends>, Waker)>,
 }
 
-pub(in crate::pool) struct Settings<'j> {
-    pub(in crate::pool) keep_alive: Duration,
-    pub(in crate::pool) growth: Option<TokenBucket>,
-    pub(in crate::pool) spawner: Box<Spawner<'j>>,
-    pub(in crate::pool) on_start: Option<Arc<dyn Fn() + Send + Sync>>,
-    pub(in crate::pool) on_discard: Option<Box<DiscardHook<Threads<'j>>>>,
-}
+/// Runs in each thread before its first task.
+pub(in crate::pool) type ThreadHook = dyn Fn() + Send + Sync;
 
 impl<'j> Threads<'j> {
-    pub(in crate::pool) fn new(settings: Settings<'j>) -> Self {
+    pub(in crate::pool) fn new(
+        keep_alive: Duration,
+        growth: Option<TokenBucket>,
+        spawner: Box<Spawner<'j>>,
+        on_start: Option<Arc<ThreadHook>>,
+    ) -> Self {
         Self {
             injector: CachePadded::new(Injector::new()),
             pending: CachePadded::new(AtomicUsize::new(0)),
             inlined: AtomicUsize::new(0),
-            settings,
+            keep_alive,
+            growth,
+            spawner,
+            on_start,
             regrow: Mutex::new(None),
-            regrow_waker: OnceLock::new(),
-            lends: OnceLock::new(),
+            itself: OnceLock::new(),
         }
     }
 
     pub(in crate::pool) fn lends(&self) -> Option<Weak<dyn Lends>> {
-        self.lends.get().map(Weak::clone)
+        self.itself.get().map(|(lends, _)| Weak::clone(lends))
     }
 
     /// Returns true when there seems to be work. A hint.
@@ -121,7 +125,6 @@ impl<'j> Threads<'j> {
     /// Moves the injected tasks into the priority queue.
     #[inline]
     fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
-        tray.take_over(&mut state.own.deferred);
         if !tray.tasks.is_empty() {
             let tasks = self.injector.empty(tray, &mut state.queue);
             state.came(tasks);
@@ -130,23 +133,12 @@ impl<'j> Threads<'j> {
 }
 
 /// The state under the lock that only pools of threads have.
-pub(in crate::pool) struct Shared<'j> {
-    /// The number of tasks taken at which the next local queue is due.
-    local_queues_due: u64,
-    /// The memory of tasks that have run, until submitters can take it over.
-    deferred: Box<DeferredFrees<'j>>,
-    /// A copy of the injector's `calls`.
-    calls: bool,
-}
-
-impl Default for Shared<'_> {
-    fn default() -> Self {
-        Self {
-            local_queues_due: u64::MAX,
-            deferred: Box::default(),
-            calls: true,
-        }
-    }
+#[derive(Default)]
+pub(in crate::pool) struct Shared {
+    /// The number of tasks taken at which the next local queue is due. `None`: all local queues are empty.
+    local_queues_due: Option<u64>,
+    /// The opposite of the injector's `calls`.
+    is_silent: bool,
 }
 
 impl<'j> Kind for Threads<'j> {
@@ -156,7 +148,7 @@ impl<'j> Kind for Threads<'j> {
     type Run = dyn Run + 'j;
     type Job<T> = dyn Job<T> + 'j;
     type Worker = WorkerState<'j>;
-    type Shared = Shared<'j>;
+    type Shared = Shared;
 
     #[inline]
     fn enter(&self, state: &mut Guarded<'j>) {
@@ -166,14 +158,14 @@ impl<'j> Kind for Threads<'j> {
     #[inline]
     fn settle(&self, state: &mut Guarded<'j>, acts: &mut Bound<'j>) {
         let calls = state.wants_call();
-        if calls != state.own.calls {
+        if calls == state.own.is_silent {
             let mut tray = self.injector.lock();
             if calls && !tray.tasks.is_empty() && !seeded!("pool_calls_blindly") {
                 self.empty(&mut tray, state);
                 state.call(acts);
             }
-            state.own.calls = state.wants_call();
-            tray.calls = state.own.calls;
+            tray.calls = state.wants_call();
+            state.own.is_silent = !tray.calls;
         }
         // Relaxed: a hint, read by `seems_busy`.
         self.pending.store(state.queue.len(), Ordering::Relaxed);
@@ -202,17 +194,13 @@ impl<'j> Kind for Threads<'j> {
         self.injector.try_take(capacity, weight, serves)
     }
 
-    fn on_discard(&self) -> Option<&DiscardHook<Self>> {
-        self.settings.on_discard.as_deref()
-    }
-
     fn start(core: &Arc<Core<'j>>, seat: Arc<Seat<WorkerState<'j>>>) {
         let _ = core.spawn(seat);
     }
 
     #[cold]
     fn grow(core: &Arc<Core<'j>>) {
-        if let Some(growth) = &core.kind.settings.growth {
+        if let Some(growth) = &core.kind.growth {
             let (wants, is_urgent) = core.transition(|state, _| (state.wants_thread(), state.is_urgent()));
             if !wants {
                 return;
@@ -286,12 +274,6 @@ impl<'j> Kind for Threads<'j> {
 impl<'j> Core<'j> {
     // ---- the queue ----
 
-    /// Returns true if a submission will probably find the queue full.
-    #[inline]
-    pub(in crate::pool) fn seems_full(&self) -> bool {
-        self.kind.injector.seems_full(&self.capacity)
-    }
-
     /// Queues a task by `put`, which only converts it. `weight`: takes its capacity, which has been taken otherwise. Returns the task if
     /// there is no capacity or the pool is closed.
     #[inline]
@@ -301,7 +283,7 @@ impl<'j> Core<'j> {
         weight: Option<u32>,
         put: impl FnOnce(&mut Tray<'j>, J),
     ) -> Result<(), (J, RejectReason)> {
-        let mut deferred = [None, None];
+        let mut deferred = None;
         let takes = weight.map(|weight| (&self.capacity, weight));
         if self.kind.injector.put(job, takes, put, &mut deferred)? {
             self.call();
@@ -310,15 +292,16 @@ impl<'j> Core<'j> {
     }
 
     /// Queues the first `n` of `jobs` at once, in order, by `put`, which only converts them. Returns false, and takes none, when the pool
-    /// is closed. `buffer` is empty before and after.
-    pub(in crate::pool) fn push_all<J>(
+    /// is closed. Adds what `put` returns to `taken`. `buffer` is empty before and after.
+    pub(in crate::pool) fn push_all<J, R>(
         self: &Arc<Self>,
         jobs: &mut Vec<J>,
         n: usize,
-        put: impl Fn(&mut Tray<'j>, J),
+        put: impl Fn(&mut Tray<'j>, J) -> R,
+        taken: &mut Vec<R>,
         buffer: &mut Vec<DeferredFree<'j>>,
     ) -> bool {
-        let Some(calls) = self.kind.injector.put_all(jobs, n, put, buffer) else {
+        let Some(calls) = self.kind.injector.put_all(jobs, n, put, taken, buffer) else {
             return false;
         };
         if calls {
@@ -357,17 +340,15 @@ impl<'j> Core<'j> {
     pub(in crate::pool) fn take(
         self: &Arc<Self>,
         seat: &Arc<Seat<WorkerState<'j>>>,
-        local_stats: &mut LocalStats<'j>,
+        counts: &mut Counts,
         patient: bool,
     ) -> Next<Entry<'j>> {
         self.pay(&seat.own);
-        let LocalStats { counts, deferred } = local_stats;
         let is_gated = self.settings.admission.is_gated();
         self.transition(|state, acts| {
             state.count(std::mem::take(counts), acts);
             report(state, &seat.own);
-            state.own.deferred.take_over(deferred);
-            if state.queue.taken >= state.own.local_queues_due {
+            if state.own.local_queues_due.is_some_and(|due| state.queue.taken >= due) {
                 clear_local_queues(state);
             }
             let next = self.next(state, seat, patient, acts);
@@ -386,23 +367,21 @@ impl<'j> Core<'j> {
     pub(in crate::pool) fn left_by(
         self: &Arc<Self>,
         seat: &Arc<Seat<WorkerState<'j>>>,
-        local_stats: &mut LocalStats<'j>,
+        counts: Counts,
         in_order: bool,
     ) {
         self.pay(&seat.own);
-        let LocalStats { counts, deferred } = local_stats;
         self.transition(|state, _| {
             seat.own.local_queue.lock().put_back(&mut state.queue);
-            state.own.deferred.take_over(deferred);
             report(state, &seat.own);
         });
-        self.left(seat, std::mem::take(counts), in_order);
+        self.left(seat, counts, in_order);
     }
 
     fn spawn(self: &Arc<Self>, seat: Arc<Seat<WorkerState<'j>>>) -> io::Result<()> {
         let worker = WorkerThread::new(Arc::clone(self), seat);
         // The spawner is the user's, and the thread that calls it may own tasks.
-        let started = catch_unwind(AssertUnwindSafe(|| (self.kind.settings.spawner)(worker)));
+        let started = catch_unwind(AssertUnwindSafe(|| (self.kind.spawner)(worker)));
         started.unwrap_or_else(|payload| {
             forget_panic(Err(payload));
             Err(io::Error::other("the thread spawner panicked"))
@@ -411,7 +390,7 @@ impl<'j> Core<'j> {
 
     /// Removes a worker whose thread did not start. The next submission tries again. So does a timer, when queued tasks need the thread.
     pub(in crate::pool) fn never_started(self: &Arc<Self>, seat: &Arc<Seat<WorkerState<'j>>>) {
-        self.left_by(seat, &mut LocalStats::default(), false);
+        self.left_by(seat, Counts::default(), false);
         let wants = self.transition(|state, _| {
             state.stats.failed_starts += 1;
             state.wants_thread()
@@ -449,14 +428,14 @@ impl<'j> Core<'j> {
 
     fn grow_later(self: &Arc<Self>, after: Duration) {
         // A pool whose tasks borrow has no such waker. Its submissions and workers try again.
-        if self.kind.regrow_waker.get().is_some() {
+        if self.kind.itself.get().is_some() {
             self.look().grows_later = true;
             self.wake_later(&self.settings.clock, after);
         }
     }
 
     fn wake_later(self: &Arc<Self>, clock: &Clock, after: Duration) {
-        let Some(waker) = self.kind.regrow_waker.get() else {
+        let Some((_, waker)) = self.kind.itself.get() else {
             return;
         };
         let mut regrow = self.kind.regrow.lock();
@@ -478,11 +457,8 @@ impl Core<'static> {
     /// Gives the timer's waker and the waiting tasks weak references to the pool.
     pub(in crate::pool) fn know_itself(self: &Arc<Self>) {
         let weak = Arc::downgrade(self);
-        let _ = self
-            .kind
-            .regrow_waker
-            .set(Waker::from(Arc::new(Regrow(Weak::clone(&weak)))));
-        let _ = self.kind.lends.set(weak);
+        let regrow = Waker::from(Arc::new(Regrow(Weak::clone(&weak))));
+        let _ = self.kind.itself.set((weak, regrow));
     }
 }
 
@@ -516,20 +492,21 @@ fn report<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>) {
 fn load<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>, n: usize) {
     state.queue.taken += n as u64;
     let due = state.queue.taken + PATIENCE * state.staying() as u64;
-    state.own.local_queues_due = state.own.local_queues_due.min(due);
+    let first = state.own.local_queues_due.map_or(due, |first| first.min(due));
+    state.own.local_queues_due = Some(first);
     worker_state.local_queue.lock().load(n, due, &mut state.queue);
 }
 
 /// Moves the tasks of local queues that are due back to the front of the queue, the latest taken first.
 #[cold]
 fn clear_local_queues(state: &mut Guarded<'_>) {
-    let (mut late, mut due_next) = (Vec::new(), u64::MAX);
+    let (mut late, mut due_next) = (Vec::new(), None);
     for seat in &state.seats {
         match seat.own.local_queue.lock().due() {
             Some(due) if due <= state.queue.taken && !seeded!("pool_overlooks_shelves") => {
                 late.push((due, Arc::clone(seat)));
             }
-            Some(due) => due_next = due_next.min(due),
+            Some(due) => due_next = Some(due_next.map_or(due, |next: u64| next.min(due))),
             None => {}
         }
     }
@@ -538,12 +515,4 @@ fn clear_local_queues(state: &mut Guarded<'_>) {
         seat.own.local_queue.lock().put_back(&mut state.queue);
     }
     state.own.local_queues_due = due_next;
-}
-
-/// The work of a worker that it has not reported to the pool yet.
-#[derive(Default)]
-pub(in crate::pool) struct LocalStats<'j> {
-    pub(in crate::pool) counts: Counts,
-    /// The memory of the tasks that it has run.
-    pub(in crate::pool) deferred: GatheredFrees<'j>,
 }

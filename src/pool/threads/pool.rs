@@ -1,6 +1,6 @@
 //! Pools of threads, their builder, and their thread spawners.
 
-use super::kind::{Core, Settings, Spawner, Threads};
+use super::kind::{Core, Spawner, ThreadHook, Threads};
 use super::worker::WorkerThread;
 use crate::pool::builder::{Builder, Workers};
 use crate::pool::common::Pool;
@@ -164,7 +164,7 @@ impl<'scope> Deref for Scoped<'scope, '_> {
 
 opaque_debug!([] Scoped<'_, '_>, "Scoped", |this| pool = this.pool);
 
-type ThreadHook = dyn Fn(Unstarted<Threads<'_>>) + Send + Sync;
+type DiscardHook = dyn Fn(Unstarted<Threads<'_>>) + Send + Sync;
 
 /// Builds a [`WorkerPool`], or a pool for a scope.
 ///
@@ -194,8 +194,8 @@ pub struct ThreadOptions {
     growth: Quota,
     name: String,
     stack_size: Option<usize>,
-    on_start: Option<Arc<dyn Fn() + Send + Sync>>,
-    on_discard: Option<Box<ThreadHook>>,
+    on_start: Option<Arc<ThreadHook>>,
+    on_discard: Option<Box<DiscardHook>>,
     spawner: Option<Box<Spawner<'static>>>,
 }
 
@@ -315,8 +315,7 @@ impl Builder<ThreadOptions> {
                 Box::new(move |worker| named(&name, stack_size, &worker).spawn(|| worker.run()).map(drop))
             }
         };
-        let on_discard = self.kind.on_discard.take();
-        let core = self.core(spawner, on_discard)?;
+        let core = self.core(spawner)?;
         core.know_itself();
         let pool = Pool::new(core);
         pool.core().start_least().map_err(PoolError::Spawn)?;
@@ -344,35 +343,25 @@ impl Builder<ThreadOptions> {
     /// ```
     pub fn scope<'env, R>(mut self, body: impl for<'scope> FnOnce(&Scoped<'scope, 'env>) -> R) -> Result<R, PoolError> {
         let (name, stack_size) = (self.kind.checked_name()?, self.kind.stack_size);
-        let on_discard = self.kind.on_discard.take();
         thread::scope(|scope| {
             let spawner: Box<Spawner<'_>> = Box::new(move |worker| {
                 named(&name, stack_size, &worker)
                     .spawn_scoped(scope, || worker.run())
                     .map(drop)
             });
-            let core = self.core(spawner, on_discard)?;
+            let core = self.core(spawner)?;
             let pool = Scoped::new(Pool::new(core));
             pool.core().start_least().map_err(PoolError::Spawn)?;
             Ok(pool.run(body))
         })
     }
 
-    fn core<'j>(
-        self,
-        spawner: Box<Spawner<'j>>,
-        on_discard: Option<Box<ThreadHook>>,
-    ) -> Result<Arc<Core<'j>>, PoolError> {
-        let Self { common, kind } = self;
+    fn core<'j>(self, spawner: Box<Spawner<'j>>) -> Result<Arc<Core<'j>>, PoolError> {
+        let Self { settings, kind } = self;
         let (least, most) = kind.workers.check()?;
-        let kind = Threads::new(Settings {
-            keep_alive: kind.keep_alive,
-            growth: (least < most).then(|| TokenBucket::new(kind.growth).on(&common.settings.clock)),
-            spawner,
-            on_start: kind.on_start,
-            on_discard,
-        });
-        let core = common.engine(most, kind)?;
+        let growth = (least < most).then(|| TokenBucket::new(kind.growth).on(&settings.clock));
+        let threads = Threads::new(kind.keep_alive, growth, spawner, kind.on_start);
+        let core = Core::build(most, settings, kind.on_discard.map(|hook| hook as _), threads)?;
         core.look().least = least;
         Ok(core)
     }

@@ -54,7 +54,7 @@ impl Builder<ThreadOptions> {
         mut self,
         make: impl Fn() -> S + Send + Sync + 'static,
     ) -> StatefulBuilder<S> {
-        if self.common.settings.admission.slots.is_none() {
+        if self.settings.admission.slots.is_none() {
             // A waiting task lends slots, not permits. `build` checks the number.
             let most = self.kind.most().min(MAX_WORKERS);
             self = self.slots(Arc::new(Semaphore::new(most)));

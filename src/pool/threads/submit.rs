@@ -133,9 +133,6 @@ impl<'j> Pool<Threads<'j>> {
     ) -> Result<ScopedJoinHandle<'j, T>, (Called<F>, RejectReason)> {
         // Before capacity is taken: the tracing subscriber is called, and may panic.
         let caller = Caller::current();
-        if self.core().seems_full() {
-            return Err(((task, caller), RejectReason::Full));
-        }
         self.put(ClosureCell::of(task, caller), Some(self.options.rare.weight))
     }
 
@@ -198,20 +195,12 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() + Send + 'j,
     {
         let caller = Caller::current();
-        let pushed = self.push_own(task, &caller, Some(self.options.rare.weight));
-        pushed.or_else(|(task, turned)| self.execute_slow(task, caller, turned))
-    }
-
-    /// Queues a task without a handle. `weight`: as for `put`.
-    #[inline]
-    fn push_own<F: Closure<'j, ()>>(
-        &self,
-        task: F,
-        caller: &Caller,
-        weight: Option<u32>,
-    ) -> Result<(), (F, RejectReason)> {
-        let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, caller);
-        self.core().push(task, weight, put)
+        let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
+        let pushed = self.core().push(task, Some(self.options.rare.weight), put);
+        pushed.or_else(|(task, turned)| {
+            let verdict = self.let_in_blocking(turned, None);
+            self.submit_decided((task, caller), verdict).map(drop)
+        })
     }
 
     #[inline]
@@ -219,26 +208,6 @@ impl<'j> Pool<Threads<'j>> {
         match caller.is_nothing() && self.options.is_common {
             true => tray.put_plain(task),
             false => tray.put(Entry::own(caller.clone(), task, &self.options)),
-        }
-    }
-
-    #[cold]
-    fn execute_slow<F: Closure<'j, ()>>(
-        &self,
-        task: F,
-        caller: Caller,
-        turned: RejectReason,
-    ) -> Result<(), SubmitError<F>> {
-        match self.let_in_blocking(turned, None) {
-            Ok(Verdict::In) => {
-                let pushed = self.push_own(task, &caller, None);
-                pushed.map_err(|(task, reason)| SubmitError { task, reason })
-            }
-            Ok(Verdict::Out) => {
-                self.core().discard_new(Entry::own(caller, task, &self.options));
-                Ok(())
-            }
-            Err(reason) => Err(SubmitError { task, reason }),
         }
     }
 
@@ -252,36 +221,12 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let (mut handles, mut rejected) = (Vec::new(), Vec::new());
-        let mut deferred = Vec::new();
         let cells = tasks.into_iter().map(|task| ClosureCell::of(task, Caller::current()));
-        in_chunks(cells, |cells| {
-            let capacity = self.try_take_some(cells.len());
-            if capacity == 0 {
-                match self.submit(take_back(&cells.remove(0)).0) {
-                    Ok(handle) => handles.push(handle),
-                    Err(turned) => rejected.push(turned),
-                }
-                return;
-            }
-            let mut queue: Vec<_> = cells[..capacity].iter().map(Arc::clone).collect();
-            let queued = self.core().push_all(
-                &mut queue,
-                capacity,
-                |tray, cell| tray.put(Entry::held(cell, &self.options, None)),
-                &mut deferred,
-            );
-            drop(queue);
-            for cell in cells.drain(..capacity) {
-                if queued {
-                    handles.push(self.handle(cell, None));
-                } else {
-                    let (task, reason) = (take_back(&cell).0, RejectReason::Closed);
-                    rejected.push(SubmitError { task, reason });
-                }
-            }
-        });
-        (handles, rejected)
+        let put = |tray: &mut Tray<'j>, cell: Arc<_>| {
+            tray.put(Entry::held(Arc::clone(&cell) as _, &self.options, None));
+            self.handle(cell, None)
+        };
+        self.all(cells, put, |cell| self.submit(take_back(&cell).0))
     }
 
     /// Submits many tasks like [`submit_all`](Self::submit_all), without handles.
@@ -289,37 +234,36 @@ impl<'j> Pool<Threads<'j>> {
     where
         F: FnOnce() + Send + 'j,
     {
-        let (mut rejected, mut deferred) = (Vec::new(), Vec::new());
         let caller = Caller::current();
-        in_chunks(tasks.into_iter(), |tasks| {
-            let capacity = self.try_take_some(tasks.len());
-            if capacity == 0 {
-                return rejected.extend(self.execute(tasks.remove(0)).err());
-            }
-            let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
-            if !self.core().push_all(tasks, capacity, put, &mut deferred) {
-                rejected.extend(tasks.drain(..capacity).map(|task| SubmitError {
-                    task,
-                    reason: RejectReason::Closed,
-                }));
-            }
-        });
-        rejected
+        let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
+        self.all(tasks.into_iter(), put, |task| self.execute(task)).1
     }
-}
 
-/// Passes the tasks to `queue` in chunks of up to [`BATCH`], each until `queue` has emptied it. Tasks are made before capacity
-/// is taken for them: making them runs the user's code. All chunks share one buffer: an allocation of more than a thousand
-/// bytes makes the allocator consolidate all small ones, which costs as much as queueing does.
-fn in_chunks<T>(mut tasks: impl Iterator<Item = T>, mut queue: impl FnMut(&mut Vec<T>)) {
-    let mut chunk = Vec::new();
-    loop {
-        chunk.extend(tasks.by_ref().take(BATCH));
-        if chunk.is_empty() {
-            return;
-        }
-        while !chunk.is_empty() {
-            queue(&mut chunk);
+    /// Queues tasks by `put` in chunks of up to [`BATCH`], or by `one` where there is no capacity. Returns what both return. Tasks are made
+    /// before capacity is taken for them: making them runs the user's code. All chunks share one buffer: an allocation of more than a
+    /// thousand bytes makes the allocator consolidate all small ones, which costs as much as queueing does.
+    fn all<J, R, E>(
+        &self,
+        mut jobs: impl Iterator<Item = J>,
+        put: impl Fn(&mut Tray<'j>, J) -> R,
+        one: impl Fn(J) -> Result<R, E>,
+    ) -> (Vec<R>, Vec<E>) {
+        let (mut taken, mut rejected) = (Vec::new(), Vec::new());
+        let (mut chunk, mut deferred) = (Vec::new(), Vec::new());
+        loop {
+            chunk.extend(jobs.by_ref().take(BATCH));
+            if chunk.is_empty() {
+                return (taken, rejected);
+            }
+            while !chunk.is_empty() {
+                let n = self.try_take_some(chunk.len());
+                if n == 0 || !self.core().push_all(&mut chunk, n, &put, &mut taken, &mut deferred) {
+                    match one(chunk.remove(0)) {
+                        Ok(job) => taken.push(job),
+                        Err(why) => rejected.push(why),
+                    }
+                }
+            }
         }
     }
 }

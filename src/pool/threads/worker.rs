@@ -1,13 +1,13 @@
 //! The worker loop: takes a task, runs it, repeats.
 
-use super::entry::Entry;
-use super::kind::{Core, LocalStats};
+use super::entry::{DeferredFree, Entry};
+use super::kind::Core;
 use super::local_queue::LocalQueue;
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::state::Next;
-use crate::pool::engine::waits::{Held, Inside, Lends, PoolId, Record, Slot, Under, work_on};
+use crate::pool::engine::state::{Counts, Next};
+use crate::pool::engine::waits::{Held, Inside, Lends, Loan, PoolId, Record, Slot, Under, work_on};
 use crate::pool::hooks::{drop_quietly, opaque_debug, quietly};
 use crate::pool::park::{block_on, park, parker};
 use crate::sync::shim::Mutex;
@@ -84,7 +84,7 @@ impl<'j> WorkerThread<'j> {
     /// Runs tasks until the pool no longer needs this worker.
     pub fn run(mut self) {
         self.ran = true;
-        if let Some(hook) = &self.core.kind.settings.on_start {
+        if let Some(hook) = &self.core.kind.on_start {
             quietly(|| hook());
         }
         Work::new(&self.core, &self.seat).work();
@@ -107,7 +107,10 @@ struct Work<'a, 'j> {
     seat: &'a Arc<Seat<WorkerState<'j>>>,
     /// The slot that its task lends while it waits.
     slot: Arc<Slot>,
-    local_stats: LocalStats<'j>,
+    /// The tasks that it has claimed and ended, and not reported to the pool.
+    counts: Counts,
+    /// The memory of tasks that it has run, for submitters to free.
+    gathered: Vec<DeferredFree<'j>>,
 }
 
 impl<'a, 'j> Work<'a, 'j> {
@@ -116,7 +119,8 @@ impl<'a, 'j> Work<'a, 'j> {
             core,
             seat,
             slot: Slot::of(core.kind.lends()),
-            local_stats: LocalStats::default(),
+            counts: Counts::default(),
+            gathered: Vec::new(),
         }
     }
 
@@ -129,7 +133,7 @@ impl<'a, 'j> Work<'a, 'j> {
             if self.run_local() {
                 continue;
             }
-            match self.core.take(self.seat, &mut self.local_stats, patient) {
+            match self.core.take(self.seat, &mut self.counts, patient) {
                 Next::Run(entry, borrows) => self.run(entry, borrows, None),
                 Next::Ask => self.ask(),
                 Next::Again => {
@@ -143,7 +147,7 @@ impl<'a, 'j> Work<'a, 'j> {
             patient = LOOKS > 0;
         }
         drop(inside);
-        self.core.left_by(self.seat, &mut self.local_stats, true);
+        self.core.left_by(self.seat, self.counts, true);
     }
 
     /// Spins on the hint. Returns true when there seems to be work.
@@ -161,7 +165,7 @@ impl<'a, 'j> Work<'a, 'j> {
     fn sleep(&self) -> bool {
         let core = self.core;
         let clock = &core.settings.clock;
-        let until = clock.after(clock.now(), core.kind.settings.keep_alive);
+        let until = clock.after(clock.now(), core.kind.keep_alive);
         let waker = Waker::from(parker());
         let mut cx = Context::from_waker(&waker);
         let (mut timer, mut stays) = (None, false);
@@ -206,16 +210,16 @@ impl<'a, 'j> Work<'a, 'j> {
         self.core.capacity.give_back_weight(1);
         let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
-        self.seat.own.note_untold(self.local_stats.counts.tasks);
+        self.seat.own.note_untold(self.counts.tasks);
         true
     }
 
     #[inline]
     fn run_common(&mut self, entry: Entry<'j>) -> Ran {
         let (ran, left) = entry.run_and_leave(&mut |payload| self.core.orphan(payload));
-        self.local_stats.counts.count(ran);
+        self.counts.count(ran);
         if let Some(left) = left {
-            self.local_stats.deferred.add(left);
+            self.core.kind.injector.defer(left, &mut self.gathered);
         }
         if self.slot.was_lent() {
             self.renew_slot();
@@ -227,7 +231,7 @@ impl<'a, 'j> Work<'a, 'j> {
     /// slots.
     #[cold]
     fn renew_slot(&mut self) {
-        Arc::clone(self.core).end(&self.slot);
+        Arc::clone(self.core).loan(&self.slot, Loan::End);
         self.slot = Slot::of(self.core.kind.lends());
         work_on(Arc::clone(&self.slot));
         self.core.return_local(&self.seat.own);
@@ -250,8 +254,8 @@ impl<'a, 'j> Work<'a, 'j> {
     #[inline]
     fn run(&mut self, entry: Entry<'j>, borrows: bool, admitted: Option<(Ticket, Held)>) {
         self.core.capacity.give_back(entry.weight());
-        self.local_stats.counts.slot = Some(borrows);
-        self.local_stats.counts.member = entry.member().map(Arc::clone);
+        self.counts.slot = Some(borrows);
+        self.counts.member = entry.member().map(Arc::clone);
         let ran = if let Some((_, held)) = &admitted
             && !held.is_empty()
         {
@@ -270,6 +274,6 @@ impl<'a, 'j> Work<'a, 'j> {
         if let Some((ticket, _)) = admitted {
             ticket.finish(ran);
         }
-        self.seat.own.note_untold(self.local_stats.counts.tasks);
+        self.seat.own.note_untold(self.counts.tasks);
     }
 }
