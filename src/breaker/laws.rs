@@ -258,6 +258,15 @@ fn a_circuit_keeps_its_laws() {
                     let units = inputs.number(6, 2);
                     let before = machine;
                     let told = machine.answer(units, 0, now);
+                    if state == CircuitState::HalfOpen {
+                        // Behind others. Without a probe out it is not known when one comes back.
+                        let (ahead, held) = (inputs.number(6, 1), ours(&out));
+                        let free = probes - recorded.calls - held;
+                        let fits = units.min(probes - recorded.calls) + ahead <= free;
+                        let behind = machine.answer(units, ahead, now);
+                        assert_eq!(behind == Answer::Goes, fits);
+                        assert_eq!(behind == Answer::OnEvent, !fits && held == 0);
+                    }
                     let answer = machine.ask(units, now);
                     assert_eq!(answer, told);
                     match (state, answer) {

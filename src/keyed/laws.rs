@@ -11,7 +11,7 @@ use crate::laws::holds;
 #[test]
 fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
     holds([2, 3], |inputs| {
-        let (flow, burst) = (1 + inputs.number(1 << 30, 2), 1 + inputs.number(1 << 30, 3));
+        let (flow, burst) = (1 + inputs.number(1 << 30, 2), 1 + inputs.number(1 << 62, 3));
         let mut now = inputs.number(1 << 40, 0);
         let mut max_min = MaxMin::new(u128::from(flow) << 64, burst, now);
         let mut next = 3;
@@ -19,6 +19,8 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
         let mut marks: Vec<(usize, ShareMark, u64)> = Vec::new();
         // Inflow, and what shares with room have gained of it since all were full.
         let (mut inflow, mut gained) = (0, 0);
+        // The rest of the tick in which the last was full, which is there as long as no more time passes.
+        let mut rest = 0;
         while inputs.goes_on() {
             let held: Vec<_> = shares.iter().map(|share| max_min.held(share)).collect();
             let at = inputs.below(shares.len() as u64) as usize;
@@ -43,6 +45,9 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
                         before.advance(promised);
                         assert!(before.held(&shares[at]) >= wanted as i128, "at {promised}");
                     }
+                    if ticks > 0 && shares.iter().all(|share| max_min.is_full(share)) {
+                        rest = 0;
+                    }
                     now += ticks;
                     max_min.advance(now);
                     // An earlier instant changes nothing.
@@ -57,11 +62,12 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
                     inflow += i128::from(flow) * i128::from(ticks);
                     gained += gains.iter().sum::<i128>();
                     if shares.iter().all(|share| max_min.is_full(share)) {
-                        assert!(gained <= inflow);
+                        assert!(gained <= inflow + rest);
+                        rest = (inflow + rest - gained).min(flow.into());
                         (inflow, gained) = (0, 0);
                     } else {
                         assert!(
-                            (0..shares.len() as i128).contains(&(inflow - gained)),
+                            (-rest..shares.len() as i128).contains(&(inflow - gained)),
                             "{gained} of {inflow}"
                         );
                     }
@@ -126,7 +132,7 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
                         // What is left of the inflow is less than that of a tick, and is lost with the next.
                         max_min.advance(now + 2);
                         now += 2;
-                        (inflow, gained) = (0, 0);
+                        (inflow, gained, rest) = (0, 0, 0);
                     }
                 }
             }
@@ -137,6 +143,10 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
             for (number, share) in shares.iter().enumerate() {
                 let wanted = u128::from(burst) / (1 + number as u128);
                 let promised = max_min.holds_at(share, wanted);
+                assert!(
+                    promised <= max_min.holds_at(share, burst.into()),
+                    "more comes no earlier"
+                );
                 if promised > now && promised < 1 << 62 {
                     let mut later = max_min.clone();
                     later.advance(promised - 1);

@@ -351,6 +351,8 @@ mod tests {
                         waits.clear();
                     }
                 }
+                let remembered = promises.0.as_ref().map_or(0, |lists| lists.promises.len());
+                assert!(remembered <= MAX_PROMISES, "{remembered}");
             }
         });
     }

@@ -81,7 +81,8 @@ impl Withheld {
         let grown = (limit - self.largest).max(0);
         let raised = wanted.saturating_sub(kept).min(grown + self.amount);
         let largest = self.largest + grown;
-        let amount = (self.amount + grown - raised).clamp(0, largest - limit);
+        // Nothing is withheld at the largest limit, which a limit that has grown is.
+        let amount = (self.amount - raised).clamp(0, largest - limit);
         (Self { largest, amount }, kept + raised)
     }
 }

@@ -371,18 +371,16 @@ mod tests {
     use crate::time::{Instant, ManualClock};
 
     /// Compares a meter behind a lock with a word to a bare meter, by takes, refunds, corrections, looks and other operations of the meter
-    /// at any time, also by stale readings. Where `settles_latest`, only the latest take is settled exactly. Whether a take is the latest
-    /// again once all after it were refunded is not promised.
+    /// at any time, also by stale readings.
     fn beside<M: Meter>(
         inputs: &mut Inputs,
-        settles_latest: bool,
         make: impl Fn(u64) -> M,
         own: impl Fn(&mut M, u64) -> Option<(u64, M::Mark)>,
     ) {
         let start = inputs.one_of(&[0, 1_000, (1 << 63) - 200, u64::MAX - 500]);
         let clock = ManualClock::new();
         let (limiter, mut bare) = (MeterLimiter::new("", &clock, |_| make(start)), make(start));
-        let (mut now, mut held, mut made) = (start, Vec::new(), 0);
+        let (mut now, mut held) = (start, Vec::new());
         while inputs.goes_on() {
             now = match inputs.number(40, 4) {
                 4 => now.saturating_sub(inputs.number(9, 0)),
@@ -390,7 +388,7 @@ mod tests {
             };
             let at = Instant::from_ticks(now);
             bare.advance(now);
-            let step = inputs.below(11);
+            let step = inputs.below(12);
             let which = inputs.below(held.len().max(1) as u64) as usize;
             match step {
                 0..6 => {
@@ -400,27 +398,30 @@ mod tests {
                     assert_eq!(taken.is_ok(), bare.fits(n));
                     match taken {
                         Ok(mark) => {
-                            made += 1;
-                            held.push((made, n, mark, bare.take(n)));
+                            held.push((n, mark, bare.take(n)));
                         }
                         // Through the word, its instant would stay unseen.
                         Err(_) => drop(limiter.at(at)),
                     }
                 }
                 6 | 7 if !held.is_empty() => {
-                    let (_, units, mark, twin) = held.remove(which);
+                    let (units, mark, twin) = held.remove(which);
                     limiter.cancel(units, &mark, at);
                     bare.restore(&twin, units);
                 }
                 8 if !held.is_empty() => {
                     let actual = inputs.below(3);
-                    let again = which + 1 == held.len() && held[which].0 != made;
-                    let (_, units, mark, twin) = &mut held[which];
-                    if *units != actual && !(settles_latest && again) {
+                    let (units, mark, twin) = &mut held[which];
+                    if *units != actual {
                         limiter.at(at).correct(mark, *units, actual);
                         bare.correct(twin, *units, actual);
                         *units = actual;
                     }
+                }
+                11 => {
+                    // Also beyond what fits.
+                    let n = 1 + inputs.below(2);
+                    held.push((n, limiter.at(at).take(n), bare.take(n)));
                 }
                 9 => {
                     limiter.at(at).clear();
@@ -430,8 +431,7 @@ mod tests {
                     let what = inputs.below(8);
                     let done = own(&mut limiter.at(at), what);
                     if let (Some((n, mark)), Some((_, twin))) = (done, own(&mut bare, what)) {
-                        made += 1;
-                        held.push((made, n, mark, twin));
+                        held.push((n, mark, twin));
                     }
                 }
                 _ => drop(limiter.at(at)),
@@ -444,6 +444,66 @@ mod tests {
         }
     }
 
+    /// Where one unit at a time counts for `lasts`, each cancel gives back its own unit, if that still counts, and no other; after a
+    /// new start none.
+    fn one_at_a_time<M: Meter>(inputs: &mut Inputs, lasts: u64, meter: impl FnOnce() -> M) {
+        let clock = ManualClock::new();
+        let limiter = MeterLimiter::new("", &clock, |_| meter());
+        // The units that were taken, by number; the one that counts, and until when.
+        let (mut now, mut marks, mut counts) = (0, Vec::new(), None::<(usize, u64)>);
+        let begins = inputs.below(2);
+        for round in 0.. {
+            // Some begin with a unit that was taken, and does not count any more.
+            let step = match round {
+                0 | 1 if begins == 1 => [1, 4][round],
+                _ if !inputs.goes_on() => break,
+                _ => inputs.below(6),
+            };
+            let at = Instant::from_ticks(now);
+            match step {
+                0 => now += 1 + inputs.number(2 * lasts, 0),
+                4 => now += lasts,
+                1 | 5 => {
+                    let taken = limiter.take(1, at);
+                    let busy = counts.filter(|(_, until)| *until > now);
+                    assert_eq!(taken.is_ok(), busy.is_none(), "at {now}");
+                    if let Ok(mark) = taken {
+                        counts = Some((marks.len(), now + lasts));
+                        marks.push(Some(mark));
+                    }
+                }
+                2 if !marks.is_empty() => {
+                    let which = marks.len() - 1 - inputs.below(marks.len().min(3) as u64) as usize;
+                    if let Some(mark) = marks[which].take() {
+                        limiter.cancel(1, &mark, at);
+                        counts = counts.filter(|(number, _)| *number != which);
+                    }
+                }
+                2 => {}
+                _ => {
+                    limiter.at(at).clear();
+                    counts = None;
+                }
+            }
+        }
+        let is_free = counts.is_none_or(|(_, until)| until <= now);
+        assert_eq!(limiter.at(Instant::from_ticks(now)).free(), u64::from(is_free));
+    }
+
+    #[test]
+    fn a_cancel_gives_back_its_own_unit_alone() {
+        holds([5, 6], |inputs| {
+            let lasts = 1 + inputs.number(30, 1);
+            if inputs.below(2) == 0 {
+                let drain = Drain::new(1, lasts, 1 << 40);
+                return one_at_a_time(inputs, lasts, || LeakyMeter::new(0, Some(drain), 1, 1));
+            }
+            let interval = u128::from(lasts) << 32;
+            let shape = Shape::new((1, lasts), 3 * lasts, 1, interval, 3 * lasts).expect("a shape");
+            one_at_a_time(inputs, lasts, || WarmupMeter::new(0, Pace::Shaped(shape), 1));
+        });
+    }
+
     #[test]
     fn a_leaky_bucket_is_the_same_with_a_word() {
         holds([2, 3], |inputs| {
@@ -452,7 +512,6 @@ mod tests {
             let drain = |slower| Some(Drain::new(count, nanos + slower, scale));
             beside(
                 inputs,
-                false,
                 |now| LeakyMeter::new(now, drain(0), brim, 9),
                 |leaky, what| {
                     match what {
@@ -478,7 +537,6 @@ mod tests {
             };
             beside(
                 inputs,
-                true,
                 |now| WarmupMeter::new(now, pace(0), burst),
                 |warmup, what| {
                     match what {

@@ -500,18 +500,19 @@ impl Meter for WarmupMeter {
         if self.single_unit.is(word) {
             return;
         }
-        if let Some(since) = single_unit::since_of(word) {
+        let freed = single_unit::since_of(word);
+        let since = freed.unwrap_or_else(|| word - self.times.lasts);
+        // It was cold: what was taken before was undone, or by then it was cold again.
+        self.now = self.now.max(since);
+        self.state = PaceState {
+            free_at: fine(since),
+            stored: self.pace.max(),
+        };
+        if freed.is_some() {
             // The latest was undone: no earlier one can be.
             self.taken += 1;
-            self.now = self.now.max(since);
-            self.state = PaceState {
-                free_at: fine(since),
-                stored: self.pace.max(),
-            };
             return self.single_unit.is_free(since, self.times);
         }
-        // By then it was cold again.
-        self.now = word - self.times.lasts;
         let [mark] = self.take(1);
         self.single_unit.went(word, mark);
     }

@@ -112,14 +112,21 @@ fn parts_are_whole_millionths_of_what_was_given() {
 }
 
 /// Given any reservations, deposits and cancels in any order, then the reserve holds as much as if the cancelled ones had never been
-/// reserved.
+/// reserved. Of more than 64 reservations it holds no more than that.
 #[test]
 fn a_cancel_leaves_what_would_be_held_without_the_reservation() {
     holds([5, 6], |inputs| {
         let size = inputs.number(1 << 62, 3);
         let mut reserve = Reserve::new(size);
         // What was reserved, or with a minus sign deposited.
-        let (mut history, mut made) = (Vec::<i128>::new(), Vec::new());
+        let (mut history, mut made, mut reserved) = (Vec::<i128>::new(), Vec::new(), 0);
+        for _ in 0..inputs.number(5, 0) * 16 {
+            if let Some(number) = reserve.take(1) {
+                made.push((number, 1, history.len()));
+                history.push(1);
+                reserved += 1;
+            }
+        }
         while inputs.goes_on() {
             let held = reserve.held();
             match inputs.below(3) {
@@ -130,6 +137,7 @@ fn a_cancel_leaves_what_would_be_held_without_the_reservation() {
                     if let Some(number) = taken {
                         made.push((number, n, history.len()));
                         history.push(n.into());
+                        reserved += u32::from(n > 0);
                     }
                 }
                 1 => {
@@ -148,7 +156,9 @@ fn a_cancel_leaves_what_would_be_held_without_the_reservation() {
             let missing = history
                 .iter()
                 .fold(0, |missing: i128, change| (missing + change).max(0));
-            assert!(i128::from(reserve.held()) == i128::from(size) - missing && reserve.size() == size);
+            let (held, exact) = (i128::from(reserve.held()), i128::from(size) - missing);
+            assert!(held == exact || (held < exact && reserved > 64), "{held} for {exact}");
+            assert_eq!(reserve.size(), size);
         }
     });
 }

@@ -295,6 +295,8 @@ mod tests {
         path: &'static [Step],
         at: u64,
         claimed: u64,
+        /// The part of the claim that may be given back.
+        open: u64,
         spent: u64,
     }
 
@@ -364,17 +366,23 @@ mod tests {
                 now += inputs.one_of(&[0, 30, 100]);
                 counter.advance(now, hundreds);
                 all.retain(|charged| charged.at / 100 == now / 100);
-                let (what, which) = (inputs.below(4), inputs.below(all.len().max(1) as u64) as usize);
+                let (what, which) = (inputs.below(5), inputs.below(all.len().max(1) as u64) as usize);
                 let units = inputs.number(12, 2);
                 match (what, all.get_mut(which)) {
                     (1, Some(charged)) => {
-                        let units = units.min(charged.claimed);
+                        let units = units.min(charged.open);
                         Cursor::new(&mut counter, charged.path).give_back(charged.at, units);
                         charged.claimed -= units;
+                        charged.open -= units;
                     }
                     (2, Some(charged)) => {
                         Cursor::new(&mut counter, charged.path).take_more(charged.at, units);
                         charged.claimed += units;
+                        charged.open += units;
+                    }
+                    (4, Some(charged)) => {
+                        Cursor::new(&mut counter, charged.path).close(charged.at, charged.open);
+                        charged.open = 0;
                     }
                     (3, Some(charged)) if !charged.path.is_empty() => {
                         Cursor::new(&mut counter, charged.path).spend(charged.at, charged.spent, units);
@@ -383,18 +391,19 @@ mod tests {
                     _ => {
                         let path = inputs.one_of(&PATHS);
                         Cursor::new(&mut counter, path).take(units);
-                        let (at, claimed, spent) = (now, units, 0);
                         all.push(Charged {
                             path,
-                            at,
-                            claimed,
-                            spent,
+                            at: now,
+                            claimed: units,
+                            open: units,
+                            spent: 0,
                         });
                     }
                 }
                 let (own, total) = (all.iter().filter(|charged| charged.path.is_empty()), sums(&all, &[]).0);
                 let lends = amount.saturating_sub(own.map(|charged| charged.claimed).sum());
                 assert_eq!(counter.total(), total);
+                assert_eq!(counter.open(), all.iter().map(|charged| charged.open).sum::<u64>());
                 for path in PATHS.into_iter().filter(|path| !path.is_empty()) {
                     let ids: Vec<_> = path.iter().map(|step| step.id).collect();
                     let ((claimed, spent), share) = (sums(&all, &ids), share_of(&all, path, lends));
@@ -408,6 +417,39 @@ mod tests {
                 let mut level = Cursor::new(&mut counter, &[]);
                 assert!(!level.is_lent() && !level.may_claim(0, amount));
                 assert_eq!(level.is_over(amount), total > amount);
+            }
+        });
+    }
+
+    /// Given more children than are told apart, then each of the first has its own claim, and the others share one place. The places of
+    /// those that gave all back, or whose period is over, are used again.
+    #[test]
+    fn a_crowd_of_children_is_told_apart_as_far_as_there_is_room() {
+        holds([1, 1], |inputs| {
+            let (gone, beyond) = (inputs.number(MAX_CHILDREN as u64, 2), inputs.number(9, 2));
+            let all = inputs.one_of(&[MAX_CHILDREN as u64, 6]) + beyond;
+            let apart = all.min(MAX_CHILDREN as u64);
+            let mut counter = Counter::new(Shape::Calendar);
+            for now in [0, 100] {
+                counter.advance(now, hundreds);
+                let first = now * 1_000;
+                for id in 1..=gone {
+                    let path = [step((1 << 40) + first + id, 1)];
+                    let mut cursor = Cursor::new(&mut counter, &path);
+                    cursor.take(3);
+                    cursor.give_back(now, 3);
+                }
+                for id in 1..=all {
+                    Cursor::new(&mut counter, &[step(first + id, 1)]).take(id);
+                }
+                let lent = counter.lent.as_ref().expect("it lends");
+                let shared = (apart + 1..=all).sum();
+                for id in 1..=all {
+                    let place = lent.find(first + id).expect("it has claimed");
+                    let expected = if id <= apart { id } else { shared };
+                    assert_eq!(lent.0[place].claimed.total(), expected, "beside {gone} that are gone");
+                }
+                assert!(lent.0.len() <= MAX_CHILDREN + 1, "{}", lent.0.len());
             }
         });
     }

@@ -154,16 +154,12 @@ impl Counter {
             }
             Shape::Rolling(segment) => {
                 let (from, to) = (self.span.began / segment, now / segment);
-                // One step for each segment that passed, as far as anything is left in one.
+                // One step for each segment that passed, until nothing is left in any.
                 for number in from..to.min(from + SEGMENTS + 1) {
                     let newest = std::mem::take(&mut self.current);
                     let place = &mut self.older_mut()[(number % SEGMENTS) as usize];
                     let oldest = std::mem::replace(place, newest);
                     self.total -= oldest.taken;
-                }
-                if to > from + SEGMENTS + 1 {
-                    (self.total, self.current) = (0, Slot::default());
-                    self.older_mut().fill(Slot::default());
                 }
                 self.saturated &= self.total > 0;
                 let began = to * segment;
@@ -351,13 +347,14 @@ mod tests {
     }
 
     /// Given any program of takes, returns, closes and pauses, then the counter equals a list of all that was taken: after each step
-    /// the total is what is used and what is open, and room is told for the first instant at which it is there.
+    /// the total is what is used and what is open, and room is told for the first instant at which it is there. Once numbers have
+    /// reached their end, nothing comes back until nothing counts any more.
     #[test]
     fn a_counter_equals_the_list_of_what_was_taken() {
         holds([2, 4], |inputs| {
             let shape = inputs.one_of(&[Shape::Held, Shape::Calendar, Shape::Rolling(10)]);
             let mut counter = Counter::new(shape);
-            let (mut now, mut all) = (0, Vec::<Taken>::new());
+            let (mut now, mut all, mut is_lost) = (0, Vec::<Taken>::new(), false);
             while inputs.goes_on() {
                 now += inputs.number(300, 0) + inputs.one_of(&[0, 10, 160]);
                 let mut behind = counter.clone();
@@ -366,13 +363,23 @@ mod tests {
                 behind.follow(&counter);
                 assert_eq!((behind.total(), behind.open()), (counter.total(), counter.open()));
                 let (what, which) = (inputs.below(4), inputs.below(all.len().max(1) as u64) as usize);
-                // No sum overflows here: see below.
-                let units = inputs.number(1 << 50, 2);
+                let sum: u64 = all
+                    .iter()
+                    .filter(|taken| counts(shape, taken, now))
+                    .map(|taken| taken.units)
+                    .sum();
+                is_lost &= sum > 0;
+                // The end of numbers among them.
+                let units = match inputs.number(1 << 50, 3) {
+                    3 => u64::MAX,
+                    units => units,
+                };
+                let most = u64::MAX - sum;
                 match (what, all.get_mut(which)) {
                     (1, Some(taken)) if taken.open > 0 => {
                         let units = units.min(taken.open);
                         counter.give_back(taken.at, units);
-                        taken.units -= units;
+                        taken.units -= if is_lost { 0 } else { units };
                         taken.open -= units;
                     }
                     (2, Some(taken)) => {
@@ -382,16 +389,18 @@ mod tests {
                     (3, Some(taken)) if taken.open > 0 => {
                         counter.take_more(taken.at, units);
                         if counts(shape, taken, now) {
-                            taken.units += units;
-                            taken.open += units;
+                            is_lost |= units > most;
+                            taken.units += units.min(most);
+                            taken.open += units.min(most);
                         }
                     }
                     _ => {
                         counter.take(units);
+                        is_lost |= units > most;
                         all.push(Taken {
                             at: now,
-                            units,
-                            open: units,
+                            units: units.min(most),
+                            open: units.min(most),
                         });
                     }
                 }
@@ -425,6 +434,14 @@ mod tests {
                 assert_eq!(heir.total(), if shape == Shape::Held { 0 } else { total });
                 assert_eq!(heir.open(), 0);
             }
+            // Of any number of limits each is counted by itself.
+            let limits = inputs.below(4);
+            let mut counters: Counters = (0..limits).map(|_| counter.clone()).collect();
+            for at in 0..counters.len() {
+                counters[at].take(at as u64);
+            }
+            let totals = counters.iter().map(Counter::total);
+            assert!(totals.eq((0..limits).map(|at| counter.total().saturating_add(at))));
         });
     }
 

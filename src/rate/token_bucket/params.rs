@@ -469,20 +469,37 @@ mod tests {
                     <= u128::from(ORIGIN.saturating_add(params.debt).min(POSITION))
             };
             assert!(owed <= tokens && fits(owed) && (owed == tokens || !fits(owed + 1)));
-            // Anew: not later than now, and with a burst behind it, or all there was.
             let whole = whole_ticks(&quota, clock);
-            let new = params.epoch_anew(whole, at(ticks));
-            assert!(new <= at(ticks) && new >= at(0));
-            let back = params.gained(at(ticks).ticks_since(new));
-            // Half of an axis at most, where intervals are short.
-            let half = params.gained(params.life / 2).saturating_sub(2 * params.step);
-            let least = params.burst.min(params.gained(ticks)).min(half);
-            assert!(back >= least, "{quota}: {back} of {least}");
+            let new = params.epoch_anew(whole, at(ticks)).ticks_since(at(0));
             if by_interval {
                 let step = params.latest_step(at(ticks)).ticks_since(at(0));
                 assert!(step <= ticks && ticks - step < nanos && params.gained(step) == params.gained(ticks));
+                // Anew: at the end of an interval, a burst back, but not by more than half of an axis.
+                let (ended, lasts) = (ticks / nanos, params.life / nanos);
+                let back = quota.burst_size().div_ceil(params.step).min(lasts / 2);
+                assert_eq!(new, ended.saturating_sub(back) * nanos, "{quota}");
+                // As long as what it has gained fits its bits.
+                assert!(params.gained_beyond_life(at(params.life - 1)) <= MAX_GAIN);
+                let is_full = params.gained_beyond_life(at(params.life)).saturating_add(params.step) > MAX_GAIN;
+                assert!(is_full || params.life > u64::MAX >> 17, "{quota}");
             } else {
                 is_as_fine_as_fits(&params, &quota);
+                // Anew: by the time of a burst back, and by less than `whole` ticks more, so that these are a whole number: if an axis
+                // lasts as long.
+                let burst = axis::ticks_until(params.burst, params.mul, params.shift);
+                let latest = ticks.saturating_sub(burst);
+                let left = latest % whole;
+                let lasts = burst.saturating_add(left) < params.life;
+                assert_eq!(new, if lasts { latest - left } else { latest }, "{quota}");
+            }
+            // What admissions read while it is published.
+            let slot = Slot::default();
+            slot.store(&params);
+            assert_eq!(slot.load(), params);
+            let (early, late) = (Instant::from_ticks(epoch.saturating_sub(1)), at(ticks));
+            for now in [early, late] {
+                let lives = params.living_ticks(now).filter(|_| !by_interval);
+                assert_eq!(slot.load_flow().living_ticks(now), lives, "by steps it never lives");
             }
             // Two bursts, or half an hour's refill.
             let refill = u128::from(count) * 1_800_000_000_000 / u128::from(nanos);
@@ -490,6 +507,34 @@ mod tests {
             assert_eq!(params.debt, u64::try_from(debt).unwrap_or(u64::MAX));
             assert!(!params.is_unlimited() && whole == quota.reduced().1);
             assert!(params.lives(at(params.life - 1)) && !params.lives(at(params.life)));
+        });
+        // A budget that is not refilled stays as it is, for ever.
+        crate::laws::holds([1, 1], |inputs| {
+            let (manual, burst) = (ManualClock::new(), 1 + inputs.number(Quota::MAX_BURST - 1, 4));
+            let (epoch, now) = [inputs.number(1 << 40, 1), inputs.number(u64::MAX, 1)]
+                .map(Instant::from_ticks)
+                .into();
+            let quota = Quota::zero().with_burst(burst).expect("it fits");
+            let params = Params::compile(&quota, manual.clock(), epoch);
+            assert_eq!(params.burst, burst << params.scale);
+            assert!(params.whole_burst() == params.burst && params.burst <= MAX_BURST_UNITS);
+            assert_eq!((params.floor, params.axis_at(now)), (ORIGIN - params.burst, ORIGIN));
+            assert!(params.lives(now) || now.ticks_since(epoch) == u64::MAX);
+            assert_eq!(params.epoch_anew(1, now.max(epoch)), now.max(epoch));
+            // A debt of its burst finds room.
+            assert!(params.debt >= params.burst && params.owed(ORIGIN, ORIGIN, burst) == burst);
+        });
+        crate::laws::holds([1, 1], |inputs| {
+            let shift = inputs.number(20, 2) as u32;
+            let fine = if shift == 0 { inputs.number(20, 2) } else { 0 };
+            let mul = ((1 << 63) + inputs.number(u64::MAX >> 1, 3)) >> fine;
+            let token = 1 << inputs.number(40, 4);
+            assert_eq!(
+                Params::slack(mul, shift, token),
+                slack_due(mul, shift, token),
+                "{mul} {shift} {token}"
+            );
+            assert!(Params::slack(mul, shift, token) < token);
         });
         // A quota of nothing gains nothing, and an unlimited one is known.
         let (clock, zero, unlimited) = (ManualClock::new(), Quota::zero(), Quota::unlimited());
@@ -526,15 +571,20 @@ mod tests {
         };
         assert!(params.scale == 0 || fits(params.scale), "{quota}");
         assert!(!fits(params.scale + 1), "{quota}");
-        let token = 1u64 << params.scale;
-        let ticks = u128::from(axis::ticks_until(token, params.mul, params.shift));
-        // In 2^-64 units.
-        let over = ((ticks << params.shift) * u128::from(params.mul)).saturating_sub(u128::from(token) << 64);
-        let slack = match over > (u128::from(token) << 64) / 1_000_000 {
-            true => (params.flowed(1) + 1).min(token - 1),
-            false => 0,
-        };
+        let slack = slack_due(params.mul, params.shift, 1 << params.scale);
         assert_eq!(params.burst - params.whole_burst(), slack, "{quota}");
+    }
+
+    /// The gain of a tick, less than a token, if waits for a token are rounded by a millionth or more.
+    #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
+    fn slack_due(mul: u64, shift: u32, token: u64) -> u64 {
+        // In 2^-64 units.
+        let (tick, exact) = (u128::from(mul) << shift, u128::from(token) << 64);
+        let over = exact.div_ceil(tick) * tick - exact;
+        match over > exact / 1_000_000 {
+            true => token.min((tick >> 64) as u64 + 2) - 1,
+            false => 0,
+        }
     }
 
     /// Rows of (units of gain in a tick, as a factor and a shift; the units of a token; the slack).

@@ -17,6 +17,13 @@ fn a_share_is_a_bucket_of_its_units() {
             brim: brim.min(most / price * price),
         };
         let parts = |tokens: u64| u128::from(tokens) * u128::from(price) * u128::from(UNITS);
+        // While tokens are lent a 64th of the burst flows in at most.
+        let flows = |micros: u64| u128::from(micros) * 64 * u128::from(gain);
+        let lent = Share::new(fill, 0).loan_length();
+        assert!(
+            flows(lent) <= fill.brim.into() && flows(lent + 1) > fill.brim.into(),
+            "{lent}"
+        );
         let (mut now, mut units) = (inputs.number(1 << 50, 0), 0u64);
         let mut share = Share::new(fill, now);
         // The level less the debt.

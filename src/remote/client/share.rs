@@ -85,7 +85,7 @@ impl Share {
         // What was spent without the lock counts as spent at the end of that time: had it been spent sooner, at most as much
         // refill would have overflowed.
         let (spent, until) = self.lent;
-        let then = if spent == 0 || seeded!("remote_counts_a_loan_at_its_start") {
+        let then = if seeded!("remote_counts_a_loan_at_its_start") {
             self.at
         } else {
             self.at.max(until.min(now))

@@ -377,7 +377,7 @@ mod tests {
                 match inputs.below(4) {
                     0 | 1 => {
                         let interval = inputs.number(9, 0) + inputs.one_of(&[0, 3]);
-                        let later = inputs.number(59, 0).saturating_sub(20) + inputs.one_of(&[0, 16, 21]);
+                        let later = inputs.number(59, 0).saturating_sub(20) + inputs.one_of(&[0, 16, GRACE, GRACE + 1]);
                         let back = now + later;
                         let known = promised.get(&key).copied().filter(|&due| back + LEAST <= due + GRACE);
                         let (len, missed) = (room.len(), room.missed());
@@ -428,7 +428,7 @@ mod tests {
                         assert!(cancelled || !had);
                         gone += u64::from(cancelled);
                     }
-                    _ => now += inputs.number(14, 0) + inputs.one_of(&[1, 3, GRACE + 1]),
+                    _ => now += inputs.number(14, 0) + inputs.one_of(&[1, 3, GRACE, GRACE + 1]),
                 }
                 assert_eq!(booked, gone + room.missed() + room.len() as u64);
                 assert!(room.len() <= most && room.len() == room.early.len() + room.open.len());
