@@ -112,7 +112,7 @@ fn shares_keep_what_they_hold_and_divide_the_inflow_alike() {
                     let Some((whose, mark, grains)) = marks.pop() else {
                         continue;
                     };
-                    let more = inputs.number(2 * burst, 4);
+                    let more = inputs.number((2 * burst).min(u64::MAX - grains), 4);
                     let mark = max_min.take_more(&mut shares[whose], mark, more);
                     assert_eq!(max_min.held(&shares[whose]), held[whose] - i128::from(more));
                     if inputs.below(2) == 0 {
