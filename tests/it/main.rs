@@ -9,6 +9,15 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
     proptest::prelude::ProptestConfig::with_cases(cases.unwrap_or(few))
 }
 
+/// Operations of a program that a fuzz target runs as well, each made from three bytes.
+fn ops<T: std::fmt::Debug>(
+    len: std::ops::Range<usize>,
+    decode: fn([u8; 3]) -> T,
+) -> impl proptest::strategy::Strategy<Value = Vec<T>> {
+    use proptest::prelude::*;
+    prop::collection::vec(any::<[u8; 3]>().prop_map(decode), len)
+}
+
 mod adaptive;
 mod breaker;
 mod core;

@@ -1,15 +1,15 @@
 //! The map from keys to limiters: which keys stay, which are evicted, and which are refused.
 
+use crate::keyed::program::{self, Op};
 use proptest::prelude::*;
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 use tollgate::keyed::Shared;
 use tollgate::{
-    Ask, Cost, Inherit, Keyed, KeysFull, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Refusal, Rejection,
-    Semaphore, SlidingWindow, TokenBucket,
+    Ask, Cost, Inherit, Keyed, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Refusal, Rejection, Semaphore,
+    SlidingWindow, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -334,28 +334,15 @@ fn no_key_regains_a_token_while_threads_race_for_capacity() {
 }
 
 proptest! {
-    /// Given keys that come in any order while time passes, when each that finds room takes what it can, then each has
-    /// taken what a bucket of its own that was never dropped would have given.
+    #![proptest_config(crate::cases(1_000))]
+
+    /// Given keys that come in any order while time passes, some of them held, removed, or with a quota of their own, then each takes what
+    /// a bucket of its own that is never dropped gives; and a key gives way to a new one only when it would come back the same.
     #[test]
-    fn a_small_map_admits_the_same_as_a_large_one(
-        steps in prop::collection::vec((0u64..12, 0u64..4, 0u64..1_500), 1..300),
-        max in 1usize..12,
+    fn a_map_is_a_bucket_for_each_key(
+        ops in crate::ops(1..200, Op::decode), max in 0usize..12, overflow in any::<bool>(), siphash in any::<bool>(),
     ) {
-        let clock = ManualClock::new();
-        let (small, large) = (buckets(&clock, max, 1, 3), buckets(&clock, 100, 1, 3));
-        let mut refused = HashMap::new();
-        for (key, n, millis) in steps {
-            clock.advance(Duration::from_millis(millis));
-            let here = small.get(&key);
-            match here {
-                Ok(bucket) => {
-                    let twin = large.get(&key).unwrap();
-                    prop_assert_eq!(bucket.try_acquire(n).is_ok(), twin.try_acquire(n).is_ok());
-                }
-                Err(KeysFull { .. }) => *refused.entry(key).or_insert(0) += 1,
-            }
-            prop_assert!(small.len() <= max);
-        }
+        program::run(max, overflow, siphash, ops);
     }
 }
 

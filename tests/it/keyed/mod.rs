@@ -4,3 +4,6 @@ mod fair;
 mod idle;
 mod map;
 mod rate;
+
+#[path = "../../../fuzz/targets/keyed.rs"]
+mod program;

@@ -13,6 +13,7 @@ mod long;
 mod lowered_limits;
 mod notifications;
 mod peaks;
+mod programs;
 mod queue;
 mod queue_order;
 mod queue_published;

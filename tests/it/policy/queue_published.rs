@@ -3,25 +3,16 @@
 //!
 //! A tick is what the tables call a replenishment: a number of tokens at the end of each period.
 
+use program::{Bounds, Queued, Step, TICK, Wait, look, queued, wait};
 use proptest::prelude::*;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
-    Eviction, LimiterExt, ManualClock, Order, Permit, Policy, PolicyBuilder, Quota, Reason, Refusal, Semaphore,
-    SlidingLog, TokenBucket,
+    Eviction, LimiterExt, ManualClock, Order, Permit, Policy, PolicyBuilder, Quota, Reason, Semaphore, SlidingLog,
+    TokenBucket,
 };
 
-const TICK: Duration = Duration::from_secs(1);
-
-type Queued = Policy<TokenBucket>;
-type Wait<'a, L> = Pin<Box<dyn Future<Output = Result<Permit<&'a L>, Refusal<'a>>> + 'a>>;
-
-fn queued(clock: &ManualClock, limit: u64, per_tick: u64, queue: u64, settings: PolicyBuilder) -> Queued {
-    let quota = Quota::new(per_tick, TICK).unwrap().burst(limit).by_interval();
-    let bucket = TokenBucket::new(quota).on(clock);
-    settings.max_queue_units(queue).limit(bucket).build().unwrap()
-}
+#[path = "../../../fuzz/targets/queue.rs"]
+mod program;
 
 fn oldest_first() -> PolicyBuilder {
     Policy::builder()
@@ -29,22 +20,6 @@ fn oldest_first() -> PolicyBuilder {
 
 fn newest_first() -> PolicyBuilder {
     Policy::builder().order(Order::Lifo).eviction(Eviction::Oldest)
-}
-
-/// A waiter for `n`, having been polled once.
-fn wait<L: tollgate::Limiter>(policy: &Policy<L>, n: u64) -> Wait<'_, Policy<L>> {
-    let mut wait: Wait<'_, Policy<L>> = Box::pin(policy.admit(n));
-    if let Some(early) = look(&mut wait) {
-        return Box::pin(std::future::ready(early));
-    }
-    wait
-}
-
-fn look<'a, L: tollgate::Limiter>(wait: &mut Wait<'a, L>) -> Option<Result<Permit<&'a L>, Refusal<'a>>> {
-    match wait.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(ended) => Some(ended),
-        Poll::Pending => None,
-    }
 }
 
 fn waits<L: tollgate::Limiter>(wait: &mut Wait<'_, L>) -> bool {
@@ -282,49 +257,6 @@ fn a_newcomer_takes_the_place_in_a_semaphores_queue() {
     );
 }
 
-/// Who waits, and what there is: the tables' rules in a few lines.
-struct Model {
-    there: u64,
-    limit: u64,
-    newest_first: bool,
-    evicts: bool,
-    most: usize,
-    units: u64,
-    waiting: Vec<(usize, u64)>,
-    admitted: Vec<usize>,
-    sent_away: Vec<usize>,
-}
-
-impl Model {
-    fn serve(&mut self) {
-        let head = |waiting: &[(usize, u64)], newest: bool| if newest { waiting.len().checked_sub(1) } else { Some(0) };
-        while let Some(at) = head(&self.waiting, self.newest_first)
-            && let Some(&(who, n)) = self.waiting.get(at)
-            && n <= self.there
-        {
-            self.there -= n;
-            self.admitted.push(who);
-            self.waiting.remove(at);
-        }
-    }
-
-    fn come(&mut self, who: usize, n: u64) {
-        if n <= self.there && (self.newest_first || self.waiting.is_empty()) {
-            self.there -= n;
-            return self.admitted.push(who);
-        }
-        let alone = self.most > 0 && n <= self.units;
-        while self.waiting.len() >= self.most || self.waiting.iter().map(|(_, n)| n).sum::<u64>() + n > self.units {
-            if !alone || !self.evicts {
-                return self.sent_away.push(who);
-            }
-            self.sent_away.push(self.waiting.remove(0).0);
-        }
-        self.waiting.push((who, n));
-        self.serve();
-    }
-}
-
 proptest! {
     #![proptest_config(crate::cases(256))]
 
@@ -332,60 +264,8 @@ proptest! {
     /// away, who are by the rules.
     #[test]
     fn waiting_and_eviction_follow_the_model(
-        steps in prop::collection::vec((0u8..5, 1u64..6), 1..80),
-        limit in 5u64..9, per_tick in 1u64..4,
-        newest_first: bool, evicts: bool, most in 0usize..5, units in 0u64..12,
+        steps in crate::ops(1..80, Step::decode), bounds in any::<[u8; 3]>().prop_map(Bounds::decode), limit in 5u64..9, per_tick in 1u64..4,
     ) {
-        let clock = ManualClock::new();
-        let eviction = if evicts { Eviction::Oldest } else { Eviction::Never };
-        let order = if newest_first { Policy::builder().order(Order::Lifo) } else { Policy::builder() };
-        let policy = queued(&clock, limit, per_tick, units, order.max_queue(most).eviction(eviction));
-        let mut model = Model {
-            there: limit, limit, newest_first, evicts, most, units,
-            waiting: Vec::new(), admitted: Vec::new(), sent_away: Vec::new(),
-        };
-        let mut waits: Vec<Option<Wait<'_, Queued>>> = Vec::new();
-        for (what, n) in steps {
-            match what {
-                0..3 => {
-                    model.come(waits.len(), n);
-                    waits.push(Some(wait(&policy, n)));
-                }
-                3 => {
-                    // A waiter goes.
-                    if let Some(at) = model.waiting.len().checked_sub(n as usize) {
-                        let (who, _) = model.waiting.remove(at);
-                        waits[who] = None;
-                        model.serve();
-                    }
-                }
-                _ => {
-                    clock.advance(TICK);
-                    model.there = (model.there + per_tick).min(model.limit);
-                    model.serve();
-                }
-            }
-            let (mut admitted, mut sent_away) = (Vec::new(), Vec::new());
-            for (who, wait) in waits.iter_mut().enumerate() {
-                match wait.as_mut().and_then(look) {
-                    Some(Ok(permit)) => {
-                        permit.forget();
-                        admitted.push(who);
-                    }
-                    Some(Err(refusal)) => {
-                        prop_assert_eq!(refusal.reason(), Reason::QueueFull);
-                        sent_away.push(who);
-                    }
-                    None => continue,
-                }
-                *wait = None;
-            }
-            model.admitted.sort_unstable();
-            model.sent_away.sort_unstable();
-            prop_assert_eq!(admitted, std::mem::take(&mut model.admitted));
-            prop_assert_eq!(sent_away, std::mem::take(&mut model.sent_away));
-            prop_assert_eq!(policy.waiting(), model.waiting.len());
-            prop_assert_eq!(policy.limiter().available(), model.there);
-        }
+        program::run(bounds, limit, per_tick, steps);
     }
 }

@@ -1,8 +1,12 @@
 //! The token bucket's verbs: bookings, debts, what there is and when there will be more, by interval and at the extremes.
 
+use program::Op;
 use proptest::prelude::*;
 use std::time::Duration;
 use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Quota, Reason, TokenBucket};
+
+#[path = "../../../fuzz/targets/verbs.rs"]
+mod program;
 
 const TENTH: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
@@ -217,101 +221,14 @@ fn changes_at_every_phase_do_not_stop_the_intervals() {
     assert_eq!(bucket.available(), 33);
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Op {
-    Advance(u64),
-    Take(u64),
-    UpTo(u64),
-    Force(u64),
-    Book(u64),
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        4 => (0u64..300).prop_map(Op::Advance),
-        1 => (0u64..1 << 50).prop_map(Op::Advance),
-        3 => (0u64..9).prop_map(Op::Take),
-        1 => (0u64..9).prop_map(Op::UpTo),
-        1 => (0u64..4).prop_map(Op::Force),
-        2 => (0u64..9).prop_map(Op::Book),
-    ]
-}
-
 proptest! {
     #![proptest_config(crate::cases(3_000))]
 
     /// Given any of the verbs, continuous or by interval, then all of them say what whole numbers say.
     #[test]
     fn it_is_the_replay(
-        ops in prop::collection::vec(op(), 1..80), count in 1u64..60, nanos in 1u64..90, burst in 1u64..12, by in any::<bool>(),
+        ops in crate::ops(1..80, Op::decode), count in 1u64..60, nanos in 1u64..90, burst in 1u64..12, by in any::<bool>(),
     ) {
-        // So slow that the bucket distinguishes every two instants: a unit is less than what comes in one.
-        let count = count.min(if by { nanos } else { 15.min(nanos) });
-        // A token takes whole nanoseconds: of others the waits are rounded, and what that is counts.
-        let nanos = if by { nanos } else { nanos * count };
-        let quota = Quota::new(count, Duration::from_nanos(nanos)).unwrap().burst(burst);
-        let quota = if by { quota.by_interval() } else { quota };
-        let clock = ManualClock::new();
-        let bucket = TokenBucket::new(quota).on(&clock);
-        // In `nanos`ths of a token.
-        let (full, unit) = (i128::from(burst * nanos), i128::from(nanos));
-        let (mut level, mut now) = (full, 0u64);
-        let came = |at: u64| i128::from(if by { at / nanos * nanos } else { at }) * i128::from(count);
-        for op in ops {
-            // When so much will be there.
-            let wait = |wanted: i128| {
-                let missing = wanted - level;
-                let at = if missing <= 0 {
-                    i128::from(now)
-                } else {
-                    let at = (came(now) + missing + i128::from(count) - 1) / i128::from(count);
-                    if by { (at + unit - 1) / unit * unit } else { at }
-                };
-                Duration::from_nanos((at - i128::from(now)) as u64)
-            };
-            prop_assert_eq!(i128::from(bucket.available()), level.max(0) / unit);
-            prop_assert_eq!(i128::from(bucket.debt()), ((-level).max(0) + unit - 1) / unit);
-            prop_assert_eq!(bucket.time_until_full(), Some(wait(full)));
-            match op {
-                Op::Advance(step) => {
-                    clock.advance(Duration::from_nanos(step));
-                    level = full.min(level + came(now + step) - came(now));
-                    now += step;
-                }
-                Op::Take(n) => {
-                    let (need, expected) = (i128::from(n) * unit, n <= burst);
-                    // Nothing is there at once, also in debt.
-                    let after = if n == 0 { Duration::ZERO } else { wait(need) };
-                    prop_assert_eq!(bucket.time_until(n), expected.then_some(after));
-                    match bucket.try_acquire(n) {
-                        Ok(()) => {
-                            prop_assert!(need <= level.max(0));
-                            level -= need;
-                        }
-                        Err(refused) => {
-                            prop_assert!(need > level);
-                            prop_assert_eq!(refused.retry_after(), expected.then(|| wait(need)));
-                        }
-                    }
-                }
-                Op::UpTo(n) => {
-                    let there = (level.max(0) / unit).min(n.into());
-                    prop_assert_eq!(i128::from(bucket.acquire_up_to(n)), there);
-                    level -= there * unit;
-                }
-                Op::Force(n) => {
-                    bucket.force_acquire(n);
-                    level -= i128::from(n) * unit;
-                }
-                Op::Book(n) => match bucket.book(n) {
-                    Ok(booking) => {
-                        prop_assert_eq!(booking.wait(), wait(i128::from(n) * unit));
-                        booking.commit().forget();
-                        level -= i128::from(n) * unit;
-                    }
-                    Err(refused) => prop_assert_eq!((n > burst, refused.retry_after()), (true, None)),
-                },
-            }
-        }
+        program::run(count, nanos, burst, by, ops);
     }
 }

@@ -1,486 +1,61 @@
-//! No sequence of calls mints: whatever is reserved, cancelled, settled and changed, by readings of the clock that may be stale, no
-//! span of time lets more be taken than the limiter's documentation states. A ledger of its own counts the charges.
+//! No sequence of calls mints: see `fuzz/targets/ledger.rs`, which fuzz targets run as well.
 
-use proptest::collection::vec;
 use proptest::prelude::*;
-use std::sync::Arc;
 use std::time::Duration;
-use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::shed::{RetryBudget, Throttler};
+use tollgate::shed::Throttler;
 use tollgate::time::ClockReading;
-use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Leased, Limiter, LimiterExt, ManualClock,
-    Quota, Settlement, SlidingLog, SlidingWindow, TokenBucket, Warmup,
-};
+use tollgate::{Ask, Demand, Instant, Limiter, LimiterExt, ManualClock, Quota, Settlement, TokenBucket};
 
-const SECOND: Duration = Duration::from_secs(1);
-const TOKENS: Cost = Cost::new("tokens");
+#[path = "../../../fuzz/targets/ledger.rs"]
+mod ledger;
 
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    /// By one of several limiters.
-    Reserve(usize, u64),
-    Cancel(usize),
-    /// Nothing changes by these, for a rate.
-    Commit(usize),
-    Finish(usize),
-    Forget(usize),
-    Settle(usize, u64),
-    /// To one of a few settings.
-    Change(usize, Inherit),
-    Wait(Duration),
-    /// The next call goes by a reading that is so old.
-    Stale(Duration),
-}
+use ledger::{SECOND, Step, TOKENS, world};
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let rule = prop_oneof![
-        Just(Inherit::AsIs),
-        Just(Inherit::Proportional),
-        Just(Inherit::Additive)
-    ];
-    // Often whole parts of a refill, so that limiters are just full, or just not.
-    let wait = prop_oneof![
-        (0u64..30).prop_map(|tenths| SECOND * tenths as u32 / 10),
-        (0u64..3_000_000_000).prop_map(Duration::from_nanos),
-    ];
-    let step = prop_oneof![
-        8 => (0usize..3, 1u64..7).prop_map(|(which, n)| Step::Reserve(which, n)),
-        3 => (0usize..8).prop_map(Step::Cancel),
-        1 => (0usize..8).prop_map(Step::Commit),
-        1 => (0usize..8).prop_map(Step::Finish),
-        1 => (0usize..8).prop_map(Step::Forget),
-        5 => (0usize..8, 0u64..9).prop_map(|(which, actual)| Step::Settle(which, actual)),
-        2 => (0usize..3, rule).prop_map(|(which, rule)| Step::Change(which, rule)),
-        4 => wait.prop_map(Step::Wait),
-        1 => (1u64..2_000_000_000).prop_map(|nanos| Step::Stale(Duration::from_nanos(nanos))),
-    ];
-    vec(step, 1..80)
+    crate::ops(1..80, Step::decode)
 }
 
 /// The same of one unit at a time.
 fn single_steps() -> impl Strategy<Value = Vec<Step>> {
-    let single = |step| match step {
-        Step::Reserve(which, _) => Step::Reserve(which, 1),
-        Step::Settle(index, actual) => Step::Settle(index, actual % 3),
-        step => step,
-    };
-    steps().prop_map(move |steps| steps.into_iter().map(single).collect())
+    steps().prop_map(|steps| steps.into_iter().map(Step::single).collect())
 }
 
-/// A charge at an instant, in nanoseconds.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    which: usize,
-    at: u64,
-    units: u64,
-    /// Not admitted: what a settlement charged beyond that.
-    forced: bool,
-    /// The reservation that it belongs to.
-    of: usize,
-}
-
-/// The kind of bound.
-enum Bound {
-    /// A burst, and the rate per second at each time.
-    Rate { burst: u64, rates: Vec<(u64, u64)> },
-    /// At most `limit` in any span of this length.
-    Span { limit: u64, length: u64 },
-    /// At most `limit` in each window of this length, from the first instant on.
-    Windows { limit: u64, length: u64, from: u64 },
-}
-
-struct Ledger {
-    entries: Vec<Entry>,
-    bound: Bound,
-    /// A later charge counts at the instant of the admission, not of the charge.
-    charges_back: bool,
-    /// A stale reading counts as the latest that the limiter has seen.
-    by_latest: bool,
-    /// A charge beyond the admission is not counted: a holder of a part of the rate may spend that.
-    admitted_only: bool,
-}
-
-/// Billionths of a token.
-const TOKEN: i128 = 1_000_000_000;
-
-impl Ledger {
-    fn of(&self, which: Option<usize>) -> Vec<Entry> {
-        let mut entries: Vec<_> = self.entries.to_vec();
-        entries.retain(|entry| which.is_none_or(|which| entry.which == which));
-        entries.retain(|entry| !(self.admitted_only && entry.forced));
-        entries.sort_by_key(|entry| entry.at);
-        entries
-    }
-
-    /// True when the charges keep the bound. `newest` was admitted just now.
-    fn holds(&self, which: Option<usize>, newest: Entry) -> bool {
-        let entries = self.of(which);
-        match &self.bound {
-            // As a bucket would have it of which just that was taken. A sixteenth of a token is for rounding.
-            Bound::Rate { burst, rates } => {
-                let (mut level, mut last) = (i128::from(*burst) * TOKEN, 0);
-                entries.iter().all(|entry| {
-                    level += gained(rates, last, entry.at);
-                    level = level.min(i128::from(*burst) * TOKEN) - i128::from(entry.units) * TOKEN;
-                    last = entry.at;
-                    entry.forced || entry.units == 0 || level >= -TOKEN / 16
-                })
-            }
-            Bound::Span { limit, length } => {
-                let within = |entry: &&Entry| entry.at + length > newest.at && entry.at <= newest.at;
-                entries.iter().filter(within).map(|entry| entry.units).sum::<u64>() <= *limit
-            }
-            Bound::Windows { limit, length, from } => {
-                let window = |at: u64| (at - from) / length;
-                let within = |entry: &&Entry| window(entry.at) == window(newest.at);
-                entries.iter().filter(within).map(|entry| entry.units).sum::<u64>() <= *limit
-            }
-        }
-    }
-
-    /// What a reservation counts as now.
-    fn charged(&self, of: usize) -> u64 {
-        let own = self.entries.iter().filter(|entry| entry.of == of);
-        own.map(|entry| entry.units).sum()
-    }
-
-    /// A reservation counts as `actual` in the end: the last charge gives way first.
-    fn correct(&mut self, of: usize, actual: u64, now: u64) {
-        let own = |entry: &&mut Entry| entry.of == of;
-        let charged = self.charged(of);
-        if actual > charged {
-            let latest = self.entries.iter().map(|entry| entry.at).max().unwrap_or(0).max(now);
-            let Some(first) = self.entries.iter().find(|entry| entry.of == of).copied() else {
-                return;
-            };
-            let at = if self.charges_back { first.at } else { latest };
-            self.entries.push(Entry {
-                at,
-                units: actual - charged,
-                forced: true,
-                ..first
-            });
-        }
-        let mut less = charged.saturating_sub(actual);
-        for entry in self.entries.iter_mut().rev().filter(own) {
-            let part = less.min(entry.units);
-            entry.units -= part;
-            less -= part;
-        }
-    }
-}
-
-/// Billionths of tokens that come from `from` to `until`, at rates each of which is in force from an instant on.
-fn gained(rates: &[(u64, u64)], from: u64, until: u64) -> i128 {
-    let ends = rates.iter().skip(1).map(|rate| rate.0).chain([u64::MAX]);
-    let part = |(&(start, rate), end): (&(u64, u64), u64)| {
-        let ticks = until.min(end).saturating_sub(from.max(start));
-        i128::from(rate) * i128::from(ticks)
-    };
-    rates.iter().zip(ends).map(part).sum()
-}
-
-fn nanos(clock: &ManualClock, instant: Instant) -> u64 {
-    clock.between(Instant::ZERO, instant).as_nanos() as u64
-}
-
-/// Runs the steps. `limiter` is the one of a number, if there is one now; `change` changes to a setting, and says at what
-/// rate, if there is anything to change.
-fn run<L: Limiter>(
-    clock: &ManualClock,
-    mut ledger: Ledger,
-    all_together: bool,
-    steps: &[Step],
-    limiter: impl Fn(usize) -> Option<Arc<L>>,
-    change: impl Fn(usize, Inherit) -> Option<u64>,
-) -> Result<(), TestCaseError> {
-    let mut held: Vec<(Arc<L>, L::Ticket, usize)> = Vec::new();
-    let (mut stale, mut reservations) = (Duration::ZERO, 0);
-    // Of all calls, and of all changes: before these nothing is distinguished.
-    let (mut latest, mut changed) = (clock.now(), Instant::ZERO);
-    for step in steps {
-        let now = clock.elapsed().saturating_sub(stale);
-        let now = clock.after(Instant::ZERO, now);
-        let reading = ClockReading::at(clock, now);
-        if !matches!(step, Step::Stale(_) | Step::Wait(_)) {
-            stale = Duration::ZERO;
-        }
-        match *step {
-            Step::Reserve(which, units) => {
-                let Some(limiter) = limiter(which) else { continue };
-                latest = latest.max(now);
-                let seen = nanos(clock, if ledger.by_latest { latest } else { now.max(changed) });
-                let ask = Ask::many(units);
-                let Ok(ticket) = limiter.try_reserve(Demand::new(&ask, &reading)) else {
-                    continue;
-                };
-                held.push((limiter, ticket, reservations));
-                let newest = Entry {
-                    which,
-                    at: seen,
-                    units,
-                    forced: false,
-                    of: reservations,
-                };
-                reservations += 1;
-                ledger.entries.push(newest);
-                let which = if all_together { None } else { Some(which) };
-                prop_assert!(
-                    ledger.holds(which, newest),
-                    "{:?} takes too many: {:?}",
-                    newest,
-                    ledger.of(which)
-                );
-            }
-            Step::Settle(index, actual) if index < held.len() => {
-                let (limiter, ticket, of) = &mut held[index];
-                // A settlement that changes nothing shows the limiter no instant.
-                if actual != ledger.charged(*of) {
-                    latest = latest.max(now);
-                }
-                let settlement = Settlement::new(TOKENS, actual, &reading).per(TOKENS);
-                // A limiter without costs keeps its charge.
-                if limiter.settle(ticket, settlement) > 0 {
-                    ledger.correct(*of, actual, nanos(clock, latest));
-                }
-            }
-            Step::Cancel(index) if index < held.len() => {
-                latest = latest.max(now);
-                let (limiter, ticket, of) = held.remove(index);
-                limiter.cancel(ticket, &reading);
-                ledger.correct(of, 0, nanos(clock, latest));
-            }
-            Step::Commit(index) if index < held.len() => {
-                let (limiter, ticket, _) = &mut held[index];
-                limiter.commit(ticket, &reading);
-            }
-            Step::Finish(index) if index < held.len() => {
-                let (limiter, ticket, _) = held.remove(index);
-                limiter.finish(ticket, tollgate::Outcome::Success, &reading);
-            }
-            Step::Forget(index) if index < held.len() => {
-                let (limiter, ticket, _) = held.remove(index);
-                limiter.forget(ticket);
-            }
-            Step::Change(which, rule) => {
-                let Some(rate) = change(which, rule) else { continue };
-                (changed, latest) = (clock.now(), clock.now());
-                if let Bound::Rate { rates, .. } = &mut ledger.bound {
-                    rates.push((nanos(clock, changed), rate));
-                }
-            }
-            Step::Wait(time) => clock.advance(time),
-            Step::Stale(time) => stale = time,
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn world() -> ManualClock {
-    let clock = ManualClock::new();
-    clock.advance(SECOND * 10);
-    clock
-}
-
-fn ledger(bound: Bound) -> Ledger {
-    Ledger {
-        entries: Vec::new(),
-        bound,
-        charges_back: false,
-        by_latest: true,
-        admitted_only: false,
-    }
-}
-
-/// With a limit of ten at most, and two per second.
-fn rate(burst: u64) -> Ledger {
-    ledger(Bound::Rate {
-        burst,
-        rates: vec![(0, 2)],
-    })
-}
-
-const LIMITS: [u64; 3] = [10, 5, 8];
-
-fn quota(which: usize) -> Quota {
-    // The rates are two and three per second.
-    Quota::per_second(2 + which as u64 % 2).burst(LIMITS[which])
-}
-
-fn each<L>(make: impl Fn() -> L) -> [Arc<L>; 3] {
-    [(); 3].map(|()| Arc::new(make()))
-}
-
-const NOTHING: fn(usize, Inherit) -> Option<u64> = |_, _| None;
-
-/// Each line: the limiter, what it may take, and how its quota changes, which returns the new rate, if it has one.
 macro_rules! mints_nothing {
-    ($($name:ident($steps:ident): |$clock:ident| $make:expr, $bound:expr,
-       |$limiter:ident, $which:ident, $rule:ident| $change:expr;)*) => {
+    ($($name:ident($steps:ident) = $program:ident;)*) => {
         proptest! {
             #![proptest_config(crate::cases(400))]
             $(#[test]
             fn $name(steps in $steps()) {
-                let $clock = &world();
-                let $limiter = Arc::new($make);
-                run($clock, $bound, true, &steps, |_| Some(Arc::clone(&$limiter)), |$which, $rule| $change)?;
+                ledger::$program(&steps);
             })*
         }
     };
 }
 
-const THREE_SECONDS: u64 = 3_000_000_000;
-
 mints_nothing! {
-    a_token_bucket_mints_nothing(steps): |clock| TokenBucket::new(quota(0)).on(clock),
-        Ledger { by_latest: false, ..rate(10) },
-        |bucket, which, rule| {
-            bucket.set_quota(quota(which), rule);
-            Some(quota(which).count())
-        };
-    // Two come at the end of each second: at most as if they had come at its start.
-    a_bucket_by_interval_mints_nothing(steps): |clock| TokenBucket::new(quota(0).by_interval()).on(clock),
-        Ledger { by_latest: false, ..rate(12) },
-        |bucket, _which, _rule| None;
-    a_leaky_bucket_mints_nothing(steps): |clock| LeakyBucket::new(quota(0)).slack(9).unwrap().on(clock),
-        rate(10),
-        |bucket, which, rule| {
-            bucket.set_slack(LIMITS[which] - 1, rule).unwrap();
-            bucket.set_quota(quota(which), rule).unwrap();
-            Some(quota(which).count())
-        };
-    a_leaky_bucket_without_slack_mints_nothing(single_steps): |clock| LeakyBucket::new(quota(0)).on(clock),
-        rate(1),
-        |bucket, which, rule| {
-            bucket.set_quota(quota(which), rule).unwrap();
-            Some(quota(which).count())
-        };
-    a_bucket_with_a_burst_of_one_mints_nothing(single_steps): |clock| TokenBucket::new(quota(0).burst(1)).on(clock),
-        Ledger { by_latest: false, ..rate(1) },
-        |bucket, which, rule| {
-            bucket.set_quota(quota(which).burst(1), rule);
-            Some(quota(which).count())
-        };
-    // A later charge counts as if it had been made at once, or from now on.
-    a_warm_up_mints_nothing(steps): |clock| Warmup::new(quota(0), SECOND * 2).unwrap().on(clock),
-        Ledger { admitted_only: true, ..rate(10) },
-        |warmup, which, rule| {
-            warmup.set_quota(quota(which), rule).unwrap();
-            Some(quota(which).count())
-        };
-    // Other rules than the additive forgive admissions, by intent, up to the old limit.
-    a_sliding_window_mints_nothing(steps): |clock| SlidingWindow::new(10, SECOND * 3).unwrap().on(clock),
-        Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: THREE_SECONDS }) },
-        |window, which, _rule| {
-            window.set_limit(LIMITS[which], Inherit::Additive);
-            Some(0)
-        };
-    a_sliding_log_mints_nothing(steps): |clock| SlidingLog::new(10, SECOND * 3).unwrap().on(clock),
-        Ledger { charges_back: true, ..ledger(Bound::Span { limit: 10, length: THREE_SECONDS }) },
-        |log, which, rule| {
-            log.set_limit(LIMITS[which], rule);
-            Some(0)
-        };
-    a_fixed_window_mints_nothing(steps): |clock| FixedWindow::new(10, SECOND * 3).unwrap().on(clock),
-        ledger(Bound::Windows { limit: 10, length: THREE_SECONDS, from: nanos(clock, clock.now()) }),
-        |window, which, rule| {
-            window.set_limit(LIMITS[which], rule);
-            Some(0)
-        };
+    a_token_bucket_mints_nothing(steps) = token_bucket;
+    a_bucket_by_interval_mints_nothing(steps) = bucket_by_interval;
+    a_leaky_bucket_mints_nothing(steps) = leaky_bucket;
+    a_leaky_bucket_without_slack_mints_nothing(single_steps) = leaky_bucket_without_slack;
+    a_bucket_with_a_burst_of_one_mints_nothing(single_steps) = bucket_with_a_burst_of_one;
+    a_warm_up_mints_nothing(steps) = warm_up;
+    a_sliding_window_mints_nothing(steps) = sliding_window;
+    a_sliding_log_mints_nothing(steps) = sliding_log;
+    a_fixed_window_mints_nothing(steps) = fixed_window;
+    a_share_of_a_budget_mints_nothing(steps) = share_of_a_budget;
+    a_key_that_comes_back_mints_nothing(steps) = key_that_comes_back;
+    a_key_of_any_limiter_that_comes_back_mints_nothing(steps) = key_of_any_limiter;
+    a_rate_by_key_mints_nothing(steps) = rate_by_key;
+    a_retry_budget_mints_nothing(steps) = retry_budget;
 }
 
 proptest! {
     #![proptest_config(crate::cases(400))]
 
-    /// Each share by itself, at all of the rate.
-    #[test]
-    fn a_share_of_a_budget_mints_nothing(steps in steps()) {
-        let clock = world();
-        let budget = FairBudget::new(quota(0)).on(&clock);
-        let shares = each(|| budget.share());
-        run(&clock, rate(10), false, &steps, |which| Some(Arc::clone(&shares[which])), NOTHING)?;
-        let clock = world();
-        let budget = FairBudget::new(quota(0)).on(&clock);
-        let shares = each(|| budget.share());
-        let bound = Ledger { admitted_only: true, ..rate(30) };
-        run(&clock, bound, true, &steps, |which| Some(Arc::clone(&shares[which])), NOTHING)?;
-    }
-
     /// What a thread has parked comes on top: a lease at most.
     #[test]
     fn a_leased_rate_mints_no_more_than_a_lease(steps in steps(), units in 1u64..7) {
-        let clock = world();
-        let leased = Arc::new(Leased::new(TokenBucket::new(quota(0)).on(&clock), units));
-        let bound = Ledger { admitted_only: true, by_latest: false, ..rate(10 + units) };
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING)?;
-        let clock = world();
-        let window = SlidingWindow::new(10, SECOND * 3).unwrap().on(&clock);
-        let leased = Arc::new(Leased::new(window, units));
-        let span = Bound::Span { limit: 10 + units, length: 3_000_000_000 };
-        let bound = Ledger { admitted_only: true, ..ledger(span) };
-        // Parked tokens are spent without the window, which does not see that reading of the clock: a stale one counts then
-        // as of an instant that the ledger cannot know.
-        let mut steps = steps;
-        steps.retain(|step| !matches!(step, Step::Stale(_)));
-        run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING)?;
-    }
-
-    /// Two keys find room, and a third where one of them is dropped.
-    #[test]
-    fn a_key_that_comes_back_mints_nothing(steps in steps()) {
-        let clock = world();
-        let on = clock.clone();
-        let buckets = Keyed::new(2, move |_: &usize| TokenBucket::new(quota(0)).on(&on));
-        let bound = Ledger { by_latest: false, ..rate(10) };
-        run(&clock, bound, false, &steps, |which| buckets.get(&which).ok(), NOTHING)?;
-    }
-
-    /// The same for windows, logs, evenly spaced units, and shares of one budget.
-    #[test]
-    fn a_key_of_any_limiter_that_comes_back_mints_nothing(steps in steps()) {
-        // Each limiter has a latest instant of its own, which the ledger does not know.
-        let mut steps = steps;
-        steps.retain(|step| !matches!(step, Step::Stale(_)));
-        let span = || ledger(Bound::Span { limit: 10, length: 3_000_000_000 });
-        let clock = world();
-        let on = clock.clone();
-        let windows = Keyed::new(2, move |_: &usize| SlidingWindow::new(10, SECOND * 3).unwrap().on(&on));
-        let bound = Ledger { charges_back: true, ..span() };
-        run(&clock, bound, false, &steps, |which| windows.get(&which).ok(), NOTHING)?;
-        let clock = world();
-        let on = clock.clone();
-        let logs = Keyed::new(2, move |_: &usize| SlidingLog::new(10, SECOND * 3).unwrap().on(&on));
-        let bound = Ledger { charges_back: true, ..span() };
-        run(&clock, bound, false, &steps, |which| logs.get(&which).ok(), NOTHING)?;
-        let clock = world();
-        let on = clock.clone();
-        let leaky = Keyed::new(2, move |_: &usize| LeakyBucket::new(quota(0)).slack(9).unwrap().on(&on));
-        run(&clock, rate(10), false, &steps, |which| leaky.get(&which).ok(), NOTHING)?;
-        let clock = world();
-        let budget = FairBudget::new(quota(0)).on(&clock);
-        let shares = Keyed::new(2, move |_: &usize| budget.share());
-        run(&clock, rate(10), false, &steps, |which| shares.get(&which).ok(), NOTHING)?;
-    }
-
-    #[test]
-    fn a_rate_by_key_mints_nothing(steps in steps()) {
-        let clock = world();
-        let rates = KeyedRate::new(2, quota(0)).on(&clock);
-        let mut ledger = rate(10);
-        for step in steps {
-            match step {
-                Step::Reserve(which, units) if rates.try_acquire(&which, units).is_ok() => {
-                    let at = nanos(&clock, clock.now());
-                    let newest = Entry { which, at, units, forced: false, of: 0 };
-                    ledger.entries.push(newest);
-                    prop_assert!(ledger.holds(Some(which), newest), "{:?}", ledger.of(Some(which)));
-                }
-                Step::Wait(time) => clock.advance(time),
-                _ => {}
-            }
-        }
+        ledger::leased(units, &steps);
     }
 
     /// Requests and successes are counted once, in the segment of the request, whatever becomes of it.
@@ -529,24 +104,6 @@ proptest! {
             prop_assert_eq!(throttler.rate(), rate.clamp(0.0, 0.9), "{} of {} were accepted", accepted, asked);
         }
     }
-
-    /// Each deposit stands for a second in which two come.
-    #[test]
-    fn a_retry_budget_mints_nothing(steps in steps()) {
-        let clock = world();
-        let budget = Arc::new(RetryBudget::new(2.0, 10).unwrap());
-        let deposit = |step| match step {
-            Step::Wait(_) => Step::Change(0, Inherit::AsIs),
-            step => step,
-        };
-        let timeless = steps.into_iter().filter(|step| !matches!(step, Step::Stale(_)));
-        let steps: Vec<_> = timeless.map(deposit).collect();
-        run(&clock, rate(10), true, &steps, |_| Some(Arc::clone(&budget)), |_, _| {
-            clock.advance(SECOND);
-            budget.deposit();
-            None
-        })?;
-    }
 }
 
 /// Given a budget that nothing refills, of which little is taken, when a reservation is cancelled after many others have been, then
@@ -557,7 +114,7 @@ fn a_budget_that_nothing_refills_gets_back_all_that_is_cancelled() {
     let budget = TokenBucket::new(Quota::zero().burst(1_000)).on(&clock);
     let old = budget.reserve(3).unwrap();
     for n in 0..200 {
-        clock.advance(std::time::Duration::from_secs(1));
+        clock.advance(Duration::from_secs(1));
         let reservations = [n % 3 + 1, 2].map(|units| budget.reserve(units).unwrap());
         drop(reservations);
     }

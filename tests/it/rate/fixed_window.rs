@@ -1,12 +1,16 @@
 //! The fixed window: counts, boundaries, bookings and debts against plain lists.
 
 use crate::rate::alike::{INHERITED, starts};
+use program::{Change, Op};
 use proptest::prelude::*;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, Limiter, LimiterExt, ManualClock, Reason, Settlement, WindowError,
 };
+
+#[path = "../../../fuzz/targets/fixed_window.rs"]
+mod program;
 
 const SECOND: Duration = Duration::from_secs(1);
 const TOKENS: Cost = Cost::new("tokens");
@@ -288,120 +292,36 @@ fn waiters_fill_one_window_after_the_other() {
     );
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Op {
-    Advance(u64),
-    Take(u64),
-    UpTo(u64),
-    Reserve(u64),
-    Book(u64),
-    Cancel(usize),
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        3 => (0u64..150).prop_map(Op::Advance),
-        2 => (0u64..7).prop_map(Op::Take),
-        1 => (0u64..7).prop_map(Op::UpTo),
-        3 => (1u64..7).prop_map(Op::Reserve),
-        2 => (1u64..12).prop_map(Op::Book),
-        4 => (0usize..6).prop_map(Op::Cancel),
-    ]
-}
-
 proptest! {
     #![proptest_config(crate::cases(2_000))]
 
     /// Given anything but bookings, then it is a list of counts by window, and every cancel in time is exact.
     #[test]
-    fn it_is_a_list_of_counts(ops in prop::collection::vec(op(), 1..80), limit in 0u64..12) {
-        const LENGTH: u64 = 100;
-        let clock = ManualClock::new();
-        let window = FixedWindow::new(limit, Duration::from_nanos(LENGTH)).unwrap().on(&clock);
-        let mut counts = std::collections::BTreeMap::<u64, u64>::new();
-        let mut held = Vec::new();
-        let mut now = 0u64;
-        for op in ops {
-            let count = *counts.entry(now / LENGTH).or_default();
-            prop_assert_eq!(window.available(), limit - count);
-            match op {
-                Op::Advance(step) => {
-                    now += step;
-                    clock.advance(Duration::from_nanos(step));
-                }
-                Op::Take(n) | Op::Reserve(n) | Op::Book(n) => match window.reserve(n) {
-                    Ok(reserved) => {
-                        prop_assert!(count + n <= limit);
-                        *counts.entry(now / LENGTH).or_default() += n;
-                        held.push((reserved, now / LENGTH, n));
-                    }
-                    Err(refused) => {
-                        prop_assert!(count + n > limit);
-                        let wait = refused.retry_after().map(|wait| wait.as_nanos() as u64);
-                        prop_assert_eq!(wait, (n <= limit).then(|| LENGTH - now % LENGTH));
-                    }
-                },
-                Op::UpTo(n) => {
-                    prop_assert_eq!(window.acquire_up_to(n), n.min(limit - count));
-                    *counts.entry(now / LENGTH).or_default() += n.min(limit - count);
-                }
-                Op::Cancel(index) => if index < held.len() {
-                    let (reserved, at, n) = held.remove(index);
-                    drop(reserved);
-                    *counts.entry(at).or_default() -= n;
-                }
-            }
-        }
+    fn it_is_a_list_of_counts(ops in crate::ops(1..80, Op::decode), limit in 0u64..12) {
+        program::counts(limit, ops);
     }
 
     /// Given bookings as well, then no window ever holds more than its limit, not counting cancelled ones.
     #[test]
-    fn no_window_is_filled_twice(ops in prop::collection::vec(op(), 1..80), limit in 1u64..6) {
-        const LENGTH: u64 = 100;
-        let clock = ManualClock::new();
-        let window = FixedWindow::new(limit, Duration::from_nanos(LENGTH)).unwrap().on(&clock);
-        let mut counts = std::collections::BTreeMap::<u64, u64>::new();
-        let mut held = Vec::new();
-        let mut now = 0u64;
-        for op in ops {
-            match op {
-                Op::Advance(step) => {
-                    now += step;
-                    clock.advance(Duration::from_nanos(step));
-                }
-                Op::Take(n) | Op::UpTo(n) | Op::Reserve(n) => if window.try_acquire(n).is_ok() {
-                    *counts.entry(now / LENGTH).or_default() += n;
-                },
-                Op::Book(n) if n > limit => prop_assert_eq!(window.book(n).unwrap_err().reason(), Reason::Oversized),
-                Op::Book(n) => {
-                    // Behind all that is charged: where the debt ends, or in the window that runs. Or in the next.
-                    let (debt, free) = (window.debt(), window.available());
-                    let (at, room) = match debt.checked_sub(1) {
-                        None => (now / LENGTH, free),
-                        Some(last) => (now / LENGTH + 1 + last / limit, limit - 1 - last % limit),
-                    };
-                    let at = at + u64::from(n > room);
-                    let booked = window.book(n).unwrap();
-                    *counts.entry(at).or_default() += n;
-                    prop_assert_eq!((now + booked.wait().as_nanos() as u64) / LENGTH, at);
-                    held.push((booked, at, n));
-                }
-                Op::Cancel(index) => if index < held.len() {
-                    let (booked, at, n) = held.remove(index);
-                    drop(booked);
-                    *counts.entry(at).or_default() -= n;
-                }
-            }
-            for (at, count) in &counts {
-                prop_assert!(*count <= limit, "{count} in window {at}");
-            }
-        }
+    fn no_window_is_filled_twice(ops in crate::ops(1..80, Op::decode), limit in 1u64..6) {
+        program::bookings(limit, ops);
+    }
+
+    /// Given any change of limit and length beside admissions, debts, bookings and cancels, then each admission and booking fits into the
+    /// window of its instant, by the limit in force and with all promised instants in it counted; a refused caller is admitted at the
+    /// instant that its refusal names; and in the end nothing is left.
+    #[test]
+    fn no_window_is_filled_twice_by_any_change(
+        ops in crate::ops(1..60, Change::decode), limit in 1u64..9, length in 1u64..90,
+    ) {
+        program::changes(limit, length, ops);
     }
 
     /// Given settlements both ways, then no window ever holds more than its limit of current charges.
     #[test]
     fn settlements_fill_no_window_twice(
-        ops in prop::collection::vec((op(), 0usize..6, 0u64..12), 1..80), limit in 1u64..6,
+        ops in prop::collection::vec((any::<[u8; 3]>().prop_map(Op::decode), 0usize..6, 0u64..12), 1..80),
+        limit in 1u64..6,
     ) {
         const LENGTH: u64 = 100;
         let clock = ManualClock::new();

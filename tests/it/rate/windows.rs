@@ -1,163 +1,31 @@
-//! The sliding window and the sliding log against a plain list of admissions, and their rules one by one.
+//! The sliding window and the sliding log against the list of admissions in `fuzz/targets/windows.rs`, and their rules one by one.
 
 use crate::rate::alike::INHERITED;
+use program::Op;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, Permit, SlidingLog, SlidingWindow, WindowError};
+use tollgate::{Ask, Cost, Inherit, LimiterExt, ManualClock, SlidingLog, SlidingWindow, WindowError};
+
+#[path = "../../../fuzz/targets/windows.rs"]
+mod program;
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
 const TOKENS: Cost = Cost::new("tokens");
-/// Nanoseconds: five segments.
-const LENGTH: u64 = 100;
-const SEGMENT: u64 = 20;
+proptest! {
+    #![proptest_config(crate::cases(2_000))]
 
-#[derive(Clone, Copy, Debug)]
-enum Op {
-    Advance(u64),
-    Take(u64),
-    UpTo(u64),
-    Force(u64),
-    Reserve(u64),
-    Cancel(usize),
-    Settle(usize, u64),
-    Limit(u64),
-    Reset,
-}
-
-fn op() -> impl Strategy<Value = Op> {
-    prop_oneof![
-        5 => (0u64..60).prop_map(Op::Advance),
-        3 => (0u64..7).prop_map(Op::Take),
-        1 => (0u64..7).prop_map(Op::UpTo),
-        1 => (0u64..4).prop_map(Op::Force),
-        3 => (1u64..7).prop_map(Op::Reserve),
-        2 => (0usize..6).prop_map(Op::Cancel),
-        2 => (0usize..6, 0u64..9).prop_map(|(index, actual)| Op::Settle(index, actual)),
-        1 => (0u64..12).prop_map(Op::Limit),
-        1 => Just(Op::Reset),
-    ]
-}
-
-/// Admissions, by the instant at which they leave the window.
-#[derive(Default)]
-struct List {
-    entries: Vec<(u64, u64)>,
-}
-
-impl List {
-    fn held(&self, now: u64) -> u64 {
-        let inside = self.entries.iter().filter(|&&(leaves, _)| leaves > now);
-        inside.map(|&(_, n)| n).sum()
+    #[test]
+    fn the_log_is_the_list(ops in crate::ops(1..80, Op::decode), limit in 0u64..12) {
+        program::log(limit, ops);
     }
 
-    /// When at most `room` are left in the window.
-    fn wait(&self, now: u64, room: u64) -> Duration {
-        let mut at = now;
-        while self.held(at) > room {
-            let next = self
-                .entries
-                .iter()
-                .map(|&(leaves, _)| leaves)
-                .filter(|&leaves| leaves > at);
-            at = next.min().unwrap();
-        }
-        Duration::from_nanos(at - now)
+    #[test]
+    fn the_window_is_the_list_by_segments(ops in crate::ops(1..80, Op::decode), limit in 0u64..12) {
+        program::sliding_window(limit, ops);
     }
 }
-
-macro_rules! against_a_list {
-    ($name:ident, $ty:ty, $make:expr, $leaves:expr) => {
-        proptest! {
-            #![proptest_config(crate::cases(2_000))]
-            #[test]
-            fn $name(ops in prop::collection::vec(op(), 1..80), limit in 0u64..12) {
-                let (clock, mut limit) = (ManualClock::new(), limit);
-                let window: Arc<$ty> = Arc::new($make(limit, &clock));
-                let gate = Arc::clone(&window).per(TOKENS);
-                let leaves: fn(u64) -> u64 = $leaves;
-                let mut list = List::default();
-                let mut held: Vec<(Permit<_>, usize)> = Vec::new();
-                let mut now = 0;
-                for op in ops {
-                    let count = list.held(now);
-                    prop_assert_eq!(window.available(), limit.saturating_sub(count));
-                    prop_assert_eq!(window.debt(), count.saturating_sub(limit));
-                    prop_assert_eq!(window.time_until_full(), Some(list.wait(now, 0)));
-                    match op {
-                        Op::Advance(step) => {
-                            now += step;
-                            clock.advance(Duration::from_nanos(step));
-                        }
-                        Op::Take(n) => {
-                            let wait = limit.checked_sub(n).map(|room| list.wait(now, room));
-                            let wait = if n == 0 { Some(Duration::ZERO) } else { wait };
-                            prop_assert_eq!(window.time_until(n), wait);
-                            match window.try_acquire(n) {
-                                Ok(()) => list.entries.push((leaves(now), n)),
-                                Err(refused) => prop_assert_eq!(refused.retry_after(), wait),
-                            }
-                            prop_assert!(n == 0 || list.held(now) == count || count + n <= limit);
-                            prop_assert!(count + n > limit || list.held(now) == count + n);
-                        }
-                        Op::UpTo(n) => {
-                            let there = n.min(limit.saturating_sub(count));
-                            prop_assert_eq!(window.acquire_up_to(n), there);
-                            list.entries.push((leaves(now), there));
-                        }
-                        Op::Force(n) => {
-                            window.force_acquire(n);
-                            list.entries.push((leaves(now), n));
-                        }
-                        Op::Reserve(n) => if let Ok(permit) = gate.try_admit(Ask::one().cost(TOKENS, n)) {
-                            held.push((permit, list.entries.len()));
-                            list.entries.push((leaves(now), n));
-                        },
-                        Op::Cancel(index) => if index < held.len() {
-                            // Settled to nothing, as a cancel does.
-                            let (mut permit, entry) = held.remove(index);
-                            permit.settle(TOKENS, 0).unwrap();
-                            list.entries[entry].1 = 0;
-                        },
-                        // An admission settled to nothing is no entry any more; that has a test of its own.
-                        Op::Settle(index, actual) => if index < held.len() && actual > 0 {
-                            let (permit, entry) = &mut held[index];
-                            permit.settle(TOKENS, actual).unwrap();
-                            list.entries[*entry].1 = actual;
-                        },
-                        Op::Limit(new) => {
-                            window.set_limit(new, Inherit::Additive);
-                            limit = new;
-                        }
-                        Op::Reset => {
-                            window.reset();
-                            list.entries.clear();
-                            held.clear();
-                        }
-                    }
-                }
-            }
-        }
-    };
-}
-
-against_a_list!(
-    the_log_is_the_list,
-    SlidingLog,
-    |limit, clock: &ManualClock| SlidingLog::new(limit, Duration::from_nanos(LENGTH)).unwrap().on(clock),
-    |at| at + LENGTH
-);
-// Until the last instant of its segment lies a whole window back.
-against_a_list!(
-    the_window_is_the_list_by_segments,
-    SlidingWindow,
-    |limit, clock: &ManualClock| {
-        let window = SlidingWindow::new(limit, Duration::from_nanos(LENGTH)).unwrap();
-        window.segments((LENGTH / SEGMENT) as usize).unwrap().on(clock)
-    },
-    |at| (at / SEGMENT + 1) * SEGMENT + LENGTH
-);
 
 macro_rules! rules {
     ($module:ident, $ty:ty) => {

@@ -1,0 +1,665 @@
+//! Semaphores of every kind against a sequential reference: lists that are searched from end to end, written from the docs
+//! alone. Whatever a program does, both agree on each caller: whether it is admitted, at once or in turn, and which error it
+//! gets.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use tollgate::{AcquireError, Eviction, Order, Semaphore, SemaphorePermit, TryAcquireError};
+
+/// The operations on both.
+#[derive(Clone, Debug)]
+pub(crate) enum Op {
+    Join { n: u32, class: u8 },
+    Try(u32),
+    Poll(usize),
+    Leave(usize),
+    Release(usize),
+    Forget(usize),
+    Split(usize),
+    Merge(usize),
+    SetLimit(usize),
+    AddPermits(usize),
+    ForgetPermits(usize),
+    WatchIdle,
+    WatchPaid,
+    Unwatch(usize),
+    Close,
+}
+
+impl Op {
+    pub(crate) fn decode([which, a, b]: [u8; 3]) -> Self {
+        let at = usize::from(a);
+        match which % 53 {
+            0..12 => Self::Join {
+                n: u32::from(a % 4),
+                class: b % 4,
+            },
+            12..16 => Self::Try(u32::from(1 + a % 3)),
+            16..24 => Self::Poll(at),
+            24..29 => Self::Leave(at),
+            29..41 => Self::Release(at),
+            41 => Self::Forget(at),
+            42 => Self::Split(at),
+            43 => Self::Merge(at),
+            44..47 => Self::SetLimit(at % 7),
+            47 => Self::AddPermits(at % 3),
+            48 => Self::ForgetPermits(at % 3),
+            49 => Self::WatchIdle,
+            50 => Self::WatchPaid,
+            51 => Self::Unwatch(at),
+            // Rarely: few operations follow it.
+            _ if a < 26 => Self::Close,
+            _ => Self::Poll(0),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    order: Order,
+    overtakes: u32,
+    max_queue: Option<usize>,
+    max_queue_permits: Option<u64>,
+    evicts: bool,
+    permits: usize,
+    #[cfg_attr(not(feature = "stats"), allow(dead_code, reason = "only counted with the feature"))]
+    counts: bool,
+}
+
+impl Kind {
+    pub(crate) fn decode([order, waiters, permits, rest]: [u8; 4]) -> Self {
+        let times = 1 + u32::from(order / 14 % 3);
+        let priority = Order::Priority {
+            classes: 3,
+            patience: times,
+        };
+        let (order, overtakes) = match order % 14 {
+            0..2 => (Order::Fifo, 0),
+            2..5 => (Order::Fifo, times),
+            5..7 => (Order::Lifo, 0),
+            7..10 => (priority, 0),
+            10..12 => (Order::RoundRobin { classes: 3 }, 0),
+            _ => (Order::Shares(vec![4, 1, 2]), 0),
+        };
+        Self {
+            order,
+            overtakes,
+            max_queue: (waiters % 12 < 6).then_some(usize::from(waiters % 12)),
+            max_queue_permits: (permits % 20 < 10).then_some(u64::from(permits % 20)),
+            evicts: rest & 1 > 0,
+            counts: rest & 2 > 0,
+            permits: usize::from(rest / 4 % 5),
+        }
+    }
+
+    fn build(&self) -> Semaphore {
+        let mut builder = Semaphore::builder(self.permits)
+            .order(self.order.clone())
+            .overtakes(self.overtakes);
+        if let Some(waiters) = self.max_queue {
+            builder = builder.max_queue(waiters);
+        }
+        if let Some(permits) = self.max_queue_permits {
+            builder = builder.max_queue_permits(permits);
+        }
+        if self.evicts {
+            builder = builder.eviction(Eviction::Oldest);
+        }
+        #[cfg(feature = "stats")]
+        if self.counts {
+            builder = builder.stats(&tollgate::Clock::real());
+        }
+        builder.build().unwrap()
+    }
+}
+
+/// The state of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Waits,
+    Granted,
+    Evicted,
+    Closed,
+}
+
+#[derive(Debug)]
+struct Person {
+    id: usize,
+    n: i64,
+    class: usize,
+    status: Status,
+}
+
+/// What a class has been granted so far.
+#[derive(Clone, Debug, Default)]
+struct Account {
+    /// Grants to others since its own last one, or since it had no waiter.
+    passed: u32,
+    /// Its grants, over its weight, in units that every weight here divides.
+    time: u64,
+}
+
+/// The reference: every waiter, and every granted one that has not looked, in order of arrival.
+struct Reference {
+    kind: Kind,
+    limit: i64,
+    held: i64,
+    closed: bool,
+    people: Vec<Person>,
+    accounts: Vec<Account>,
+    now: u64,
+    overtaken: u32,
+}
+
+/// How an attempt to join ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joined {
+    Admitted,
+    Waits,
+    Full,
+    Closed,
+}
+
+impl Reference {
+    fn new(kind: &Kind) -> Self {
+        Self {
+            limit: kind.permits as i64,
+            held: 0,
+            closed: false,
+            people: Vec::new(),
+            accounts: vec![Account::default(); kind.order.classes()],
+            now: 0,
+            overtaken: 0,
+            kind: kind.clone(),
+        }
+    }
+
+    fn free(&self) -> i64 {
+        self.limit - self.held
+    }
+
+    fn waiting(&self) -> impl DoubleEndedIterator<Item = &Person> {
+        self.people.iter().filter(|person| person.status == Status::Waits)
+    }
+
+    fn wanted(&self) -> i64 {
+        self.waiting().map(|person| person.n).sum()
+    }
+
+    fn waits_in(&self, class: usize) -> bool {
+        self.waiting().any(|person| person.class == class)
+    }
+
+    /// The head of the queue.
+    fn head(&self) -> Option<usize> {
+        let classes = || (0..self.accounts.len()).filter(|&class| self.waits_in(class));
+        let class = match self.kind.order {
+            Order::Fifo => return self.waiting().next().map(|person| person.id),
+            Order::Lifo => return self.waiting().last().map(|person| person.id),
+            Order::Priority { patience, .. } => {
+                let starved = classes().filter(|&class| self.accounts[class].passed >= patience);
+                let longest = starved.max_by_key(|&class| self.accounts[class].passed);
+                longest.or_else(|| classes().next())
+            }
+            _ => classes().min_by_key(|&class| self.accounts[class].time),
+        };
+        let first = self.waiting().find(|person| Some(person.class) == class);
+        first.map(|person| person.id)
+    }
+
+    fn at(&self, id: usize) -> usize {
+        self.people.iter().position(|person| person.id == id).unwrap()
+    }
+
+    /// `id` has its permits.
+    fn grant(&mut self, id: usize) {
+        let at = self.at(id);
+        let (n, class) = (self.people[at].n, self.people[at].class);
+        self.people[at].status = Status::Granted;
+        self.held += n;
+        self.overtaken = 0;
+        for other in 0..self.accounts.len() {
+            if self.waits_in(other) {
+                self.accounts[other].passed += 1;
+            }
+        }
+        self.accounts[class].passed = 0;
+        let step = match &self.kind.order {
+            Order::Shares(weights) => n as u64 * 4 / u64::from(weights[class]),
+            _ => 4,
+        };
+        self.now = self.accounts[class].time;
+        self.accounts[class].time += step;
+    }
+
+    /// Permits have become free, or the head has changed: the head goes on if it fits; where overtaking is
+    /// allowed it is only woken, and takes them itself.
+    fn hand_over(&mut self) {
+        while self.overtaken >= self.kind.overtakes
+            && let Some(head) = self.head()
+            && self.people[self.at(head)].n <= self.free()
+        {
+            self.grant(head);
+        }
+    }
+
+    fn may_pass(&mut self, n: i64) -> bool {
+        if self.waiting().next().is_none() {
+            return self.free() >= n;
+        }
+        let passes = self.overtaken < self.kind.overtakes && self.free() >= n;
+        self.overtaken += u32::from(passes);
+        passes
+    }
+
+    fn try_acquire(&mut self, n: i64) -> Result<(), bool> {
+        if self.closed {
+            return Err(true);
+        }
+        if !self.may_pass(n) {
+            return Err(false);
+        }
+        self.held += n;
+        Ok(())
+    }
+
+    fn join(&mut self, id: usize, n: i64, class: u8) -> Joined {
+        if self.closed {
+            return Joined::Closed;
+        }
+        if n == 0 {
+            return Joined::Admitted;
+        }
+        if self.may_pass(n) {
+            self.held += n;
+            return Joined::Admitted;
+        }
+        let class = usize::from(class).min(self.accounts.len() - 1);
+        if !self.waits_in(class) {
+            let account = &mut self.accounts[class];
+            account.passed = 0;
+            account.time = account.time.max(self.now);
+        }
+        self.people.push(Person {
+            id,
+            n,
+            class,
+            status: Status::Waits,
+        });
+        if self.kind.overtakes == 0 && self.head() == Some(id) && n <= self.free() {
+            self.grant(id);
+            self.people.pop();
+            self.hand_over();
+            return Joined::Admitted;
+        }
+        if !self.keep_bounds(id) {
+            self.people.pop();
+            return Joined::Full;
+        }
+        Joined::Waits
+    }
+
+    fn fits_bounds(&self, waiting: usize, wanted: i64) -> bool {
+        self.kind.max_queue.is_none_or(|most| waiting <= most)
+            && self.kind.max_queue_permits.is_none_or(|most| wanted <= most as i64)
+    }
+
+    fn keep_bounds(&mut self, newcomer: usize) -> bool {
+        let (mut waiting, mut wanted) = (self.waiting().count(), self.wanted());
+        if self.fits_bounds(waiting, wanted) {
+            return true;
+        }
+        let Person { n, class, .. } = self.people[self.at(newcomer)];
+        if !self.kind.evicts || self.kind.max_queue_permits.is_some_and(|most| n > most as i64) {
+            return false;
+        }
+        // The last class first, and in it the first that came.
+        let ranks = matches!(self.kind.order, Order::Priority { .. });
+        let mut order: Vec<_> = self.waiting().filter(|person| person.id != newcomer).collect();
+        order.sort_by_key(|person| std::cmp::Reverse(person.class));
+        let mut goes = Vec::new();
+        for person in order.into_iter().filter(|person| !ranks || person.class >= class) {
+            if self.fits_bounds(waiting, wanted) {
+                break;
+            }
+            goes.push(person.id);
+            waiting -= 1;
+            wanted -= person.n;
+        }
+        if !self.fits_bounds(waiting, wanted) {
+            return false;
+        }
+        for id in goes {
+            let was_head = self.head() == Some(id);
+            let at = self.at(id);
+            self.people[at].status = Status::Evicted;
+            if was_head {
+                self.overtaken = 0;
+            }
+        }
+        self.hand_over();
+        true
+    }
+
+    /// A waiter looks.
+    fn look(&mut self, id: usize) -> Status {
+        let at = self.at(id);
+        let (status, n) = (self.people[at].status, self.people[at].n);
+        let seen = match status {
+            Status::Granted if self.closed => Status::Closed,
+            Status::Waits if self.kind.overtakes > 0 && self.head() == Some(id) && n <= self.free() => {
+                self.grant(id);
+                Status::Granted
+            }
+            status => status,
+        };
+        if seen != Status::Waits {
+            self.people.remove(self.at(id));
+        }
+        if status == Status::Granted && seen == Status::Closed {
+            self.release(n);
+        }
+        if status == Status::Waits && seen == Status::Granted {
+            self.hand_over();
+        }
+        seen
+    }
+
+    fn leave(&mut self, id: usize) {
+        let was_head = self.head() == Some(id);
+        let person = self.people.remove(self.at(id));
+        match person.status {
+            Status::Granted => self.release(person.n),
+            Status::Waits if was_head => {
+                self.overtaken = 0;
+                self.hand_over();
+            }
+            _ => {}
+        }
+    }
+
+    fn release(&mut self, n: i64) {
+        self.held -= n;
+        self.hand_over();
+    }
+
+    fn forget(&mut self, n: i64) {
+        self.held -= n;
+        self.limit = (self.limit - n).max(0);
+    }
+
+    fn set_limit(&mut self, limit: usize) {
+        self.limit = limit as i64;
+        self.hand_over();
+    }
+
+    fn forget_permits(&mut self, n: i64) -> i64 {
+        if self.waiting().next().is_some() {
+            return 0;
+        }
+        let gone = self.free().clamp(0, n);
+        self.limit -= gone;
+        gone
+    }
+
+    fn close(&mut self) {
+        self.closed = true;
+        for person in self.people.iter_mut() {
+            if person.status == Status::Waits {
+                person.status = Status::Closed;
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A future with its name, and how often it was woken since it was polled last. It is polled by two tasks in turn.
+struct Task<'a, T> {
+    id: usize,
+    n: i64,
+    future: Pin<Box<dyn Future<Output = T> + 'a>>,
+    counts: [Arc<Count>; 2],
+}
+
+impl<'a, T> Task<'a, T> {
+    fn new(id: usize, n: i64, future: impl Future<Output = T> + 'a) -> Self {
+        Self {
+            id,
+            n,
+            future: Box::pin(future),
+            counts: Default::default(),
+        }
+    }
+
+    fn poll(&mut self) -> Poll<T> {
+        self.counts.swap(0, 1);
+        self.counts[0].0.store(0, Ordering::SeqCst);
+        let waker = Waker::from(Arc::clone(&self.counts[0]));
+        self.future.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    fn woken(&self) -> bool {
+        self.counts[0].0.load(Ordering::SeqCst) > 0
+    }
+}
+
+type Acquired<'a> = Result<SemaphorePermit<'a>, AcquireError>;
+
+/// Both, side by side.
+struct Pair<'a> {
+    semaphore: &'a Semaphore,
+    reference: Reference,
+    waiting: Vec<Task<'a, Acquired<'a>>>,
+    held: Vec<SemaphorePermit<'a>>,
+    /// The watchers, with what for, and whether it has come.
+    watching: Vec<(Task<'a, ()>, bool, bool)>,
+}
+
+fn nth<T>(list: &[T], at: usize) -> Option<usize> {
+    (!list.is_empty()).then(|| at % list.len())
+}
+
+impl<'a> Pair<'a> {
+    fn step(&mut self, id: usize, op: Op) {
+        match op {
+            Op::Join { n, class } => self.join(id, n, class),
+            Op::Try(n) => {
+                let found = self.semaphore.try_acquire_many(n);
+                let expected = self.reference.try_acquire(i64::from(n));
+                let told = found
+                    .as_ref()
+                    .map(|_| ())
+                    .map_err(|error| *error == TryAcquireError::Closed);
+                assert_eq!(told, expected);
+                self.held.extend(found);
+            }
+            Op::Poll(at) => {
+                if let Some(at) = nth(&self.waiting, at) {
+                    self.look(at);
+                }
+            }
+            Op::Leave(at) => {
+                if let Some(at) = nth(&self.waiting, at) {
+                    let task = self.waiting.remove(at);
+                    self.reference.leave(task.id);
+                }
+            }
+            Op::Release(at) => {
+                if let Some(at) = nth(&self.held, at) {
+                    let permit = self.held.swap_remove(at);
+                    self.reference.release(permit.num_permits() as i64);
+                }
+            }
+            Op::Forget(at) => {
+                if let Some(at) = nth(&self.held, at) {
+                    let permit = self.held.swap_remove(at);
+                    self.reference.forget(permit.num_permits() as i64);
+                    permit.forget();
+                }
+            }
+            Op::Split(at) => {
+                if let Some(at) = nth(&self.held, at) {
+                    let part = self.held[at].split(1);
+                    self.held.extend(part);
+                }
+            }
+            Op::Merge(at) => {
+                if let Some(at) = nth(&self.held, at) {
+                    let other = self.held.swap_remove(at);
+                    match self.held.first_mut() {
+                        Some(first) => first.merge(other),
+                        None => self.held.push(other),
+                    }
+                }
+            }
+            Op::SetLimit(limit) => {
+                self.semaphore.set_limit(limit);
+                self.reference.set_limit(limit);
+            }
+            Op::AddPermits(n) => {
+                self.semaphore.add_permits(n);
+                if n > 0 {
+                    let limit = self.reference.limit as usize;
+                    self.reference.set_limit(limit + n);
+                }
+            }
+            Op::ForgetPermits(n) => {
+                let gone = self.semaphore.forget_permits(n) as i64;
+                assert_eq!(gone, self.reference.forget_permits(n as i64));
+            }
+            Op::WatchIdle => self.watch(id, true),
+            Op::WatchPaid => self.watch(id, false),
+            Op::Unwatch(at) => {
+                if let Some(at) = nth(&self.watching, at) {
+                    self.watching.remove(at);
+                }
+            }
+            Op::Close => {
+                self.semaphore.close();
+                self.reference.close();
+            }
+        }
+        self.compare();
+    }
+
+    fn join(&mut self, id: usize, n: u32, class: u8) {
+        let request = self.semaphore.request(n).class(class);
+        let mut task = Task::new(id, i64::from(n), request.acquire());
+        let expected = self.reference.join(id, i64::from(n), class);
+        let found = match task.poll() {
+            Poll::Ready(Ok(permit)) => {
+                self.held.push(permit);
+                Joined::Admitted
+            }
+            Poll::Ready(Err(error)) if error.is_queue_full() => Joined::Full,
+            Poll::Ready(Err(error)) => {
+                assert!(error.is_closed(), "{error}");
+                Joined::Closed
+            }
+            Poll::Pending => {
+                self.waiting.push(task);
+                Joined::Waits
+            }
+        };
+        assert_eq!(found, expected);
+    }
+
+    fn look(&mut self, at: usize) {
+        let found = match self.waiting[at].poll() {
+            Poll::Pending => Status::Waits,
+            Poll::Ready(Ok(permit)) => {
+                self.held.push(permit);
+                Status::Granted
+            }
+            Poll::Ready(Err(error)) if error.is_evicted() => Status::Evicted,
+            Poll::Ready(Err(error)) => {
+                assert!(error.is_closed(), "{error}");
+                Status::Closed
+            }
+        };
+        assert_eq!(found, self.reference.look(self.waiting[at].id));
+        if found != Status::Waits {
+            self.waiting.remove(at);
+        }
+    }
+
+    fn watch(&mut self, id: usize, idle: bool) {
+        let mut task: Task<'a, ()> = if idle {
+            Task::new(id, 0, self.semaphore.until_idle())
+        } else {
+            Task::new(id, 0, self.semaphore.until_paid())
+        };
+        let come = self.has_come(idle);
+        assert_eq!(task.poll().is_ready(), come);
+        if !come {
+            self.watching.push((task, idle, false));
+        }
+    }
+
+    fn has_come(&self, idle: bool) -> bool {
+        match idle {
+            true => self.reference.held == 0,
+            false => self.reference.free() >= 0,
+        }
+    }
+
+    /// The observable state of both is the same, and no waiter sleeps that should have been woken.
+    fn compare(&mut self) {
+        let (semaphore, reference) = (self.semaphore, &self.reference);
+        let waiting = reference.waiting().count();
+        assert_eq!(semaphore.waiting(), waiting);
+        assert_eq!(semaphore.limit() as i64, reference.limit);
+        assert_eq!(semaphore.in_use() as i64, reference.held);
+        assert_eq!(semaphore.debt() as i64, (-reference.free()).max(0));
+        let unreserved = if waiting == 0 { reference.free().max(0) } else { 0 };
+        assert_eq!(semaphore.available_permits() as i64, unreserved);
+        assert_eq!(semaphore.is_closed(), reference.closed);
+        for task in &self.waiting {
+            let ended = reference.people[reference.at(task.id)].status != Status::Waits;
+            let due = reference.head() == Some(task.id) && task.n <= reference.free();
+            assert!(task.woken() || !(ended || due), "{} sleeps on", task.id);
+        }
+        for at in 0..self.watching.len() {
+            let come = self.has_come(self.watching[at].1);
+            let (task, _, told) = &mut self.watching[at];
+            *told |= come;
+            assert!(task.woken() == *told, "{} watches", task.id);
+        }
+    }
+}
+
+/// Both see the same after every step.
+pub(crate) fn run(kind: &Kind, ops: Vec<Op>) {
+    let semaphore = kind.build();
+    let mut pair = Pair {
+        semaphore: &semaphore,
+        reference: Reference::new(kind),
+        waiting: Vec::new(),
+        held: Vec::new(),
+        watching: Vec::new(),
+    };
+    for (id, op) in ops.into_iter().enumerate() {
+        pair.step(id, op);
+    }
+    // Everything comes back.
+    while let Some(task) = pair.waiting.pop() {
+        pair.reference.leave(task.id);
+        drop(task);
+        pair.compare();
+    }
+    while !pair.held.is_empty() {
+        pair.step(usize::MAX, Op::Release(0));
+    }
+    assert_eq!((semaphore.in_use(), semaphore.waiting(), semaphore.debt()), (0, 0, 0));
+    assert!(pair.watching.iter_mut().all(|(task, ..)| task.poll().is_ready()));
+}
