@@ -199,7 +199,10 @@ where
 {
     fn admit(&self, ask: Ask) -> Admitting {
         let policy = self.clone();
-        Box::pin(async move { policy.admit_owned(ask).await.map(boxed) })
+        Box::pin(async move {
+            let permit: Box<dyn GatePermit> = Box::new(policy.admit_owned(ask).await?);
+            Ok(Some(permit))
+        })
     }
 
     fn held(&self, held: &mut Vec<QueueId>) {
@@ -209,14 +212,6 @@ where
             Permits::Of(shared) => held.push(shared),
         });
     }
-}
-
-fn boxed<L>(permit: Permit<L>) -> Admitted
-where
-    L: Limiter + 'static,
-    Permit<L>: Send,
-{
-    Some(Box::new(permit))
 }
 
 impl<L: Limiter> GatePermit for Permit<L>

@@ -82,24 +82,20 @@ impl Capacity {
         }
     }
 
-    /// Returns the reason for which a task that fits finds no room.
-    pub(super) fn turned(&self) -> RejectReason {
-        if self.places.is_closed() {
+    /// Takes a place and this weight. Sets `serves` as [`put_back`](Self::put_back) does. Takes a lock only if there may be room.
+    #[inline]
+    pub(super) fn try_take(&self, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
+        if self.try_take_place() {
+            if self.try_take_weight(weight) {
+                return Ok(());
+            }
+            *serves |= self.put_back(1);
+        }
+        Err(if self.places.is_closed() {
             RejectReason::Closed
         } else {
             RejectReason::Full
-        }
-    }
-
-    /// Takes a place and this weight. Sets `serves` as [`put_back`](Self::put_back) does. Takes a lock only if there may be room.
-    #[inline]
-    pub(super) fn try_take(&self, weight: u32, serves: &mut bool) -> bool {
-        if !self.try_take_place() {
-            return false;
-        }
-        let taken = self.try_take_weight(weight);
-        *serves |= !taken && self.put_back(1);
-        taken
+        })
     }
 
     /// Takes this weight, for a task that has its place.

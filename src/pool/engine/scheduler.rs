@@ -52,8 +52,7 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     }
     /// [Takes](Capacity::try_take) room, also from that taken ahead of submissions.
     fn try_take(&self, capacity: &Capacity, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
-        let taken = capacity.try_take(weight, serves);
-        taken.then_some(()).ok_or_else(|| capacity.turned())
+        capacity.try_take(weight, serves)
     }
     /// Gives the claimed task to the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds the
     /// task either queued or started.
