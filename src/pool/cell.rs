@@ -193,7 +193,10 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
         match result {
             Err(TaskError::Panicked(payload)) => Some(payload.into_inner()),
             unwanted => {
-                drop_quietly(unwanted);
+                // A drop that does nothing needs no guard.
+                if unwanted.is_err() || std::mem::needs_drop::<T>() {
+                    drop_quietly(unwanted);
+                }
                 None
             }
         }

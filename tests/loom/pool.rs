@@ -77,7 +77,7 @@ fn a_panic_is_given_to_the_handle_and_the_worker_goes_on() {
     });
 }
 
-/// Given a handle that goes beside the end of its task, then the result is dropped, although the pool still has the task's memory.
+/// Given a handle that goes beside the end of its task, then the result is dropped, although the worker still has the task's memory.
 #[test]
 fn a_result_whose_handle_goes_beside_the_end_is_dropped() {
     super::bounded(2, || {
@@ -85,8 +85,9 @@ fn a_result_whose_handle_goes_beside_the_end_is_dropped() {
         let result = Arc::new(());
         let given = Arc::clone(&result);
         drop(pool.submit(move || given).unwrap());
-        assert!(pool.shutdown(LONG).is_clean());
+        assert!(pool.wait_idle());
         assert_eq!(Arc::strong_count(&result), 1);
+        assert!(pool.shutdown(LONG).is_clean());
     });
 }
 

@@ -54,9 +54,6 @@ pub(in crate::pool) struct Tray<'j> {
     any_deferred: bool,
 }
 
-/// The memory of at most two tasks. A drop of `None` is one comparison.
-pub(super) type Pair<'j> = Option<(DeferredFree<'j>, Option<DeferredFree<'j>>)>;
-
 /// The memory of tasks that have run.
 #[derive(Default)]
 struct DeferredFrees<'j>(Vec<DeferredFree<'j>>);
@@ -100,15 +97,13 @@ impl<'j> Injector<'j> {
     }
 
     /// Injects a task by `put`, which only converts it. Takes its capacity if `takes` has that and the task's weight. Returns true if the
-    /// submission calls a worker, or the task if there is no capacity or the pool is closed. Moves the memory of two tasks, if there is
-    /// any, to `deferred`: the caller frees it. This is an argument, since a result of several words is copied on its way.
+    /// submission calls a worker, or the task if there is no capacity or the pool is closed. Frees the memory of two tasks.
     #[inline]
     pub(in crate::pool) fn put<J>(
         &self,
         job: J,
         takes: Option<(&Capacity, u32)>,
         put: impl FnOnce(&mut Tray<'j>, J),
-        deferred: &mut Pair<'j>,
     ) -> Result<bool, (J, RejectReason)> {
         let mut tray = self.lock();
         let counts = match self.lets_in(&tray, takes) {
@@ -117,10 +112,11 @@ impl<'j> Injector<'j> {
         };
         put(&mut tray, job);
         self.set_counts(&tray, counts + TASK);
+        let calls = tray.calls;
         if tray.any_deferred {
-            *deferred = tray.two_deferred();
+            Self::free_two(tray);
         }
-        Ok(tray.calls)
+        Ok(calls)
     }
 
     /// Injects the first `n` of `jobs` by `put`, in order, and adds what `put` returns to `taken`, and the memory that the caller frees to
@@ -140,8 +136,9 @@ impl<'j> Injector<'j> {
         }
         taken.extend(jobs.drain(..n).map(|job| put(&mut tray, job)));
         self.set_counts(&tray, self.counts() + n * TASK);
-        let pairs = (0..n).map_while(|_| tray.any_deferred.then(|| tray.two_deferred()));
-        deferred.extend(pairs.flatten().flat_map(|(one, other)| [Some(one), other]).flatten());
+        let left = tray.deferred.0.len().saturating_sub(2 * n);
+        deferred.extend(tray.deferred.0.drain(left..));
+        tray.any_deferred = left > 0;
         Some(tray.calls)
     }
 
@@ -195,9 +192,7 @@ impl<'j> Injector<'j> {
         self.set_counts(&tray, counts & !PLACES);
         let _tray = (!seeded!("pool_returns_room_late")).then_some(tray);
         *serves |= capacity.put_back(counts & PLACES);
-        let taken = capacity.try_take(weight, serves);
-        // The capacity is closed after the tray.
-        taken.then_some(()).ok_or(RejectReason::Full)
+        capacity.try_take(weight, serves)
     }
 }
 
@@ -223,13 +218,6 @@ impl<'j> Tray<'j> {
         self.special |= !entry.is_common();
         self.tasks.push(entry);
     }
-
-    fn two_deferred(&mut self) -> Pair<'j> {
-        let DeferredFrees(deferred) = &mut *self.deferred;
-        let pair = deferred.pop().map(|one| (one, deferred.pop()));
-        self.any_deferred = !deferred.is_empty();
-        pair
-    }
 }
 
 /// The maximum number of deferred frees. Workers free the excess.
@@ -252,6 +240,16 @@ impl<'j> Injector<'j> {
         }
     }
 
+    /// Frees the memory of two tasks after it has released the lock.
+    #[inline(never)]
+    fn free_two(mut tray: MutexGuard<'_, Tray<'j>>) {
+        let deferred = &mut tray.deferred.0;
+        let two = (deferred.pop(), deferred.pop());
+        tray.any_deferred = !deferred.is_empty();
+        drop(tray);
+        drop(two);
+    }
+
     /// Takes over what fits.
     fn take_over(&self, gathered: &mut Vec<DeferredFree<'j>>) {
         let mut tray = self.lock();
@@ -269,7 +267,7 @@ mod tests {
     fn a_task_that_never_fits_leaves_no_places_ahead() {
         let (injector, capacity) = (Injector::new(), Capacity::checked(2, Some(4)).unwrap());
         let put = |weight, put: fn(&mut Tray<'_>, ())| {
-            let taken = injector.put((), Some((&capacity, weight)), put, &mut None);
+            let taken = injector.put((), Some((&capacity, weight)), put);
             (taken.map_err(|((), reason)| reason), injector.counts() & PLACES)
         };
         let (refused, ahead) = put(9, |_, ()| unreachable!("it is refused"));
@@ -323,9 +321,8 @@ mod deferred_tests {
         let (mut gathered, mut freed) = (Vec::new(), Vec::new());
         let large = [0u8; 100];
         (0..GATHERED).for_each(|_| injector.defer(ran(move || _ = std::hint::black_box(large)), &mut gathered));
-        let mut two = None;
-        let put = injector.put((), Some((&capacity, 1)), |_, ()| (), &mut two);
-        assert!(put.is_ok() && matches!(two, Some((_, Some(_)))));
+        let put = injector.put((), Some((&capacity, 1)), |_, ()| ());
+        assert_eq!((put, injector.lock().deferred.0.len()), (Ok(true), GATHERED - 2));
         let put = |tasks, freed: &mut Vec<_>| {
             injector.put_all(&mut vec![(); tasks], tasks, |_, ()| (), &mut Vec::new(), freed)
         };

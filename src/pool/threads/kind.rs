@@ -283,9 +283,8 @@ impl<'j> Core<'j> {
         weight: Option<u32>,
         put: impl FnOnce(&mut Tray<'j>, J),
     ) -> Result<(), (J, RejectReason)> {
-        let mut deferred = None;
         let takes = weight.map(|weight| (&self.capacity, weight));
-        if self.kind.injector.put(job, takes, put, &mut deferred)? {
+        if self.kind.injector.put(job, takes, put)? {
             self.call();
         }
         Ok(())
