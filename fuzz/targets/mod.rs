@@ -49,7 +49,8 @@ pub(crate) const TARGETS: [(&str, Target); 8] = [
     ("pool", |input| {
         let (head, mut ops) = program(input, pool::Op::decode);
         ops.truncate(60);
-        pool::run(Kind::Tasks, usize::from(1 + head[0] % 2), ops);
+        let gate = [pool::Gate::None, pool::Gate::Permits, pool::Gate::Rate][usize::from(head[0] / 2 % 3)];
+        pool::run(Kind::Tasks, gate, usize::from(1 + head[0] % 2), ops);
     }),
     ("keyed", keyed),
 ];

@@ -1,13 +1,13 @@
 //! A pool, of threads or of async tasks, against a sequential reference: after each operation exactly those tasks have started, been refused or
 //! ended that the reference says.
 
-use crate::pool::kinds::{self, Handle, Kind, pool, settle, watched_on};
+use crate::pool::kinds::{self, Handle, Kind, Pool, pool, settle, watched_on, with};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tollgate::ManualClock;
 use tollgate::pool::{Overflow, Priority, RejectReason, TaskError};
+use tollgate::{Ask, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const QUEUE: usize = 6;
 const PRIORITIES: [Priority; 3] = [Priority::Low, Priority::Normal, Priority::High];
@@ -19,6 +19,8 @@ pub(crate) enum Op {
         priority: usize,
         seconds: Option<u64>,
         in_group: bool,
+        /// Units of the gate.
+        units: u64,
     },
     /// The task that runs and has started `nth` is released.
     Release {
@@ -44,6 +46,7 @@ impl Op {
                 priority: usize::from(a % 3),
                 seconds: (b & 1 > 0).then_some(u64::from(1 + b / 4 % 3)),
                 in_group: b & 2 > 0,
+                units: u64::from(1 + b / 16 % 2),
             },
             6..10 => Self::Release { nth },
             10..12 => Self::Cancel { nth },
@@ -63,6 +66,49 @@ struct Waits {
     priority: usize,
     deadline: Option<u64>,
     in_group: bool,
+    units: u64,
+}
+
+/// The policy that admits each task before it starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Gate {
+    #[default]
+    None,
+    /// Permits that a task holds while it runs.
+    Permits,
+    /// A rate of one a second.
+    Rate,
+}
+
+impl Gate {
+    /// The permits, or the burst.
+    const UNITS: u64 = 3;
+
+    fn build(self, kind: Kind, clock: &ManualClock) -> Pool {
+        let (max, reject) = (QUEUE, Overflow::Reject);
+        match self {
+            Self::None => pool!(kind, 2, max_queue(max), overflow(reject), on(clock)),
+            Self::Permits => {
+                let policy = Policy::builder()
+                    .limit(Semaphore::new(Self::UNITS as usize))
+                    .on(clock)
+                    .build();
+                pool!(
+                    kind,
+                    2,
+                    max_queue(max),
+                    overflow(reject),
+                    on(clock),
+                    admit_by(policy.unwrap())
+                )
+            }
+            Self::Rate => {
+                let bucket = TokenBucket::new(Quota::per_second(1).burst(Self::UNITS)).on(clock);
+                let policy = Policy::new(bucket);
+                pool!(kind, 2, max_queue(max), overflow(reject), on(clock), admit_by(policy))
+            }
+        }
+    }
 }
 
 /// What a pool does, one step at a time.
@@ -70,6 +116,9 @@ struct Waits {
 struct Reference {
     limit: usize,
     group_limit: usize,
+    gate: Gate,
+    /// What the gate can give.
+    free: u64,
     now: u64,
     /// In the order of submission.
     waits: Vec<Waits>,
@@ -87,23 +136,47 @@ impl Reference {
             let Some(first) = eligible.min_by_key(|&at| (2 - self.waits[at].priority, at)) else {
                 return;
             };
-            let task = self.waits.remove(first);
+            let task = &self.waits[first];
             if task.deadline.is_some_and(|deadline| self.now > deadline) {
-                self.expired.push(task.id);
-            } else {
-                self.started.push(task.id);
-                self.runs.push(task);
+                self.expired.push(self.waits.remove(first).id);
+                continue;
             }
+            if self.gate != Gate::None {
+                let Some(left) = self.free.checked_sub(task.units) else {
+                    return;
+                };
+                self.free = left;
+            }
+            let task = self.waits.remove(first);
+            self.started.push(task.id);
+            self.runs.push(task);
+        }
+    }
+
+    fn end(&mut self, nth: usize) -> Waits {
+        let task = self.runs.remove(nth % self.runs.len());
+        if self.gate == Gate::Permits {
+            self.free += task.units;
+        }
+        task
+    }
+
+    fn advance(&mut self, seconds: u64) {
+        self.now += seconds;
+        if self.gate == Gate::Rate {
+            self.free = Gate::UNITS.min(self.free + seconds);
         }
     }
 }
 
-async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
+async fn program(kind: Kind, gate: Gate, group_limit: usize, ops: Vec<Op>) {
     let clock = ManualClock::new();
-    let pool = pool!(kind, 2, max_queue(QUEUE), overflow(Overflow::Reject), on(&clock));
+    let pool = gate.build(kind, &clock);
     let mut reference = Reference {
         limit: 2,
         group_limit,
+        gate,
+        free: Gate::UNITS,
         ..Reference::default()
     };
     let started = Arc::new(Mutex::new(Vec::new()));
@@ -118,8 +191,15 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
                 priority,
                 seconds,
                 in_group,
+                units,
             } => {
-                let (priority, seconds) = if in_group { (1, None) } else { (priority, seconds) };
+                let (priority, seconds, units) = if in_group {
+                    (1, None, 1)
+                } else {
+                    (priority, seconds, units)
+                };
+                // A late task that asks the gate expires when it is admitted, or when its worker looks for another reason.
+                let seconds = seconds.filter(|_| gate == Gate::None);
                 let (release, released) = oneshot::channel::<()>();
                 let log = Arc::clone(&started);
                 let task = async move {
@@ -137,7 +217,7 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
                         .map(|_| None)
                         .map_err(|rejected| rejected.reason)
                 } else {
-                    let mut submit = pool.priority(PRIORITIES[priority]);
+                    let mut submit = with!(pool.priority(PRIORITIES[priority]), ask(Ask::many(units)));
                     if let Some(seconds) = seconds {
                         submit = submit.deadline(Duration::from_secs(seconds));
                     }
@@ -157,12 +237,12 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
                     priority,
                     deadline,
                     in_group,
+                    units,
                 });
             }
             Op::Release { nth } => {
                 if !reference.runs.is_empty() {
-                    let at = nth % reference.runs.len();
-                    drop(releases.remove(&reference.runs.remove(at).id));
+                    drop(releases.remove(&reference.end(nth).id));
                 }
             }
             Op::Cancel { nth } => {
@@ -178,31 +258,31 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
                 pool.set_limit(limit).unwrap();
             }
             Op::Advance { seconds } => {
-                reference.now += seconds;
+                reference.advance(seconds);
                 clock.advance(Duration::from_secs(seconds));
             }
         }
         reference.settle();
         let mut expected = reference.started.clone();
         expected.sort_unstable();
-        until(kind, || {
+        let in_order = || {
             let mut started = started.lock().unwrap().clone();
             started.sort_unstable();
-            started == expected && reference.expired.iter().all(|id| handles[id].is_finished())
+            started
+        };
+        let done = until(kind, || {
+            in_order() == expected && reference.expired.iter().all(|id| handles[id].is_finished())
         })
         .await;
+        assert!(done, "{:?} have started, and not {expected:?}", in_order());
         // On threads a cancelled task leaves the queue later.
         if kind == Kind::Tasks || cancelled.is_empty() {
-            until(kind, || pool.stats().queued == reference.waits.len()).await;
+            let done = until(kind, || pool.stats().queued == reference.waits.len()).await;
+            assert!(done, "{} wait, and not {}", pool.stats().queued, reference.waits.len());
         }
     }
-    match kind {
-        Kind::Threads => settle().await,
-        Kind::Tasks => {
-            for _ in 0..10 {
-                tokio::task::yield_now().await;
-            }
-        }
+    if kind == Kind::Threads {
+        settle().await;
     }
     assert_eq!(
         started.lock().unwrap().len(),
@@ -253,24 +333,33 @@ async fn program(kind: Kind, group_limit: usize, ops: Vec<Op>) {
 }
 
 /// Lets others run until something is so. Async tasks run on this thread: they have done what they can after a few rounds.
-async fn until(kind: Kind, done: impl Fn() -> bool) {
+async fn until(kind: Kind, done: impl Fn() -> bool) -> bool {
     if kind == Kind::Threads {
-        return kinds::until(done).await;
+        kinds::until(done).await;
+        return true;
     }
-    for _ in 0..1_000 {
-        if done() {
-            return;
+    for round in 0..1_000 {
+        // What ended by the operation has been counted by then.
+        if round >= 10 && done() {
+            return true;
         }
         tokio::task::yield_now().await;
     }
-    panic!("it stands still");
+    false
 }
 
 /// A pool of a kind, with a group of this limit.
-pub(crate) fn run(kind: Kind, group_limit: usize, ops: Vec<Op>) {
+pub(crate) fn run(kind: Kind, gate: Gate, group_limit: usize, ops: Vec<Op>) {
     if kind == Kind::Threads {
-        return watched_on(kind, format!("{ops:?}"), move |kind| program(kind, group_limit, ops));
+        return watched_on(kind, format!("{ops:?}"), move |kind| {
+            program(kind, gate, group_limit, ops)
+        });
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
-    runtime.unwrap().block_on(program(kind, group_limit, ops));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    // The clock of the runtime runs on once no task can go on.
+    let ended = async { tokio::time::timeout(Duration::from_secs(60), program(kind, gate, group_limit, ops)).await };
+    runtime.unwrap().block_on(ended).expect("a task that ends");
 }
