@@ -101,7 +101,7 @@ pub(crate) fn holds([short, deep]: [usize; 2], law: impl Fn(&mut Inputs)) {
         .ok()
         .and_then(|cases| cases.parse().ok());
     let config = Config {
-        cases: cases.unwrap_or(if is_deep { 20_000 } else { 150 }),
+        cases: cases.unwrap_or(if is_deep { 20_000 } else { 400 }),
         failure_persistence: None,
         ..Config::default()
     };

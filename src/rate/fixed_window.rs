@@ -78,8 +78,8 @@ pub(super) type Settings = window_limiter::Settings<Own>;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aligned {
     /// Nanoseconds since 1970.
-    wall: i128,
-    at: Instant,
+    pub(super) wall: i128,
+    pub(super) at: Instant,
 }
 
 impl Settings {
@@ -455,10 +455,10 @@ impl<B: Borders> Meter for FixedMeter<B> {
     }
 
     fn free(&self) -> u64 {
-        match self.limit {
-            UNLIMITED => UNLIMITED,
-            _ if self.closed > 0 => 0,
-            limit => limit.saturating_sub(self.count),
+        match self.closed {
+            // Without a limit nothing is counted.
+            0 => self.limit.saturating_sub(self.count),
+            _ => 0,
         }
     }
 

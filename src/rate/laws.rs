@@ -692,67 +692,152 @@ fn a_fixed_window_is_a_row_of_windows_that_are_filled_in_order() {
     });
 }
 
+fn of_length(nanos: u64) -> fixed_window::Settings {
+    fixed_window::Settings {
+        length: Duration::from_nanos(nanos),
+        own: fixed_window::Own {
+            most_ahead: u64::MAX,
+            aligned: None,
+        },
+    }
+}
+
 /// Given a row of bookings that each fill a window, then after a change of the length, and of the limit, the window of the last has as
-/// much of the limit in force as the bookings that start in it leave. After further changes it has no more.
+/// much of the limit in force as the bookings that start in it leave, also when all is over and it happens again. After further changes
+/// and bookings it has no more. Nothing of before a change comes back.
 #[test]
 fn the_last_booked_window_has_the_rest_of_the_limit_in_force() {
     holds([1, 1], |inputs| {
         let clock = crate::ManualClock::new();
         let (limit, length) = (1 + inputs.number(7, 1), 1 + inputs.number(20, 2));
         let mut meter = FixedMeter::new(0, Even { end: length, length }, limit);
-        let rest = inputs.number(limit - 1, 1);
-        meter.take(limit - rest);
-        let bookings = 1 + inputs.number(4, 2);
-        let dues: Vec<u64> = (1..=bookings).map(|number| number * length).collect();
-        for &due in &dues {
-            assert_eq!(meter.book(limit, u64::MAX).map(|booked| booked.1), Ok(due));
-        }
-        let last = bookings * length;
-        let mut now = inputs.number(last - 1, 4);
-        meter.advance(now);
-        let mut start = now / length * length;
-        let changes = 1 + inputs.number(2, 1);
-        let mut length = length;
-        for change in 0..changes {
-            length = 1 + inputs.number(50, 3);
-            let set = fixed_window::Settings {
-                length: Duration::from_nanos(length),
-                own: fixed_window::Own {
-                    most_ahead: u64::MAX,
-                    aligned: None,
-                },
-            };
-            meter.set_length(&set, clock.clock());
-            start += (now - start) / length * length;
-            assert_eq!(meter.borders.end, start + length);
-            if change + 1 < changes {
-                now = (now + inputs.number(20, 2)).min(last - 1);
-                meter.advance(now);
-                start += (now - start) / length * length;
+        let (mut now, mut start, mut length) = (0, 0, length);
+        for _ in 0..=inputs.number(4, 0) {
+            let taken = limit - inputs.number(limit - 1, 1);
+            let mut marks = vec![(meter.take(taken), taken)];
+            let bookings = 1 + inputs.number(4, 2);
+            let mut dues: Vec<u64> = (1..=bookings).map(|number| start + number * length).collect();
+            for &due in &dues {
+                let (mark, at) = meter.book(limit, u64::MAX).expect("it fits a window");
+                assert_eq!(at, due);
+                marks.push((mark, limit));
             }
+            let last = start + bookings * length;
+            now += inputs.number(last - now - 1, 3);
+            meter.advance(now);
+            start += (now - start) / length * length;
+            let changes = 1 + inputs.number(2, 1);
+            for change in 0..changes {
+                length = 1 + inputs.number(50, 3);
+                meter.set_length(&of_length(length), clock.clock());
+                start += (now - start) / length * length;
+                assert_eq!(meter.borders.end, start + length);
+                if change + 1 < changes {
+                    now = (now + inputs.number(20, 1)).min(last - 1);
+                    meter.advance(now);
+                    start += (now - start) / length * length;
+                    for _ in 0..inputs.number(3, 1) {
+                        dues.extend(meter.book(limit, u64::MAX).map(|booked| booked.1));
+                    }
+                }
+            }
+            if inputs.below(2) == 1 {
+                marks.iter().for_each(|(mark, units)| meter.restore(mark, *units));
+            }
+            // What was booked for an instant counts from then, and a new start of what has begun forgets the rest.
+            let large = limit * 20;
+            meter.set_limit(large, large.into());
+            let last = dues.iter().copied().max().expect("there is one");
+            let window = |at: u64| (at - start) / length;
+            let opens = start + window(last) * length;
+            let here = dues
+                .iter()
+                .filter(|&&due| due > now && window(due) == window(last))
+                .count() as u64;
+            let free = large - here * limit;
+            if opens > now {
+                let ready = meter.ready(1, 0);
+                assert!(meter.free() == 0 && ready >= Some(opens));
+                assert!(changes > 1 || ready == Some(opens));
+                meter.advance(opens - 1);
+                assert_eq!(meter.free(), 0);
+                meter.advance(opens);
+            }
+            assert!(meter.free() <= free, "{} of {free}", meter.free());
+            assert!(changes > 1 || meter.free() == free, "{} of {free}", meter.free());
+            now = now.max(opens) + length;
+            meter.advance(now);
+            start += (now - start) / length * length;
+            assert_eq!((meter.free(), meter.debt()), (large, 0));
+            meter.set_limit(limit, limit.into());
         }
-        // What was booked for an instant counts from then, and a new start of what has begun forgets the rest.
-        let large = limit * 10;
-        meter.set_limit(large, large.into());
-        let window = |at: u64| (at - start) / length;
-        let opens = start + window(last) * length;
-        let here = dues
-            .iter()
-            .filter(|&&due| due > now && window(due) == window(last))
-            .count() as u64;
-        let free = large - here * limit;
-        if opens > now {
-            let ready = meter.ready(1, 0);
-            assert!(meter.free() == 0 && ready >= Some(opens));
-            assert!(changes > 1 || ready == Some(if free > 0 { opens } else { opens + length }));
-            meter.advance(opens - 1);
-            assert_eq!(meter.free(), 0);
-            meter.advance(opens);
-        }
-        assert!(meter.free() <= free, "{} of {free}", meter.free());
-        assert!(changes > 1 || meter.free() == free, "{} of {free}", meter.free());
-        meter.advance(opens + length);
-        assert_eq!((meter.free(), meter.debt()), (large, 0));
+    });
+}
+
+/// Given units of one take, then after a change of the length they fill the windows of the new one from the current window on, and those
+/// that have ended since take their part with them, unless the take is later. What is owed does not come back.
+#[test]
+fn units_of_a_fixed_window_fill_the_windows_of_a_new_length() {
+    holds([1, 1], |inputs| {
+        let clock = crate::ManualClock::new();
+        let (limit, length) = (1 + inputs.number(7, 1), 1 + inputs.number(20, 4));
+        let mut meter = FixedMeter::new(0, Even { end: length, length }, limit);
+        let at = inputs.number(length - 1, 4);
+        meter.advance(at);
+        let n = inputs.number(20, 4);
+        let mark = meter.take(n);
+        let now = at + inputs.number(60, 4);
+        meter.advance(now);
+        let began = now / length * length;
+        let held = n.saturating_sub(now / length * limit);
+        let new = 1 + inputs.number(20, 4);
+        meter.set_length(&of_length(new), clock.clock());
+        let passed = (now - began) / new;
+        let start = began + passed * new;
+        let left = if at >= start {
+            held
+        } else {
+            held.saturating_sub(passed * limit)
+        };
+        assert_eq!(
+            (meter.borders.end, meter.room()),
+            (start + new, i128::from(limit) - i128::from(left))
+        );
+        let ends = start + left.div_ceil(limit) * new;
+        assert_eq!(meter.fresh_at(), Some(if left > 0 { ends } else { now }));
+        let mut later = meter.take(0);
+        meter.restore(&mark, n);
+        let comes = passed == 0 && held <= limit;
+        assert_eq!(
+            meter.room(),
+            i128::from(limit) - i128::from(if comes { 0 } else { left })
+        );
+        assert_eq!(meter.correct(&mut later, 0, 0), 0);
+    });
+}
+
+/// Windows that are aligned end where the wall clock is at a multiple of their length; others a length after they begin.
+#[test]
+fn an_aligned_window_ends_at_a_multiple_of_its_length() {
+    holds([1, 1], |inputs| {
+        let clock = crate::ManualClock::new();
+        let (length, at) = (1 + inputs.number(1 << 54, 4), inputs.number(1 << 50, 2));
+        let now = at + inputs.number(1 << 50, 4);
+        let wall = i128::from(inputs.number(1 << 62, 4)) - inputs.one_of(&[0, 1 << 60]);
+        let mut set = of_length(length);
+        let is_aligned = inputs.below(2) == 1;
+        set.own.aligned = is_aligned.then_some(fixed_window::Aligned {
+            wall,
+            at: crate::Instant::from_ticks(at),
+        });
+        let end = FixedMeter::start(now, 1, &set, clock.clock()).borders.end;
+        assert!(now < end && end <= now + length);
+        let shows = wall + i128::from(end - at);
+        assert!(if is_aligned {
+            shows.rem_euclid(length.into()) == 0
+        } else {
+            end == now + length
+        });
     });
 }
 
@@ -874,13 +959,7 @@ fn bookings_keep_their_instants_through_changes_of_limit_and_length() {
                     assert_eq!((meter.free(), meter.debt()), (limit - taken, 0));
                 }
                 _ => {
-                    let settings = fixed_window::Settings {
-                        length: Duration::from_nanos(1 + inputs.number(20, 2)),
-                        own: fixed_window::Own {
-                            most_ahead: u64::MAX,
-                            aligned: None,
-                        },
-                    };
+                    let settings = of_length(1 + inputs.number(20, 2));
                     let length = settings.ticks(clock.clock());
                     meter.set_length(&settings, clock.clock());
                     longest = longest.max(length);
@@ -1110,6 +1189,29 @@ fn steady_demand_on_a_leaky_bucket_loses_no_part_of_a_tick() {
     });
 }
 
+/// A unit alone goes through the word where it takes whole ticks, and where the rest is less than a millionth, or than what passes while it
+/// is admitted.
+#[test]
+fn a_unit_of_a_leaky_bucket_lasts_whole_ticks_or_stays_under_the_lock() {
+    holds([1, 1], |inputs| {
+        let count = 1 + inputs.number(1_000, 3);
+        let nanos = count + inputs.number(1 << 40, 5) * inputs.one_of(&[1, 1_000_000]);
+        let lasts = |count, nanos, scale| {
+            LeakyMeter::new(0, Some(Drain::new(count, nanos, scale)), 1, 1)
+                .times()
+                .lasts
+        };
+        let ticks = nanos.div_ceil(count);
+        let goes = nanos.is_multiple_of(count) || ticks >= 1_000_000;
+        assert_eq!(lasts(count, nanos, 1 << 40), if goes { ticks } else { u64::MAX });
+        assert_eq!(lasts(0, 1, 1 << 40), u64::MAX);
+        // Ticks of a little more than a nanosecond, of which up to fifteen are brief.
+        let (ticks, scale) = (1 + inputs.number(30, 30), (1 << 40) + (1 << 30));
+        let goes = ticks < 16;
+        assert_eq!(lasts(1, ticks, scale), if goes { ticks } else { u64::MAX }, "{ticks}");
+    });
+}
+
 /// Given an entry of a log, then after a change of the length it counts as long as the new one says, if it still did by the old one; and
 /// nothing counts where there is no limit.
 #[test]
@@ -1322,7 +1424,7 @@ fn no_changes_of_a_limit_mint() {
         let share = Inherit::Proportional.scaled(i128::from(part) << shift, i128::from(whole) << shift, to);
         assert_eq!(share, i128::from(part) * to / i128::from(whole));
         // Nothing was taken, and each change was in proportion.
-        let mut is_full = true;
+        let (mut is_full, mut away) = (true, 0);
         while inputs.goes_on() {
             match inputs.below(2) {
                 0 => {
@@ -1358,10 +1460,13 @@ fn no_changes_of_a_limit_mint() {
                         }
                         _ => assert_eq!(wanted, room.min(new.into())),
                     }
-                    let kept = room;
+                    let (kept, grown) = (room, (i128::from(new) - largest).max(0));
                     (withheld, room) = withheld.change(kept, wanted, new.into());
                     limit = new;
-                    largest = largest.max(new.into());
+                    largest += grown;
+                    // What changes have taken away may come back until the limit is the largest again.
+                    assert!(room - kept <= grown + away, "{} of {away}", room - kept);
+                    away = if largest > new.into() { away + kept - room } else { 0 };
                     assert!(room <= wanted && room >= kept.min(wanted));
                     assert!(!is_full || taken > 0 || room == i128::from(new), "{room} of {new}");
                 }

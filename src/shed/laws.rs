@@ -92,7 +92,7 @@ fn parts_are_whole_millionths_of_what_was_given() {
     holds([1, 1], |inputs| {
         let rule = inputs.one_of(&[ShareRule::Kept, ShareRule::Lent, ShareRule::Level]);
         let classes = inputs.one_of(&[0, 1, 2, 256, 257]);
-        let one = inputs.number(1_000_000, 0) + inputs.one_of(&[0, 1, 300_001, 999_999]);
+        let one = inputs.number(1_000_000, 0) + inputs.one_of(&[0, 1, 300_001, 500_000, 999_999, 1_000_000]);
         let all: Vec<f64> = (0..classes)
             .map(|class| if class < 2 { one as f64 / 1e6 } else { 0.0 })
             .collect();
@@ -107,6 +107,11 @@ fn parts_are_whole_millionths_of_what_was_given() {
             }
             Err(_) => assert!(!is_allowed, "{one} of {classes}"),
         }
+        // What the rounding of a sum may add is no excess.
+        assert!(
+            rule.millionths(&[1.0, 1e-9]).is_ok()
+                && (rule != ShareRule::Kept || rule.millionths(&[1.0, 1e-6]).is_err())
+        );
         assert!(rule.millionths(&[-1e-9]).is_err() && rule.millionths(&[f64::NAN]).is_err());
     });
 }
