@@ -182,6 +182,15 @@ fn steady_demand_on_a_share_loses_no_part_of_a_tick() {
         let mut share = max_min.new_share(1);
         let lasts = |rounds: u64| (u128::from(rounds * taken) << 64).div_ceil(flow) as u64;
         let mut now = begun;
+        // Beyond the numbers more comes no earlier either.
+        let mut far = MaxMin::new(1 << 64, u64::MAX >> 1, 0);
+        let mut shares = [0, 1, 2].map(|number| far.new_share(number));
+        for share in &mut shares {
+            assert!(far.take(share, u64::MAX >> 1).is_some());
+        }
+        let holds_at = |grains: u64| far.holds_at(&shares[0], grains.into());
+        let some = inputs.number(u64::MAX >> 1, 4);
+        assert!(holds_at(some / 2) <= holds_at(some) && holds_at(u64::MAX >> 2) <= holds_at(u64::MAX >> 1));
         for round in 1..=5 {
             assert!(max_min.take(&mut share, taken).is_some());
             now = max_min.holds_at(&share, burst.into());

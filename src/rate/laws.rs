@@ -71,6 +71,22 @@ fn obeys<M: Meter, R: Reference>(
     own: impl Fn(&mut Inputs, &mut M, &mut R, u64) -> Option<(u64, M::Mark)>,
 ) {
     let (mut held, mut ids) = (Vec::<Taken<M::Mark>>::new(), 0);
+    // Some begin with units of two instants.
+    for units in [2, 1].into_iter().take(2 * inputs.below(2) as usize) {
+        let now = ids as u64;
+        meter.advance(now);
+        reference.advance(now);
+        if meter.fits(units) {
+            held.push(Taken {
+                id: ids,
+                units,
+                most: units,
+                mark: meter.take(units),
+            });
+            reference.take(ids, units);
+            ids += 1;
+        }
+    }
     while inputs.goes_on() {
         let step = inputs.below(6 + others);
         let most = if step == 5 { R::MOST } else { 9 };
@@ -625,75 +641,74 @@ impl Reference for Windows {
 /// windows: each take fills the last and those behind it, each booking lies in one, and a booking that has not begun stays where it is.
 #[test]
 fn a_fixed_window_is_a_row_of_windows_that_are_filled_in_order() {
-    holds([3, 4], |inputs| {
+    holds([3, 3], |inputs| {
         let (limit, length) = (1 + inputs.number(7, 1), 1 + inputs.number(20, 1));
-        let mut meter = FixedMeter::new(0, Even { end: length, length }, limit);
-        let mut reference = Windows::new(limit, length);
-        if inputs.below(2) == 1 {
-            // Some begin with a window that is full.
-            meter.take(limit);
-            reference.charge(NONE, limit);
-        }
-        obeys(inputs, (meter, reference), 2, |inputs, windows, reference, what| {
-            let limit = reference.limit;
-            assert_eq!(windows.room(), i128::from(limit) - i128::from(reference.total()));
-            if what == 1 {
-                if inputs.below(4) == 3 {
-                    windows.clear();
-                    reference.clear();
-                } else {
-                    let (limit, total) = (1 + inputs.number(7, 1), inputs.number(12, 2));
-                    windows.set_limit(limit, i128::from(limit) - i128::from(total));
-                    reference.set_limit(limit, total);
-                }
-                assert_eq!(
-                    windows.room(),
-                    i128::from(reference.limit) - i128::from(reference.total())
-                );
-                return None;
-            }
-            // Windows that a change has closed count as full.
-            let most = if reference.kept.is_some() {
-                u64::MAX
-            } else {
-                inputs.one_of(&[u64::MAX, limit])
-            };
-            let n = inputs.number(9, 3);
-            let tail = reference.tail();
-            let place = if n == 0 { tail } else { reference.place(n) };
-            let rest = if place > tail {
-                limit.saturating_sub(reference.held(tail))
-            } else {
-                0
-            };
-            // What is charged to windows that have not begun at `at`, the rest of the last one included.
-            let beyond = |at: u64| {
-                let windows = reference.now.max(at) / length + 1..=place;
-                let is_ahead = windows.contains(&place);
-                let rest = if windows.contains(&tail) { rest } else { 0 };
-                windows.map(|window| reference.held(window)).sum::<u64>() + if is_ahead { n + rest } else { 0 }
-            };
-            let now = reference.now;
-            match windows.book(n, most) {
-                Ok((mark, due)) => {
-                    assert!(n <= limit && beyond(now) <= most, "{} of {most}", beyond(now));
-                    assert_eq!(due, now.max(place * length));
-                    if due > now {
-                        let before = if place > tail { 0 } else { reference.held(place) };
-                        reference.booked = Some((place, before + n));
+        let meter = FixedMeter::new(0, Even { end: length, length }, limit);
+        obeys(
+            inputs,
+            (meter, Windows::new(limit, length)),
+            2,
+            |inputs, windows, reference, what| {
+                let limit = reference.limit;
+                assert_eq!(windows.room(), i128::from(limit) - i128::from(reference.total()));
+                if what == 1 {
+                    if inputs.below(4) == 3 {
+                        windows.clear();
+                        reference.clear();
+                    } else {
+                        let (limit, total) = (1 + inputs.number(7, 1), inputs.number(12, 2));
+                        windows.set_limit(limit, i128::from(limit) - i128::from(total));
+                        reference.set_limit(limit, total);
                     }
-                    Some((n + rest, mark))
+                    assert_eq!(
+                        windows.room(),
+                        i128::from(reference.limit) - i128::from(reference.total())
+                    );
+                    return None;
                 }
-                Err(None) => {
-                    assert!(n > limit);
-                    None
+                // Windows that a change has closed count as full.
+                let most = if reference.kept.is_some() {
+                    u64::MAX
+                } else {
+                    inputs.one_of(&[u64::MAX, limit])
+                };
+                let n = inputs.number(9, 2);
+                let tail = reference.tail();
+                let place = if n == 0 { tail } else { reference.place(n) };
+                let rest = if place > tail {
+                    limit.saturating_sub(reference.held(tail))
+                } else {
+                    0
+                };
+                // What is charged to windows that have not begun at `at`, the rest of the last one included.
+                let beyond = |at: u64| {
+                    let windows = reference.now.max(at) / length + 1..=place;
+                    let is_ahead = windows.contains(&place);
+                    let rest = if windows.contains(&tail) { rest } else { 0 };
+                    windows.map(|window| reference.held(window)).sum::<u64>() + if is_ahead { n + rest } else { 0 }
+                };
+                let now = reference.now;
+                match windows.book(n, most) {
+                    Ok((mark, due)) => {
+                        assert!(n <= limit && beyond(now) <= most, "{} of {most}", beyond(now));
+                        assert_eq!(due, now.max(place * length));
+                        if due > now {
+                            let before = if place > tail { 0 } else { reference.held(place) };
+                            reference.booked = Some((place, before + n));
+                        }
+                        Some((n + rest, mark))
+                    }
+                    Err(None) => {
+                        assert!(n > limit);
+                        None
+                    }
+                    Err(Some(at)) => {
+                        assert!(at > now && beyond(at - 1) > most && beyond(at) <= most, "{at}");
+                        None
+                    }
                 }
-                Err(Some(at)) => {
-                    assert!(at > now && beyond(at - 1) > most && beyond(at) <= most, "{at}");
-                    None
-                }
-            }
-        });
+            },
+        );
     });
 }
 
@@ -735,9 +750,13 @@ fn the_last_booked_window_has_the_rest_of_the_limit_in_force() {
             let mut is_exact = changes == 1;
             for change in 0..changes {
                 length = 1 + inputs.number(50, 3);
+                let room = meter.room();
                 meter.set_length(&of_length(length), clock.clock());
                 start += (now - start) / length * length;
                 assert_eq!(meter.borders.end, start + length);
+                if change == 1 && is_exact && last < start + length {
+                    assert_eq!(meter.room(), room, "the booking is still one of this window");
+                }
                 if change + 1 < changes {
                     // One booking is told from all others until another length moves it behind windows again.
                     is_exact = change == 0 && changes == 2 && bookings == 1 && last < start + length;
@@ -1163,6 +1182,7 @@ fn steady_demand_on_a_leaky_bucket_loses_no_part_of_a_tick() {
         let sunk = |units: u64| (units * nanos).div_ceil(count);
         let undoes = inputs.below(4);
         let times = 20u64;
+        let mut last = [0; 3];
         for taken in 0..times {
             let at = leaky.ready(1, 0).expect("it flows");
             assert_eq!(at, sunk((taken + 1).saturating_sub(brim)), "{taken} were taken");
@@ -1175,7 +1195,7 @@ fn steady_demand_on_a_leaky_bucket_loses_no_part_of_a_tick() {
                 leaky.restore(&mark, 1);
                 assert_eq!(leaky.room(), room);
             }
-            leaky.take(1);
+            last = leaky.take(1);
         }
         let now = leaky.now();
         let owed = |units: u64| (units * nanos).saturating_sub(now * count).div_ceil(nanos);
@@ -1201,6 +1221,45 @@ fn steady_demand_on_a_leaky_bucket_loses_no_part_of_a_tick() {
         let mut stopped = LeakyMeter::new(0, Some(Drain::new(0, 1, 1 << 40)), brim, size);
         assert!(stopped.fits(0) && !stopped.fits(1) && stopped.book(1).err() == Some(None));
         assert_eq!((stopped.free(), stopped.ready(1, 0)), (0, None));
+        assert_eq!(stopped.book(0).map(|booked| booked.1), Ok(0));
+        // Without the last, it is as if that had not been taken.
+        let later = now + inputs.number(nanos / count, 2);
+        leaky.advance(later);
+        leaky.restore(&last, 1);
+        assert_eq!(leaky.ready(1, 0), Some(sunk(times - brim).max(later)));
+    });
+}
+
+/// On any counter, a bucket that has run dry admits as much as it holds at once and not more, and time in which it was empty is no credit.
+#[test]
+fn an_empty_leaky_bucket_gains_nothing() {
+    holds([1, 1], |inputs| {
+        let (count, nanos) = (1 + inputs.number(20, 3), 1 + inputs.number(100, 4));
+        let scale = (1 << 40) + 12_345 + inputs.number(60, 20) * ((1 << 40) + 777);
+        let (brim, drain) = (1 + inputs.number(4, 2), Drain::new(count, nanos.max(count), scale));
+        let nanos = nanos.max(count);
+        let mut leaky = LeakyMeter::new(0, Some(drain), brim, brim);
+        let used = inputs.number(brim, 2);
+        leaky.take(used);
+        // The ticks in which units flow out.
+        let lasts =
+            |units: u64| ((u128::from(units * nanos)) << 40).div_ceil(u128::from(count) * u128::from(scale)) as u64;
+        let dry = leaky.fresh_at().expect("it flows");
+        let now = dry + inputs.number(3, 2);
+        leaky.advance(now);
+        let mut taken = 0;
+        while leaky.fits(1) {
+            leaky.take(1);
+            taken += 1;
+        }
+        assert_eq!(taken, brim, "at {now}");
+        // One more has room when a unit has flowed out: since it ran dry, or else since now.
+        let room = if used > 0 && now == dry {
+            lasts(used + 1)
+        } else {
+            now + lasts(1)
+        };
+        assert!(leaky.ready(1, 0) >= Some(room), "{room} after {now}");
     });
 }
 

@@ -381,6 +381,14 @@ mod tests {
         let clock = ManualClock::new();
         let (limiter, mut bare) = (MeterLimiter::new("", &clock, |_| make(start)), make(start));
         let (mut now, mut held) = (start, Vec::new());
+        if inputs.below(2) == 1 {
+            // Some begin with a unit of which nothing counts any more.
+            let at = Instant::from_ticks(now);
+            if let Ok(mark) = limiter.take(1, at) {
+                held.push((1, mark, bare.take(1)));
+                now = bare.fresh_at().unwrap_or(now);
+            }
+        }
         while inputs.goes_on() {
             now = match inputs.number(40, 4) {
                 4 => now.saturating_sub(inputs.number(9, 0)),
@@ -542,6 +550,7 @@ mod tests {
                     match what {
                         0 => warmup.set_pace(Pace::Stopped, 0, 0),
                         1 => warmup.set_pace(Pace::Unlimited, 0, 0),
+                        2 => warmup.set_pace(pace(0), burst, u64::MAX),
                         _ => warmup.set_pace(pace(what / 4), burst, warmup.stored().0),
                     }
                     None

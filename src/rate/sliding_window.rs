@@ -371,9 +371,9 @@ impl Meter for WindowMeter {
     }
 
     fn correct(&mut self, mark: &mut Self::Mark, charged: u64, actual: u64) -> u64 {
-        if mark[0] <= self.ring.sealed && actual > charged {
-            // The segment is unknown: the undercharge counts from now on, and under no mark.
-            self.take(actual - charged);
+        if mark[0] <= self.ring.sealed {
+            // The segment is unknown: an undercharge counts from now on, and under no mark.
+            self.take(actual.saturating_sub(charged));
             return actual;
         }
         self.ring.correct(mark[0], charged, actual)
