@@ -132,6 +132,17 @@ fn a_cancel_leaves_what_would_be_held_without_the_reservation() {
                 reserved += 1;
             }
         }
+        if reserved == 64 {
+            // The oldest are told apart, whatever was reserved of nothing.
+            assert!(reserve.take(0).is_some());
+            for _ in 0..2 {
+                let held = reserve.held();
+                let (number, n, at) = made.remove(inputs.below(2) as usize);
+                reserve.give_back(number, n);
+                history[at] = 0;
+                assert_eq!(reserve.held(), held + n);
+            }
+        }
         while inputs.goes_on() {
             let held = reserve.held();
             match inputs.below(3) {

@@ -355,6 +355,18 @@ mod tests {
             let shape = inputs.one_of(&[Shape::Held, Shape::Calendar, Shape::Rolling(10)]);
             let mut counter = Counter::new(shape);
             let (mut now, mut all, mut is_lost) = (0, Vec::<Taken>::new(), false);
+            if inputs.below(2) == 1 {
+                // Some begin with more than the numbers hold.
+                counter.advance(now, hundreds);
+                counter.take(u64::MAX);
+                counter.take(1);
+                is_lost = true;
+                all.push(Taken {
+                    at: now,
+                    units: u64::MAX,
+                    open: u64::MAX,
+                });
+            }
             while inputs.goes_on() {
                 now += inputs.number(300, 0) + inputs.one_of(&[0, 10, 160]);
                 let mut behind = counter.clone();

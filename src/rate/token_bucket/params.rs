@@ -491,6 +491,11 @@ mod tests {
                 let left = latest % whole;
                 let lasts = burst.saturating_add(left) < params.life;
                 assert_eq!(new, if lasts { latest - left } else { latest }, "{quota}");
+                if params.life < 1 << 60 {
+                    // An axis that would be at its end is none.
+                    let new = params.epoch_anew(1 << 61, at(params.life)).ticks_since(at(0));
+                    assert_eq!(new, params.life - burst, "{quota}");
+                }
             }
             // What admissions read while it is published.
             let slot = Slot::default();
