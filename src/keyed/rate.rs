@@ -22,9 +22,10 @@ const LEG: &str = "keyed_rate";
 /// the rate is one leg of several. In front of an HTTP service, the layer of the crate `tollgate-http` takes either.
 ///
 /// # Eviction
-/// At most `max_entries` keys. When a new one finds no room, a key whose bucket is full is evicted. Its owner gains nothing,
-/// also by an earlier reading of the clock, and loses what comes in a nanosecond at most. When none of 64 entries is full, the new key is refused as
-/// `Saturated`. A new key goes on from where the last one stopped, so a map of up to 64 entries is searched in full.
+/// At most `max_entries` keys. When a new one finds no room, a key whose bucket is full is evicted. Its owner gains
+/// nothing, also by an earlier reading of the clock, and loses what comes in a nanosecond at most. When none of 64
+/// entries is full, the new key is refused as `Saturated`. A new key goes on from where the last one stopped, so a map of
+/// up to 64 entries is searched in full.
 ///
 /// # Memory
 /// At most [`ENTRY_BYTES`](Self::ENTRY_BYTES) for each key, plus the heap memory of keys themselves; half as much again
