@@ -736,8 +736,14 @@ impl WindowedMeter for FixedMeter {
             .saturating_add(u64::from(exact && !at_its_start));
         let joined = window.saturating_sub(first.max(1));
         let pending = if first == 0 { pending } else { 0 };
-        let held = held.saturating_add(joined.saturating_mul(most)).saturating_add(pending).min(booked);
-        self.closed_holds = most.saturating_mul(length / before + 1).saturating_add(here).min(booked);
+        let held = held
+            .saturating_add(joined.saturating_mul(most))
+            .saturating_add(pending)
+            .min(booked);
+        self.closed_holds = most
+            .saturating_mul(length / before + 1)
+            .saturating_add(here)
+            .min(booked);
         let told = BookedStart { at, held };
         match u64::try_from(ahead).unwrap_or(u64::MAX) {
             0 if window == 0 => self.kept = told,
