@@ -121,7 +121,13 @@ impl Capacity {
 
     #[inline]
     fn try_take_place(&self) -> bool {
-        self.places.may_have(1) && self.places.try_acquire_n(1).is_ok()
+        !self.seems_full() && self.places.try_acquire_n(1).is_ok()
+    }
+
+    /// Returns true if no place is free: a hint, without a lock.
+    #[inline]
+    pub(super) fn seems_full(&self) -> bool {
+        !self.places.may_have(1)
     }
 
     /// Takes up to `n` places for tasks of this weight at once, and returns their number. Returns 0 if no place is

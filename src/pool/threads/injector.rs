@@ -96,6 +96,13 @@ impl<'j> Injector<'j> {
         self.counts() < TASK
     }
 
+    /// Returns true if a submission will probably find no place, here or in the queue.
+    #[inline]
+    pub(in crate::pool) fn seems_full(&self, capacity: &Capacity) -> bool {
+        // The queue first: its cache line is written less often.
+        capacity.seems_full() && self.counts() & PLACES == 0
+    }
+
     /// Injects a task by `put`, which only converts it. Takes its capacity if `takes` has that and the task's weight. Returns true if the
     /// submission calls a worker, or the task if there is no capacity or the pool is closed. Frees the memory of two tasks.
     #[inline]

@@ -133,6 +133,10 @@ impl<'j> Pool<Threads<'j>> {
     ) -> Result<ScopedJoinHandle<'j, T>, (Called<F>, RejectReason)> {
         // Before capacity is taken: the tracing subscriber is called, and may panic.
         let caller = Caller::current();
+        let core = self.core();
+        if core.kind.injector.seems_full(&core.capacity) {
+            return Err(((task, caller), RejectReason::Full));
+        }
         self.put(ClosureCell::of(task, caller), Some(self.options.rare.weight))
     }
 
@@ -197,10 +201,29 @@ impl<'j> Pool<Threads<'j>> {
         let caller = Caller::current();
         let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
         let pushed = self.core().push(task, Some(self.options.rare.weight), put);
-        pushed.or_else(|(task, turned)| {
-            let verdict = self.let_in_blocking(turned, None);
-            self.submit_decided((task, caller), verdict).map(drop)
-        })
+        pushed.or_else(|(task, turned)| self.execute_slow(task, caller, turned))
+    }
+
+    /// Without a handle, whose drop would take the payload of a task that has panicked by then.
+    #[cold]
+    fn execute_slow<F: Closure<'j, ()>>(
+        &self,
+        task: F,
+        caller: Caller,
+        turned: RejectReason,
+    ) -> Result<(), SubmitError<F>> {
+        match self.let_in_blocking(turned, None) {
+            Ok(Verdict::In) => {
+                let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
+                let pushed = self.core().push(task, None, put);
+                pushed.map_err(|(task, reason)| SubmitError { task, reason })
+            }
+            Ok(Verdict::Out) => {
+                self.core().discard_new(Entry::own(caller, task, &self.options));
+                Ok(())
+            }
+            Err(reason) => Err(SubmitError { task, reason }),
+        }
     }
 
     #[inline]
