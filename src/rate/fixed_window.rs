@@ -283,8 +283,6 @@ pub(super) struct FixedMeter<B = Even> {
     closed: u64,
     /// The most that any closed window holds.
     closed_holds: u64,
-    /// The most that all closed windows hold.
-    closed_units: u64,
     /// The units of the first open window: its limit at least, if anything is ahead.
     count: u64,
     /// The units charged to the windows after it.
@@ -309,7 +307,6 @@ impl<B: Borders> FixedMeter<B> {
             limit,
             closed: 0,
             closed_holds: 0,
-            closed_units: 0,
             count: 0,
             ahead: 0,
             booked: BookedStart::NOTHING,
@@ -603,17 +600,9 @@ impl<B: Borders> FixedMeter<B> {
         closed.max(self.limit).max(self.count)
     }
 
-    /// The most units that count from the current window on.
-    fn outstanding(&self) -> u64 {
-        let closed = if self.closed > 0 { self.closed_units } else { 0 };
-        closed.saturating_add(self.count).saturating_add(self.ahead)
-    }
-
-    /// Closes the windows before the last booking, which lies `windows` after the current one; all bookings have at most `booked`
-    /// units. Debts come behind.
-    fn keep(&mut self, windows: u64, told: BookedStart, booked: u64, debts: u64) {
+    /// Closes the windows before the last booking, which lies `windows` after the current one. Debts come behind.
+    fn keep(&mut self, windows: u64, told: BookedStart, debts: u64) {
         self.closed = windows;
-        self.closed_units = booked.saturating_sub(told.held);
         (self.kept, self.booked) = (told, BookedStart::NOTHING);
         (self.count, self.ahead) = (told.held, 0);
         self.charge(debts);
@@ -651,11 +640,9 @@ impl<B: Borders> LimitedMeter for FixedMeter<B> {
         }) = promise
         {
             if window > 0 {
-                let booked = self.outstanding().saturating_sub(debts);
                 self.closed_holds = self.most_held();
                 self.limit = limit;
-                let debts = if holds == 0 { 0 } else { debts };
-                return self.keep(window, BookedStart { at, held }, booked, debts);
+                return self.keep(window, BookedStart { at, held }, if holds == 0 { 0 } else { debts });
             }
             holds = holds.max(held);
         }
@@ -722,10 +709,8 @@ impl WindowedMeter for FixedMeter {
             return;
         };
         self.number = self.number.wrapping_add(passed);
-        // Windows that are joined hold no more than all bookings, however often the length has changed.
-        let booked = self.outstanding().saturating_sub(debts);
-        let most = self.most_held().min(booked);
-        let here = if self.closed == 0 { self.count.min(booked) } else { most };
+        let most = self.most_held();
+        let here = if self.closed == 0 { self.count } else { most };
         let ahead = windows(start, at.into(), length);
         let begins = start + ahead * i128::from(length);
         // Windows booked before the last, some of which start in the same window now.
@@ -736,23 +721,17 @@ impl WindowedMeter for FixedMeter {
             .saturating_add(u64::from(exact && !at_its_start));
         let joined = window.saturating_sub(first.max(1));
         let pending = if first == 0 { pending } else { 0 };
-        let held = held
-            .saturating_add(joined.saturating_mul(most))
-            .saturating_add(pending)
-            .min(booked);
-        self.closed_holds = most
-            .saturating_mul(length / before + 1)
-            .saturating_add(here)
-            .min(booked);
+        let held = held.saturating_add(joined.saturating_mul(most)).saturating_add(pending);
+        self.closed_holds = most.saturating_mul(length / before + 1).saturating_add(here);
         let told = BookedStart { at, held };
         match u64::try_from(ahead).unwrap_or(u64::MAX) {
             0 if window == 0 => self.kept = told,
             0 => {
-                self.keep(0, told, booked, 0);
-                self.count = held.saturating_add(here).min(booked);
+                self.keep(0, told, 0);
+                self.count = self.count.saturating_add(here);
                 self.charge(debts);
             }
-            ahead => self.keep(ahead, told, booked, debts),
+            ahead => self.keep(ahead, told, debts),
         }
     }
 }

@@ -134,21 +134,3 @@ fn debts_that_were_dealt_out_anew_are_not_given_back() {
         assert_eq!(window.available(), window.limit() - 1);
     }
 }
-
-/// Given a booking, when windows get short and long again, many times, then no window counts more than was ever taken, and the window
-/// after the booking has all its units.
-#[test]
-fn windows_that_get_short_and_long_again_multiply_nothing() {
-    let clock = ManualClock::new();
-    let nanos = Duration::from_nanos;
-    let window = window(&clock, 4, nanos(57));
-    let booked: Vec<_> = (0..5).map(|_| window.book(1).unwrap()).collect();
-    for _ in 0..8 {
-        window.set_length(nanos(1)).unwrap();
-        window.set_length(nanos(49)).unwrap();
-        assert!((1..=5).contains(&window.debt()), "{}", window.debt());
-    }
-    assert_eq!(booked[4].wait(), nanos(57));
-    clock.advance(nanos(2 * 49));
-    assert_eq!((window.available(), window.debt()), (4, 0));
-}
