@@ -412,6 +412,10 @@ pub(crate) fn share_of_a_budget(steps: &[Step]) {
 
 /// What a thread has parked comes on top: a lease at most.
 pub(crate) fn leased(units: u64, steps: &[Step]) {
+    // Parked tokens are spent without the limiter, which does not see that reading of the clock: a stale one counts then
+    // as of an instant that the ledger cannot know.
+    let mut steps = steps.to_vec();
+    steps.retain(|step| !matches!(step, Step::Stale(_)));
     let clock = world();
     let leased = Arc::new(Leased::new(TokenBucket::new(quota(0)).on(&clock), units));
     let bound = Ledger {
@@ -419,7 +423,7 @@ pub(crate) fn leased(units: u64, steps: &[Step]) {
         by_latest: false,
         ..rate(10 + units)
     };
-    run(&clock, bound, true, steps, |_| Some(Arc::clone(&leased)), NOTHING);
+    run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING);
     let clock = world();
     let window = SlidingWindow::new(10, SECOND * 3).unwrap().on(&clock);
     let leased = Arc::new(Leased::new(window, units));
@@ -431,10 +435,6 @@ pub(crate) fn leased(units: u64, steps: &[Step]) {
         admitted_only: true,
         ..ledger(span)
     };
-    // Parked tokens are spent without the window, which does not see that reading of the clock: a stale one counts then
-    // as of an instant that the ledger cannot know.
-    let mut steps = steps.to_vec();
-    steps.retain(|step| !matches!(step, Step::Stale(_)));
     run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING);
 }
 

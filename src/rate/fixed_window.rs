@@ -213,6 +213,85 @@ impl BookedStart {
     const NOTHING: Self = Self { at: 0, held: 0 };
 }
 
+/// Equal units at each of several instants.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: u64,
+    /// The time from each instant to the next.
+    step: u64,
+    instants: u64,
+    /// At each instant.
+    units: u64,
+}
+
+impl Run {
+    fn last(&self) -> u64 {
+        self.first
+            .saturating_add(self.instants.saturating_sub(1).saturating_mul(self.step))
+    }
+
+    /// The same without the instants before `from`.
+    fn since(self, from: u64) -> Self {
+        let over = from.saturating_sub(self.first).div_ceil(self.step).min(self.instants);
+        Self {
+            first: self.first.saturating_add(over.saturating_mul(self.step)),
+            instants: self.instants - over,
+            ..self
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.instants.saturating_mul(self.units)
+    }
+}
+
+/// Units by the instants at which they start, in no order: what was booked before a change, and what the window held that
+/// ran then.
+#[derive(Debug, Default)]
+struct Kept(Vec<Run>);
+
+impl Kept {
+    /// The runs beyond this number count together, at the last of their instants.
+    const MOST: usize = 32;
+
+    fn last(&self) -> u64 {
+        self.0.iter().map(Run::last).max().unwrap_or(0)
+    }
+
+    /// The units that start at `from` or later.
+    fn since(&self, from: u64) -> u64 {
+        let sums = self.0.iter().map(|run| run.since(from).sum());
+        sums.fold(0, u64::saturating_add)
+    }
+
+    fn drop_before(&mut self, from: u64) {
+        self.0.iter_mut().for_each(|run| *run = run.since(from));
+        self.0.retain(|run| run.instants > 0);
+    }
+
+    fn push(&mut self, at: u64, units: u64) {
+        self.push_run(Run {
+            first: at,
+            step: 1,
+            instants: 1,
+            units,
+        });
+    }
+
+    fn push_run(&mut self, run: Run) {
+        if run.sum() == 0 {
+            return;
+        }
+        self.0.push(run);
+        if self.0.len() > Self::MOST {
+            self.0.sort_unstable_by_key(|run| std::cmp::Reverse(run.last()));
+            if let (Some(one), Some(other)) = (self.0.pop(), self.0.pop()) {
+                self.push(other.last(), one.sum().saturating_add(other.sum()));
+            }
+        }
+    }
+}
+
 /// Where one window ends and the next begins.
 pub(super) trait Borders {
     /// True if later windows can be booked. What a cancel leaves before a booking stays empty.
@@ -281,16 +360,14 @@ pub(super) struct FixedMeter<B = Even> {
     limit: u64,
     /// This many windows, from the current one on, admit nothing: their units were booked before a change.
     closed: u64,
-    /// The most that any closed window holds.
-    closed_holds: u64,
     /// The units of the first open window: its limit at least, if anything is ahead.
     count: u64,
     /// The units charged to the windows after it.
     ahead: u64,
     /// The last booking for a later window, since the last change.
     booked: BookedStart,
-    /// The last before the latest change.
-    kept: BookedStart,
+    /// What was booked before the latest change.
+    kept: Kept,
     /// The latest instant of a take that counts.
     latest: u64,
     /// Incremented when units are forgiven: earlier takes are not refunded.
@@ -306,11 +383,10 @@ impl<B: Borders> FixedMeter<B> {
             number: 0,
             limit,
             closed: 0,
-            closed_holds: 0,
             count: 0,
             ahead: 0,
             booked: BookedStart::NOTHING,
-            kept: BookedStart::NOTHING,
+            kept: Kept::default(),
             latest: 0,
             generation: 0,
         }
@@ -548,7 +624,8 @@ impl<B: Borders> Meter for FixedMeter<B> {
 
     fn clear(&mut self) {
         (self.closed, self.count, self.ahead) = (0, 0, 0);
-        (self.booked, self.kept) = (BookedStart::NOTHING, BookedStart::NOTHING);
+        self.booked = BookedStart::NOTHING;
+        self.kept.0.clear();
         self.generation += 1;
     }
 }
@@ -567,8 +644,11 @@ struct Promise {
 
 impl<B: Borders> FixedMeter<B> {
     fn promise(&self) -> Option<Promise> {
-        let kept = Some(self.kept).filter(|kept| kept.at > self.now);
-        let kept = kept.map(|kept| (self.borders.window_of(kept.at), kept.at, kept.held));
+        let kept = Some(self.kept.last()).filter(|at| *at > self.now);
+        let kept = kept.map(|at| {
+            let window = self.borders.window_of(at);
+            (window, at, self.kept.since(self.opens(window)))
+        });
         // Since the last change bookings start where windows do. The cancelled one may have been the last.
         let booked = Some(self.booked).filter(|booked| booked.at > self.now);
         let booked = booked.map(|booked| (self.borders.window_of(booked.at), booked.held).min(self.tail()));
@@ -594,17 +674,47 @@ impl<B: Borders> FixedMeter<B> {
         })
     }
 
-    /// The most that any window holds of bookings.
-    fn most_held(&self) -> u64 {
-        let closed = if self.closed > 0 { self.closed_holds } else { 0 };
-        closed.max(self.limit).max(self.count)
+    /// The first instant, of those to come, in the window `windows` after the current one.
+    fn opens(&self, windows: u64) -> u64 {
+        match windows {
+            0 => self.now.saturating_add(1),
+            _ => self.borders.start_of(windows),
+        }
     }
 
-    /// Closes the windows before the last booking, which lies `windows` after the current one. Debts come behind.
-    fn keep(&mut self, windows: u64, told: BookedStart, debts: u64) {
-        self.closed = windows;
-        (self.kept, self.booked) = (told, BookedStart::NOTHING);
-        (self.count, self.ahead) = (told.held, 0);
+    /// Keeps what is booked, and what the current window holds, by instants, before a change.
+    fn keep(&mut self, promise: &Promise) {
+        let Promise { window, at, held, .. } = *promise;
+        let opens = self.opens(self.closed);
+        let kept = self.kept.since(opens);
+        match self.closed {
+            0 => {
+                self.kept.drop_before(opens);
+                self.kept
+                    .push(self.latest.min(self.now), self.count.saturating_sub(kept));
+            }
+            closed => {
+                let count = if window == closed { held } else { self.count };
+                self.kept.push(opens, count.saturating_sub(kept));
+            }
+        }
+        if let Some(full) = window.checked_sub(self.closed.saturating_add(1)) {
+            let first = self.borders.start_of(self.closed.saturating_add(1));
+            let step = self.borders.start_of(self.closed.saturating_add(2)) - first;
+            self.kept.push_run(Run {
+                first,
+                step: step.max(1),
+                instants: full,
+                units: self.limit,
+            });
+            self.kept.push(at, held);
+        }
+    }
+
+    /// Closes `windows` windows. The next holds what is kept since `start`. Debts come behind.
+    fn close(&mut self, windows: u64, start: u64, debts: u64) {
+        self.booked = BookedStart::NOTHING;
+        (self.closed, self.count, self.ahead) = (windows, self.kept.since(start), 0);
         self.charge(debts);
     }
 }
@@ -632,17 +742,14 @@ impl<B: Borders> LimitedMeter for FixedMeter<B> {
             // Forgiven, or distributed anew over later windows.
             self.generation += 1;
         }
-        if let Some(Promise {
-            window,
-            at,
-            held,
-            debts,
-        }) = promise
-        {
+        if let Some(promise) = promise {
+            let Promise {
+                window, held, debts, ..
+            } = promise;
             if window > 0 {
-                self.closed_holds = self.most_held();
+                self.keep(&promise);
                 self.limit = limit;
-                return self.keep(window, BookedStart { at, held }, if holds == 0 { 0 } else { debts });
+                return self.close(window, self.opens(window), if holds == 0 { 0 } else { debts });
             }
             holds = holds.max(held);
         }
@@ -671,18 +778,9 @@ impl WindowedMeter for FixedMeter {
     fn set_length(&mut self, set: &Settings, clock: &Clock) {
         let length = set.ticks(clock);
         let (before, promise) = (self.borders.length, self.promise());
-        let exact = self.closed == 0 && self.kept.at <= self.now;
-        // Units that a change has moved into the current window, and that have not begun.
-        let pending = match promise {
-            Some(promise) if promise.window > 0 && !exact => {
-                if self.closed > 0 {
-                    self.most_held()
-                } else {
-                    self.kept.held
-                }
-            }
-            _ => 0,
-        };
+        if let Some(promise) = &promise {
+            self.keep(promise);
+        }
         // The window may have started before the clock did.
         let old_start = i128::from(self.borders.end) - i128::from(before);
         let windows = |from: i128, to: i128, length: u64| (to - from).max(0) / i128::from(length);
@@ -694,13 +792,7 @@ impl WindowedMeter for FixedMeter {
         if self.ahead > 0 || promise.is_some() {
             self.generation += 1;
         }
-        let Some(Promise {
-            window,
-            at,
-            held,
-            debts,
-        }) = promise
-        else {
+        let Some(Promise { at, debts, .. }) = promise else {
             // If a shorter window has begun since, its own units count in it; they cannot be told from the others.
             match i128::from(self.latest) >= start {
                 true => self.number = self.number.wrapping_add(passed),
@@ -709,29 +801,53 @@ impl WindowedMeter for FixedMeter {
             return;
         };
         self.number = self.number.wrapping_add(passed);
-        let most = self.most_held();
-        let here = if self.closed == 0 { self.count } else { most };
         let ahead = windows(start, at.into(), length);
-        let begins = start + ahead * i128::from(length);
-        // Windows booked before the last, some of which start in the same window now.
-        let first = windows(old_start, begins, before);
-        let at_its_start = old_start + first * i128::from(before) == begins;
-        let first = u64::try_from(first)
-            .unwrap_or(u64::MAX)
-            .saturating_add(u64::from(exact && !at_its_start));
-        let joined = window.saturating_sub(first.max(1));
-        let pending = if first == 0 { pending } else { 0 };
-        let held = held.saturating_add(joined.saturating_mul(most)).saturating_add(pending);
-        self.closed_holds = most.saturating_mul(length / before + 1).saturating_add(here);
-        let told = BookedStart { at, held };
-        match u64::try_from(ahead).unwrap_or(u64::MAX) {
-            0 if window == 0 => self.kept = told,
-            0 => {
-                self.keep(0, told, 0);
-                self.count = self.count.saturating_add(here);
-                self.charge(debts);
+        let begins = u64::try_from((start + ahead * i128::from(length)).max(0)).unwrap_or(u64::MAX);
+        self.kept.drop_before(u64::try_from(start.max(0)).unwrap_or(u64::MAX));
+        self.close(u64::try_from(ahead).unwrap_or(u64::MAX), begins, debts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::laws::holds;
+
+    /// Given runs in any order, and instants that pass, then what is kept is a list of units by instants.
+    #[test]
+    fn kept_units_are_a_list_by_instants() {
+        holds([1, 2], |inputs| {
+            let (mut kept, mut list) = (Kept::default(), Vec::new());
+            while inputs.goes_on() {
+                let run = Run {
+                    first: inputs.number(50, 3),
+                    step: 1 + inputs.number(7, 1),
+                    instants: inputs.number(6, 2),
+                    units: inputs.number(9, 1),
+                };
+                kept.push_run(run);
+                list.extend((0..run.instants).map(|at| (run.first + at * run.step, run.units)));
+                list.retain(|(_, units)| *units > 0);
+                let (from, passed) = (inputs.number(60, 3), inputs.number(60, 3));
+                kept.drop_before(passed);
+                list.retain(|(at, _)| *at >= passed);
+                let later = list.iter().filter(|(at, _)| *at >= from);
+                assert_eq!(kept.since(from), later.map(|(_, units)| units).sum());
+                assert_eq!(kept.last(), list.iter().map(|(at, _)| *at).max().unwrap_or(0));
             }
-            ahead => self.keep(ahead, told, debts),
+        });
+    }
+
+    #[test]
+    fn the_earliest_of_too_many_runs_count_later_and_none_is_lost() {
+        let mut kept = Kept::default();
+        (0..100).for_each(|at| kept.push(at, 1));
+        assert_eq!((kept.0.len(), kept.last()), (Kept::MOST, 99));
+        // All but the last 31 count at the instant before these.
+        let together = 100 - Kept::MOST as u64;
+        for from in 0..=100 {
+            let since = if from <= together { 100 } else { 100 - from };
+            assert_eq!(kept.since(from), since, "since {from}");
         }
     }
 }

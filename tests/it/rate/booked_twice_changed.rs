@@ -134,3 +134,48 @@ fn debts_that_were_dealt_out_anew_are_not_given_back() {
         assert_eq!(window.available(), window.limit() - 1);
     }
 }
+
+/// Given a booking, when windows get short and long again, many times, then no window counts more than was ever taken, and the window
+/// after the booking has all its units.
+#[test]
+fn windows_that_get_short_and_long_again_multiply_nothing() {
+    let clock = ManualClock::new();
+    let nanos = Duration::from_nanos;
+    let window = window(&clock, 4, nanos(57));
+    let booked: Vec<_> = (0..5).map(|_| window.book(1).unwrap()).collect();
+    for _ in 0..8 {
+        window.set_length(nanos(1)).unwrap();
+        window.set_length(nanos(49)).unwrap();
+        assert_eq!(window.debt(), 1);
+    }
+    assert_eq!(booked[4].wait(), nanos(57));
+    clock.advance(nanos(49));
+    assert_eq!((window.available(), window.debt()), (3, 0));
+    clock.advance(nanos(49));
+    assert_eq!((window.available(), window.debt()), (4, 0));
+}
+
+/// Given bookings of several windows, when windows get long and short, and the limit changes, then the window of the last counts those
+/// that lie in it, each once.
+#[test]
+fn the_window_of_the_last_booking_counts_what_lies_in_it_whatever_changed_between() {
+    for (length, left) in [(10, 90), (35, 80), (60, 80), (99, 90), (101, 20)] {
+        let clock = ManualClock::new();
+        let window = window(&clock, 10, SECOND * 10);
+        book_in_a_row(&window, 5);
+        window.set_length(SECOND * 25).unwrap();
+        window.set_limit(10, Inherit::Additive);
+        // The window from 50 to 75 is full.
+        let behind: Vec<_> = [75, 100].map(|at| (window.book(10).unwrap(), at)).into();
+        for (booked, at) in &behind {
+            assert_eq!(booked.wait(), SECOND * *at);
+        }
+        for between in [3, 700, 40] {
+            window.set_length(SECOND * between).unwrap();
+        }
+        window.set_length(SECOND * length).unwrap();
+        window.set_limit(100, Inherit::Additive);
+        clock.advance(SECOND * 100);
+        assert_eq!(window.available(), left, "{length} s");
+    }
+}
