@@ -93,6 +93,12 @@ fn both(rows: &Rows, name: &str, yields: bool) {
             .buffer_unordered(LIMIT);
         assert_eq!(results.count().await, TASKS);
     });
+    let spawned = side(&runtime, move |count| async move {
+        let results = futures::stream::iter(0..TASKS)
+            .map(|_| tokio::spawn(task(Arc::clone(&count), yields)))
+            .buffer_unordered(LIMIT);
+        assert_eq!(results.count().await, TASKS);
+    });
     let pooled = side(&runtime, move |count| async move {
         let pool = TaskPool::builder(LIMIT).build().expect("a pool");
         for _ in 0..TASKS {
@@ -117,6 +123,7 @@ fn both(rows: &Rows, name: &str, yields: bool) {
             ("JoinSet+Semaphore", joinset),
             ("TaskTracker+Sem.", tracker),
             ("buffer_unordered", buffered),
+            ("buffer_un.-spawned", spawned),
         ],
     );
 }
