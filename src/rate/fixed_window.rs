@@ -7,8 +7,9 @@
 //!
 //! # Changes of the limit or the length
 //! A booking keeps its promised instant, whatever is changed. So the booked units stay in place: the window with the
-//! latest of these instants keeps its units, the windows before it are closed, and debts come behind. A rule of
-//! inheritance applies only where nothing is booked.
+//! latest of these instants keeps its units, the windows before it are closed, and debts come behind. Units are kept by
+//! instants, so a further change counts those that lie in its windows. A rule of inheritance applies only where nothing is
+//! booked.
 
 use super::future::FutureReservation;
 use super::inherit::Inherit;
@@ -690,8 +691,7 @@ impl<B: Borders> FixedMeter<B> {
         match self.closed {
             0 => {
                 self.kept.drop_before(opens);
-                self.kept
-                    .push(self.latest.min(self.now), self.count.saturating_sub(kept));
+                self.kept.push(self.now, self.count.saturating_sub(kept));
             }
             closed => {
                 let count = if window == closed { held } else { self.count };
