@@ -1,221 +1,193 @@
-//! The bound on the queue: its places, and the weight of all queued tasks, are permits of semaphores. So a submission
-//! that waits for room is served first come, first served, blocking or async, and can leave at any time.
+//! The bound on the queue: on the number of queued tasks, and on their weight. [`Overflow`] is the treatment of a task that finds the
+//! queue full.
 //!
-//! [`Overflow`] is the treatment of a task that finds the queue full.
+//! [`Capacity`] is plain data under the pool's lock. A task takes capacity until it is claimed: the transition that counts the claim gives the
+//! capacity to the submitters that wait, first come, first served. A submitter that was served has reserved capacity until it queues its
+//! task or leaves.
 
-use super::cache_padded::CachePadded;
 use super::engine::entry::Entry;
 use super::engine::scheduler::{Engine, Kind};
-use super::engine::seat::Seat;
-use super::engine::state::State;
+use super::engine::state::Phase;
+use super::engine::waits::is_inside;
 use super::error::{PoolError, RejectReason};
 use super::hooks::{drop_quietly, quietly};
 use super::report::Unstarted;
-use crate::semaphore::{Semaphore, SemaphorePermit};
-use crate::sync::shim::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeMap;
+use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 
-/// The maximum number of tasks that a queue may hold.
+/// The maximum bound on queued tasks: 2,147,483,647.
 pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
 
+/// A number of tasks, and their weight, which is zero if weights are not bounded.
+#[derive(Clone, Copy, Default)]
+struct Load {
+    tasks: usize,
+    weight: u64,
+}
+
+impl AddAssign for Load {
+    fn add_assign(&mut self, other: Self) {
+        self.tasks += other.tasks;
+        self.weight += other.weight;
+    }
+}
+
+impl SubAssign for Load {
+    fn sub_assign(&mut self, other: Self) {
+        self.tasks -= other.tasks;
+        self.weight -= other.weight;
+    }
+}
+
+/// The capacity of a queue, and the submitters that wait for it.
 pub(super) struct Capacity {
-    /// On cache lines of its own: submitters write it per task, and workers read the other fields before each task.
-    places: CachePadded<Semaphore>,
-    weight: Option<(Semaphore, u32)>,
-    /// The number of submissions that have found no room, or wait for it.
-    pressing: AtomicUsize,
-}
-
-/// Makes workers give every place back at once, until dropped.
-pub(super) struct Pressing<'a>(&'a AtomicUsize);
-
-impl Drop for Pressing<'_> {
-    fn drop(&mut self) {
-        // Relaxed: a worker that reads a stale count gives back early.
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Capacity that has been taken. Gives the room back when dropped, and contains panics of the waiters' wakers.
-struct Taken<'a>(Option<SemaphorePermit<'a>>);
-
-impl Taken<'_> {
-    /// Keeps the room for a task: the caller that claims the task gives it back.
-    fn keep(mut self) {
-        if let Some(mut permit) = self.0.take() {
-            let _kept = permit.ticket_mut().take();
-        }
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        if let Some(permit) = self.0.take() {
-            drop_quietly(permit);
-        }
-    }
+    max_queue: usize,
+    max_weight: Option<u32>,
+    /// The tasks that were accepted, and not claimed, or whose claim was not reported; and those of submitters for which capacity is reserved.
+    used: Load,
+    /// The number of submitters that have reserved capacity, and not queued their tasks yet.
+    reserved: usize,
+    /// The submitters that wait, in order.
+    waiting: BTreeMap<u64, (u32, Waker)>,
+    /// The weights of those for which capacity was reserved since they last looked.
+    served: BTreeMap<u64, u32>,
+    next_key: u64,
 }
 
 impl Capacity {
-    pub(super) fn checked(places: usize, weight: Option<u32>) -> Result<Self, PoolError> {
-        if places == 0 || places > MAX_QUEUE {
-            return Err(PoolError::Queue { given: places });
+    pub(super) fn checked(max_queue: usize, max_weight: Option<u32>) -> Result<Self, PoolError> {
+        if max_queue == 0 || max_queue > MAX_QUEUE {
+            return Err(PoolError::Queue { given: max_queue });
         }
-        if weight == Some(0) {
+        if max_weight == Some(0) {
             return Err(PoolError::Weight);
         }
         Ok(Self {
-            places: CachePadded::new(Semaphore::new(places)),
-            weight: weight.map(|most| (Semaphore::new(most as usize), most)),
-            pressing: AtomicUsize::new(0),
+            max_queue,
+            max_weight,
+            used: Load::default(),
+            reserved: 0,
+            waiting: BTreeMap::new(),
+            served: BTreeMap::new(),
+            next_key: 0,
         })
     }
 
-    /// Returns an error if a task of this weight could never be accepted.
-    pub(super) fn fits(&self, weight: u32) -> Result<(), RejectReason> {
-        match &self.weight {
-            Some((_, allowed)) if weight > *allowed => Err(RejectReason::Oversized {
-                weight,
-                allowed: *allowed,
-            }),
-            _ => Ok(()),
-        }
+    #[inline]
+    fn load(&self, tasks: usize, weight: u32) -> Load {
+        let weight = self.max_weight.map_or(0, |_| tasks as u64 * u64::from(weight));
+        Load { tasks, weight }
     }
 
-    /// Takes a place and this weight. Sets `serves` as [`put_back`](Self::put_back) does. Takes a lock only if there may be room.
+    /// Returns the number of queued tasks.
+    pub(super) fn queued(&self) -> usize {
+        self.used.tasks - self.reserved
+    }
+
+    /// Returns true while submitters wait.
     #[inline]
-    pub(super) fn try_take(&self, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
-        if self.try_take_place() {
-            if self.try_take_weight(weight) {
-                return Ok(());
-            }
-            *serves |= self.put_back(1);
-        }
-        Err(if self.places.is_closed() {
-            RejectReason::Closed
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Returns the number of tasks that may come without a look here: none while submitters wait, or if weights are bounded.
+    #[inline]
+    pub(super) fn free_places(&self) -> usize {
+        let looks = self.waits() || self.max_weight.is_some();
+        if looks {
+            0
         } else {
-            RejectReason::Full
-        })
-    }
-
-    /// Takes this weight, for a task that has its place.
-    #[inline]
-    pub(super) fn try_take_weight(&self, weight: u32) -> bool {
-        let takes = |all: &Semaphore| all.may_have(weight.into()) && all.try_acquire_n(weight as usize).is_ok();
-        self.weight.as_ref().is_none_or(|(all, _)| takes(all))
-    }
-
-    /// Takes up to `most` places, for the injector to give out, and returns their number. Takes at most one if a submission has found no
-    /// room.
-    #[inline(never)]
-    pub(super) fn try_take_places(&self, most: usize) -> usize {
-        let is_pressed = self.is_pressed() && !seeded!("pool_takes_room_ahead_blindly");
-        if !is_pressed {
-            let most = most.min(self.places.available_permits());
-            if most > 1 && self.places.try_acquire_n(most).is_ok() {
-                return most;
-            }
-        }
-        usize::from(self.try_take_place())
-    }
-
-    #[inline]
-    fn try_take_place(&self) -> bool {
-        !self.seems_full() && self.places.try_acquire_n(1).is_ok()
-    }
-
-    /// Returns true if no place is free: a hint, without a lock.
-    #[inline]
-    pub(super) fn seems_full(&self) -> bool {
-        !self.places.may_have(1)
-    }
-
-    /// Takes up to `n` places for tasks of this weight at once, and returns their number. Returns 0 if no place is
-    /// free, or if weights count.
-    pub(super) fn try_take_some(&self, n: usize, weight: u32) -> usize {
-        let n = n.min(self.places.available_permits());
-        if n == 0 || weight != 1 || self.weight.is_some() {
-            return 0;
-        }
-        self.places.try_acquire_n(n).map_or(0, |()| n)
-    }
-
-    pub(super) async fn take(&self, weight: u32) -> Result<(), RejectReason> {
-        let place = self
-            .places
-            .acquire()
-            .await
-            .map(|permit| Taken(Some(permit)))
-            .map_err(|_| RejectReason::Closed)?;
-        if let Some((all, _)) = &self.weight {
-            Taken(Some(all.acquire_many(weight).await.map_err(|_| RejectReason::Closed)?)).keep();
-        }
-        place.keep();
-        Ok(())
-    }
-
-    /// Takes a place and weight beyond the bound. The room given back next repays the excess.
-    #[cold]
-    pub(super) fn overdraw(&self, weight: u32) {
-        self.places.overdraw(1);
-        if let Some((all, _)) = &self.weight {
-            all.overdraw(weight as usize);
+            self.max_queue.saturating_sub(self.used.tasks)
         }
     }
 
-    /// Frees a place and this weight. Panics of wakers do not reach the worker, because it has tasks in hand.
+    /// Counts as many tasks as [`free_places`](Self::free_places) has let in.
     #[inline]
-    pub(super) fn give_back(&self, weight: u32) {
-        self.places.release_quietly(1);
-        self.give_back_weight(weight);
+    pub(super) fn came(&mut self, tasks: usize) {
+        self.used.tasks += tasks;
     }
 
-    /// Frees these places under the lock under which they were counted, so that no submission with that lock misses them. Returns true if
-    /// the caller must call [`serve`](Self::serve) once it has released the lock.
-    #[inline]
-    #[must_use]
-    pub(super) fn put_back(&self, places: usize) -> bool {
-        places > 0 && self.places.put_back(places)
+    /// Returns the number of tasks of this weight that fit.
+    fn room(&self, weight: u32) -> usize {
+        let left = |most: u32| u64::from(most).saturating_sub(self.used.weight) / u64::from(weight);
+        let by_weight = self.max_weight.map_or(u64::MAX, left);
+        let by_number = self.max_queue.saturating_sub(self.used.tasks);
+        usize::try_from(by_weight).map_or(by_number, |by_weight| by_number.min(by_weight))
     }
 
-    /// Gives places that were put back to the submissions that wait for them, if [`put_back`](Self::put_back) says so.
+    /// Takes capacity for at most `n` tasks of this weight: none while submitters wait. Returns their number.
+    pub(super) fn take(&mut self, n: usize, weight: u32) -> usize {
+        let n = if self.waits() { 0 } else { n.min(self.room(weight)) };
+        self.used += self.load(n, weight);
+        n
+    }
+
+    /// Takes capacity for a submitter that is to queue its task, whether there is any or not.
+    fn overdraw(&mut self, weight: u32) {
+        self.used += self.load(1, weight);
+        self.reserved += 1;
+    }
+
+    /// Gives back the capacity of tasks that were claimed.
     #[inline]
-    pub(super) fn serve(&self, serves: bool) {
-        if serves {
-            self.places.hand_over_quietly();
+    pub(super) fn give_back(&mut self, tasks: usize, weight: u32) {
+        self.used -= self.load(tasks, weight);
+    }
+
+    /// Reserves capacity for the submitters that wait, in order, as far as there is any.
+    pub(super) fn serve(&mut self, wakers: &mut Vec<Waker>) {
+        while let Some((_, (weight, _))) = self.waiting.first_key_value()
+            && self.room(*weight) > 0
+            && let Some((key, (weight, waker))) = self.waiting.pop_first()
+        {
+            self.overdraw(weight);
+            self.served.insert(key, weight);
+            wakers.push(waker);
         }
     }
 
-    /// Frees this weight, as [`give_back`](Self::give_back) does.
-    #[inline]
-    pub(super) fn give_back_weight(&self, weight: u32) {
-        if let Some((all, _)) = &self.weight {
-            all.release_quietly(weight as usize);
+    /// Ready once capacity is reserved. Otherwise takes `waker`, and leaves the previous one in its place.
+    fn poll(&mut self, key: &mut Option<u64>, weight: u32, waker: &mut Option<Waker>) -> Poll<()> {
+        let is_served = match key {
+            Some(key) => self.served.remove(key).is_some(),
+            None => self.reserve(weight),
+        };
+        if is_served {
+            *key = None;
+            return Poll::Ready(());
         }
-    }
-
-    #[must_use]
-    pub(super) fn press(&self) -> Pressing<'_> {
-        // Relaxed: the submission looks at the injector and all local queues next, under their locks. A submission or a worker that has
-        // such a lock after that look sees this count.
-        self.pressing.fetch_add(1, Ordering::Relaxed);
-        Pressing(&self.pressing)
-    }
-
-    /// Returns true if a place must be given back at once, and none may be taken ahead. Called under the lock of a local queue or of the
-    /// injector.
-    #[inline]
-    pub(super) fn is_pressed(&self) -> bool {
-        // Relaxed: see `press`.
-        self.pressing.load(Ordering::Relaxed) > 0
-    }
-
-    /// Closes the room: no task is accepted any more, and waiters end with an error.
-    pub(super) fn close(&self) {
-        quietly(|| self.places.close());
-        if let Some((all, _)) = &self.weight {
-            quietly(|| all.close());
+        if let Some(new) = waker.take() {
+            let key = *key.get_or_insert_with(|| {
+                self.next_key += 1;
+                self.next_key
+            });
+            *waker = self.waiting.insert(key, (weight, new)).map(|(_, old)| old);
         }
+        Poll::Pending
+    }
+
+    /// Reserves capacity for a submitter, if it is free and no submitter waits.
+    fn reserve(&mut self, weight: u32) -> bool {
+        let reserves = self.take(1, weight);
+        self.reserved += reserves;
+        reserves > 0
+    }
+
+    /// Ends a wait, and gives back the capacity that was reserved for it. Returns its waker, for the caller to drop outside the lock.
+    fn leave(&mut self, key: &mut Option<u64>) -> Option<Waker> {
+        let key = key.take()?;
+        if let Some(weight) = self.served.remove(&key) {
+            self.give_back(1, weight);
+            self.reserved -= 1;
+        }
+        self.waiting.remove(&key).map(|(_, waker)| waker)
+    }
+
+    /// Ends all waits.
+    pub(super) fn close(&mut self, wakers: &mut Vec<Waker>) {
+        wakers.extend(std::mem::take(&mut self.waiting).into_values().map(|(_, waker)| waker));
     }
 }
 
@@ -260,77 +232,119 @@ pub enum Overflow {
 
 /// The decision on a submitted task.
 pub(super) enum Verdict {
-    /// The task has room, which is taken.
+    /// The task gets capacity, which is reserved for it.
     In,
     /// The task is discarded.
     Out,
 }
 
-/// The treatment of submitters that have found no room.
+/// The wait of a submitter for capacity.
+pub(super) struct CapacityWait<'a, K: Kind> {
+    core: &'a Arc<Engine<K>>,
+    weight: u32,
+    key: Option<u64>,
+}
+
+impl<'a, K: Kind> CapacityWait<'a, K> {
+    pub(super) fn new(core: &'a Arc<Engine<K>>, weight: u32) -> Self {
+        let key = None;
+        Self { core, weight, key }
+    }
+
+    pub(super) fn poll(&mut self, waker: &Waker) -> Poll<Result<Verdict, RejectReason>> {
+        // The old waker comes back here, and is dropped after the lock.
+        let (core, weight, key, mut waker) = (self.core, self.weight, &mut self.key, Some(waker.clone()));
+        // **Deadlock**: capacity may need the slot of the very task that waits here. Checked at each poll: a caller can move the
+        // future into a task.
+        let is_inside = is_inside(&**core);
+        core.transition(|state, _| {
+            if state.phase != Phase::Running {
+                return Poll::Ready(Err(RejectReason::Closed));
+            }
+            if key.is_none() {
+                core.kind.collect(state);
+            }
+            let polled = state.capacity.poll(key, weight, &mut waker);
+            if polled.is_pending() && is_inside {
+                waker = state.capacity.leave(key);
+                state.capacity.overdraw(weight);
+                return Poll::Ready(Ok(Verdict::In));
+            }
+            polled.map(|()| Ok(Verdict::In))
+        })
+    }
+}
+
+impl<K: Kind> Drop for CapacityWait<'_, K> {
+    fn drop(&mut self) {
+        if self.key.is_some() {
+            let waker = self.core.transition(|state, _| state.capacity.leave(&mut self.key));
+            drop(waker);
+        }
+    }
+}
+
 impl<K: Kind> Engine<K> {
-    /// Decides on a task of this weight that found no room. `turned` is the reason. `None`: the submitter waits for room.
+    /// Decides on a task that found the queue full, or closed. `None`: its submitter waits for capacity.
     #[cold]
-    pub(super) fn judge(self: &Arc<Self>, weight: u32, turned: RejectReason) -> Result<Option<Verdict>, RejectReason> {
-        self.capacity.fits(weight)?;
-        if turned == RejectReason::Closed {
-            return Err(turned);
-        }
-        self.collect();
-        match self.try_take(weight) {
-            Err(RejectReason::Full) => {}
-            taken => return taken.map(|()| Some(Verdict::In)),
-        }
-        match self.settings.overflow {
-            Overflow::Block => Ok(None),
-            Overflow::Reject => Err(RejectReason::Full),
-            Overflow::DropOldest => self.make_room(weight).map(|()| Some(Verdict::In)),
-            Overflow::DropNewest => Ok(Some(Verdict::Out)),
-        }
-    }
-
-    /// Takes the room back that workers owe.
-    fn collect(self: &Arc<Self>) {
-        if K::THREADS {
-            let pay = |serves, seat: &Arc<Seat<K::Worker>>| serves | K::pay(&seat.own, &self.capacity);
-            self.capacity
-                .serve(self.transition(|state, _| state.seats.iter().fold(false, pay)));
-        }
-    }
-
-    /// Takes room for a task of this weight, without waiting.
-    #[inline]
-    pub(super) fn try_take(&self, weight: u32) -> Result<(), RejectReason> {
-        let mut serves = false;
-        let taken = self.kind.try_take(&self.capacity, weight, &mut serves);
-        self.capacity.serve(serves);
-        taken
-    }
-
-    /// Evicts tasks until there is room.
-    fn make_room(self: &Arc<Self>, weight: u32) -> Result<(), RejectReason> {
+    pub(super) fn judge(self: &Arc<Self>, weight: u32) -> Result<Option<Verdict>, RejectReason> {
+        let overflow = self.settings.overflow;
         loop {
-            match self.transition(State::evict) {
-                Some(entry) => {
-                    self.capacity.give_back(entry.weight());
-                    self.discard(entry);
+            let mut evicted = None;
+            let reserves = self.transition(|state, acts| {
+                if let Some(allowed) = state.capacity.max_weight.filter(|allowed| weight > *allowed) {
+                    return Err(RejectReason::Oversized { weight, allowed });
                 }
-                // All room belongs to submitters that have not queued their tasks yet.
-                None => std::thread::yield_now(),
-            }
-            match self.try_take(weight) {
-                Err(RejectReason::Full) => {}
-                taken => return taken,
+                if state.phase != Phase::Running {
+                    return Err(RejectReason::Closed);
+                }
+                self.kind.collect(state);
+                let reserves = state.capacity.reserve(weight);
+                if !reserves && overflow == Overflow::DropOldest {
+                    evicted = state.evict(acts);
+                }
+                Ok(reserves)
+            })?;
+            match (overflow, evicted) {
+                _ if reserves => return Ok(Some(Verdict::In)),
+                (Overflow::Block, _) => return Ok(None),
+                (Overflow::Reject, _) => return Err(RejectReason::Full),
+                (Overflow::DropNewest, _) => return Ok(Some(Verdict::Out)),
+                (Overflow::DropOldest, Some(entry)) => self.discard(entry),
+                // All capacity belongs to submitters that have not queued their tasks yet.
+                (Overflow::DropOldest, None) => std::thread::yield_now(),
             }
         }
     }
 
-    /// Discards a task that was not queued.
-    pub(super) fn discard_new(&self, entry: Entry<K>) {
-        entry.claim();
-        self.discard(entry);
+    /// Queues or discards a task by `entry`, as decided.
+    pub(super) fn carry_out<J>(
+        self: &Arc<Self>,
+        job: J,
+        entry: impl FnOnce(J) -> Entry<K>,
+        verdict: Result<Verdict, RejectReason>,
+    ) -> Result<(), (J, RejectReason)> {
+        match verdict {
+            Ok(Verdict::In) => self.transition(|state, acts| {
+                if state.phase != Phase::Running {
+                    return Err((job, RejectReason::Closed));
+                }
+                state.capacity.reserved -= 1;
+                state.queue.push(entry(job));
+                state.came(1);
+                state.call(acts);
+                Ok(())
+            }),
+            Ok(Verdict::Out) => {
+                let entry = entry(job);
+                entry.claim();
+                self.discard(entry);
+                Ok(())
+            }
+            Err(reason) => Err((job, reason)),
+        }
     }
 
-    /// Passes a task that the pool has claimed to the hook.
     fn discard(&self, entry: Entry<K>) {
         self.look().stats.discarded += 1;
         let task = Unstarted::new(entry, true);
@@ -338,5 +352,51 @@ impl<K: Kind> Engine<K> {
             Some(hook) => quietly(|| hook(task)),
             None => drop_quietly(task),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn polled(capacity: &mut Capacity, key: &mut Option<u64>, weight: u32) -> bool {
+        capacity.poll(key, weight, &mut Some(Waker::noop().clone())).is_ready()
+    }
+
+    #[test]
+    fn a_newcomer_gets_nothing_while_others_wait() {
+        let mut capacity = Capacity::checked(2, None).unwrap();
+        assert_eq!((capacity.take(3, 1), capacity.free_places()), (2, 0));
+        let (mut first, mut second, mut wakers) = (None, None, Vec::new());
+        assert!(!polled(&mut capacity, &mut first, 1) && !polled(&mut capacity, &mut second, 1));
+        capacity.give_back(1, 1);
+        assert_eq!((capacity.take(1, 1), capacity.free_places()), (0, 0));
+        capacity.serve(&mut wakers);
+        assert_eq!(wakers.len(), 1);
+        assert!(!polled(&mut capacity, &mut second, 1) && polled(&mut capacity, &mut first, 1));
+        assert_eq!(capacity.queued(), 1, "the first has not queued its task yet");
+        assert!(capacity.leave(&mut second).is_some() && capacity.leave(&mut second).is_none());
+        capacity.give_back(1, 1);
+        assert_eq!(capacity.free_places(), 1);
+    }
+
+    #[test]
+    fn a_submitter_that_leaves_after_it_was_served_gives_its_capacity_back() {
+        let mut capacity = Capacity::checked(10, Some(5)).unwrap();
+        assert_eq!((capacity.take(4, 2), capacity.free_places()), (2, 0));
+        let (mut key, mut wakers) = (None, Vec::new());
+        assert!(!polled(&mut capacity, &mut key, 5));
+        capacity.serve(&mut wakers);
+        capacity.give_back(2, 2);
+        capacity.serve(&mut wakers);
+        assert_eq!((wakers.len(), capacity.take(1, 1)), (1, 0));
+        assert!(capacity.leave(&mut key).is_none());
+        assert_eq!((capacity.take(5, 1), capacity.queued()), (5, 5));
+        capacity.overdraw(3);
+        assert_eq!((capacity.queued(), capacity.take(1, 1)), (5, 0));
+        capacity.give_back(3, 1);
+        assert_eq!(capacity.take(1, 1), 0);
+        capacity.give_back(1, 1);
+        assert_eq!(capacity.take(1, 1), 1);
     }
 }

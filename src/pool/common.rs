@@ -1,16 +1,13 @@
 //! A pool of either kind, its statistics, and the methods that both kinds have.
 
-use super::capacity::Verdict;
+use super::capacity::{CapacityWait, Verdict};
 use super::engine::scheduler::{Engine, PoolKind};
-use super::engine::waits::is_inside;
 use super::error::RejectReason;
 use super::hooks::opaque_debug;
 use super::task_options::{Priority, TaskOptions};
 use crate::core::ask::Ask;
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 /// A pool of [threads](super::WorkerPool) or of [async tasks](super::TaskPool). Cheap to clone; clones are the same pool.
@@ -135,39 +132,23 @@ impl<K: PoolKind> Pool<K> {
         self.core().stats()
     }
 
-    // ---- the capacity of a task ----
+    // ---- the capacity of a task that found the queue full ----
 
-    /// Takes capacity for up to `n` tasks at once, and returns their number.
-    pub(super) fn try_take_some(&self, n: usize) -> usize {
-        self.core().capacity.try_take_some(n, self.options.rare.weight)
-    }
-
-    /// Decides what happens to a task that found the queue full, without waiting.
+    /// Takes capacity for a task, unless its submitter would wait.
     #[cold]
-    pub(super) fn let_in_now(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
-        let _pressing = self.core().capacity.press();
-        let verdict = self.core().judge(self.options.rare.weight, turned)?;
+    pub(super) fn let_in_now(&self) -> Result<Verdict, RejectReason> {
+        let verdict = self.core().judge(self.options.rare.weight)?;
         verdict.ok_or(RejectReason::Full)
     }
 
-    /// Decides what happens to a task that found the queue full, and waits if need be.
-    pub(super) async fn let_in(&self, turned: RejectReason) -> Result<Verdict, RejectReason> {
-        let core = self.core();
-        let _pressing = core.capacity.press();
-        if let Some(verdict) = core.judge(self.options.rare.weight, turned)? {
+    /// Waits for capacity for a task, unless the pool decides otherwise. A task of the pool does not wait: it overdraws.
+    pub(super) async fn let_in(&self) -> Result<Verdict, RejectReason> {
+        let (core, weight) = (self.core(), self.options.rare.weight);
+        if let Some(verdict) = core.judge(weight)? {
             return Ok(verdict);
         }
-        let mut capacity = pin!(core.capacity.take(self.options.rare.weight));
-        poll_fn(|cx| match capacity.as_mut().poll(cx) {
-            // **Deadlock**: capacity may need the slot of the very task that waits here. Checked at each poll: a caller can
-            // move the future into a task.
-            Poll::Pending if is_inside(&**core) => {
-                core.capacity.overdraw(self.options.rare.weight);
-                Poll::Ready(Ok(Verdict::In))
-            }
-            taken => taken.map_ok(|()| Verdict::In),
-        })
-        .await
+        let mut wait = CapacityWait::new(core, weight);
+        poll_fn(|cx| wait.poll(cx.waker())).await
     }
 }
 

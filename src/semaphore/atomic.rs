@@ -9,9 +9,7 @@
 //! | below `-MAX_PERMITS` | `available - QUEUED`: take the lock |
 //!
 //! So admission is one signed comparison and one compare-exchange, and a release is one addition. While the flag is
-//! set, only the holder of the lock takes permits, and hands them to the head of the queue. A pool is the exception: it may
-//! [overdraw](Semaphore::overdraw) the word at any time. That is one subtraction, flag or not; a hand-over or a shrink beside it
-//! adds to the debt.
+//! set, only the holder of the lock takes permits, and hands them to the head of the queue.
 //!
 //! Invariant, under the lock: the flag is set if and only if the queue has a waiter or a watcher, or the semaphore is closed or
 //! counts. The protocol's steps by name, and why it holds: `src/semaphore/README.md`.
@@ -280,64 +278,6 @@ impl Semaphore {
     pub(crate) fn order_releases(&self) {
         // AcqRel: pairs with (R) in `release`, both ways.
         self.word.fetch_add(0, Ordering::AcqRel);
-    }
-
-    /// Gives back permits that were taken out of their tickets, and survives a waker that panics: for a thread of the
-    /// library, which must go on.
-    #[cfg(feature = "pool")]
-    #[inline]
-    pub(crate) fn release_quietly(&self, n: usize) {
-        if self.put_back(n) {
-            self.hand_over_quietly();
-        }
-    }
-
-    /// Gives back permits as [`release_quietly`](Self::release_quietly) does, for a caller that holds a lock: runs no waker. Returns true
-    /// if the caller must call [`hand_over_quietly`](Self::hand_over_quietly) once it has released that lock.
-    #[cfg(feature = "pool")]
-    #[inline]
-    #[must_use]
-    pub(crate) fn put_back(&self, n: usize) -> bool {
-        // Release: as (R) in `release`.
-        self.word.fetch_add(n as i64, Ordering::Release) < -MAX
-    }
-
-    /// Hands permits that were [put back](Self::put_back) to waiters, and survives a waker that panics.
-    #[cfg(feature = "pool")]
-    pub(crate) fn hand_over_quietly(&self) {
-        quietly(|| self.hand_over());
-    }
-
-    /// Takes `n` permits whether they are free or not: the missing ones become [`debt`](Self::debt).
-    ///
-    /// # Panics
-    /// If the debt would exceed [`MAX_PERMITS`](Self::MAX_PERMITS), below which the word has another meaning. Nothing is
-    /// taken then.
-    #[cfg(feature = "pool")]
-    #[cold]
-    pub(crate) fn overdraw(&self, n: usize) {
-        let take = |word: i64| {
-            let flag = if word < -MAX { QUEUED } else { 0 };
-            let free = (word + flag).saturating_sub_unsigned(n as u64);
-            (free >= -MAX).then(|| free - flag)
-        };
-        if seeded!("semaphore_torn_overdraw") {
-            let word = self.word.load(Ordering::Relaxed);
-            return self.word.store(word - n as i64, Ordering::Relaxed);
-        }
-        // Relaxed, both: no holder hands anything over.
-        let taken = self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        assert!(
-            taken.is_ok(),
-            "a debt of {n} more would exceed MAX_PERMITS ({})",
-            Self::MAX_PERMITS
-        );
-    }
-
-    /// [`overdraw`](Self::overdraw), which only pools call otherwise, for the models of the semaphore alone.
-    #[cfg(all(tollgate_loom, feature = "pool"))]
-    pub fn overdraw_alone(&self, n: usize) {
-        self.overdraw(n);
     }
 
     /// True when the limit is as at construction, all permits are free, and nothing waits.
@@ -1026,7 +966,7 @@ impl Semaphore {
         drop(spare);
         match state {
             State::Granted if !closed => return Key::TAKEN,
-            State::Granted => self.release_quietly(need as usize),
+            State::Granted => quietly(|| self.release(need as i64)),
             _ => {}
         }
         Key::CLOSED
@@ -1233,39 +1173,9 @@ impl fmt::Debug for Semaphore {
 mod tests {
     use super::*;
     #[cfg(feature = "pool")]
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
-    #[cfg(feature = "pool")]
     impl Semaphore {
         pub(in crate::semaphore) fn has_spare_memory(&self) -> bool {
             self.queue.lock().spare().is_some()
-        }
-    }
-
-    /// With waiters or without, a debt is as large as the limit may be, and no larger.
-    #[cfg(feature = "pool")]
-    #[test]
-    fn a_debt_has_a_bound() {
-        const MAX: usize = Semaphore::MAX_PERMITS;
-        for waits in [false, true] {
-            let semaphore = Semaphore::new(1);
-            semaphore.overdraw(1);
-            let position = waits.then(|| semaphore.join_for_policy(1, 0, Waker::noop()));
-            semaphore.overdraw(MAX - 1);
-            assert_eq!((semaphore.debt(), semaphore.waiting()), (MAX - 1, usize::from(waits)));
-            semaphore.overdraw(1);
-            for more in [1, MAX, usize::MAX] {
-                let refused = catch_unwind(AssertUnwindSafe(|| semaphore.overdraw(more)));
-                assert!(refused.is_err(), "{more}");
-            }
-            assert_eq!((semaphore.debt(), semaphore.waiting()), (MAX, usize::from(waits)));
-            semaphore.release(MAX as i64);
-            semaphore.release(1);
-            assert_eq!((semaphore.debt(), semaphore.in_use()), (0, usize::from(waits)));
-            if let Some(position) = position {
-                semaphore.leave_for_policy(position);
-            }
-            assert_eq!(semaphore.available_permits(), 1);
         }
     }
 

@@ -454,46 +454,43 @@ fn a_cancel_beside_a_submitter_that_waits_gives_it_the_room() {
     });
 }
 
-/// Given a full queue of two behind a busy worker, when both tasks are cancelled and another is submitted beside a submitter that waits
-/// for room, then that submitter gets the room that is left.
+/// Given a full queue, when its task is cancelled beside two submissions that do not wait, then one of them at most gets the place.
 #[test]
-fn a_submission_beside_a_submitter_that_waits_takes_no_room_ahead() {
+fn a_place_that_a_cancel_frees_is_taken_once() {
     super::bounded(2, || {
-        let pool = WorkerPool::builder().workers(1).max_queue(2);
+        let pool = WorkerPool::builder().workers(1).max_queue(1);
         // The worker never runs.
         let pool = pool.spawn_with(|worker| Ok(std::mem::forget(worker))).build().unwrap();
-        let queued = [(); 2].map(|()| pool.submit(|| ()).unwrap());
+        let queued = pool.submit(|| ()).unwrap();
         let other = pool.clone();
-        let submitter = thread::spawn(move || other.execute(|| ()).unwrap());
-        assert!(queued.iter().all(|task| task.cancel()));
-        pool.execute(|| ()).unwrap();
-        submitter.join().unwrap();
-        assert_eq!(pool.stats().queued, 2);
-        assert_eq!(pool.abort().unstarted.len(), 2);
+        let submitter = thread::spawn(move || other.try_submit(|| ()).is_ok());
+        assert!(queued.cancel());
+        let accepted = [pool.try_submit(|| ()).is_ok(), submitter.join().unwrap()];
+        assert_ne!(accepted, [true; 2]);
+        assert_eq!(pool.abort().unstarted.len(), 1);
     });
 }
 
-/// Given room for two more, of which the injector has taken the places, then two submissions find it beside one that is too heavy for the
-/// rest, and looks for room everywhere.
+/// Given a queue of three, of which the worker takes two tasks at once, when it starts the second beside a submitter that waits, then that
+/// is served, although the task does not end.
 #[test]
-fn submissions_beside_one_that_is_refused_find_the_room_that_is_left() {
-    super::bounded(2, || {
-        let pool = WorkerPool::builder().workers(1).max_queue(3).max_queue_weight(8);
-        // The worker never runs.
-        let pool = pool.spawn_with(|worker| Ok(std::mem::forget(worker))).build().unwrap();
-        pool.execute(|| ()).unwrap();
-        let heavy = pool.weight(8);
-        let refused = thread::spawn(move || heavy.try_submit(|| ()).is_err());
-        let light = [(); 2].map(|()| pool.try_submit(|| ()).is_ok());
-        assert_eq!((light, refused.join().unwrap()), ([true; 2], true));
-        assert_eq!(pool.abort().unstarted.len(), 3);
+fn a_start_beside_a_submitter_that_waits_serves_it() {
+    super::bounded(1, || {
+        let pool = modelled(1).max_queue(3).build().unwrap();
+        let (go, goes) = loom::sync::mpsc::channel();
+        let second: Box<dyn FnOnce() + Send> = Box::new(move || goes.recv().unwrap());
+        let tasks = [Box::new(|| ()), second, Box::new(|| ())];
+        assert!(pool.execute_all(tasks).is_empty());
+        assert!(pool.execute_all([|| (); 2]).is_empty());
+        go.send(()).unwrap();
+        assert!(pool.shutdown(LONG).is_clean());
     });
 }
 
 /// Given a queue of three, of which the worker takes two tasks at once, when these have ended, then two others find room, although the worker
-/// gives their places back together, and late.
+/// reports their starts together, and late.
 #[test]
-fn submissions_beside_a_worker_that_gives_places_back_find_room() {
+fn submissions_beside_a_worker_that_reports_late_find_room() {
     super::bounded(1, || {
         let pool = modelled(1).max_queue(3).build().unwrap();
         let (tasks, rejected) = pool.submit_all([(); 3].map(|()| || ()));

@@ -285,25 +285,6 @@ fn added_permits_beside_a_join_are_not_lost() {
 }
 
 #[test]
-#[cfg(feature = "pool")]
-fn a_debt_beside_a_join_is_repaid_before_the_newcomer_is_served() {
-    crate::exhaustive(|| {
-        let semaphore = Arc::new(Semaphore::new(1));
-        let held = hold(&semaphore, 1);
-        let other = Arc::clone(&semaphore);
-        let debtor = thread::spawn(move || other.overdraw_alone(1));
-        let mut waiter = acquire(&semaphore, 1).queued();
-        debtor.join().unwrap();
-        assert_eq!(semaphore.debt(), 1);
-        drop(held);
-        assert!(!waiter.woken());
-        semaphore.add_permits(1);
-        assert!(waiter.served().is_ok());
-        assert_eq!((semaphore.available_permits(), semaphore.debt()), (1, 0));
-    });
-}
-
-#[test]
 fn writes_before_a_raise_are_seen_under_its_permits() {
     crate::exhaustive(|| {
         let semaphore = Arc::new(Semaphore::new(0));

@@ -11,7 +11,7 @@ use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::{Capacity, Overflow};
 use crate::pool::cell::{Await, Queued};
 use crate::pool::common::PoolStats;
-use crate::pool::error::{PoolError, RejectReason, TaskError};
+use crate::pool::error::{PoolError, TaskError};
 use crate::pool::group::Abort;
 use crate::pool::handle::Handle;
 use crate::pool::hooks::{PanicHook, Payload, drop_quietly, forget_panic, quietly, wake};
@@ -46,14 +46,8 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn take_local(_: &Self::Worker) -> Option<Entry<Self>> {
         None
     }
-    /// [Puts back](Capacity::put_back) the queue places that the worker still has of tasks that it has started.
-    fn pay(_: &Self::Worker, _: &Capacity) -> bool {
-        false
-    }
-    /// [Takes](Capacity::try_take) room, also from that taken ahead of submissions.
-    fn try_take(&self, capacity: &Capacity, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
-        capacity.try_take(weight, serves)
-    }
+    /// Counts all tasks that were submitted or claimed elsewhere, for a submission that found the queue full.
+    fn collect(&self, _: &mut State<Self>) {}
     /// Gives the claimed task to the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds the
     /// task either queued or started.
     fn starts(_: &Entry<Self>, _: &Seat<Self::Worker>) {}
@@ -77,10 +71,6 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     /// Returns the numbers of tasks that the worker has started from its local queue, and that it has ended, and has not reported.
     fn unreported(_: &Self::Worker) -> (usize, usize) {
         (0, 0)
-    }
-    /// Returns the number of tasks that their waiters have claimed, and have not reported.
-    fn inlined(&self) -> usize {
-        0
     }
 }
 
@@ -106,7 +96,6 @@ pub(in crate::pool) struct Settings {
 
 pub(in crate::pool) struct Engine<K: Kind> {
     state: CachePadded<Mutex<State<K>>>,
-    pub(in crate::pool) capacity: Capacity,
     pub(in crate::pool) settings: Settings,
     pub(in crate::pool) on_discard: Option<Box<DiscardHook<K>>>,
     /// The permits that an admitted task holds, as last read from the policy.
@@ -130,9 +119,10 @@ impl<K: Kind> Engine<K> {
         } else {
             limit
         };
+        let capacity = Capacity::checked(settings.max_queue, settings.max_queue_weight)?;
+        let state = State::new(own, settings.admission.is_gated(), capacity);
         Ok(Arc::new(Self {
-            state: CachePadded::new(Mutex::new(State::new(own, settings.admission.is_gated()))),
-            capacity: Capacity::checked(settings.max_queue, settings.max_queue_weight)?,
+            state: CachePadded::new(Mutex::new(state)),
             held: Mutex::new(Arc::new([])),
             settings,
             on_discard,
@@ -152,6 +142,9 @@ impl<K: Kind> Engine<K> {
         let mut state = self.state.lock();
         self.kind.enter(&mut state);
         let result = step(&mut state, &mut acts);
+        if state.capacity.waits() {
+            state.capacity.serve(&mut acts.wake);
+        }
         self.kind.settle(&mut state, &mut acts);
         drop(state);
         if !acts.is_empty() {
@@ -165,7 +158,7 @@ impl<K: Kind> Engine<K> {
         for seat in acts.call {
             seat.call();
         }
-        for waker in acts.idleness {
+        for waker in acts.wake {
             wake(Some(waker));
         }
         for seat in acts.start {
@@ -205,12 +198,10 @@ impl<K: Kind> Engine<K> {
         })
     }
 
-    /// Ends claimed tasks without running them. They count as ended when their capacity is free and they are dropped, and as expired or
-    /// refused unless they were cancelled.
+    /// Ends claimed tasks without running them. They count as ended when they are dropped, and as expired or refused unless they were
+    /// cancelled.
     #[cold]
     fn refuse(self: &Arc<Self>, entries: Vec<Entry<K>>, mut why: impl FnMut(&Entry<K>) -> TaskError) {
-        // **Deadlock**: the drop of a task may wait for the capacity of another, so all is given back first.
-        entries.iter().for_each(|entry| self.capacity.give_back(entry.weight()));
         let (n, inside) = (entries.len(), (Inside::drops(&**self), Inside::aside()));
         let (mut cancelled, mut expired, mut refused) = (0, 0, 0);
         for entry in entries {
@@ -235,16 +226,16 @@ impl<K: Kind> Engine<K> {
     /// Cancels a task. Returns false when it is too late.
     pub(in crate::pool) fn cancel<T>(handle: &Handle<K, T>) -> bool {
         let (core, rare) = (&handle.core, handle.rare.as_deref());
-        let member = rare.and_then(|rare| rare.member.as_deref());
+        let (weight, member) = (
+            rare.map_or(1, |rare| rare.weight),
+            rare.and_then(|rare| rare.member.as_deref()),
+        );
         let claims = || handle.task.claim();
-        if !handle.task.is_queued() || !core.transition(|state, acts| state.cancel(claims, member, acts)) {
+        if !handle.task.is_queued() || !core.transition(|state, acts| state.cancel(claims, weight, member, acts)) {
             return handle.task.refuse(TaskError::Cancelled) || K::end_running(&handle.task);
         }
-        if !seeded!("pool_cancel_keeps_room") {
-            core.capacity.give_back(rare.map_or(1, |rare| rare.weight));
-        }
         let dropping = Inside::drops(&**core);
-        // False if a waker of the capacity has cancelled the task as well.
+        // False if a waker has cancelled the task as well.
         let ended = handle.task.refuse(TaskError::Cancelled);
         drop(dropping);
         core.transition(|state, acts| state.dropped(1, acts));
@@ -420,15 +411,12 @@ impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn close(self: &Arc<Self>) {
         self.kind.close();
         self.transition(State::close);
-        self.capacity.close();
     }
 
     /// Stops the pool: removes all tasks that have not started, and starts no others.
     pub(in crate::pool) fn stop(self: &Arc<Self>) -> Vec<Entry<K>> {
         self.kind.close();
-        let entries = self.transition(State::stop);
-        self.capacity.close();
-        entries
+        self.transition(State::stop)
     }
 
     /// Returns the permits that a task holds while it runs, according to the current policy.
@@ -467,6 +455,6 @@ impl<K: Kind> Lends for Engine<K> {
 impl<K: Kind> Engine<K> {
     pub(in crate::pool) fn stats(self: &Arc<Self>) -> PoolStats {
         let limit = self.limit();
-        self.transition(|state, _| state.stats(limit, self.kind.inlined()))
+        self.transition(|state, _| state.stats(limit))
     }
 }

@@ -15,6 +15,7 @@ use super::queue::{Entries, Key};
 use super::scheduler::Kind;
 use super::seat::Seat;
 use super::slots::Slots;
+use crate::pool::capacity::Capacity;
 use crate::pool::cell::Ran;
 use crate::pool::common::PoolStats;
 use crate::pool::termination::Idleness;
@@ -41,8 +42,8 @@ type Asker<K> = (Arc<Seat<<K as Kind>::Worker>>, Option<Key>);
 
 pub(in crate::pool) struct State<K: Kind> {
     pub(in crate::pool) queue: Entries<K>,
-    /// The number of accepted tasks that have not been claimed, or whose claim has not been reported.
-    pub(in crate::pool) queued: usize,
+    /// The bound on the queue, and what counts against it.
+    pub(in crate::pool) capacity: Capacity,
     /// The state that only this kind of pools has.
     pub(in crate::pool) own: K::Shared,
     pub(super) slots: Slots,
@@ -76,7 +77,8 @@ pub(in crate::pool) struct Acts<K: Kind> {
     pub(in crate::pool) start: Vec<Arc<Seat<K::Worker>>>,
     /// True if one more thread is to start, if the pool may have one more.
     pub(in crate::pool) grow: bool,
-    pub(in crate::pool) idleness: Vec<Waker>,
+    /// Those that wait for the pool's idleness or end, or for capacity.
+    pub(in crate::pool) wake: Vec<Waker>,
     /// Dead entries that have left the queue, to be dropped.
     pub(in crate::pool) dead: Vec<Entry<K>>,
     /// Entries whose tasks were claimed after their deadline, to be refused.
@@ -89,7 +91,7 @@ impl<K: Kind> Default for Acts<K> {
             call: Vec::new(),
             start: Vec::new(),
             grow: false,
-            idleness: Vec::new(),
+            wake: Vec::new(),
             dead: Vec::new(),
             late: Vec::new(),
         }
@@ -99,7 +101,7 @@ impl<K: Kind> Default for Acts<K> {
 impl<K: Kind> Acts<K> {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        let calls = !self.call.is_empty() || !self.start.is_empty() || self.grow || !self.idleness.is_empty();
+        let calls = !self.call.is_empty() || !self.start.is_empty() || self.grow || !self.wake.is_empty();
         !calls && self.dead.is_empty() && self.late.is_empty()
     }
 }
@@ -138,10 +140,10 @@ impl Counts {
 }
 
 impl<K: Kind> State<K> {
-    pub(in crate::pool) fn new(limit: usize, gated: bool) -> Self {
+    pub(in crate::pool) fn new(limit: usize, gated: bool, capacity: Capacity) -> Self {
         Self {
             queue: Entries::new(),
-            queued: 0,
+            capacity,
             own: K::Shared::default(),
             slots: Slots::new(limit),
             seats: Vec::new(),
@@ -435,7 +437,7 @@ impl<K: Kind> State<K> {
     /// Counts a task that was claimed, and the entry that stays, dead, if it was claimed by its second one.
     #[inline]
     fn claimed(&mut self, entry: &Entry<K>) {
-        self.queued -= 1;
+        self.capacity.give_back(1, entry.weight());
         if entry.is_awaited() {
             self.queue.died();
         }
@@ -463,13 +465,14 @@ impl<K: Kind> State<K> {
     pub(in crate::pool) fn cancel(
         &mut self,
         claims: impl FnOnce() -> bool,
+        weight: u32,
         member: Option<&Membership>,
         acts: &mut Acts<K>,
     ) -> bool {
         if !claims() {
             return false;
         }
-        self.claimed_aside();
+        self.claimed_aside(weight);
         self.member_ends(member);
         self.refused += 1;
         self.purge_majority(acts);
@@ -480,8 +483,8 @@ impl<K: Kind> State<K> {
     }
 
     /// Counts a task that was claimed by no entry, and the entry that stays, dead.
-    pub(in crate::pool) fn claimed_aside(&mut self) {
-        self.queued -= 1;
+    pub(in crate::pool) fn claimed_aside(&mut self, weight: u32) {
+        self.capacity.give_back(1, weight);
         self.queue.died();
     }
 
@@ -494,7 +497,6 @@ impl<K: Kind> State<K> {
     /// Counts accepted tasks.
     pub(in crate::pool) fn came(&mut self, tasks: usize) {
         self.idleness.unfinished += tasks;
-        self.queued += tasks;
         self.stats.submitted += tasks as u64;
     }
 
@@ -511,7 +513,7 @@ impl<K: Kind> State<K> {
     }
 
     pub(in crate::pool) fn finished(&mut self, tasks: usize, acts: &mut Acts<K>) {
-        self.idleness.finished(tasks, &mut acts.idleness);
+        self.idleness.finished(tasks, &mut acts.wake);
     }
 
     /// Stops the pool: no more tasks start. Claims and returns all that have not.
@@ -519,24 +521,27 @@ impl<K: Kind> State<K> {
         self.phase = Phase::Stopped;
         let mut unstarted = self.drain();
         acts.dead = unstarted.extract_if(.., |entry| !is_listed(entry)).collect();
-        self.queued -= unstarted.len();
+        for entry in &unstarted {
+            self.capacity.give_back(1, entry.weight());
+        }
         self.finished(unstarted.len(), acts);
-        self.call_all(acts);
+        self.end_intake(acts);
         unstarted
     }
 
     /// Closes the intake of tasks.
     pub(in crate::pool) fn close(&mut self, acts: &mut Acts<K>) {
         self.phase = self.phase.max(Phase::Draining);
-        if !seeded!("engine_closes_quietly") {
-            self.call_all(acts);
-        }
+        self.end_intake(acts);
     }
 
-    /// Makes every idle worker look, and the asker as well.
-    fn call_all(&mut self, acts: &mut Acts<K>) {
-        self.call_idle(acts);
-        self.call_asker(acts);
+    /// Makes every idle worker look, the asker as well, and the submitters that wait.
+    fn end_intake(&mut self, acts: &mut Acts<K>) {
+        self.capacity.close(&mut acts.wake);
+        if !seeded!("engine_closes_quietly") {
+            self.call_idle(acts);
+            self.call_asker(acts);
+        }
     }
 
     /// Calls the asker, because another entry may be first although its key does not show it.
@@ -691,7 +696,7 @@ impl<K: Kind> State<K> {
             self.asker = None;
         }
         if self.seats.is_empty() {
-            self.idleness.tell(&mut acts.idleness);
+            self.idleness.tell(&mut acts.wake);
         }
         // A dropped runner is not replaced: its runtime is gone, and would drop the next one as well.
         if in_order || (K::THREADS && !self.idle.is_empty()) {
@@ -700,16 +705,14 @@ impl<K: Kind> State<K> {
         !in_order && self.seats.is_empty() && (!K::THREADS || self.queue.has_live())
     }
 
-    /// Returns the statistics. Waiters have not reported the claims of `inlined` tasks.
-    pub(in crate::pool) fn stats(&self, limit: usize, inlined: usize) -> PoolStats {
+    pub(in crate::pool) fn stats(&self, limit: usize) -> PoolStats {
         let unreported = self.seats.iter().map(|seat| K::unreported(&seat.own));
-        let (started, ended) = unreported.fold((inlined, 0), |sum, worker| (sum.0 + worker.0, sum.1 + worker.1));
+        let (started, ended) = unreported.fold((0, 0), |sum, worker| (sum.0 + worker.0, sum.1 + worker.1));
         PoolStats {
             threads: self.seats.len(),
             idle: self.idle.len(),
             limit,
-            // A task may be submitted, and claimed by its waiter, before `inlined` is read and after the injector was emptied.
-            queued: self.queued.saturating_sub(started),
+            queued: self.capacity.queued() - started,
             unfinished: self.idleness.unfinished - self.refused - ended,
             ..self.stats
         }
@@ -723,16 +726,4 @@ fn is_listed<K: Kind>(entry: &Entry<K>) -> bool {
         false => entry.claim(),
     };
     claims && !entry.is_awaited()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pool::threads::kind::Threads;
-
-    #[test]
-    fn a_task_that_is_claimed_before_it_is_counted_is_not_queued() {
-        let state = State::<Threads<'_>>::new(1, false);
-        assert_eq!(state.stats(1, 1).queued, 0);
-    }
 }

@@ -6,7 +6,7 @@ use crate::pool::cell::Ran;
 use crate::pool::engine::entry::Entry;
 use crate::pool::engine::scheduler::{Engine, Kind};
 use crate::pool::engine::seat::Seat;
-use crate::pool::engine::state::{Counts, Next, Phase, State};
+use crate::pool::engine::state::{Counts, Next, State};
 use crate::pool::engine::waits::{Inside, PoolId, current};
 use crate::pool::error::TaskError;
 use crate::pool::group::Abort;
@@ -89,21 +89,6 @@ impl Kind for Tasks {
 
 /// The operations that only a pool of async tasks has.
 impl Core {
-    /// Queues tasks at once, in order, whose capacity has been taken. Returns false, and queues none, when the pool is
-    /// closed: the submitter holds the tasks too.
-    pub(super) fn push_all(self: &Arc<Self>, entries: impl Iterator<Item = Entry<Tasks>>) -> bool {
-        self.transition(|state, acts| {
-            if state.phase != Phase::Running {
-                return false;
-            }
-            let before = state.queue.len();
-            entries.for_each(|entry| state.queue.push(entry));
-            state.came(state.queue.len() - before);
-            state.call(acts);
-            true
-        })
-    }
-
     /// Aborts the running tasks.
     pub(super) fn abort_running(&self) {
         let workers = self.look().seats.clone();
@@ -226,7 +211,6 @@ impl Runner {
         self.counts.slot = Some(borrows);
         self.counts.member = entry.member().map(Arc::clone);
         let core = &self.core;
-        core.capacity.give_back(entry.weight());
         let mut ran = Ran::Gone;
         let task = self.seat.own.lock().clone();
         if let Some(task) = task {

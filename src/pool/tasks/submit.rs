@@ -8,11 +8,13 @@ use crate::pool::cell::Await;
 use crate::pool::common::Pool;
 use crate::pool::engine::entry::Entry;
 use crate::pool::engine::group_limit::Membership;
+use crate::pool::engine::state::Phase;
 use crate::pool::error::{RejectReason, SubmitError};
 use crate::pool::handle::TaskHandle;
 use crate::pool::park::run_blocking;
 use crate::pool::threads::submit::BATCH;
 use std::pin::pin;
+use std::slice;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -27,17 +29,6 @@ trait Work: Future<Output: Send> + Send + 'static {}
 impl<Fut: Future<Output: Send> + Send + 'static> Work for Fut {}
 
 impl Pool<Tasks> {
-    fn try_take(&self) -> Result<(), RejectReason> {
-        self.core().try_take(self.options.rare.weight)
-    }
-
-    async fn admit(&self) -> Result<Verdict, RejectReason> {
-        match self.try_take() {
-            Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.let_in(turned).await,
-        }
-    }
-
     /// Submits a task and returns its handle. The pool's [`Overflow`](crate::pool::Overflow) decides what happens if the queue
     /// is full. A task of the pool itself does not wait for capacity: see [`Overflow::Block`](crate::pool::Overflow::Block).
     ///
@@ -50,9 +41,7 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let caller = Caller::current();
-        let verdict = self.admit().await;
-        Ok(self.handle(self.carry_out(task, caller, false, verdict)?))
+        Ok(self.handle(self.submit_by(task, false, self.let_in()).await?))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience` on the pool's clock.
@@ -70,12 +59,13 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let caller = Caller::current();
-        let mut admit = pin!(self.admit());
-        let poll = |waker: &Waker| admit.as_mut().poll(&mut Context::from_waker(waker));
-        let verdict = self.core().within(Some(patience), poll).await;
-        let verdict = verdict.unwrap_or(Err(RejectReason::TimedOut));
-        Ok(self.handle(self.carry_out(task, caller, false, verdict)?))
+        let let_in = async {
+            let mut let_in = pin!(self.let_in());
+            let poll = |waker: &Waker| let_in.as_mut().poll(&mut Context::from_waker(waker));
+            let verdict = self.core().within(Some(patience), poll).await;
+            verdict.unwrap_or(Err(RejectReason::TimedOut))
+        };
+        Ok(self.handle(self.submit_by(task, false, let_in).await?))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -86,12 +76,11 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let caller = Caller::current();
-        let verdict = match self.try_take() {
-            Ok(()) => Ok(Verdict::In),
-            Err(turned) => self.let_in_now(turned),
-        };
-        Ok(self.handle(self.carry_out(task, caller, false, verdict)?))
+        let made = self.made(task, false);
+        if self.push(slice::from_ref(&made)) == 0 {
+            self.carry_out(&made, self.let_in_now())?;
+        }
+        Ok(self.handle(made))
     }
 
     /// Submits like [`submit`](Self::submit), and blocks the thread while it waits. For threads outside of a runtime.
@@ -126,9 +115,7 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        let caller = Caller::current();
-        let verdict = self.admit().await;
-        self.carry_out(task, caller, true, verdict).map(drop)
+        self.submit_by(task, true, self.let_in()).await.map(drop)
     }
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the accepted
@@ -180,9 +167,7 @@ impl Pool<Tasks> {
         detached: bool,
         mut taken: impl FnMut(Taken<Fut>),
     ) -> Vec<SubmitError<Fut>> {
-        let mut cells = tasks
-            .into_iter()
-            .map(|task| self.made(task, Caller::current(), detached));
+        let mut cells = tasks.into_iter().map(|task| self.made(task, detached));
         let mut rejected = Vec::new();
         loop {
             let mut chunk = cells.by_ref().take(BATCH).collect::<Vec<_>>().into_iter();
@@ -190,62 +175,67 @@ impl Pool<Tasks> {
                 return rejected;
             }
             while let [first, ..] = chunk.as_slice() {
-                let capacity = self.try_take_some(chunk.len());
-                let queued = if capacity == 0 {
-                    let verdict = self.admit().await;
-                    verdict.and_then(|verdict| self.settle(first, verdict))
-                } else {
-                    let entries = chunk.as_slice()[..capacity]
-                        .iter()
-                        .map(|(cell, member)| self.entry(cell, member));
-                    self.push(entries)
+                let queued = self.push(chunk.as_slice());
+                let carried_out = match queued {
+                    0 => self.carry_out(first, self.let_in().await),
+                    _ => Ok(()),
                 };
-                let batch = chunk.by_ref().take(capacity.max(1));
-                match queued {
+                let batch = chunk.by_ref().take(queued.max(1));
+                match carried_out {
                     Ok(()) => batch.for_each(&mut taken),
-                    Err(reason) => rejected.extend(batch.map(|made| take_back(&made, reason))),
+                    Err(error) => {
+                        drop(batch.collect::<Vec<_>>());
+                        rejected.push(error);
+                    }
                 }
             }
         }
     }
 
-    /// Queues or discards the task, as decided. Its cell is made now, since a refused task needs none.
-    fn carry_out<Fut: Work>(
+    /// Queues a task, if there is capacity, and otherwise as decided by `let_in`.
+    async fn submit_by<Fut: Work>(
         &self,
         task: Fut,
-        caller: Caller,
         detached: bool,
-        verdict: Result<Verdict, RejectReason>,
+        let_in: impl Future<Output = Result<Verdict, RejectReason>>,
     ) -> Result<Taken<Fut>, SubmitError<Fut>> {
-        let verdict = match verdict {
-            Ok(verdict) => verdict,
-            Err(reason) => return Err(SubmitError { task, reason }),
-        };
-        let made = self.made(task, caller, detached);
-        match self.settle(&made, verdict) {
-            Ok(()) => Ok(made),
-            Err(reason) => Err(take_back(&made, reason)),
+        let made = self.made(task, detached);
+        if self.push(slice::from_ref(&made)) == 0 {
+            self.carry_out(&made, let_in.await)?;
         }
+        Ok(made)
     }
 
-    /// Queues or discards the task, as decided. After an error the task is still in its cell.
-    fn settle<Fut: Work>(&self, (cell, member): &Taken<Fut>, verdict: Verdict) -> Result<(), RejectReason> {
-        match verdict {
-            Verdict::In => self.push([self.entry(cell, member)].into_iter()),
-            Verdict::Out => {
-                self.core().discard_new(self.entry(cell, &None));
-                Ok(())
+    /// Queues the first of these tasks, in order, as far as there is capacity. Returns their number.
+    fn push<Fut: Work>(&self, made: &[Taken<Fut>]) -> usize {
+        self.core().transition(|state, acts| {
+            if state.phase != Phase::Running {
+                return 0;
             }
-        }
+            let n = state.capacity.take(made.len(), self.options.rare.weight);
+            made[..n].iter().for_each(|made| state.queue.push(self.entry(made)));
+            state.came(n);
+            state.call(acts);
+            n
+        })
     }
 
-    fn push(&self, entries: impl Iterator<Item = Entry<Tasks>>) -> Result<(), RejectReason> {
-        self.core().push_all(entries).then_some(()).ok_or(RejectReason::Closed)
+    /// Queues or discards a task, as decided.
+    fn carry_out<Fut: Work>(
+        &self,
+        made: &Taken<Fut>,
+        verdict: Result<Verdict, RejectReason>,
+    ) -> Result<(), SubmitError<Fut>> {
+        let carried_out = self.core().carry_out((), |()| self.entry(made), verdict);
+        carried_out.map_err(|((), reason)| {
+            let (task, _) = made.0.take().expect("no other thread has this task");
+            SubmitError { task: *task, reason }
+        })
     }
 
-    /// Makes the cell of a task. The caller was captured before capacity was taken: the tracing subscriber is called, and may panic.
-    fn made<Fut: Work>(&self, task: Fut, caller: Caller, detached: bool) -> Taken<Fut> {
-        let cell = Arc::new(TaskCell::of(task, caller));
+    /// Makes a task. `detached`: it has no handle.
+    fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Taken<Fut> {
+        let cell = Arc::new(TaskCell::of(task, Caller::current()));
         if detached {
             cell.detach();
         }
@@ -256,13 +246,7 @@ impl Pool<Tasks> {
         TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()), self.options.rare_for(member.as_ref()))
     }
 
-    fn entry<Fut: Work>(&self, cell: &Shared<Fut>, member: &Option<Arc<Membership>>) -> Entry<Tasks> {
+    fn entry<Fut: Work>(&self, (cell, member): &Taken<Fut>) -> Entry<Tasks> {
         Entry::held(Arc::clone(cell) as Arc<dyn Run>, &self.options, member.as_ref())
     }
-}
-
-/// Takes a task back from its cell, after the pool has refused it.
-fn take_back<Fut: Work>((cell, _): &Taken<Fut>, reason: RejectReason) -> SubmitError<Fut> {
-    let (task, _) = cell.take().expect("no other thread has this task");
-    SubmitError { task: *task, reason }
 }

@@ -1,11 +1,10 @@
 //! The injector: receives submitted tasks under a lock of its own. A submission touches one cache line. Each worker that holds
 //! the pool's lock moves all injected tasks into the priority queue.
 //!
-//! It takes the places of the next submissions in the queue together. These are free: a submission that finds the queue full puts them
-//! back, and none are taken ahead while it waits. Places are counted here or in the queue's capacity at any moment at which the lock is
-//! free, so a queue with room refuses none.
+//! A submission takes capacity that the latest transition has shown here. If there is none, it looks under the pool's lock, since tasks may
+//! have started meanwhile.
 //!
-//! Lock order: the pool's, a local queue's, the injector's, that of the queue's capacity.
+//! Lock order: the pool's, a local queue's, the injector's.
 //!
 //! # Deferred frees
 //! Submitters free the memory of tasks that have run.
@@ -16,32 +15,24 @@
 
 use super::entry::{DeferredFree, Entry, InlineTask};
 use super::kind::Threads;
-use crate::pool::capacity::Capacity;
 use crate::pool::cell::Run;
 use crate::pool::engine::entry::Boxed;
 use crate::pool::engine::lane::Lane;
 use crate::pool::engine::queue::Entries;
-use crate::pool::error::RejectReason;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use std::sync::Arc;
 
-/// The maximum number of queue places that the injector takes at once.
-const AHEAD: usize = 32;
-
-/// One task in [`Injector::counts`]. The number of places is less.
-const TASK: usize = 64;
-const PLACES: usize = TASK - 1;
-
 pub(in crate::pool) struct Injector<'j> {
     tray: Mutex<Tray<'j>>,
-    /// The number of tasks, times [`TASK`], plus the number of queue places that the injector has taken and not given to a task. It takes
-    /// them together, so that a submission takes no place by itself. Written under the lock, and read without it.
-    counts: AtomicUsize,
+    /// The number of tasks. Written under the lock, and read without it.
+    len: AtomicUsize,
 }
 
 pub(in crate::pool) struct Tray<'j> {
     pub(super) tasks: Lane<Threads<'j>>,
+    /// The number of tasks that may still be injected.
+    pub(super) places: u32,
     /// True if one of them is not common.
     special: bool,
     /// True once the pool takes no more tasks.
@@ -62,6 +53,7 @@ impl<'j> Injector<'j> {
     pub(in crate::pool) fn new() -> Self {
         let tray = Tray {
             tasks: Lane::new(),
+            places: 0,
             special: false,
             closed: false,
             calls: true,
@@ -70,7 +62,7 @@ impl<'j> Injector<'j> {
         };
         Self {
             tray: Mutex::new(tray),
-            counts: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
         }
     }
 
@@ -78,47 +70,29 @@ impl<'j> Injector<'j> {
         self.tray.lock()
     }
 
+    /// Returns the number of tasks. Without the lock, a hint: a worker that acts on it takes the lock.
     #[inline]
-    fn counts(&self) -> usize {
-        // Relaxed, here and in `set_counts`: the lock orders the accesses. Without it, a hint.
-        self.counts.load(Ordering::Relaxed)
+    pub(in crate::pool) fn len(&self) -> usize {
+        // Relaxed, here and in `set_len`: the lock orders the accesses.
+        self.len.load(Ordering::Relaxed)
     }
 
-    /// Sets the counts, under the lock.
+    /// Sets the number of tasks, under the lock.
     #[inline]
-    fn set_counts(&self, _: &Tray<'j>, counts: usize) {
-        self.counts.store(counts, Ordering::Relaxed);
+    fn set_len(&self, _: &Tray<'j>, len: usize) {
+        self.len.store(len, Ordering::Relaxed);
     }
 
-    /// Returns true if there seems to be no task. A worker that acts on it takes the lock.
+    /// Injects a task by `put`, which only converts it. Returns true if the submission calls a worker, or the task if there is no place.
+    /// Frees the memory of two tasks.
     #[inline]
-    pub(in crate::pool) fn seems_empty(&self) -> bool {
-        self.counts() < TASK
-    }
-
-    /// Returns true if a submission will probably find no place, here or in the queue.
-    #[inline]
-    pub(in crate::pool) fn seems_full(&self, capacity: &Capacity) -> bool {
-        // The queue first: its cache line is written less often.
-        capacity.seems_full() && self.counts() & PLACES == 0
-    }
-
-    /// Injects a task by `put`, which only converts it. Takes its capacity if `takes` has that and the task's weight. Returns true if the
-    /// submission calls a worker, or the task if there is no capacity or the pool is closed. Frees the memory of two tasks.
-    #[inline]
-    pub(in crate::pool) fn put<J>(
-        &self,
-        job: J,
-        takes: Option<(&Capacity, u32)>,
-        put: impl FnOnce(&mut Tray<'j>, J),
-    ) -> Result<bool, (J, RejectReason)> {
+    pub(in crate::pool) fn put<J>(&self, job: J, put: impl FnOnce(&mut Tray<'j>, J)) -> Result<bool, J> {
         let mut tray = self.lock();
-        let counts = match self.lets_in(&tray, takes) {
-            Ok(counts) => counts,
-            Err(reason) => return Err((job, reason)),
-        };
+        if tray.take(1) == 0 {
+            return Err(job);
+        }
         put(&mut tray, job);
-        self.set_counts(&tray, counts + TASK);
+        self.set_len(&tray, self.len() + 1);
         let calls = tray.calls;
         if tray.any_deferred {
             Self::free_two(tray);
@@ -126,84 +100,47 @@ impl<'j> Injector<'j> {
         Ok(calls)
     }
 
-    /// Injects the first `n` of `jobs` by `put`, in order, and adds what `put` returns to `taken`, and the memory that the caller frees to
-    /// `deferred`. Returns true if the submission calls a worker; `None`, and takes no task, when the pool is closed.
+    /// Injects the first of `jobs` by `put`, in order, as far as there are places. Adds what `put` returns to `taken`, and the memory that the
+    /// caller frees to `deferred`. Returns true if the submission calls a worker; `None`, and takes no task, if there is no place.
     pub(in crate::pool) fn put_all<J, R>(
         &self,
         jobs: &mut Vec<J>,
-        n: usize,
         put: impl Fn(&mut Tray<'j>, J) -> R,
         taken: &mut Vec<R>,
         deferred: &mut Vec<DeferredFree<'j>>,
     ) -> Option<bool> {
-        taken.reserve(n);
+        taken.reserve(jobs.len());
         let mut tray = self.lock();
-        if tray.closed {
+        let n = tray.take(jobs.len());
+        if n == 0 {
             return None;
         }
         taken.extend(jobs.drain(..n).map(|job| put(&mut tray, job)));
-        self.set_counts(&tray, self.counts() + n * TASK);
+        self.set_len(&tray, self.len() + n);
         let left = tray.deferred.0.len().saturating_sub(2 * n);
         deferred.extend(tray.deferred.0.drain(left..));
         tray.any_deferred = left > 0;
         Some(tray.calls)
     }
 
-    /// Moves all tasks into `lanes`, and returns their number.
+    /// Moves all tasks into `queue`, and returns their number.
     pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, queue: &mut Entries<Threads<'j>>) -> usize {
-        let uniform = !std::mem::take(&mut tray.special);
-        let counts = self.counts();
-        queue.take_over(&mut tray.tasks, counts / TASK, uniform);
-        self.set_counts(tray, counts & PLACES);
-        counts / TASK
-    }
-
-    /// Takes the room of one task. Returns the counts without its place.
-    #[inline]
-    fn lets_in(&self, tray: &Tray<'j>, takes: Option<(&Capacity, u32)>) -> Result<usize, RejectReason> {
-        if tray.closed {
-            return Err(RejectReason::Closed);
-        }
-        let mut counts = self.counts();
-        if let Some((capacity, weight)) = takes {
-            // Before places are taken: a task that never fits leaves none here that a waiting submission needs.
-            capacity.fits(weight)?;
-            if counts & PLACES == 0 {
-                counts += capacity.try_take_places(AHEAD);
-                if counts & PLACES == 0 {
-                    return Err(RejectReason::Full);
-                }
-                self.set_counts(tray, counts);
-            }
-            if !capacity.try_take_weight(weight) {
-                return Err(RejectReason::Full);
-            }
-            counts -= 1;
-        }
-        Ok(counts)
-    }
-
-    /// Puts back the places that no submission has used, and then [takes](Capacity::try_take) room. Other submissions with the lock see
-    /// neither step alone.
-    pub(in crate::pool) fn try_take(
-        &self,
-        capacity: &Capacity,
-        weight: u32,
-        serves: &mut bool,
-    ) -> Result<(), RejectReason> {
-        let tray = self.lock();
-        if tray.closed {
-            return Err(RejectReason::Closed);
-        }
-        let counts = self.counts();
-        self.set_counts(&tray, counts & !PLACES);
-        let _tray = (!seeded!("pool_returns_room_late")).then_some(tray);
-        *serves |= capacity.put_back(counts & PLACES);
-        capacity.try_take(weight, serves)
+        let (tasks, uniform) = (self.len(), !std::mem::take(&mut tray.special));
+        queue.take_over(&mut tray.tasks, tasks, uniform);
+        self.set_len(tray, 0);
+        tasks
     }
 }
 
 impl<'j> Tray<'j> {
+    /// Takes at most `n` places, and returns their number.
+    #[inline]
+    fn take(&mut self, n: usize) -> usize {
+        let n = if self.closed { 0 } else { n.min(self.places as usize) };
+        self.places -= n as u32;
+        n
+    }
+
     /// Adds the entry of a task without a handle, span and options.
     #[inline]
     pub(in crate::pool) fn put_plain<F: FnOnce() + Send + 'j>(&mut self, task: F) {
@@ -271,24 +208,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_task_that_never_fits_leaves_no_places_ahead() {
-        let (injector, capacity) = (Injector::new(), Capacity::checked(2, Some(4)).unwrap());
-        let put = |weight, put: fn(&mut Tray<'_>, ())| {
-            let taken = injector.put((), Some((&capacity, weight)), put);
-            (taken.map_err(|((), reason)| reason), injector.counts() & PLACES)
-        };
-        let (refused, ahead) = put(9, |_, ()| unreachable!("it is refused"));
-        assert!(matches!(
-            refused,
-            Err(RejectReason::Oversized { weight: 9, allowed: 4 })
-        ));
-        assert_eq!(ahead, 0);
-        let (taken, ahead) = put(1, |_, ()| ());
-        assert!(taken.is_ok());
-        assert_eq!(ahead, 1, "the second place");
-    }
-
-    #[test]
     fn a_submission_touches_one_cache_line() {
         assert!(size_of::<Injector<'_>>() <= 64, "{}", size_of::<Injector<'_>>());
     }
@@ -324,15 +243,15 @@ mod deferred_tests {
 
     #[test]
     fn each_submission_frees_two_items() {
-        let (injector, capacity) = (Injector::new(), Capacity::checked(100, None).unwrap());
+        let injector = Injector::new();
+        injector.lock().places = 104;
         let (mut gathered, mut freed) = (Vec::new(), Vec::new());
         let large = [0u8; 100];
         (0..GATHERED).for_each(|_| injector.defer(ran(move || _ = std::hint::black_box(large)), &mut gathered));
-        let put = injector.put((), Some((&capacity, 1)), |_, ()| ());
+        let put = injector.put((), |_, ()| ());
         assert_eq!((put, injector.lock().deferred.0.len()), (Ok(true), GATHERED - 2));
-        let put = |tasks, freed: &mut Vec<_>| {
-            injector.put_all(&mut vec![(); tasks], tasks, |_, ()| (), &mut Vec::new(), freed)
-        };
+        let put =
+            |tasks, freed: &mut Vec<_>| injector.put_all(&mut vec![(); tasks], |_, ()| (), &mut Vec::new(), freed);
         assert_eq!((put(3, &mut freed), freed.len()), (Some(true), 6));
         assert_eq!((put(100, &mut freed), freed.len()), (Some(true), GATHERED - 2));
         assert!(!injector.lock().any_deferred);

@@ -21,20 +21,19 @@ use super::entry::{DeferredFree, Entry, InlineTask, Task};
 use super::injector::{Injector, Tray};
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cache_padded::CachePadded;
-use crate::pool::capacity::Capacity;
 use crate::pool::cell::{Job, Ran, Run};
 use crate::pool::engine::scheduler::{Engine, Kind};
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Acts, Counts, Next, Phase, State};
 use crate::pool::engine::waits::{Inlined, Lends, Under, current};
-use crate::pool::error::{RejectReason, TaskError};
+use crate::pool::error::TaskError;
 use crate::pool::handle::ScopedJoinHandle;
 use crate::pool::hooks::{drop_quietly, forget_panic};
 use crate::pool::park::block_on;
 use crate::pool::termination::{TerminationWait, Until};
 use crate::rate::TokenBucket;
 use crate::sync::shim::Mutex;
-use crate::sync::shim::atomic::{AtomicUsize, Ordering};
+use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::{Clock, Sleep};
 use std::cmp::Reverse;
 use std::io;
@@ -76,8 +75,8 @@ pub struct Threads<'j> {
     pub(in crate::pool) injector: CachePadded<Injector<'j>>,
     /// A copy of the priority queue's length, for readers without the lock.
     pending: CachePadded<AtomicUsize>,
-    /// The number of tasks that their waiters run inline. Their claims are reported once they have ended.
-    inlined: AtomicUsize,
+    /// True while submitters wait for capacity: workers report each start at once.
+    pressed: AtomicBool,
     pub(in crate::pool) keep_alive: Duration,
     growth: Option<TokenBucket>,
     spawner: Box<Spawner<'j>>,
@@ -101,7 +100,7 @@ impl<'j> Threads<'j> {
         Self {
             injector: CachePadded::new(Injector::new()),
             pending: CachePadded::new(AtomicUsize::new(0)),
-            inlined: AtomicUsize::new(0),
+            pressed: AtomicBool::new(false),
             keep_alive,
             growth,
             spawner,
@@ -119,16 +118,32 @@ impl<'j> Threads<'j> {
     #[inline]
     pub(in crate::pool) fn seems_busy(&self) -> bool {
         // Relaxed: a hint, stored by `settle`. A worker that acts on it takes the lock.
-        !self.injector.seems_empty() || self.pending.load(Ordering::Relaxed) > 0
+        self.injector.len() > 0 || self.pending.load(Ordering::Relaxed) > 0
     }
 
-    /// Moves the injected tasks into the priority queue.
+    /// Returns true while submitters wait for capacity. Called under the lock of a local queue.
+    #[inline]
+    pub(in crate::pool) fn is_pressed(&self) -> bool {
+        // Relaxed: see `collect`.
+        self.pressed.load(Ordering::Relaxed)
+    }
+
+    /// Moves the injected tasks into the priority queue, and shows the submissions the free capacity.
     #[inline]
     fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
         if !tray.tasks.is_empty() {
             let tasks = self.injector.empty(tray, &mut state.queue);
+            state.capacity.came(tasks);
             state.came(tasks);
         }
+        self.show(tray, state, state.capacity.free_places());
+    }
+
+    /// Shows the submissions the number of tasks that they may inject.
+    #[inline]
+    fn show(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>, places: usize) {
+        // At most `MAX_QUEUE`.
+        (tray.places, state.own.shown) = (places as u32, places);
     }
 }
 
@@ -137,6 +152,8 @@ impl<'j> Threads<'j> {
 pub(in crate::pool) struct Shared {
     /// The number of tasks taken at which the next local queue is due. `None`: all local queues are empty.
     local_queues_due: Option<u64>,
+    /// The number of tasks that the injector last let come.
+    shown: usize,
     /// The opposite of the injector's `calls`.
     is_silent: bool,
 }
@@ -167,6 +184,14 @@ impl<'j> Kind for Threads<'j> {
             tray.calls = state.wants_call();
             state.own.is_silent = !tray.calls;
         }
+        // Not at each task that starts: a submission that is shown no capacity looks here.
+        if state.capacity.free_places() > 2 * state.own.shown {
+            self.empty(&mut self.injector.lock(), state);
+        }
+        if self.is_pressed() && !state.capacity.waits() {
+            // Relaxed: a worker that reads a stale value reports early.
+            self.pressed.store(false, Ordering::Relaxed);
+        }
         // Relaxed: a hint, read by `seems_busy`.
         self.pending.store(state.queue.len(), Ordering::Relaxed);
     }
@@ -181,17 +206,19 @@ impl<'j> Kind for Threads<'j> {
         worker_state.local_queue.lock().take()
     }
 
-    fn pay(worker_state: &WorkerState<'j>, capacity: &Capacity) -> bool {
-        let mut local_queue = worker_state.local_queue.lock();
-        let owed = std::mem::take(&mut local_queue.owed);
-        if seeded!("pool_returns_room_late") {
-            drop(local_queue);
+    fn collect(&self, state: &mut Guarded<'j>) {
+        // Relaxed: the locks of the local queues order it. A worker that starts a task after the look below sees it.
+        self.pressed.store(true, Ordering::Relaxed);
+        if !seeded!("pool_counts_starts_late") {
+            let started: usize = state.seats.iter().map(|seat| seat.own.take_started()).sum();
+            state.capacity.give_back(started, 1);
         }
-        capacity.put_back(owed)
-    }
-
-    fn try_take(&self, capacity: &Capacity, weight: u32, serves: &mut bool) -> Result<(), RejectReason> {
-        self.injector.try_take(capacity, weight, serves)
+        // Until the end of the caller's transition, submissions take no capacity.
+        let mut tray = self.injector.lock();
+        self.empty(&mut tray, state);
+        if !seeded!("pool_shows_what_is_taken") {
+            self.show(&mut tray, state, 0);
+        }
     }
 
     fn start(core: &Arc<Core<'j>>, seat: Arc<Seat<WorkerState<'j>>>) {
@@ -232,12 +259,18 @@ impl<'j> Kind for Threads<'j> {
         let Some(inlined) = Inlined::enter(&**core) else {
             return false;
         };
-        if !task.claim() {
+        let weight = rare.map_or(1, |rare| rare.weight);
+        let claims = core.transition(|state, acts| {
+            let claims = task.claim();
+            if claims {
+                state.claimed_aside(weight);
+                state.purge_majority(acts);
+            }
+            claims
+        });
+        if !claims {
             return false;
         }
-        // Relaxed, here and below: a statistic.
-        core.kind.inlined.fetch_add(1, Ordering::Relaxed);
-        core.capacity.give_back(rare.map_or(1, |rare| rare.weight));
         let (mut counts, mut expired) = (Counts::default(), false);
         if core.is_late(rare) {
             expired = task.refuse(TaskError::Expired);
@@ -251,11 +284,8 @@ impl<'j> Kind for Threads<'j> {
         }
         drop(inlined);
         core.transition(|state, acts| {
-            core.kind.inlined.fetch_sub(1, Ordering::Relaxed);
-            state.claimed_aside();
             state.stats.expired += u64::from(expired);
             state.count(counts, acts);
-            state.purge_majority(acts);
         });
         true
     }
@@ -263,44 +293,31 @@ impl<'j> Kind for Threads<'j> {
     fn unreported(worker_state: &WorkerState<'j>) -> (usize, usize) {
         (worker_state.local_queue.lock().started, worker_state.untold())
     }
-
-    fn inlined(&self) -> usize {
-        // Relaxed: a statistic.
-        self.inlined.load(Ordering::Relaxed)
-    }
 }
 
 /// The operations that only a pool of threads has.
 impl<'j> Core<'j> {
     // ---- the queue ----
 
-    /// Queues a task by `put`, which only converts it. `weight`: takes its capacity, which has been taken otherwise. Returns the task if
-    /// there is no capacity or the pool is closed.
+    /// Queues a task by `put`, which only converts it. Returns the task if there is no capacity, or the pool is closed.
     #[inline]
-    pub(in crate::pool) fn push<J>(
-        self: &Arc<Self>,
-        job: J,
-        weight: Option<u32>,
-        put: impl FnOnce(&mut Tray<'j>, J),
-    ) -> Result<(), (J, RejectReason)> {
-        let takes = weight.map(|weight| (&self.capacity, weight));
-        if self.kind.injector.put(job, takes, put)? {
+    pub(in crate::pool) fn push<J>(self: &Arc<Self>, job: J, put: impl FnOnce(&mut Tray<'j>, J)) -> Result<(), J> {
+        if self.kind.injector.put(job, put)? {
             self.call();
         }
         Ok(())
     }
 
-    /// Queues the first `n` of `jobs` at once, in order, by `put`, which only converts them. Returns false, and takes none, when the pool
+    /// Queues the first of `jobs` at once, in order, by `put`, which only converts them. Returns false if there is no capacity, or the pool
     /// is closed. Adds what `put` returns to `taken`. `buffer` is empty before and after.
     pub(in crate::pool) fn push_all<J, R>(
         self: &Arc<Self>,
         jobs: &mut Vec<J>,
-        n: usize,
         put: impl Fn(&mut Tray<'j>, J) -> R,
         taken: &mut Vec<R>,
         buffer: &mut Vec<DeferredFree<'j>>,
     ) -> bool {
-        let Some(calls) = self.kind.injector.put_all(jobs, n, put, taken, buffer) else {
+        let Some(calls) = self.kind.injector.put_all(jobs, put, taken, buffer) else {
             return false;
         };
         if calls {
@@ -316,15 +333,9 @@ impl<'j> Core<'j> {
         self.transition(State::call);
     }
 
-    /// Gives back the queue capacity that the worker owes.
-    pub(in crate::pool) fn pay(&self, worker_state: &WorkerState<'j>) {
-        self.capacity.serve(Threads::pay(worker_state, &self.capacity));
-    }
-
-    /// Puts the worker's unstarted tasks back at the front of the queue, and gives back the capacity that it owes.
+    /// Puts the worker's unstarted tasks back at the front of the queue.
     pub(in crate::pool) fn return_local(self: &Arc<Self>, worker_state: &WorkerState<'j>) {
         self.transition(|state, _| worker_state.local_queue.lock().put_back(&mut state.queue));
-        self.pay(worker_state);
     }
 
     /// Blocks this thread for at most `patience`. Returns false on a timeout, and at once in a task of the pool.
@@ -342,7 +353,6 @@ impl<'j> Core<'j> {
         counts: &mut Counts,
         patient: bool,
     ) -> Next<Entry<'j>> {
-        self.pay(&seat.own);
         let is_gated = self.settings.admission.is_gated();
         self.transition(|state, acts| {
             state.count(std::mem::take(counts), acts);
@@ -369,7 +379,6 @@ impl<'j> Core<'j> {
         counts: Counts,
         in_order: bool,
     ) {
-        self.pay(&seat.own);
         self.transition(|state, _| {
             seat.own.local_queue.lock().put_back(&mut state.queue);
             report(state, &seat.own);
@@ -480,11 +489,16 @@ impl Wake for Regrow {
     }
 }
 
-/// Reports the tasks that the worker has started from its local queue, beside those that it has ended.
+/// Counts the tasks that the worker has started from its local queue.
+pub(super) fn report_started<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>) {
+    state.capacity.give_back(worker_state.take_started(), 1);
+}
+
+/// Counts these, beside those that it has ended.
 #[inline]
 fn report<'j>(state: &mut Guarded<'j>, worker_state: &WorkerState<'j>) {
     worker_state.note_untold(0);
-    state.queued -= std::mem::take(&mut worker_state.local_queue.lock().started);
+    report_started(state, worker_state);
 }
 
 /// Moves the next `n` tasks to the local queue of a worker.

@@ -1,9 +1,8 @@
 //! A worker's local queue: tasks that it has taken and not started, and that every worker may take. It holds only common tasks: of normal
 //! priority and weight 1, without options.
 //!
-//! A task in a local queue still counts against the queue's capacity. A worker gives back the capacity of its started tasks together,
-//! before it looks at the queue again; until then it owes that capacity. Owed capacity neither refuses a submission nor keeps one waiting:
-//! a submission that finds the queue full presses, and collects the owed capacity.
+//! A task in a local queue still counts against the queue's capacity. A worker reports its started tasks together, before it looks at the
+//! queue again. A submission that finds the queue full collects these reports, and while one waits, each start is reported at once.
 //!
 //! Other workers take from a local queue when the priority queue is empty, which may never happen. So a local queue has a due date, counted
 //! in tasks taken: then its remaining tasks go back to the front of the priority queue. The worker that takes the first of them starts it,
@@ -17,8 +16,6 @@ use crate::pool::engine::queue::Entries;
 #[derive(Default)]
 pub(in crate::pool) struct LocalQueue<'j> {
     entries: Lane<Threads<'j>>,
-    /// The number of started tasks whose capacity is owed. The caller that takes it puts it back under the same lock.
-    pub(super) owed: usize,
     /// The number of tasks that the owner has started, and not reported under the pool's lock.
     pub(super) started: usize,
     /// The number of tasks taken at which the entries are due.
@@ -26,11 +23,10 @@ pub(in crate::pool) struct LocalQueue<'j> {
 }
 
 impl<'j> LocalQueue<'j> {
-    /// Takes the next task for the owner to start. True if the owner has claimed it, and owes its place. Otherwise the entry is dead.
+    /// Takes the next task for the owner to start. True if the owner has claimed it. Otherwise the entry is dead.
     #[inline]
     pub(in crate::pool) fn start_next(&mut self) -> Option<(Entry<'j>, bool)> {
         let is_mine = self.entries.front()?.claim();
-        self.owed += usize::from(is_mine);
         self.started += usize::from(is_mine);
         Some((self.take()?, is_mine))
     }

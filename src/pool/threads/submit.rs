@@ -19,8 +19,8 @@ use std::time::Duration;
 /// The maximum number of tasks of a batch that are queued at once.
 pub(in crate::pool) const BATCH: usize = 64;
 
-/// A task that has no cell, and the span of its submitter.
-type Called<F> = (F, Caller);
+/// A task with its membership, if its group has a limit.
+type Made<F, T> = (Arc<ClosureCell<F, T>>, Option<Arc<Membership>>);
 
 /// The closure of a task.
 trait Closure<'j, T>: FnOnce() -> T + Send + 'j {}
@@ -31,8 +31,8 @@ impl<'j, T, F: FnOnce() -> T + Send + 'j> Closure<'j, T> for F {}
 impl<'j> Pool<Threads<'j>> {
     /// Decides what happens to a task that found the queue full, and blocks this thread if need be, for at most `patience`.
     #[cold]
-    fn let_in_blocking(&self, turned: RejectReason, patience: Option<Duration>) -> Result<Verdict, RejectReason> {
-        let mut let_in = pin!(self.let_in(turned));
+    fn let_in_blocking(&self, patience: Option<Duration>) -> Result<Verdict, RejectReason> {
+        let mut let_in = pin!(self.let_in());
         let verdict = block_on(patience, |waker| let_in.as_mut().poll(&mut Context::from_waker(waker)));
         verdict.unwrap_or(Err(RejectReason::TimedOut))
     }
@@ -49,7 +49,7 @@ impl<'j> Pool<Threads<'j>> {
         T: Send + 'j,
     {
         let submitted = self.submit_now(task);
-        submitted.or_else(|(task, turned)| self.submit_decided(task, self.let_in_blocking(turned, None)))
+        submitted.or_else(|made| self.submit_decided(made, self.let_in_blocking(None)))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -80,7 +80,7 @@ impl<'j> Pool<Threads<'j>> {
         T: Send + 'j,
     {
         let submitted = self.submit_now(task);
-        submitted.or_else(|(task, turned)| self.submit_decided(task, self.let_in_now(turned)))
+        submitted.or_else(|made| self.submit_decided(made, self.let_in_now()))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience`.
@@ -93,7 +93,7 @@ impl<'j> Pool<Threads<'j>> {
         T: Send + 'j,
     {
         let submitted = self.submit_now(task);
-        submitted.or_else(|(task, turned)| self.submit_decided(task, self.let_in_blocking(turned, Some(patience))))
+        submitted.or_else(|made| self.submit_decided(made, self.let_in_blocking(Some(patience))))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity without blocking the thread.
@@ -121,72 +121,47 @@ impl<'j> Pool<Threads<'j>> {
     {
         match self.submit_now(task) {
             Ok(handle) => Ok(handle),
-            Err((task, turned)) => self.submit_decided(task, self.let_in(turned).await),
+            Err(made) => self.submit_decided(made, self.let_in().await),
         }
     }
 
     /// Submits a task if there is room. Otherwise returns it with its caller, and without a cell: a refused task needs none.
+    /// Queues a task, if there is a place, and returns its handle.
     #[inline]
-    fn submit_now<T: Send + 'j, F: Closure<'j, T>>(
-        &self,
-        task: F,
-    ) -> Result<ScopedJoinHandle<'j, T>, (Called<F>, RejectReason)> {
-        // Before capacity is taken: the tracing subscriber is called, and may panic.
-        let caller = Caller::current();
-        let core = self.core();
-        if core.kind.injector.seems_full(&core.capacity) {
-            return Err(((task, caller), RejectReason::Full));
+    fn submit_now<T: Send + 'j, F: Closure<'j, T>>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Made<F, T>> {
+        let made: Made<F, T> = (ClosureCell::of(task, Caller::current()), self.options.member());
+        let queued = Arc::clone(&made.0) as Arc<dyn Run + 'j>;
+        let put = |tray: &mut Tray<'j>, cell| match self.options.is_common {
+            true => tray.put_held(cell),
+            false => tray.put(Entry::held(cell, &self.options, made.1.as_ref())),
+        };
+        match self.core().push(queued, put) {
+            Ok(()) => Ok(self.handle(made)),
+            Err(_) => Err(made),
         }
-        self.put(ClosureCell::of(task, caller), Some(self.options.rare.weight))
     }
 
     /// Queues or discards a task, as decided.
     #[cold]
     fn submit_decided<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        (task, caller): Called<F>,
+        made: Made<F, T>,
         verdict: Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
-        match verdict {
-            Ok(Verdict::In) => {
-                let put = self.put(ClosureCell::of(task, caller), None);
-                put.map_err(|((task, _), reason)| SubmitError { task, reason })
+        let queued = Arc::clone(&made.0) as Arc<dyn Run + 'j>;
+        let entry = |cell| Entry::held(cell, &self.options, made.1.as_ref());
+        match self.core().carry_out(queued, entry, verdict) {
+            Ok(()) => Ok(self.handle(made)),
+            Err((_, reason)) => {
+                let (task, _) = made.0.take().expect("no other thread has this task");
+                Err(SubmitError { task, reason })
             }
-            Ok(Verdict::Out) => {
-                let cell = ClosureCell::of(task, caller);
-                let entry = Entry::held(Arc::clone(&cell) as _, &self.options, None);
-                self.core().discard_new(entry);
-                Ok(self.handle(cell, None))
-            }
-            Err(reason) => Err(SubmitError { task, reason }),
-        }
-    }
-
-    /// Queues a task, and returns its handle. `weight`: takes its capacity, which has been taken otherwise.
-    #[inline]
-    fn put<T: Send + 'j, F: Closure<'j, T>>(
-        &self,
-        cell: Arc<ClosureCell<F, T>>,
-        weight: Option<u32>,
-    ) -> Result<ScopedJoinHandle<'j, T>, (Called<F>, RejectReason)> {
-        let (queued, member) = (Arc::clone(&cell) as Arc<dyn Run + 'j>, self.options.member());
-        let put = |tray: &mut Tray<'j>, cell| match self.options.is_common {
-            true => tray.put_held(cell),
-            false => tray.put(Entry::held(cell, &self.options, member.as_ref())),
-        };
-        match self.core().push(queued, weight, put) {
-            Ok(()) => Ok(self.handle(cell, member.as_ref())),
-            Err((_, reason)) => Err((take_back(&cell), reason)),
         }
     }
 
     #[inline]
-    fn handle<T: Send + 'j, F: Closure<'j, T>>(
-        &self,
-        cell: Arc<ClosureCell<F, T>>,
-        member: Option<&Arc<Membership>>,
-    ) -> ScopedJoinHandle<'j, T> {
-        ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare_for(member))
+    fn handle<T: Send + 'j, F: Closure<'j, T>>(&self, (cell, member): Made<F, T>) -> ScopedJoinHandle<'j, T> {
+        ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare_for(member.as_ref()))
     }
 
     /// Submits a task without a handle: cheaper than dropping the handle of [`submit`](Self::submit).
@@ -200,30 +175,16 @@ impl<'j> Pool<Threads<'j>> {
     {
         let caller = Caller::current();
         let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
-        let pushed = self.core().push(task, Some(self.options.rare.weight), put);
-        pushed.or_else(|(task, turned)| self.execute_slow(task, caller, turned))
+        let pushed = self.core().push(task, put);
+        pushed.or_else(|task| self.execute_slow(task, caller))
     }
 
     /// Without a handle, whose drop would take the payload of a task that has panicked by then.
     #[cold]
-    fn execute_slow<F: Closure<'j, ()>>(
-        &self,
-        task: F,
-        caller: Caller,
-        turned: RejectReason,
-    ) -> Result<(), SubmitError<F>> {
-        match self.let_in_blocking(turned, None) {
-            Ok(Verdict::In) => {
-                let put = |tray: &mut Tray<'j>, task| self.put_own(tray, task, &caller);
-                let pushed = self.core().push(task, None, put);
-                pushed.map_err(|(task, reason)| SubmitError { task, reason })
-            }
-            Ok(Verdict::Out) => {
-                self.core().discard_new(Entry::own(caller, task, &self.options));
-                Ok(())
-            }
-            Err(reason) => Err(SubmitError { task, reason }),
-        }
+    fn execute_slow<F: Closure<'j, ()>>(&self, task: F, caller: Caller) -> Result<(), SubmitError<F>> {
+        let entry = |task| Entry::own(caller, task, &self.options);
+        let carried_out = self.core().carry_out(task, entry, self.let_in_blocking(None));
+        carried_out.map_err(|(task, reason)| SubmitError { task, reason })
     }
 
     #[inline]
@@ -244,12 +205,13 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let cells = tasks.into_iter().map(|task| ClosureCell::of(task, Caller::current()));
-        let put = |tray: &mut Tray<'j>, cell: Arc<_>| {
-            tray.put(Entry::held(Arc::clone(&cell) as _, &self.options, None));
-            self.handle(cell, None)
+        let made = |task| (ClosureCell::of(task, Caller::current()), self.options.member());
+        let put = |tray: &mut Tray<'j>, made: Made<F, T>| {
+            tray.put(Entry::held(Arc::clone(&made.0) as _, &self.options, made.1.as_ref()));
+            self.handle(made)
         };
-        self.all(cells, put, |cell| self.submit(take_back(&cell).0))
+        let one = |made| self.submit_decided(made, self.let_in_blocking(None));
+        self.all(tasks.into_iter().map(made), put, one)
     }
 
     /// Submits many tasks like [`submit_all`](Self::submit_all), without handles.
@@ -279,8 +241,7 @@ impl<'j> Pool<Threads<'j>> {
                 return (taken, rejected);
             }
             while !chunk.is_empty() {
-                let n = self.try_take_some(chunk.len());
-                if n == 0 || !self.core().push_all(&mut chunk, n, &put, &mut taken, &mut deferred) {
+                if !self.core().push_all(&mut chunk, &put, &mut taken, &mut deferred) {
                     match one(chunk.remove(0)) {
                         Ok(job) => taken.push(job),
                         Err(why) => rejected.push(why),
@@ -289,9 +250,4 @@ impl<'j> Pool<Threads<'j>> {
             }
         }
     }
-}
-
-/// Takes a task back from its cell, which the pool has not taken.
-fn take_back<T: Send, F: FnOnce() -> T + Send>(cell: &ClosureCell<F, T>) -> Called<F> {
-    cell.take().expect("no other thread has this task")
 }

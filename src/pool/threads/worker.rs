@@ -1,7 +1,7 @@
 //! The worker loop: takes a task, runs it, repeats.
 
 use super::entry::{DeferredFree, Entry};
-use super::kind::Core;
+use super::kind::{Core, report_started};
 use super::local_queue::LocalQueue;
 use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
@@ -42,6 +42,12 @@ impl WorkerState<'_> {
     pub(in crate::pool) fn untold(&self) -> usize {
         // Relaxed, like the store in `note_untold`: a statistic that `numbers` sums.
         self.untold.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of tasks that the worker has started from its local queue since the last look.
+    #[inline]
+    pub(super) fn take_started(&self) -> usize {
+        std::mem::take(&mut self.local_queue.lock().started)
     }
 
     #[inline]
@@ -198,16 +204,15 @@ impl<'a, 'j> Work<'a, 'j> {
         let Some((entry, is_mine)) = local_queue.start_next() else {
             return false;
         };
-        let capacity = &self.core.capacity;
-        let serves = capacity.is_pressed() && capacity.put_back(std::mem::take(&mut local_queue.owed));
+        let is_pressed = self.core.kind.is_pressed() && !seeded!("pool_reports_starts_together");
         drop(local_queue);
-        capacity.serve(serves);
         if !is_mine {
             drop_quietly(entry);
             return true;
         }
-        // It gives the place back later.
-        self.core.capacity.give_back_weight(1);
+        if is_pressed {
+            self.core.transition(|state, _| report_started(state, &self.seat.own));
+        }
         let _under = entry.waiter().map(Under::enter);
         self.run_common(entry);
         self.seat.own.note_untold(self.counts.tasks);
@@ -253,7 +258,6 @@ impl<'a, 'j> Work<'a, 'j> {
     /// Runs a task that has left the queue, on a slot that is lent or not.
     #[inline]
     fn run(&mut self, entry: Entry<'j>, borrows: bool, admitted: Option<(Ticket, Held)>) {
-        self.core.capacity.give_back(entry.weight());
         self.counts.slot = Some(borrows);
         self.counts.member = entry.member().map(Arc::clone);
         let ran = if let Some((_, held)) = &admitted
