@@ -478,8 +478,8 @@ fn a_start_beside_a_submitter_that_waits_serves_it() {
     super::bounded(1, || {
         let pool = modelled(1).max_queue(3).build().unwrap();
         let (go, goes) = loom::sync::mpsc::channel();
-        let second: Box<dyn FnOnce() + Send> = Box::new(move || goes.recv().unwrap());
-        let tasks = [Box::new(|| ()), second, Box::new(|| ())];
+        let second = move || goes.recv().unwrap();
+        let tasks: [Box<dyn FnOnce() + Send>; 3] = [Box::new(|| ()), Box::new(second), Box::new(|| ())];
         assert!(pool.execute_all(tasks).is_empty());
         assert!(pool.execute_all([|| (); 2]).is_empty());
         go.send(()).unwrap();
