@@ -315,7 +315,7 @@ impl Limiter for FairShare {
 
     fn settle(&self, ticket: &mut FairTicket, settlement: Settlement<'_>) -> u32 {
         let Some(actual) = settlement.actual() else { return 0 };
-        if self.budget.quota.is_unlimited() {
+        if self.budget.quota.is_unlimited() || actual == ticket.tokens {
             ticket.tokens = actual;
             return 1;
         }

@@ -7,9 +7,8 @@
 //! Exactly one caller claims a task: it runs the task once, refuses it once (cancelled, expired, discarded, abandoned),
 //! or hands it to the user. Only a cancel ends a task that another caller has claimed and not started.
 //!
-//! **Invariant**: a task that its pool has accepted takes its place and its weight in the queue until it is claimed.
-//! The claimant gives both back before the task runs or is dropped. Only the places of tasks from a local queue are given back together
-//! later, and at once if a submission waits. So a dead entry, which is one of a claimed task, takes neither.
+//! **Invariant**: a task that its pool has accepted takes its place and its weight in the queue until it is claimed. The transition that
+//! counts the claim gives both back, before the task runs or is dropped. So a dead entry, which is one of a claimed task, takes neither.
 //!
 //! Tasks and results run and drop outside the lock. A started closure is with its worker. A started future returns to
 //! the cell while it waits: `R` holds it.

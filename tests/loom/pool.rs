@@ -457,7 +457,7 @@ fn a_cancel_beside_a_submitter_that_waits_gives_it_the_room() {
 /// Given a full queue, when its task is cancelled beside two submissions that do not wait, then one of them at most gets the place.
 #[test]
 fn a_place_that_a_cancel_frees_is_taken_once() {
-    super::bounded(2, || {
+    super::bounded(3, || {
         let pool = WorkerPool::builder().workers(1).max_queue(1);
         // The worker never runs.
         let pool = pool.spawn_with(|worker| Ok(std::mem::forget(worker))).build().unwrap();
