@@ -24,8 +24,10 @@ const THREADS: usize = 3;
 const STEPS: usize = 4;
 const LIMIT: usize = 3;
 
-/// Half of the schedules are uniform, half keep priorities and change them at three points.
+/// Half of the schedules are uniform, half keep priorities and change them at three points. `TOLLGATE_TIMES` multiplies their number.
 fn check(schedules: usize, program: fn()) {
+    let times = std::env::var("TOLLGATE_TIMES").map_or(1, |times| times.parse().unwrap());
+    let schedules: usize = times * schedules;
     let random = RandomScheduler::new_from_seed(SEED, schedules / 2);
     Runner::new(random, Config::default()).run(program);
     let by_priority = PctScheduler::new_from_seed(SEED, 3, schedules / 2);

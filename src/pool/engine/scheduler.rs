@@ -5,7 +5,7 @@ use super::entry::Entry;
 use super::queue::Key;
 use super::seat::Seat;
 use super::state::{Acts, Counts, Next, State};
-use super::waits::{Held, Inside, Lends, Loan, Slot};
+use super::waits::{Held, Inside, Lends, Slot};
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
 use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::{Capacity, Overflow};
@@ -436,18 +436,22 @@ impl<K: Kind> Engine<K> {
 }
 
 impl<K: Kind> Lends for Engine<K> {
-    fn loan(self: Arc<Self>, slot: &Slot, change: Loan) -> bool {
-        self.transition(|state, acts| match change {
-            Loan::Lend => {
-                let parks = !slot.adds() || state.park(acts);
-                if !parks {
-                    slot.removes();
-                }
-                parks
+    fn lend(self: Arc<Self>, slot: &Slot) -> bool {
+        self.transition(|state, acts| {
+            let parks = !slot.adds() || state.park(acts);
+            if !parks {
+                slot.removes();
             }
-            Loan::TakeBack => slot.removes() && state.resume(),
-            Loan::End => slot.ends() && state.resume(),
+            parks
         })
+    }
+
+    fn take_back(self: Arc<Self>, slot: &Slot) {
+        self.transition(|state, _| {
+            if slot.removes() {
+                state.resume();
+            }
+        });
     }
 }
 

@@ -631,9 +631,8 @@ impl<K: Kind> State<K> {
     }
 
     /// Takes the slot back, always: the task resumes at once.
-    pub(in crate::pool) fn resume(&mut self) -> bool {
+    pub(in crate::pool) fn resume(&mut self) {
         self.slots.parked -= 1;
-        true
     }
 
     // ---- the asker ----

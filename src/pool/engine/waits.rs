@@ -23,19 +23,11 @@ use std::sync::{Arc, OnceLock, Weak};
 
 /// A pool whose tasks lend their slots.
 pub(in crate::pool) trait Lends: Send + Sync {
-    /// Changes the loan of the slot of a task of this pool. Returns false if [`Loan::Lend`] would leave no thread for the
-    /// awaited tasks: then it lends nothing.
-    fn loan(self: Arc<Self>, slot: &Slot, change: Loan) -> bool;
-}
-
-/// A change of a slot's loan.
-pub(in crate::pool) enum Loan {
-    /// The task on the slot awaits one more handle.
-    Lend,
-    /// It awaits one handle fewer.
-    TakeBack,
-    /// The task has ended.
-    End,
+    /// Lends the slot of a task that awaits one more handle. Returns false, and lends nothing, if that would leave no thread for the awaited
+    /// tasks.
+    fn lend(self: Arc<Self>, slot: &Slot) -> bool;
+    /// Takes the slot back, if its task awaits no other handle.
+    fn take_back(self: Arc<Self>, slot: &Slot);
 }
 
 /// The slot on which a thread runs its tasks. A task lends the slot while it awaits a handle.
@@ -85,7 +77,7 @@ impl Slot {
     }
 
     /// Marks the task as ended. Called under the lock of the pool. Returns true if handles are left.
-    pub(super) fn ends(&self) -> bool {
+    pub(in crate::pool) fn ends(&self) -> bool {
         let before = self.lent.load(Ordering::Relaxed) & !LENT;
         self.lent.store(before | ENDED, Ordering::Relaxed);
         before > 0
@@ -106,10 +98,17 @@ enum Lender<H> {
 }
 
 impl<H: Lends> Lender<H> {
-    fn loan(&self, slot: &Slot, change: Loan) -> bool {
+    fn lend(&self, slot: &Slot) -> bool {
         match self {
-            Self::Any(pool) => Arc::clone(pool).loan(slot, change),
-            Self::Own(pool) => Arc::clone(pool).loan(slot, change),
+            Self::Any(pool) => Arc::clone(pool).lend(slot),
+            Self::Own(pool) => Arc::clone(pool).lend(slot),
+        }
+    }
+
+    fn take_back(self, slot: &Slot) {
+        match self {
+            Self::Any(pool) => pool.take_back(slot),
+            Self::Own(pool) => pool.take_back(slot),
         }
     }
 }
@@ -239,13 +238,20 @@ pub(in crate::pool) fn is_inside<H: Lends>(home: &H) -> bool {
         .unwrap_or(false)
 }
 
-/// Marks this thread as running a task, or the tasks of a pool, until dropped. True: below all that it runs.
-pub(in crate::pool) struct Inside(bool);
+/// Marks this thread as running a task, or the tasks of a pool, until dropped.
+pub(in crate::pool) struct Inside(End);
+
+/// The end of the stack of frames at which one is.
+#[derive(Clone, Copy)]
+enum End {
+    Innermost,
+    Outermost,
+}
 
 impl Inside {
     #[cfg(feature = "tokio")]
     pub(in crate::pool) fn enter(task: Arc<dyn Task>, pool: PoolId) -> Self {
-        Self::at(false, pool, Some(task), None)
+        Self::at(End::Innermost, pool, Some(task), None)
     }
 
     /// Enters a task that runs outside its pool, in place of the task that this thread runs, if any.
@@ -253,7 +259,7 @@ impl Inside {
     pub(in crate::pool) fn enter_aside(task: Arc<dyn Task>) -> Self {
         let known = with_last(|frame| (frame.pool, frame.slot.clone()));
         let (pool, slot) = known.unwrap_or((PoolId::NONE, None));
-        Self::at(false, pool, Some(task), slot)
+        Self::at(End::Innermost, pool, Some(task), slot)
     }
 
     /// Enters the dropping of tasks that will not start: their drops wait without a slot. Returns `None` on threads
@@ -261,23 +267,23 @@ impl Inside {
     pub(in crate::pool) fn aside() -> Option<Self> {
         let (pool, inlined) = with_last(|frame| (frame.pool, frame.inlined))?;
         inlined?;
-        let inside = Self::at(false, pool, None, None);
+        let inside = Self::at(End::Innermost, pool, None, None);
         with_last(|frame| frame.inlined = inlined);
         Some(inside)
     }
 
     /// Enters a worker of the pool, on its slot.
     pub(in crate::pool) fn work(pool: PoolId, slot: Arc<Slot>) -> Self {
-        Self::at(false, pool, None, Some(slot))
+        Self::at(End::Innermost, pool, None, Some(slot))
     }
 
     /// Enters the drop of a refused task of the pool. The task counts as unfinished meanwhile, so a wait for the pool's
     /// idleness or end would wait for itself. Other waits stay those of the thread's own task.
     pub(in crate::pool) fn drops<H: Lends>(home: &H) -> Self {
-        Self::at(true, PoolId::of(home), None, None)
+        Self::at(End::Outermost, PoolId::of(home), None, None)
     }
 
-    fn at(below: bool, pool: PoolId, task: Option<Arc<dyn Task>>, slot: Option<Arc<Slot>>) -> Self {
+    fn at(end: End, pool: PoolId, task: Option<Arc<dyn Task>>, slot: Option<Arc<Slot>>) -> Self {
         let frame = Frame {
             pool,
             task,
@@ -286,12 +292,12 @@ impl Inside {
         };
         let _ = CURRENT.try_with(|stack| {
             let mut stack = stack.borrow_mut();
-            match below {
-                true => stack.insert(0, frame),
-                false => stack.push(frame),
+            match end {
+                End::Innermost => stack.push(frame),
+                End::Outermost => stack.insert(0, frame),
             }
         });
-        Self(below)
+        Self(end)
     }
 }
 
@@ -299,7 +305,10 @@ impl Drop for Inside {
     fn drop(&mut self) {
         let frame = CURRENT.try_with(|stack| {
             let mut stack = stack.borrow_mut();
-            if self.0 { Some(stack.remove(0)) } else { stack.pop() }
+            match self.0 {
+                End::Innermost => stack.pop(),
+                End::Outermost => Some(stack.remove(0)),
+            }
         });
         drop(frame);
     }
@@ -436,8 +445,7 @@ impl<K: Kind> Wait<K> {
         }
         if let Some((slot, is_own)) = &self.waiter.slot {
             self.lender = slot.lender(home, *is_own);
-            let lends = |lender: &Lender<_>| lender.loan(slot, Loan::Lend);
-            if !self.lender.as_ref().is_none_or(lends) {
+            if self.lender.as_ref().is_some_and(|lender| !lender.lend(slot)) {
                 return false;
             }
         } else if let Some(record) = self.record() {
@@ -457,9 +465,9 @@ impl<K: Kind> Drop for Wait<K> {
     fn drop(&mut self) {
         if let Some((home, awaited)) = self.listed.take() {
             if let Some((slot, _)) = &self.waiter.slot {
-                self.lender
-                    .as_ref()
-                    .inspect(|lender| _ = lender.loan(slot, Loan::TakeBack));
+                if let Some(lender) = self.lender.take() {
+                    lender.take_back(slot);
+                }
             } else if let Some(record) = self.record() {
                 // Relaxed: see `awaits`.
                 record.awaits.fetch_sub(1, Ordering::Relaxed);

@@ -333,11 +333,6 @@ impl<'j> Core<'j> {
         self.transition(State::call);
     }
 
-    /// Puts the worker's unstarted tasks back at the front of the queue.
-    pub(in crate::pool) fn return_local(self: &Arc<Self>, worker_state: &WorkerState<'j>) {
-        self.transition(|state, _| worker_state.local_queue.lock().put_back(&mut state.queue));
-    }
-
     /// Blocks this thread for at most `patience`. Returns false on a timeout, and at once in a task of the pool.
     pub(in crate::pool) fn wait(self: &Arc<Self>, patience: Option<Duration>, until: Until) -> bool {
         let wait = TerminationWait::of(self, until);

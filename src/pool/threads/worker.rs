@@ -7,7 +7,7 @@ use crate::pool::admission::Ticket;
 use crate::pool::cell::Ran;
 use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Counts, Next};
-use crate::pool::engine::waits::{Held, Inside, Lends, Loan, PoolId, Record, Slot, Under, work_on};
+use crate::pool::engine::waits::{Held, Inside, PoolId, Record, Slot, Under, work_on};
 use crate::pool::hooks::{drop_quietly, opaque_debug, quietly};
 use crate::pool::park::{block_on, park, parker};
 use crate::sync::shim::Mutex;
@@ -236,10 +236,14 @@ impl<'a, 'j> Work<'a, 'j> {
     /// slots.
     #[cold]
     fn renew_slot(&mut self) {
-        Arc::clone(self.core).loan(&self.slot, Loan::End);
+        self.core.transition(|state, _| {
+            if self.slot.ends() {
+                state.resume();
+            }
+            self.seat.own.local_queue.lock().put_back(&mut state.queue);
+        });
         self.slot = Slot::of(self.core.kind.lends());
         work_on(Arc::clone(&self.slot));
-        self.core.return_local(&self.seat.own);
     }
 
     /// Asks the policy and the given slots for admission, and runs the admitted task.
