@@ -110,11 +110,18 @@ impl Capacity {
     }
 
     /// Returns the number of tasks of this weight that fit.
+    #[inline]
     fn room(&self, weight: u32) -> usize {
         let left = |most: u32| u64::from(most).saturating_sub(self.used.weight) / u64::from(weight);
         let by_weight = self.max_weight.map_or(u64::MAX, left);
         let by_number = self.max_queue.saturating_sub(self.used.tasks);
         usize::try_from(by_weight).map_or(by_number, |by_weight| by_number.min(by_weight))
+    }
+
+    /// Returns true if a task of weight 1 finds no capacity.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.waits() || self.room(1) == 0
     }
 
     /// Takes capacity for at most `n` tasks of this weight: none while submitters wait. Returns their number.
@@ -322,10 +329,10 @@ impl<K: Kind> Engine<K> {
         self: &Arc<Self>,
         job: J,
         entry: impl FnOnce(J) -> Entry<K>,
-        verdict: Result<Verdict, RejectReason>,
+        verdict: Verdict,
     ) -> Result<(), (J, RejectReason)> {
         match verdict {
-            Ok(Verdict::In) => self.transition(|state, acts| {
+            Verdict::In => self.transition(|state, acts| {
                 if state.phase != Phase::Running {
                     return Err((job, RejectReason::Closed));
                 }
@@ -335,13 +342,12 @@ impl<K: Kind> Engine<K> {
                 state.call(acts);
                 Ok(())
             }),
-            Ok(Verdict::Out) => {
+            Verdict::Out => {
                 let entry = entry(job);
                 entry.claim();
                 self.discard(entry);
                 Ok(())
             }
-            Err(reason) => Err((job, reason)),
         }
     }
 

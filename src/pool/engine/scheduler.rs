@@ -17,6 +17,7 @@ use crate::pool::handle::Handle;
 use crate::pool::hooks::{PanicHook, Payload, drop_quietly, forget_panic, quietly, wake};
 use crate::pool::report::Unstarted;
 use crate::pool::task_options::RareOptions;
+use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::Clock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -96,6 +97,8 @@ pub(in crate::pool) struct Settings {
 
 pub(in crate::pool) struct Engine<K: Kind> {
     state: CachePadded<Mutex<State<K>>>,
+    /// True if the queue was full in the latest transition: then a submission makes no task before it has capacity. A hint.
+    full: AtomicBool,
     pub(in crate::pool) settings: Settings,
     pub(in crate::pool) on_discard: Option<Box<DiscardHook<K>>>,
     /// The permits that an admitted task holds, as last read from the policy.
@@ -123,6 +126,7 @@ impl<K: Kind> Engine<K> {
         let state = State::new(own, settings.admission.is_gated(), capacity);
         Ok(Arc::new(Self {
             state: CachePadded::new(Mutex::new(state)),
+            full: AtomicBool::new(false),
             held: Mutex::new(Arc::new([])),
             settings,
             on_discard,
@@ -135,6 +139,13 @@ impl<K: Kind> Engine<K> {
         self.state.lock()
     }
 
+    /// Returns true if a submission will probably find the queue full.
+    #[inline]
+    pub(in crate::pool) fn seems_full(&self) -> bool {
+        // Relaxed: a hint, stored by `transition`.
+        self.full.load(Ordering::Relaxed)
+    }
+
     /// Runs a transition, and then its actions outside the lock.
     #[inline]
     pub(in crate::pool) fn transition<T>(self: &Arc<Self>, step: impl FnOnce(&mut State<K>, &mut Acts<K>) -> T) -> T {
@@ -144,6 +155,10 @@ impl<K: Kind> Engine<K> {
         let result = step(&mut state, &mut acts);
         if state.capacity.waits() {
             state.capacity.serve(&mut acts.wake);
+        }
+        if state.capacity.is_full() != self.seems_full() {
+            // Relaxed: a hint.
+            self.full.store(state.capacity.is_full(), Ordering::Relaxed);
         }
         self.kind.settle(&mut state, &mut acts);
         drop(state);

@@ -20,7 +20,9 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 type Shared<Fut> = Arc<TaskCell<Fut, <Fut as Future>::Output>>;
-/// An accepted task, and its membership if its group has a limit.
+/// A task that has no cell, and the span of its submitter.
+type Called<Fut> = (Fut, Caller);
+/// A task, and its membership if its group has a limit.
 type Taken<Fut> = (Shared<Fut>, Option<Arc<Membership>>);
 
 /// The future of a task.
@@ -41,7 +43,11 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        Ok(self.handle(self.submit_by(task, false, self.let_in()).await?))
+        let submitted = match self.submit_now(task, false) {
+            Ok(made) => Ok(made),
+            Err(called) => self.submit_decided(called, false, self.let_in().await),
+        };
+        submitted.map(|made| self.handle(made))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience` on the pool's clock.
@@ -59,13 +65,16 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let let_in = async {
-            let mut let_in = pin!(self.let_in());
-            let poll = |waker: &Waker| let_in.as_mut().poll(&mut Context::from_waker(waker));
-            let verdict = self.core().within(Some(patience), poll).await;
-            verdict.unwrap_or(Err(RejectReason::TimedOut))
+        let submitted = match self.submit_now(task, false) {
+            Ok(made) => Ok(made),
+            Err(called) => {
+                let mut let_in = pin!(self.let_in());
+                let poll = |waker: &Waker| let_in.as_mut().poll(&mut Context::from_waker(waker));
+                let verdict = self.core().within(Some(patience), poll).await;
+                self.submit_decided(called, false, verdict.unwrap_or(Err(RejectReason::TimedOut)))
+            }
         };
-        Ok(self.handle(self.submit_by(task, false, let_in).await?))
+        submitted.map(|made| self.handle(made))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -76,11 +85,9 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output: Send> + Send + 'static,
     {
-        let made = self.made(task, false);
-        if self.push(slice::from_ref(&made)) == 0 {
-            self.carry_out(&made, self.let_in_now())?;
-        }
-        Ok(self.handle(made))
+        let submitted = self.submit_now(task, false);
+        let submitted = submitted.or_else(|called| self.submit_decided(called, false, self.let_in_now()));
+        submitted.map(|made| self.handle(made))
     }
 
     /// Submits like [`submit`](Self::submit), and blocks the thread while it waits. For threads outside of a runtime.
@@ -115,7 +122,10 @@ impl Pool<Tasks> {
     where
         Fut: Future<Output = ()> + Send + 'static,
     {
-        self.submit_by(task, true, self.let_in()).await.map(drop)
+        match self.submit_now(task, true) {
+            Ok(_) => Ok(()),
+            Err(called) => self.submit_decided(called, true, self.let_in().await).map(drop),
+        }
     }
 
     /// Submits many tasks, in order, and queues up to 64 at once: cheaper than one by one. Returns the handles of the accepted
@@ -167,7 +177,9 @@ impl Pool<Tasks> {
         detached: bool,
         mut taken: impl FnMut(Taken<Fut>),
     ) -> Vec<SubmitError<Fut>> {
-        let mut cells = tasks.into_iter().map(|task| self.made(task, detached));
+        let mut cells = tasks
+            .into_iter()
+            .map(|task| self.made((task, Caller::current()), detached));
         let mut rejected = Vec::new();
         loop {
             let mut chunk = cells.by_ref().take(BATCH).collect::<Vec<_>>().into_iter();
@@ -176,34 +188,52 @@ impl Pool<Tasks> {
             }
             while let [first, ..] = chunk.as_slice() {
                 let queued = self.push(chunk.as_slice());
-                let carried_out = match queued {
-                    0 => self.carry_out(first, self.let_in().await),
-                    _ => Ok(()),
-                };
-                let batch = chunk.by_ref().take(queued.max(1));
-                match carried_out {
-                    Ok(()) => batch.for_each(&mut taken),
-                    Err(error) => {
-                        drop(batch.collect::<Vec<_>>());
-                        rejected.push(error);
-                    }
+                if queued > 0 {
+                    chunk.by_ref().take(queued).for_each(&mut taken);
+                    continue;
+                }
+                let called = take_back(first);
+                drop(chunk.next());
+                match self.submit_decided(called, detached, self.let_in().await) {
+                    Ok(made) => taken(made),
+                    Err(error) => rejected.push(error),
                 }
             }
         }
     }
 
-    /// Queues a task, if there is capacity, and otherwise as decided by `let_in`.
-    async fn submit_by<Fut: Work>(
-        &self,
-        task: Fut,
-        detached: bool,
-        let_in: impl Future<Output = Result<Verdict, RejectReason>>,
-    ) -> Result<Taken<Fut>, SubmitError<Fut>> {
-        let made = self.made(task, detached);
-        if self.push(slice::from_ref(&made)) == 0 {
-            self.carry_out(&made, let_in.await)?;
+    /// Queues a task, if there is capacity.
+    fn submit_now<Fut: Work>(&self, task: Fut, detached: bool) -> Result<Taken<Fut>, Called<Fut>> {
+        let caller = Caller::current();
+        if self.core().seems_full() {
+            return Err((task, caller));
         }
-        Ok(made)
+        let made = self.made((task, caller), detached);
+        match self.push(slice::from_ref(&made)) {
+            0 => Err(take_back(&made)),
+            _ => Ok(made),
+        }
+    }
+
+    /// Queues or discards a task, as decided.
+    fn submit_decided<Fut: Work>(
+        &self,
+        (task, caller): Called<Fut>,
+        detached: bool,
+        verdict: Result<Verdict, RejectReason>,
+    ) -> Result<Taken<Fut>, SubmitError<Fut>> {
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(reason) => return Err(SubmitError { task, reason }),
+        };
+        let made = self.made((task, caller), detached);
+        match self.core().carry_out(&made, |made| self.entry(made), verdict) {
+            Ok(()) => Ok(made),
+            Err((made, reason)) => {
+                let (task, _) = take_back(made);
+                Err(SubmitError { task, reason })
+            }
+        }
     }
 
     /// Queues the first of these tasks, in order, as far as there is capacity. Returns their number.
@@ -220,22 +250,9 @@ impl Pool<Tasks> {
         })
     }
 
-    /// Queues or discards a task, as decided.
-    fn carry_out<Fut: Work>(
-        &self,
-        made: &Taken<Fut>,
-        verdict: Result<Verdict, RejectReason>,
-    ) -> Result<(), SubmitError<Fut>> {
-        let carried_out = self.core().carry_out((), |()| self.entry(made), verdict);
-        carried_out.map_err(|((), reason)| {
-            let (task, _) = made.0.take().expect("no other thread has this task");
-            SubmitError { task: *task, reason }
-        })
-    }
-
     /// Makes a task. `detached`: it has no handle.
-    fn made<Fut: Work>(&self, task: Fut, detached: bool) -> Taken<Fut> {
-        let cell = Arc::new(TaskCell::of(task, Caller::current()));
+    fn made<Fut: Work>(&self, (task, caller): Called<Fut>, detached: bool) -> Taken<Fut> {
+        let cell = Arc::new(TaskCell::of(task, caller));
         if detached {
             cell.detach();
         }
@@ -249,4 +266,10 @@ impl Pool<Tasks> {
     fn entry<Fut: Work>(&self, (cell, member): &Taken<Fut>) -> Entry<Tasks> {
         Entry::held(Arc::clone(cell) as Arc<dyn Run>, &self.options, member.as_ref())
     }
+}
+
+/// Takes a task back from its cell, which the pool has not taken.
+fn take_back<Fut: Work>((cell, _): &Taken<Fut>) -> Called<Fut> {
+    let (task, caller) = cell.take().expect("no other thread has this task");
+    (*task, caller)
 }

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// The maximum number of tasks of a batch that are queued at once.
 pub(in crate::pool) const BATCH: usize = 64;
 
+/// A task that has no cell, and the span of its submitter.
+type Called<F> = (F, Caller);
+
 /// A task with its membership, if its group has a limit.
 type Made<F, T> = (Arc<ClosureCell<F, T>>, Option<Arc<Membership>>);
 
@@ -49,7 +52,7 @@ impl<'j> Pool<Threads<'j>> {
         T: Send + 'j,
     {
         let submitted = self.submit_now(task);
-        submitted.or_else(|made| self.submit_decided(made, self.let_in_blocking(None)))
+        submitted.or_else(|called| self.submit_decided(called, self.let_in_blocking(None)))
     }
 
     /// Submits like [`submit`](Self::submit), but never waits: returns the task where the pool would wait.
@@ -80,7 +83,7 @@ impl<'j> Pool<Threads<'j>> {
         T: Send + 'j,
     {
         let submitted = self.submit_now(task);
-        submitted.or_else(|made| self.submit_decided(made, self.let_in_now()))
+        submitted.or_else(|called| self.submit_decided(called, self.let_in_now()))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity for at most `patience`.
@@ -93,7 +96,7 @@ impl<'j> Pool<Threads<'j>> {
         T: Send + 'j,
     {
         let submitted = self.submit_now(task);
-        submitted.or_else(|made| self.submit_decided(made, self.let_in_blocking(Some(patience))))
+        submitted.or_else(|called| self.submit_decided(called, self.let_in_blocking(Some(patience))))
     }
 
     /// Submits like [`submit`](Self::submit), and waits for capacity without blocking the thread.
@@ -121,15 +124,20 @@ impl<'j> Pool<Threads<'j>> {
     {
         match self.submit_now(task) {
             Ok(handle) => Ok(handle),
-            Err(made) => self.submit_decided(made, self.let_in().await),
+            Err(called) => self.submit_decided(called, self.let_in().await),
         }
     }
 
     /// Submits a task if there is room. Otherwise returns it with its caller, and without a cell: a refused task needs none.
     /// Queues a task, if there is a place, and returns its handle.
     #[inline]
-    fn submit_now<T: Send + 'j, F: Closure<'j, T>>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Made<F, T>> {
-        let made: Made<F, T> = (ClosureCell::of(task, Caller::current()), self.options.member());
+    fn submit_now<T: Send + 'j, F: Closure<'j, T>>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Called<F>> {
+        // Before capacity is taken: the tracing subscriber is called, and may panic.
+        let caller = Caller::current();
+        if self.core().seems_full() {
+            return Err((task, caller));
+        }
+        let made = self.made((task, caller));
         let queued = Arc::clone(&made.0) as Arc<dyn Run + 'j>;
         let put = |tray: &mut Tray<'j>, cell| match self.options.is_common {
             true => tray.put_held(cell),
@@ -137,7 +145,7 @@ impl<'j> Pool<Threads<'j>> {
         };
         match self.core().push(queued, put) {
             Ok(()) => Ok(self.handle(made)),
-            Err(_) => Err(made),
+            Err(_) => Err(take_back(&made.0)),
         }
     }
 
@@ -145,18 +153,28 @@ impl<'j> Pool<Threads<'j>> {
     #[cold]
     fn submit_decided<T: Send + 'j, F: Closure<'j, T>>(
         &self,
-        made: Made<F, T>,
+        (task, caller): Called<F>,
         verdict: Result<Verdict, RejectReason>,
     ) -> Result<ScopedJoinHandle<'j, T>, SubmitError<F>> {
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(reason) => return Err(SubmitError { task, reason }),
+        };
+        let made = self.made((task, caller));
         let queued = Arc::clone(&made.0) as Arc<dyn Run + 'j>;
         let entry = |cell| Entry::held(cell, &self.options, made.1.as_ref());
         match self.core().carry_out(queued, entry, verdict) {
             Ok(()) => Ok(self.handle(made)),
             Err((_, reason)) => {
-                let (task, _) = made.0.take().expect("no other thread has this task");
+                let (task, _) = take_back(&made.0);
                 Err(SubmitError { task, reason })
             }
         }
+    }
+
+    #[inline]
+    fn made<T: Send + 'j, F: Closure<'j, T>>(&self, (task, caller): Called<F>) -> Made<F, T> {
+        (ClosureCell::of(task, caller), self.options.member())
     }
 
     #[inline]
@@ -183,7 +201,10 @@ impl<'j> Pool<Threads<'j>> {
     #[cold]
     fn execute_slow<F: Closure<'j, ()>>(&self, task: F, caller: Caller) -> Result<(), SubmitError<F>> {
         let entry = |task| Entry::own(caller, task, &self.options);
-        let carried_out = self.core().carry_out(task, entry, self.let_in_blocking(None));
+        let carried_out = match self.let_in_blocking(None) {
+            Ok(verdict) => self.core().carry_out(task, entry, verdict),
+            Err(reason) => Err((task, reason)),
+        };
         carried_out.map_err(|(task, reason)| SubmitError { task, reason })
     }
 
@@ -205,12 +226,12 @@ impl<'j> Pool<Threads<'j>> {
         F: FnOnce() -> T + Send + 'j,
         T: Send + 'j,
     {
-        let made = |task| (ClosureCell::of(task, Caller::current()), self.options.member());
+        let made = |task| self.made((task, Caller::current()));
         let put = |tray: &mut Tray<'j>, made: Made<F, T>| {
             tray.put(Entry::held(Arc::clone(&made.0) as _, &self.options, made.1.as_ref()));
             self.handle(made)
         };
-        let one = |made| self.submit_decided(made, self.let_in_blocking(None));
+        let one = |(cell, _): Made<F, T>| self.submit_decided(take_back(&cell), self.let_in_blocking(None));
         self.all(tasks.into_iter().map(made), put, one)
     }
 
@@ -250,4 +271,9 @@ impl<'j> Pool<Threads<'j>> {
             }
         }
     }
+}
+
+/// Takes a task back from its cell, which the pool has not taken.
+fn take_back<T: Send, F: FnOnce() -> T + Send>(cell: &ClosureCell<F, T>) -> Called<F> {
+    cell.take().expect("no other thread has this task")
 }
