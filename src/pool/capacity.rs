@@ -118,10 +118,10 @@ impl Capacity {
         usize::try_from(by_weight).map_or(by_number, |by_weight| by_number.min(by_weight))
     }
 
-    /// Returns true if a task of weight 1 finds no capacity.
+    /// Returns true if a task of this weight finds capacity.
     #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.waits() || self.room(1) == 0
+    pub(super) fn has_room(&self, weight: u32) -> bool {
+        !self.waits() && self.room(weight) > 0
     }
 
     /// Takes capacity for at most `n` tasks of this weight: none while submitters wait. Returns their number.
@@ -269,7 +269,7 @@ impl<'a, K: Kind> CapacityWait<'a, K> {
                 return Poll::Ready(Err(RejectReason::Closed));
             }
             if key.is_none() {
-                core.kind.collect(state);
+                core.kind.collect(state, weight);
             }
             let polled = state.capacity.poll(key, weight, &mut waker);
             if polled.is_pending() && is_inside {
@@ -305,7 +305,7 @@ impl<K: Kind> Engine<K> {
                 if state.phase != Phase::Running {
                     return Err(RejectReason::Closed);
                 }
-                self.kind.collect(state);
+                self.kind.collect(state, weight);
                 let reserves = state.capacity.reserve(weight);
                 if !reserves && overflow == Overflow::DropOldest {
                     evicted = state.evict(acts);

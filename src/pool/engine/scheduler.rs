@@ -47,8 +47,8 @@ pub(in crate::pool) trait Kind: Sized + Send + Sync {
     fn take_local(_: &Self::Worker) -> Option<Entry<Self>> {
         None
     }
-    /// Counts all tasks that were submitted or claimed elsewhere, for a submission that found the queue full.
-    fn collect(&self, _: &mut State<Self>) {}
+    /// Counts the tasks that were submitted elsewhere, and those that were claimed elsewhere if there is no room for one of this weight.
+    fn collect(&self, _: &mut State<Self>, _weight: u32) {}
     /// Gives the claimed task to the worker at `seat`. Runs under the lock of the pool, so the end of the pool finds the
     /// task either queued or started.
     fn starts(_: &Entry<Self>, _: &Seat<Self::Worker>) {}
@@ -156,9 +156,9 @@ impl<K: Kind> Engine<K> {
         if state.capacity.waits() {
             state.capacity.serve(&mut acts.wake);
         }
-        if state.capacity.is_full() != self.seems_full() {
+        if state.capacity.has_room(1) == self.seems_full() {
             // Relaxed: a hint.
-            self.full.store(state.capacity.is_full(), Ordering::Relaxed);
+            self.full.store(!self.seems_full(), Ordering::Relaxed);
         }
         self.kind.settle(&mut state, &mut acts);
         drop(state);

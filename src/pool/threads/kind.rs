@@ -206,19 +206,21 @@ impl<'j> Kind for Threads<'j> {
         worker_state.local_queue.lock().take()
     }
 
-    fn collect(&self, state: &mut Guarded<'j>) {
-        // Relaxed: the locks of the local queues order it. A worker that starts a task after the look below sees it.
-        self.pressed.store(true, Ordering::Relaxed);
-        if !seeded!("pool_counts_starts_late") {
-            let started: usize = state.seats.iter().map(|seat| seat.own.take_started()).sum();
-            state.capacity.give_back(started, 1);
-        }
-        // Until the end of the caller's transition, submissions take no capacity.
+    fn collect(&self, state: &mut Guarded<'j>, weight: u32) {
         let mut tray = self.injector.lock();
         self.empty(&mut tray, state);
+        // Until the end of the caller's transition, submissions take no capacity.
         if !seeded!("pool_shows_what_is_taken") {
             self.show(&mut tray, state, 0);
         }
+        drop(tray);
+        if state.capacity.has_room(weight) || seeded!("pool_counts_starts_late") {
+            return;
+        }
+        // Relaxed: the locks of the local queues order it. A worker that starts a task after the look below sees it.
+        self.pressed.store(true, Ordering::Relaxed);
+        let started: usize = state.seats.iter().map(|seat| seat.own.take_started()).sum();
+        state.capacity.give_back(started, 1);
     }
 
     fn start(core: &Arc<Core<'j>>, seat: Arc<Seat<WorkerState<'j>>>) {
