@@ -13,40 +13,20 @@ use super::error::{PoolError, RejectReason};
 use super::hooks::{drop_quietly, quietly};
 use super::report::Unstarted;
 use std::collections::BTreeMap;
-use std::ops::{AddAssign, SubAssign};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 /// The maximum bound on queued tasks: 2,147,483,647.
 pub const MAX_QUEUE: usize = u32::MAX as usize >> 1;
 
-/// A number of tasks, and their weight, which is zero if weights are not bounded.
-#[derive(Clone, Copy, Default)]
-struct Load {
-    tasks: usize,
-    weight: u64,
-}
-
-impl AddAssign for Load {
-    fn add_assign(&mut self, other: Self) {
-        self.tasks += other.tasks;
-        self.weight += other.weight;
-    }
-}
-
-impl SubAssign for Load {
-    fn sub_assign(&mut self, other: Self) {
-        self.tasks -= other.tasks;
-        self.weight -= other.weight;
-    }
-}
-
 /// The capacity of a queue, and the submitters that wait for it.
 pub(super) struct Capacity {
     max_queue: usize,
     max_weight: Option<u32>,
     /// The tasks that were accepted, and not claimed, or whose claim was not reported; and those of submitters for which capacity is reserved.
-    used: Load,
+    tasks: usize,
+    /// Their weight; zero if weights are not bounded.
+    weight: u64,
     /// The number of submitters that have reserved capacity, and not queued their tasks yet.
     reserved: usize,
     /// The submitters that wait, in order.
@@ -67,7 +47,8 @@ impl Capacity {
         Ok(Self {
             max_queue,
             max_weight,
-            used: Load::default(),
+            tasks: 0,
+            weight: 0,
             reserved: 0,
             waiting: BTreeMap::new(),
             served: BTreeMap::new(),
@@ -76,14 +57,13 @@ impl Capacity {
     }
 
     #[inline]
-    fn load(&self, tasks: usize, weight: u32) -> Load {
-        let weight = self.max_weight.map_or(0, |_| tasks as u64 * u64::from(weight));
-        Load { tasks, weight }
+    fn weigh(&self, tasks: usize, weight: u32) -> u64 {
+        self.max_weight.map_or(0, |_| tasks as u64 * u64::from(weight))
     }
 
     /// Returns the number of queued tasks.
     pub(super) fn queued(&self) -> usize {
-        self.used.tasks - self.reserved
+        self.tasks - self.reserved
     }
 
     /// Returns true while submitters wait.
@@ -99,22 +79,22 @@ impl Capacity {
         if looks {
             0
         } else {
-            self.max_queue.saturating_sub(self.used.tasks)
+            self.max_queue.saturating_sub(self.tasks)
         }
     }
 
     /// Counts as many tasks as [`free_places`](Self::free_places) has let in.
     #[inline]
     pub(super) fn came(&mut self, tasks: usize) {
-        self.used.tasks += tasks;
+        self.tasks += tasks;
     }
 
     /// Returns the number of tasks of this weight that fit.
     #[inline]
     fn room(&self, weight: u32) -> usize {
-        let left = |most: u32| u64::from(most).saturating_sub(self.used.weight) / u64::from(weight);
+        let left = |most: u32| u64::from(most).saturating_sub(self.weight) / u64::from(weight);
         let by_weight = self.max_weight.map_or(u64::MAX, left);
-        let by_number = self.max_queue.saturating_sub(self.used.tasks);
+        let by_number = self.max_queue.saturating_sub(self.tasks);
         usize::try_from(by_weight).map_or(by_number, |by_weight| by_number.min(by_weight))
     }
 
@@ -127,20 +107,23 @@ impl Capacity {
     /// Takes capacity for at most `n` tasks of this weight: none while submitters wait. Returns their number.
     pub(super) fn take(&mut self, n: usize, weight: u32) -> usize {
         let n = if self.waits() { 0 } else { n.min(self.room(weight)) };
-        self.used += self.load(n, weight);
+        self.tasks += n;
+        self.weight += self.weigh(n, weight);
         n
     }
 
     /// Takes capacity for a submitter that is to queue its task, whether there is any or not.
     fn overdraw(&mut self, weight: u32) {
-        self.used += self.load(1, weight);
+        self.tasks += 1;
+        self.weight += self.weigh(1, weight);
         self.reserved += 1;
     }
 
     /// Gives back the capacity of tasks that were claimed.
     #[inline]
     pub(super) fn give_back(&mut self, tasks: usize, weight: u32) {
-        self.used -= self.load(tasks, weight);
+        self.tasks -= tasks;
+        self.weight -= self.weigh(tasks, weight);
     }
 
     /// Reserves capacity for the submitters that wait, in order, as far as there is any.

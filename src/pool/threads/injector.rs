@@ -33,7 +33,7 @@ pub(in crate::pool) struct Tray<'j> {
     pub(super) tasks: Lane<Threads<'j>>,
     /// The number of tasks that may still be injected.
     pub(super) places: u32,
-    /// True if one of them is not common.
+    /// True if one of the tasks is not common.
     special: bool,
     /// True once the pool takes no more tasks.
     pub(super) closed: bool,

@@ -128,13 +128,13 @@ impl<'j> Pool<Threads<'j>> {
         }
     }
 
-    /// Submits a task if there is room. Otherwise returns it with its caller, and without a cell: a refused task needs none.
-    /// Queues a task, if there is a place, and returns its handle.
+    /// Queues a task, if there is a place, and returns its handle. Otherwise returns the task, which probably has had no cell.
     #[inline]
     fn submit_now<T: Send + 'j, F: Closure<'j, T>>(&self, task: F) -> Result<ScopedJoinHandle<'j, T>, Called<F>> {
         // Before capacity is taken: the tracing subscriber is called, and may panic.
-        let caller = Caller::current();
-        if self.core().seems_full() {
+        let (core, caller) = (self.core(), Caller::current());
+        // The injector has no places while weights are bounded.
+        if core.seems_full() || core.settings.max_queue_weight.is_some() {
             return Err((task, caller));
         }
         let made = self.made((task, caller));
@@ -143,7 +143,7 @@ impl<'j> Pool<Threads<'j>> {
             true => tray.put_held(cell),
             false => tray.put(Entry::held(cell, &self.options, made.1.as_ref())),
         };
-        match self.core().push(queued, put) {
+        match core.push(queued, put) {
             Ok(()) => Ok(self.handle(made)),
             Err(_) => Err(take_back(&made.0)),
         }
