@@ -1,5 +1,6 @@
 //! The builder of a fan-out: its source, its limit, its order.
 
+use super::delivery::Delivery;
 use super::each::{AdmitEach, Admittable};
 use super::results::{Hook, Progress, Results, TryResults};
 use super::shared::{Classify, Settings, Shared};
@@ -335,6 +336,7 @@ where
             limit: self.limit,
             ahead: self.ahead,
             progress: self.progress,
+            total,
             fails,
             classify,
             caller: Caller::current(),
@@ -347,8 +349,9 @@ where
         };
         let is_plain = !settings.admission.is_gated() && !has_each && size_of::<Fut>() <= MOST_BYTES_AHEAD;
         let most_ahead = if is_plain { (limit / 4).min(16) } else { 0 };
-        let state = State::new(source, self.ordered, fails, total, most_ahead);
-        Results::new(Shared::start(settings, state), limit)
+        let state = State::new(source, self.ordered, most_ahead);
+        let delivery = Delivery::new(self.ordered, fails);
+        Results::new(Shared::start(settings, state, delivery), limit)
     }
 }
 

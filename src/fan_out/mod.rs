@@ -19,6 +19,7 @@
 //! handle or permit of its own. No item is taken from the source before the buffer has room for its result.
 
 mod builder;
+mod delivery;
 mod each;
 mod results;
 mod shared;

@@ -1,10 +1,9 @@
 //! The consumer's side: streams of results, and the progress.
 
+use super::delivery::Due;
 use super::shared::Deliver;
-use super::state::Outcome;
 use crate::pool::{GroupError, TaskError, opaque_debug};
 use futures::Stream;
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -25,8 +24,8 @@ use std::task::{Context, Poll, Waker};
 #[must_use = "dropping the results ends the fan-out"]
 pub struct Results<T> {
     shared: Arc<dyn Deliver<T>>,
-    /// Results taken from the shared state and not yet given out.
-    due: VecDeque<Outcome<T>>,
+    /// Results taken from the runners and not yet given out.
+    due: Due<T>,
     /// Results given out and not yet reported: capacity is freed for several at once.
     given: usize,
     tell_at: usize,
@@ -40,11 +39,19 @@ impl<T> Results<T> {
     pub(super) fn new(shared: Arc<dyn Deliver<T>>, limit: usize) -> Self {
         Self {
             shared,
-            due: VecDeque::new(),
+            due: Due::new(),
             given: 0,
             tell_at: (limit / 2).clamp(1, 16),
             waker: None,
             looked: false,
+        }
+    }
+
+    /// Reports results that were given out, so that runners take as many items more.
+    fn tell(&mut self) {
+        match std::mem::take(&mut self.given) {
+            0 => {}
+            given => Arc::clone(&self.shared).given(given),
         }
     }
 }
@@ -61,24 +68,25 @@ impl<T> Stream for Results<T> {
                 this.waker = Some(cx.waker().clone());
             }
             // After the waker's clone, which may panic.
-            let given = std::mem::take(&mut this.given);
             let waker = if this.looked { &mut this.waker } else { &mut None };
-            match Arc::clone(&this.shared).poll_due(&mut this.due, given, waker) {
-                // Looks again after other tasks had a turn, which may bring several results: one wake-up each costs more.
-                Poll::Pending if !std::mem::replace(&mut this.looked, true) => {
-                    cx.waker().wake_by_ref();
+            match this.shared.poll_due(&mut this.due, waker) {
+                Poll::Pending => {
+                    this.tell();
+                    // Looks again after other tasks had a turn, which may bring several results: one wake-up each costs more.
+                    if !std::mem::replace(&mut this.looked, true) {
+                        cx.waker().wake_by_ref();
+                    }
                     return Poll::Pending;
                 }
-                Poll::Pending => return Poll::Pending,
                 Poll::Ready(false) => return Poll::Ready(None),
                 Poll::Ready(true) => this.looked = false,
             }
-        } else if this.given >= this.tell_at {
-            let given = std::mem::take(&mut this.given);
-            let _ = Arc::clone(&this.shared).poll_due(&mut this.due, given, &mut None);
+        }
+        if this.given >= this.tell_at {
+            this.tell();
         }
         this.given += 1;
-        Poll::Ready(this.due.pop_front())
+        Poll::Ready(this.due.pop_front().flatten())
     }
 }
 

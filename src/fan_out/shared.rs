@@ -1,17 +1,17 @@
-//! The state shared by the runners and the consumer of a fan-out. Wakers, futures, hooks and a user's drops run after the
-//! lock is released.
+//! What the runners and the consumer of a fan-out share. Wakers, futures, hooks and a user's drops run after the
+//! locks are released.
 //!
 //! A [`Runner`] takes the source, takes an item, gets its slot and admission, runs its future, and delivers the result.
 
 use super::builder::Limit;
-use super::results::Hook;
+use super::delivery::{Delivery, Due};
+use super::results::{Hook, Progress};
 use super::state::{Act, Acts, End, Next, Outcome, Source, State, Work};
 use crate::core::ask::Ask;
 use crate::core::limiter::Outcome as Ended;
 use crate::pool::{Admission, Admitted, CachePadded, Caller, Refused, Runtime, TaskError, Ticket, drop_quietly, wake};
 use crate::semaphore::queue::Condition;
-use crate::sync::shim::Mutex;
-use std::collections::VecDeque;
+use crate::sync::shim::{Mutex, MutexGuard};
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -24,6 +24,8 @@ pub(super) struct Settings<T> {
     pub(super) admission: Admission,
     pub(super) ahead: Option<usize>,
     pub(super) progress: Option<Box<Hook>>,
+    /// The number of all items, if it was known at the start.
+    pub(super) total: Option<usize>,
     /// Whether a result ends the fan-out.
     pub(super) fails: fn(&Outcome<T>) -> bool,
     pub(super) classify: Option<Box<Classify<T>>>,
@@ -54,21 +56,38 @@ impl<T> Settings<T> {
 pub(super) struct Shared<Fut: Work> {
     pub(super) settings: Settings<Fut::Output>,
     state: CachePadded<Mutex<State<Fut>>>,
+    delivery: CachePadded<Mutex<Delivery<Fut::Output>>>,
 }
 
 impl<Fut: Work> Shared<Fut> {
     /// Starts the first runner.
-    pub(super) fn start(settings: Settings<Fut::Output>, state: State<Fut>) -> Arc<Self> {
+    pub(super) fn start(
+        settings: Settings<Fut::Output>,
+        state: State<Fut>,
+        delivery: Delivery<Fut::Output>,
+    ) -> Arc<Self> {
         let state = CachePadded::new(Mutex::new(state));
-        let shared = Arc::new(Self { settings, state });
+        let delivery = CachePadded::new(Mutex::new(delivery));
+        let shared = Arc::new(Self {
+            settings,
+            state,
+            delivery,
+        });
         shared.transition(|_, _| ());
         shared
     }
 
     /// Runs a transition, then performs its [`Acts`] without the lock.
     fn transition<R>(self: &Arc<Self>, step: impl FnOnce(&mut State<Fut>, &mut Acts) -> R) -> R {
+        self.transition_of(self.state.lock(), step)
+    }
+
+    fn transition_of<R>(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State<Fut>>,
+        step: impl FnOnce(&mut State<Fut>, &mut Acts) -> R,
+    ) -> R {
         let mut acts = Acts::default();
-        let mut state = self.state.lock();
         let result = step(&mut state, &mut acts);
         self.call(&mut state, &mut acts);
         drop(state);
@@ -116,10 +135,6 @@ impl<Fut: Work> Shared<Fut> {
         if !acts.others.is_empty() {
             self.act_rarely(acts.others);
         }
-        wake(acts.consumer);
-        if let (Some(hook), Some(progress)) = (&self.settings.progress, acts.progress) {
-            drop_quietly(catch_unwind(AssertUnwindSafe(|| hook(progress))));
-        }
         wake(acts.called);
     }
 
@@ -128,6 +143,17 @@ impl<Fut: Work> Shared<Fut> {
         for act in acts {
             match act {
                 Act::Drop(dropped) => drop_quietly(dropped),
+                Act::End(last, why) => {
+                    if let Some(why) = why {
+                        self.deliver(last - 1, Err(why));
+                    }
+                    let consumer = self.delivery.lock().end(last);
+                    wake(consumer);
+                }
+                Act::EndEarly => {
+                    let consumer = self.delivery.lock().abort();
+                    wake(consumer);
+                }
                 Act::Wake(runner) => runner.wake(),
                 Act::Abort(runner) => runner.abort(),
                 Act::Start(runner) => {
@@ -135,6 +161,36 @@ impl<Fut: Work> Shared<Fut> {
                     self.transition(|state, acts| state.started(runner, abort, acts));
                 }
             }
+        }
+    }
+
+    /// Delivers a result, and ends the fan-out if it is a failure. Returns the number of results that have been delivered.
+    fn deliver(self: &Arc<Self>, item: usize, outcome: Outcome<Fut::Output>) -> usize {
+        let delivered = self.delivery.lock().deliver(item, outcome);
+        if delivered.fails {
+            self.transition(|state, acts| state.fail(item, acts));
+        }
+        wake(delivered.consumer);
+        drop_quietly(delivered.dropped);
+        delivered.finished
+    }
+
+    fn report(&self, finished: usize) {
+        if let Some(hook) = &self.settings.progress {
+            let (taken, total) = (self.state.lock().taken, self.settings.total);
+            let progress = Progress { taken, finished, total };
+            drop_quietly(catch_unwind(AssertUnwindSafe(|| hook(progress))));
+        }
+    }
+
+    /// Gives an item or the source to the runner, or lets it idle. Returns `None` at the end.
+    fn next(self: &Arc<Self>, runner: usize, waker: &Waker) -> Poll<Option<Next<Fut>>> {
+        let mut state = self.state.lock();
+        match state.take_ahead(runner) {
+            Some(ahead) => Poll::Ready(Some(ahead)),
+            None => self.transition_of(state, |state, _| {
+                state.next(runner, self.window(self.settings.limit.now()), waker)
+            }),
         }
     }
 }
@@ -152,28 +208,25 @@ impl<Fut: Work> Wake for Shared<Fut> {
 
 /// The consumer's methods, without the type of the futures.
 pub(super) trait Deliver<T>: Send + Sync {
-    /// Moves results into `due`, or takes the waker if `due` is empty. `given` results were given out since the previous report.
-    /// Returns `Ready(false)` if no result is to come.
-    fn poll_due(self: Arc<Self>, due: &mut VecDeque<Outcome<T>>, given: usize, waker: &mut Option<Waker>)
-    -> Poll<bool>;
+    /// Moves results into `due`, which is empty, or takes the waker. Returns `Ready(false)` if no result is to come.
+    fn poll_due(&self, due: &mut Due<T>, waker: &mut Option<Waker>) -> Poll<bool>;
+    /// The consumer has given out so many results since the previous report.
+    fn given(self: Arc<Self>, given: usize);
     /// Ends the fan-out: the consumer was dropped.
     fn stop(self: Arc<Self>);
 }
 
 impl<Fut: Work> Deliver<Fut::Output> for Shared<Fut> {
-    fn poll_due(
-        self: Arc<Self>,
-        due: &mut VecDeque<Outcome<Fut::Output>>,
-        given: usize,
-        waker: &mut Option<Waker>,
-    ) -> Poll<bool> {
-        self.transition(|state, _| {
-            state.outstanding -= given;
-            state.poll_due(due, waker)
-        })
+    fn poll_due(&self, due: &mut Due<Fut::Output>, waker: &mut Option<Waker>) -> Poll<bool> {
+        self.delivery.lock().poll_due(due, waker)
+    }
+
+    fn given(self: Arc<Self>, given: usize) {
+        self.transition(|state, _| state.given(given));
     }
 
     fn stop(self: Arc<Self>) {
+        self.delivery.lock().close();
         self.transition(State::stop);
     }
 }
@@ -217,21 +270,12 @@ async fn work<Fut: Work>(mut runner: Runner<Fut>) {
 impl<Fut: Work> Runner<Fut> {
     async fn work(&mut self) {
         let shared = Arc::clone(&self.shared);
-        let mut done = None;
         // A local, so it drops before the runner: a future dropped half-way is gone before its ticket is given back.
         let mut work = pin!(None::<Fut>);
         let mut more = Vec::new();
         loop {
             let number = self.number;
-            let next = poll_fn(|cx| {
-                shared.transition(|state, acts| {
-                    if let Some((item, outcome)) = done.take() {
-                        state.finished(number, item, outcome, acts);
-                    }
-                    state.next(number, shared.window(shared.settings.limit.now()), cx.waker())
-                })
-            });
-            let next = next.await;
+            let next = poll_fn(|cx| shared.next(number, cx.waker())).await;
             let ends = |source, why| shared.transition(|state, acts| state.end(source, why, acts));
             let (item, refused) = match next {
                 None => return,
@@ -284,7 +328,7 @@ impl<Fut: Work> Runner<Fut> {
             if let Some(ticket) = self.ticket.take() {
                 ticket.finish(shared.settings.ended(&outcome));
             }
-            done = Some((item, outcome));
+            shared.report(shared.deliver(item, outcome));
             // Futures that are ready at once must not starve the runtime's other tasks.
             tokio::task::coop::consume_budget().await;
         }

@@ -1,4 +1,4 @@
-//! The state under the lock of a fan-out. Each transition changes data alone and returns, as [`Acts`], the work to do after
+//! The items of a fan-out, and the runners that take them. Each transition changes data alone and returns, as [`Acts`], the work to do after
 //! the lock is released.
 //!
 //! - One runner at a time has the source: it takes the source, takes an item, gets the item's slot and admission, and puts
@@ -12,7 +12,6 @@
 //! - Items ahead come after all items that have been started. So only the end of the source by a panic is a failure
 //!   behind them.
 
-use super::results::Progress;
 use crate::pool::{AbortHandle, Admitted, TaskError};
 use futures::Stream;
 use std::collections::VecDeque;
@@ -60,8 +59,6 @@ enum Phase {
 pub(super) struct State<Fut: Work> {
     phase: Phase,
     ordered: bool,
-    /// Whether a result ends the fan-out.
-    fails: fn(&Outcome<Fut::Output>) -> bool,
     /// `None` while a runner has it, and after the end.
     source: Option<Source<Fut>>,
     /// Items that were taken before a runner was free, and the most of them.
@@ -71,13 +68,9 @@ pub(super) struct State<Fut: Work> {
     idle: Vec<usize>,
     /// The runner that was called to take the source.
     called: Option<usize>,
-    /// If ordered, the results from item `first` on, with gaps for those to come. Otherwise in the order of arrival.
-    results: VecDeque<Option<Outcome<Fut::Output>>>,
-    first: usize,
-    /// Items that were taken and not yet given out as results.
-    pub(super) outstanding: usize,
-    consumer: Option<Waker>,
-    progress: Progress,
+    /// Items that were taken, and those of them that were not yet given out as results.
+    pub(super) taken: usize,
+    outstanding: usize,
     /// The number of the watch for a shared limit above this one.
     pub(super) watch: Option<(u64, usize)>,
 }
@@ -98,17 +91,19 @@ struct Runner {
 #[must_use]
 #[derive(Default)]
 pub(super) struct Acts {
-    pub(super) consumer: Option<Waker>,
     /// Wakes the runner that was called.
     pub(super) called: Option<Waker>,
-    pub(super) progress: Option<Progress>,
     pub(super) others: Vec<Act>,
 }
 
 /// A rare kind of such work.
 pub(super) enum Act {
-    /// Drops the source, or a result that the consumer does not get.
+    /// Drops the source, or an item.
     Drop(Box<dyn Send>),
+    /// Ends the results after so many. The last of them is the end of the source if it did not end by itself.
+    End(usize, End),
+    /// Ends the results, some of which will not come.
+    EndEarly,
     Start(usize),
     Wake(Waker),
     Abort(AbortHandle),
@@ -121,31 +116,18 @@ impl Acts {
 }
 
 impl<Fut: Work> State<Fut> {
-    pub(super) fn new(
-        source: Source<Fut>,
-        ordered: bool,
-        fails: fn(&Outcome<Fut::Output>) -> bool,
-        total: Option<usize>,
-        most_ahead: usize,
-    ) -> Self {
+    pub(super) fn new(source: Source<Fut>, ordered: bool, most_ahead: usize) -> Self {
         Self {
             phase: Phase::Running,
             ordered,
-            fails,
             source: Some(source),
             ahead: VecDeque::new(),
             most_ahead,
             runners: Vec::new(),
             idle: Vec::new(),
             called: None,
-            results: VecDeque::new(),
-            first: 0,
+            taken: 0,
             outstanding: 0,
-            consumer: None,
-            progress: Progress {
-                total,
-                ..Progress::default()
-            },
             watch: None,
         }
     }
@@ -182,8 +164,20 @@ impl<Fut: Work> State<Fut> {
         }
     }
 
+    /// Gives an item to a runner that has finished one. A runner that idled or was called looks by [`next`](Self::next), which calls another:
+    /// without it, this changes nothing that [`call`](Self::call) looks at.
+    pub(super) fn take_ahead(&mut self, runner: usize) -> Option<Next<Fut>> {
+        if self.called == Some(runner) || self.runners[runner].waker.is_some() {
+            return None;
+        }
+        let (item, future) = self.ahead.pop_front()?;
+        self.runners[runner].item = Some(item);
+        Some(Next::Run(item, future))
+    }
+
     /// Gives an item or the source to the runner, or lets it idle until it is called. Returns `None` at the end.
     pub(super) fn next(&mut self, runner: usize, window: usize, waker: &Waker) -> Poll<Option<Next<Fut>>> {
+        self.runners[runner].item = None;
         if self.phase != Phase::Running && self.ahead.is_empty() {
             return Poll::Ready(None);
         }
@@ -193,9 +187,8 @@ impl<Fut: Work> State<Fut> {
         if self.called == Some(runner) && !(self.source.is_none() && seeded!("fan_out_stays_called")) {
             self.called = None;
         }
-        if let Some((item, future)) = self.ahead.pop_front() {
-            self.runners[runner].item = Some(item);
-            return Poll::Ready(Some(Next::Run(item, future)));
+        if let Some(ahead) = self.take_ahead(runner) {
+            return Poll::Ready(Some(ahead));
         }
         if self.outstanding < window
             && let Some(source) = self.source.take()
@@ -238,15 +231,16 @@ impl<Fut: Work> State<Fut> {
 
     fn take_number(&mut self) -> usize {
         self.outstanding += 1;
-        self.progress.taken += 1;
-        self.progress.taken - 1
+        self.taken += 1;
+        self.taken - 1
     }
 
-    /// Delivers the outcome of the runner's item.
-    pub(super) fn finished(&mut self, runner: usize, item: usize, outcome: Outcome<Fut::Output>, acts: &mut Acts) {
-        self.runners[runner].item = None;
-        self.deliver(item, outcome, acts);
-        acts.progress = Some(self.progress);
+    /// The consumer has given out so many results.
+    pub(super) fn given(&mut self, given: usize) {
+        // After a runner was dropped, results are given out that no item had.
+        if self.phase == Phase::Running {
+            self.outstanding -= given;
+        }
     }
 
     /// Ends the source. If it did not end by itself, `why` is one more result.
@@ -257,44 +251,22 @@ impl<Fut: Work> State<Fut> {
             self.idle.clear();
             let idle = self.runners.iter_mut().filter_map(|runner| runner.waker.take());
             acts.others.extend(idle.map(Act::Wake));
-            if let Some(why) = why {
-                let item = self.take_number();
-                self.deliver(item, Err(why), acts);
-            }
+            self.taken += usize::from(why.is_some());
+            acts.others.push(Act::End(self.taken, why));
         }
-        acts.consumer = acts.consumer.take().or_else(|| self.consumer.take());
     }
 
-    /// Keeps a result for the consumer. A failure ends the fan-out, and is given out first unless the results are ordered.
-    fn deliver(&mut self, item: usize, outcome: Outcome<Fut::Output>, acts: &mut Acts) {
-        self.progress.finished += 1;
-        let ends = match self.phase {
+    /// Ends the fan-out after the result of this item.
+    pub(super) fn fail(&mut self, item: usize, acts: &mut Acts) {
+        let counts = match self.phase {
             Phase::Running | Phase::Ended => true,
-            Phase::Failed(failed) => self.ordered && item < failed,
-            Phase::Dropped | Phase::Stopped => return acts.drop(Some(outcome)),
+            Phase::Failed(failed) => item < failed,
+            Phase::Dropped | Phase::Stopped => false,
         };
-        let fails = ends && (self.fails)(&outcome);
-        if self.ordered {
-            *self.place(item) = Some(outcome);
-        } else if fails {
-            self.results.push_front(Some(outcome));
-        } else {
-            self.results.push_back(Some(outcome));
-        }
-        if fails {
+        if counts && !seeded!("fan_out_keeps_a_failure") {
             self.phase = Phase::Failed(item);
             self.abort_in_vain(acts);
         }
-        acts.consumer = self.consumer.take();
-    }
-
-    /// Returns the place for the item's result. Ordered results only.
-    fn place(&mut self, item: usize) -> &mut Option<Outcome<Fut::Output>> {
-        let at = item - self.first;
-        if self.results.len() <= at {
-            self.results.resize_with(at + 1, || None);
-        }
-        &mut self.results[at]
     }
 
     /// Returns true if the consumer will not get the runner's results. If ordered, that is a runner behind the failure.
@@ -330,54 +302,15 @@ impl<Fut: Work> State<Fut> {
         match self.phase {
             // The runner had no work left.
             Phase::Ended if self.runners[runner].item.is_none() && self.ahead.is_empty() => return,
-            Phase::Running | Phase::Ended => {
-                self.phase = Phase::Dropped;
-                acts.drop(self.source.take());
-                drop_each(std::mem::take(&mut self.ahead), acts);
-                // One result replaces all that are missing.
-                self.results.retain(Option::is_some);
-                self.results.push_back(Some(Err(TaskError::Aborted)));
-                self.outstanding += 1;
-            }
             // The consumer waits for the items in front of the failure.
-            Phase::Failed(_) if self.ordered && !self.is_in_vain(runner) => {
-                let ahead = std::mem::take(&mut self.ahead);
-                for item in self.runners[runner]
-                    .item
-                    .into_iter()
-                    .chain(ahead.iter().map(|ahead| ahead.0))
-                {
-                    self.place(item).get_or_insert(Err(TaskError::Aborted));
-                }
-                drop_each(ahead, acts);
-            }
-            _ => return,
+            Phase::Failed(_) if !self.ordered || self.is_in_vain(runner) => return,
+            Phase::Dropped | Phase::Stopped => return,
+            Phase::Running | Phase::Ended | Phase::Failed(_) => {}
         }
-        acts.consumer = self.consumer.take();
-    }
-
-    /// Moves results into `due`, or leaves the waker if `due` is empty. Returns false if no result is to come.
-    pub(super) fn poll_due(
-        &mut self,
-        due: &mut VecDeque<Outcome<Fut::Output>>,
-        waker: &mut Option<Waker>,
-    ) -> Poll<bool> {
-        while let Some(result) = self.results.front_mut().and_then(Option::take) {
-            self.results.pop_front();
-            self.first += 1;
-            due.push_back(result);
-        }
-        let is_over = match self.phase {
-            Phase::Running => false,
-            Phase::Ended | Phase::Failed(_) => self.progress.taken == self.first,
-            Phase::Dropped => self.results.is_empty(),
-            Phase::Stopped => true,
-        };
-        if is_over || !due.is_empty() {
-            return Poll::Ready(!due.is_empty());
-        }
-        std::mem::swap(&mut self.consumer, waker);
-        Poll::Pending
+        self.phase = Phase::Dropped;
+        acts.drop(self.source.take());
+        drop_each(std::mem::take(&mut self.ahead), acts);
+        acts.others.push(Act::EndEarly);
     }
 
     /// Ends the fan-out: the consumer was dropped.

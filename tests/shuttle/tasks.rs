@@ -285,6 +285,42 @@ fn a_fan_out_gives_every_result() {
     });
 }
 
+/// Lets a waiter in when it is dropped.
+struct Gone(Arc<Semaphore>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.add_permits(1);
+    }
+}
+
+/// Given items that run at once, of which one fails while the source still gives others, and a consumer that does not look, then
+/// the source and the items that would never end are dropped.
+#[test]
+fn a_failure_that_nobody_looks_at_drops_the_running_items() {
+    super::check(10_000, || {
+        let (ordered, gone) = (thread_rng().gen_range(0..2) == 0, Arc::new(Semaphore::new(0)));
+        let (items, held) = (fan_out(0..4u32, 3), Arc::new(Gone(Arc::clone(&gone))));
+        let items = if ordered { items.ordered() } else { items };
+        let fails = if ordered { 0 } else { thread_rng().gen_range(0..3) };
+        let mut results = items.try_map(move |n| {
+            let held = Arc::clone(&held);
+            async move {
+                pause().await;
+                if n == fails {
+                    return Err(n);
+                }
+                let _held = held;
+                std::future::pending::<Result<(), _>>().await
+            }
+        });
+        block_on(async {
+            gone.acquire().await.unwrap().forget();
+            assert_eq!(results.next().await.unwrap().unwrap_err().into_error(), Some(fails));
+        });
+    });
+}
+
 /// Given three members of a group that run at once, one of which fails while others are being submitted, while the
 /// group is not polled, then all of them end: those that would never are dropped.
 #[test]
