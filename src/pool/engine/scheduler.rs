@@ -153,7 +153,7 @@ impl<K: Kind> Engine<K> {
         let mut state = self.state.lock();
         self.kind.enter(&mut state);
         let result = step(&mut state, &mut acts);
-        if state.capacity.waits() {
+        if state.capacity.waits() && !seeded!("pool_serves_no_submitter") {
             state.capacity.serve(&mut acts.wake);
         }
         if state.capacity.has_room(1) == self.seems_full() {
