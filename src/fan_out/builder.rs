@@ -285,7 +285,7 @@ where
     /// is the last result.
     ///
     /// If the results are [`ordered`](Self::ordered), the items in front of the failure run to their ends, and their results
-    /// come first. If one of them fails too, the results end with that failure.
+    /// come first. If one of them fails too, the results end with that failure. If the runtime drops one, they end there with an error.
     ///
     /// # Cancel safety
     /// As for [`map`](Self::map).

@@ -182,7 +182,9 @@ mod tests {
                 vec![Some(2), Some(0)]
             };
             assert_eq!(ready(&mut delivery), (rest, true));
-            assert!(delivery.end(3).is_some(), "the consumer left its waker");
+            assert!(!fails(&mut delivery, 3, 3));
+            assert_eq!(ready(&mut delivery), (vec![Some(3)], true));
+            assert!(delivery.end(4).is_some(), "the consumer left its waker");
             assert_eq!(ready(&mut delivery), (vec![], false));
         }
     }
@@ -235,6 +237,19 @@ mod tests {
             assert!(late.dropped.is_some() && !late.fails && late.consumer.is_none());
             assert_eq!(ready(&mut delivery), (expected, false));
         }
+    }
+
+    /// A consumer that waits learns it, and one that is gone gets nothing.
+    #[test]
+    fn the_end_wakes_the_consumer_unless_it_is_gone() {
+        let mut delivery = of_numbers(false);
+        assert_eq!(ready(&mut delivery), (vec![], true));
+        assert!(delivery.abort().is_some());
+        let mut delivery = of_numbers(false);
+        delivery.close();
+        assert!(delivery.deliver(0, Ok(0)).dropped.is_some());
+        assert!(delivery.abort().is_none());
+        assert_eq!(ready(&mut delivery), (vec![], false));
     }
 
     /// A runner that was dropped after all results had come changes nothing.

@@ -26,7 +26,7 @@ pub struct Results<T> {
     shared: Arc<dyn Deliver<T>>,
     /// Results taken from the runners and not yet given out.
     due: Due<T>,
-    /// Results given out and not yet reported: capacity is freed for several at once.
+    /// Results given out and not yet reported: capacity is freed for several at once, an eighth of the limit at most.
     given: usize,
     tell_at: usize,
     /// A waker that was cloned and not left in the shared state.
@@ -41,7 +41,7 @@ impl<T> Results<T> {
             shared,
             due: Due::new(),
             given: 0,
-            tell_at: (limit / 2).clamp(1, 16),
+            tell_at: (limit / 8).clamp(1, 16),
             waker: None,
             looked: false,
         }
@@ -161,7 +161,7 @@ impl<T, E> Stream for TryResults<T, E> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// The number of items that were taken from the source.
+    /// The number of items that were taken from the source. It may include items that were taken after this one had ended.
     pub taken: usize,
     /// The number of items whose futures have ended, panics included.
     pub finished: usize,

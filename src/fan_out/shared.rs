@@ -328,9 +328,10 @@ impl<Fut: Work> Runner<Fut> {
             if let Some(ticket) = self.ticket.take() {
                 ticket.finish(shared.settings.ended(&outcome));
             }
-            shared.report(shared.deliver(item, outcome));
-            // Futures that are ready at once must not starve the runtime's other tasks.
+            // Futures that are ready at once must not starve the runtime's other tasks. Before the result: a runner that has delivered
+            // looks for the next item in the same poll, so that none is dropped in between.
             tokio::task::coop::consume_budget().await;
+            shared.report(shared.deliver(item, outcome));
         }
     }
 

@@ -164,8 +164,9 @@ impl<Fut: Work> State<Fut> {
         }
     }
 
-    /// Gives an item to a runner that has finished one. A runner that idled or was called looks by [`next`](Self::next), which calls another:
-    /// without it, this changes nothing that [`call`](Self::call) looks at.
+    /// Gives an item ahead to a runner that has finished one. No [`call`](Self::call) is needed: this runner was busy, and stays so. (That it may
+    /// make a fan-out wait for a higher limit does not matter, because nothing is taken ahead under shared slots.) A runner that idled or
+    /// was called looks by [`next`](Self::next), after which another is called.
     pub(super) fn take_ahead(&mut self, runner: usize) -> Option<Next<Fut>> {
         if self.called == Some(runner) || self.runners[runner].waker.is_some() {
             return None;
@@ -237,7 +238,7 @@ impl<Fut: Work> State<Fut> {
 
     /// The consumer has given out so many results.
     pub(super) fn given(&mut self, given: usize) {
-        // After a runner was dropped, results are given out that no item had.
+        // Only a running source needs the count. The results of an end are not in it.
         if self.phase == Phase::Running {
             self.outstanding -= given;
         }
@@ -245,7 +246,6 @@ impl<Fut: Work> State<Fut> {
 
     /// Ends the source. If it did not end by itself, `why` is one more result.
     pub(super) fn end(&mut self, source: Source<Fut>, why: End, acts: &mut Acts) {
-        acts.drop(Some(source));
         if self.phase == Phase::Running {
             self.phase = Phase::Ended;
             self.idle.clear();
@@ -254,13 +254,15 @@ impl<Fut: Work> State<Fut> {
             self.taken += usize::from(why.is_some());
             acts.others.push(Act::End(self.taken, why));
         }
+        // After the end is known: the source's drop may wait for an item.
+        acts.drop(Some(source));
     }
 
     /// Ends the fan-out after the result of this item.
     pub(super) fn fail(&mut self, item: usize, acts: &mut Acts) {
         let counts = match self.phase {
             Phase::Running | Phase::Ended => true,
-            Phase::Failed(failed) => item < failed,
+            Phase::Failed(failed) => item < failed || seeded!("fan_out_keeps_a_later_failure"),
             Phase::Dropped | Phase::Stopped => false,
         };
         if counts && !seeded!("fan_out_keeps_a_failure") {
@@ -324,4 +326,22 @@ impl<Fut: Work> State<Fut> {
 fn drop_each<Fut: Work>(items: VecDeque<(usize, Fut)>, acts: &mut Acts) {
     let drops = items.into_iter().map(|(_, future)| Act::Drop(Box::new(future) as _));
     acts.others.extend(drops);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Ready;
+
+    /// Two failures in order may be carried here in either order.
+    #[test]
+    fn in_order_a_failure_that_comes_late_counts_in_front_alone() {
+        for (first, second) in [(1, 3), (3, 1)] {
+            let mut state = State::<Ready<()>>::new(Box::pin(futures::stream::empty()), true, 0);
+            for item in [first, second] {
+                state.fail(item, &mut Acts::default());
+            }
+            assert!(state.phase == Phase::Failed(1));
+        }
+    }
 }
