@@ -210,7 +210,7 @@ impl<Fut: Work> Wake for Shared<Fut> {
 pub(super) trait Deliver<T>: Send + Sync {
     /// Moves results into `due`, which is empty, or takes the waker. Returns `Ready(false)` if no result is to come.
     fn poll_due(&self, due: &mut Due<T>, waker: &mut Option<Waker>) -> Poll<bool>;
-    /// The consumer has given out so many results since the previous report.
+    /// The consumer has given out this number of results since the previous report.
     fn given(self: Arc<Self>, given: usize);
     /// Ends the fan-out: the consumer was dropped.
     fn stop(self: Arc<Self>);

@@ -100,7 +100,7 @@ pub(super) struct Acts {
 pub(super) enum Act {
     /// Drops the source, or an item.
     Drop(Box<dyn Send>),
-    /// Ends the results after so many. The last of them is the end of the source if it did not end by itself.
+    /// Ends the results after this number. The last of them is the end of the source if it did not end by itself.
     End(usize, End),
     /// Ends the results, some of which will not come.
     EndEarly,
@@ -236,7 +236,7 @@ impl<Fut: Work> State<Fut> {
         self.taken - 1
     }
 
-    /// The consumer has given out so many results.
+    /// The consumer has given out this number of results.
     pub(super) fn given(&mut self, given: usize) {
         // Only a running source needs the count. The results of an end are not in it.
         if self.phase == Phase::Running {

@@ -297,7 +297,7 @@ impl Drop for Gone {
 /// Given items that run at once, of which one fails while the source still gives others, and a consumer that does not look, then
 /// the source and the items that would never end are dropped.
 #[test]
-fn a_failure_that_nobody_looks_at_drops_the_running_items() {
+fn a_failure_drops_the_running_items_before_a_consumer_looks() {
     super::check(10_000, || {
         let (ordered, gone) = (thread_rng().gen_range(0..2) == 0, Arc::new(Semaphore::new(0)));
         let (items, held) = (fan_out(0..4u32, 3), Arc::new(Gone(Arc::clone(&gone))));
