@@ -350,7 +350,7 @@ where
         let is_plain = !settings.admission.is_gated() && !has_each && size_of::<Fut>() <= MOST_BYTES_AHEAD;
         let most_ahead = if is_plain { (limit / 4).min(16) } else { 0 };
         let state = State::new(source, self.ordered, most_ahead);
-        let delivery = Delivery::new(self.ordered, fails);
+        let delivery = Delivery::new(self.ordered);
         Results::new(Shared::start(settings, state, delivery), limit)
     }
 }

@@ -4,7 +4,7 @@
 //! - A step that brings a result, or the end, takes the waker of the consumer and returns it. So a consumer that waits is woken once.
 //! - Here it is decided which failure ends the fan-out, and in [`State`](super::state::State) which items start. The two locks are never held
 //!   together. The runner that delivers a failure carries it to the state, and the step that ends the source carries the number of results here.
-//!   Meanwhile more items may start, and these end with the others.
+//!   Meanwhile more items may start. Their results come behind the failure.
 
 use super::state::Outcome;
 use crate::pool::TaskError;
@@ -13,8 +13,6 @@ use std::task::{Poll, Waker};
 
 pub(super) struct Delivery<T> {
     ordered: bool,
-    /// Whether a result ends the fan-out.
-    fails: fn(&Outcome<T>) -> bool,
     /// The item whose result has ended the fan-out. If ordered, it is the first such item.
     failed: Option<usize>,
     /// If ordered, the results from item `first` on, with gaps for those to come. Otherwise in the order of arrival.
@@ -46,10 +44,9 @@ pub(super) struct Delivered<T> {
 }
 
 impl<T> Delivery<T> {
-    pub(super) fn new(ordered: bool, fails: fn(&Outcome<T>) -> bool) -> Self {
+    pub(super) fn new(ordered: bool) -> Self {
         Self {
             ordered,
-            fails,
             failed: None,
             results: Due::new(),
             first: 0,
@@ -61,7 +58,7 @@ impl<T> Delivery<T> {
     }
 
     /// Keeps a result for the consumer. A failure is given out first unless the results are ordered.
-    pub(super) fn deliver(&mut self, item: usize, outcome: Outcome<T>) -> Delivered<T> {
+    pub(super) fn deliver(&mut self, item: usize, outcome: Outcome<T>, fails: bool) -> Delivered<T> {
         self.finished += 1;
         let mut delivered = Delivered {
             consumer: None,
@@ -73,8 +70,7 @@ impl<T> Delivery<T> {
             delivered.dropped = Some(outcome);
             return delivered;
         }
-        let counts = self.failed.is_none_or(|failed| self.ordered && item < failed);
-        delivered.fails = counts && (self.fails)(&outcome);
+        delivered.fails = fails && self.failed.is_none_or(|failed| self.ordered && item < failed);
         if self.ordered {
             let at = item - self.first;
             if self.results.len() <= at {
@@ -142,12 +138,12 @@ mod tests {
     use super::*;
 
     fn of_numbers(ordered: bool) -> Delivery<i32> {
-        Delivery::new(ordered, |outcome| !matches!(outcome, Ok(0..)))
+        Delivery::new(ordered)
     }
 
-    /// Delivers an item's result, and returns whether it ends the fan-out.
+    /// Delivers an item's result, a failure if it is negative. Returns whether it ends the fan-out.
     fn fails(delivery: &mut Delivery<i32>, item: usize, result: i32) -> bool {
-        let delivered = delivery.deliver(item, Ok(result));
+        let delivered = delivery.deliver(item, Ok(result), result < 0);
         assert!(delivered.dropped.is_none());
         delivered.fails
     }
@@ -196,7 +192,7 @@ mod tests {
         assert!(delivery.end(2).is_none());
         assert!(!fails(&mut delivery, 0, 0));
         assert_eq!(ready(&mut delivery), (vec![Some(0)], true));
-        assert!(delivery.deliver(1, Ok(1)).consumer.is_some());
+        assert!(delivery.deliver(1, Ok(1), false).consumer.is_some());
         assert_eq!(ready(&mut delivery), (vec![Some(1)], false));
     }
 
@@ -230,10 +226,10 @@ mod tests {
             (true, -2, vec![None, None, Some(-2)]),
         ] {
             let mut delivery = of_numbers(ordered);
-            let _ = delivery.deliver(2, Ok(failure));
+            let _ = delivery.deliver(2, Ok(failure), failure < 0);
             delivery.abort();
             delivery.abort();
-            let late = delivery.deliver(1, Ok(1));
+            let late = delivery.deliver(1, Ok(1), true);
             assert!(late.dropped.is_some() && !late.fails && late.consumer.is_none());
             assert_eq!(ready(&mut delivery), (expected, false));
         }
@@ -247,7 +243,7 @@ mod tests {
         assert!(delivery.abort().is_some());
         let mut delivery = of_numbers(false);
         delivery.close();
-        assert!(delivery.deliver(0, Ok(0)).dropped.is_some());
+        assert!(delivery.deliver(0, Ok(0), true).dropped.is_some());
         assert!(delivery.abort().is_none());
         assert_eq!(ready(&mut delivery), (vec![], false));
     }

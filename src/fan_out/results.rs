@@ -1,7 +1,7 @@
 //! The consumer's side: streams of results, and the progress.
 
 use super::delivery::Due;
-use super::shared::Deliver;
+use super::shared::Producer;
 use crate::pool::{GroupError, TaskError, opaque_debug};
 use futures::Stream;
 use std::pin::Pin;
@@ -23,7 +23,7 @@ use std::task::{Context, Poll, Waker};
 /// ```
 #[must_use = "dropping the results ends the fan-out"]
 pub struct Results<T> {
-    shared: Arc<dyn Deliver<T>>,
+    shared: Arc<dyn Producer<T>>,
     /// Results taken from the runners and not yet given out.
     due: Due<T>,
     /// Results given out and not yet reported: capacity is freed for several at once, an eighth of the limit at most.
@@ -36,7 +36,7 @@ pub struct Results<T> {
 }
 
 impl<T> Results<T> {
-    pub(super) fn new(shared: Arc<dyn Deliver<T>>, limit: usize) -> Self {
+    pub(super) fn new(shared: Arc<dyn Producer<T>>, limit: usize) -> Self {
         Self {
             shared,
             due: Due::new(),

@@ -166,7 +166,8 @@ impl<Fut: Work> Shared<Fut> {
 
     /// Delivers a result, and ends the fan-out if it is a failure. Returns the number of results that have been delivered.
     fn deliver(self: &Arc<Self>, item: usize, outcome: Outcome<Fut::Output>) -> usize {
-        let delivered = self.delivery.lock().deliver(item, outcome);
+        let fails = (self.settings.fails)(&outcome);
+        let delivered = self.delivery.lock().deliver(item, outcome, fails);
         if delivered.fails {
             self.transition(|state, acts| state.fail(item, acts));
         }
@@ -207,7 +208,7 @@ impl<Fut: Work> Wake for Shared<Fut> {
 }
 
 /// The consumer's methods, without the type of the futures.
-pub(super) trait Deliver<T>: Send + Sync {
+pub(super) trait Producer<T>: Send + Sync {
     /// Moves results into `due`, which is empty, or takes the waker. Returns `Ready(false)` if no result is to come.
     fn poll_due(&self, due: &mut Due<T>, waker: &mut Option<Waker>) -> Poll<bool>;
     /// The consumer has given out this number of results since the previous report.
@@ -216,7 +217,7 @@ pub(super) trait Deliver<T>: Send + Sync {
     fn stop(self: Arc<Self>);
 }
 
-impl<Fut: Work> Deliver<Fut::Output> for Shared<Fut> {
+impl<Fut: Work> Producer<Fut::Output> for Shared<Fut> {
     fn poll_due(&self, due: &mut Due<Fut::Output>, waker: &mut Option<Waker>) -> Poll<bool> {
         self.delivery.lock().poll_due(due, waker)
     }

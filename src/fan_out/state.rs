@@ -164,9 +164,9 @@ impl<Fut: Work> State<Fut> {
         }
     }
 
-    /// Gives an item ahead to a runner that has finished one. No [`call`](Self::call) is needed: this runner was busy, and stays so. (That it may
-    /// make a fan-out wait for a higher limit does not matter, because nothing is taken ahead under shared slots.) A runner that idled or
-    /// was called looks by [`next`](Self::next), after which another is called.
+    /// Gives an item ahead to a runner that has finished one. It needs no [`call`](Self::call): the runner was busy and stays so, and no higher
+    /// limit is waited for, because nothing is taken ahead under shared slots. A runner that idled or was called looks by
+    /// [`next`](Self::next), after which another is called.
     pub(super) fn take_ahead(&mut self, runner: usize) -> Option<Next<Fut>> {
         if self.called == Some(runner) || self.runners[runner].waker.is_some() {
             return None;
@@ -254,7 +254,7 @@ impl<Fut: Work> State<Fut> {
             self.taken += usize::from(why.is_some());
             acts.others.push(Act::End(self.taken, why));
         }
-        // After the end is known: the source's drop may wait for an item.
+        // After the consumer can learn of the end: the source's drop may wait for it.
         acts.drop(Some(source));
     }
 
@@ -310,9 +310,10 @@ impl<Fut: Work> State<Fut> {
             Phase::Running | Phase::Ended | Phase::Failed(_) => {}
         }
         self.phase = Phase::Dropped;
+        // Before the drops, as in `end`.
+        acts.others.push(Act::EndEarly);
         acts.drop(self.source.take());
         drop_each(std::mem::take(&mut self.ahead), acts);
-        acts.others.push(Act::EndEarly);
     }
 
     /// Ends the fan-out: the consumer was dropped.

@@ -259,7 +259,8 @@ fn an_awaited_task_runs_within_the_bound() {
     });
 }
 
-/// Given seven items and two or four at a time (then one is taken ahead), some of which pause, then all results come, in order, or as they end; and a consumer
+/// Given seven items, some of which pause, and two or four at a time, where of four one is taken ahead, then all results come, in order,
+/// or as they end; and a consumer
 /// that stops early stops the rest.
 #[test]
 fn a_fan_out_gives_every_result() {

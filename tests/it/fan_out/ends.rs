@@ -229,3 +229,81 @@ fn the_end_of_the_runtime_is_reported_once() {
     let ends: Vec<_> = futures::executor::block_on_stream(&mut results).collect();
     assert!(matches!(ends[..], [Err(TaskError::Aborted)]), "{ends:?}");
 }
+
+/// A source of one item that ends as told, and waits in its drop until the consumer has learned of the end.
+struct WaitsForConsumer {
+    items: u8,
+    end: fn() -> Poll<Option<u8>>,
+    learned: std::sync::mpsc::Receiver<()>,
+}
+
+impl futures::Stream for WaitsForConsumer {
+    type Item = u8;
+
+    fn poll_next(mut self: std::pin::Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u8>> {
+        if self.items == 0 {
+            return (self.end)();
+        }
+        self.items -= 1;
+        Poll::Ready(Some(self.items))
+    }
+}
+
+impl Drop for WaitsForConsumer {
+    fn drop(&mut self) {
+        assert!(
+            self.learned.recv_timeout(LONG).is_ok(),
+            "the consumer has not learned of the end"
+        );
+    }
+}
+
+/// Given a source that ends, panics, or goes with its runtime, and whose drop waits for the consumer, then the consumer learns of
+/// the end before that drop.
+#[test]
+fn the_end_is_known_before_the_source_is_dropped() {
+    let ends: [fn() -> Poll<Option<u8>>; 3] = [
+        || Poll::Ready(None),
+        || std::panic::resume_unwind(Box::new("source")),
+        || Poll::Pending,
+    ];
+    for (which, end) in ends.into_iter().enumerate() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .unwrap();
+        let (learns, learned) = std::sync::mpsc::channel();
+        let (starts, started) = oneshot::channel();
+        let mut starts = Some(starts);
+        let (items, goes) = (1, which == 2);
+        let source = WaitsForConsumer { items, end, learned };
+        let mut results = {
+            let _inside = runtime.enter();
+            // Of the source that goes with its runtime, the only runner has the item, so that the source rests.
+            fan_out_stream(source, 1).map(move |_| {
+                let starts = starts.take().unwrap();
+                async move {
+                    starts.send(()).unwrap();
+                    if goes {
+                        std::future::pending::<()>().await;
+                    }
+                }
+            })
+        };
+        futures::executor::block_on(started).unwrap();
+        let mut runtime = Some(runtime);
+        let going = runtime.take_if(|_| goes);
+        let dropper = std::thread::spawn(move || drop(going));
+        let mut next = || futures::executor::block_on(results.next());
+        match which {
+            0 => assert!(matches!((next(), next()), (Some(Ok(())), None))),
+            1 => assert!(matches!(
+                (next(), next()),
+                (Some(Ok(())), Some(Err(TaskError::Panicked(_))))
+            )),
+            _ => assert!(matches!(next(), Some(Err(TaskError::Aborted)))),
+        }
+        learns.send(()).unwrap();
+        dropper.join().unwrap();
+    }
+}
