@@ -12,7 +12,8 @@
 //! - Items ahead come after all items that have been started. So only the end of the source by a panic is a failure
 //!   behind them.
 
-use crate::pool::{AbortHandle, Admitted, TaskError};
+use crate::pool::{Admitted, TaskError};
+use crate::sync::runtime::AbortHandle;
 use futures::Stream;
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -193,7 +193,7 @@ impl<K, L> Keyed<K, L> {
 
     /// How many keys there are. A snapshot.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.0.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// True when there are none. A snapshot.
@@ -230,7 +230,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let (shard, hash) = self.shards.place(key);
-        if let Some(entry) = shard.0.lock().find(hash, |known| known.borrow() == key) {
+        if let Some(entry) = shard.lock().find(hash, |known| known.borrow() == key) {
             return Ok(entry.hand_out());
         }
         match (self.find_room(key, shard, hash), &self.overflow) {
@@ -276,7 +276,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         Q: Hash + Eq + ?Sized,
     {
         let (shard, hash) = self.shards.place(key);
-        let mut table = shard.0.lock();
+        let mut table = shard.lock();
         table.find(hash, |known| known.borrow() == key).map(MapEntry::hand_out)
     }
 
@@ -288,7 +288,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         Q: Hash + Eq + ?Sized,
     {
         let (shard, hash) = self.shards.place(key);
-        let gone = shard.0.lock().take(hash, |known| known.borrow() == key);
+        let gone = shard.lock().take(hash, |known| known.borrow() == key);
         gone.map(|(_, entry)| entry.limiter)
     }
 
@@ -297,12 +297,12 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         let mut dropped = 0;
         for shard in self.shards.iter() {
             let mut looks = {
-                let mut table = shard.0.lock();
+                let mut table = shard.lock();
                 table.rewind();
                 table.len()
             };
             loop {
-                let candidate = candidate(&mut shard.0.lock(), SweepOrder::Down, &mut looks);
+                let candidate = candidate(&mut shard.lock(), SweepOrder::Down, &mut looks);
                 let Some((hash, candidate)) = candidate else { break };
                 dropped += usize::from(evict_if_pristine(shard, hash, &candidate));
             }
@@ -335,7 +335,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         self.visits.fetch_add(1, Ordering::Release);
         for shard in self.shards.iter() {
             let entries: Vec<_> = {
-                let mut table = shard.0.lock();
+                let mut table = shard.lock();
                 let entries = table.entries();
                 entries.map(|(key, entry)| (key.clone(), entry.hand_out())).collect()
             };
@@ -359,7 +359,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
         let mut made: Option<(u64, K, Arc<L>)> = None;
         loop {
             let step = {
-                let mut table = shard.0.lock();
+                let mut table = shard.lock();
                 if let Some(entry) = table.find(hash, |known| known.borrow() == key) {
                     return Ok(entry.hand_out());
                 }
@@ -406,7 +406,7 @@ fn evict_if_pristine<K, L: Limiter>(shard: &Shard<K, L>, hash: KeyHash, candidat
         return false;
     }
     // A statement of its own: the removed entry is dropped without the lock.
-    let gone = take_untouched(&mut shard.0.lock(), hash, candidate);
+    let gone = take_untouched(&mut shard.lock(), hash, candidate);
     gone.is_some()
 }
 

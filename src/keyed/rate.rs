@@ -108,7 +108,7 @@ impl<K> KeyedRate<K> {
 
     /// How many keys there are. A snapshot.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.0.lock().positions.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().positions.len()).sum()
     }
 
     /// True when there are none. A snapshot.
@@ -169,7 +169,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
         let (shard, hash) = self.shards.place(key);
         let now = self.clock.now();
         {
-            let mut rates = shard.0.lock();
+            let mut rates = shard.lock();
             let gained = rates.gained(now);
             let Rates { axis, positions, .. } = &mut *rates;
             if let Some(position) = positions.find(hash, |known| known.borrow() == key) {
@@ -198,7 +198,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
     fn begin(&self, key: K, n: u64, now: Instant, shard: &Shard<Rates<K>>, hash: KeyHash) -> Result<(), Refusal<'_>> {
         // The evicted key is dropped after the lock is released, as is one that is not kept.
         let _gone;
-        let mut rates = shard.0.lock();
+        let mut rates = shard.lock();
         let gained = rates.gained(now);
         let start = rates.start();
         let Rates {
@@ -279,7 +279,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
     {
         let (shard, hash) = self.shards.place(key);
         let now = self.clock.now();
-        let mut rates = shard.0.lock();
+        let mut rates = shard.lock();
         let gained = rates.gained(now);
         let start = rates.start();
         let known = rates.positions.find(hash, |known| known.borrow() == key);

@@ -3,6 +3,7 @@
 use super::hashing::Hashing;
 use super::table::KeyHash;
 use crate::sync::shim::Mutex;
+use crossbeam_utils::CachePadded;
 use std::hash::Hash;
 
 /// Parts by the hash of a key, each behind a lock.
@@ -12,8 +13,7 @@ pub(super) struct Shards<T> {
 }
 
 /// On cache lines of its own, so that threads with different keys do not disturb each other.
-#[repr(align(128))]
-pub(super) struct Shard<T>(pub(super) Mutex<T>);
+pub(super) type Shard<T> = CachePadded<Mutex<T>>;
 
 /// No shard is smaller, unless it is the only one.
 const MIN_SHARD: usize = 1_024;
@@ -29,7 +29,7 @@ impl<T> Shards<T> {
         let shards = 1 << shards.ilog2();
         let part = |shard: usize| max_entries / shards + usize::from(shard < max_entries % shards);
         Self {
-            shards: (0..shards).map(|at| Shard(Mutex::new(make(part(at))))).collect(),
+            shards: (0..shards).map(|at| Shard::new(Mutex::new(make(part(at))))).collect(),
             hashing,
         }
     }

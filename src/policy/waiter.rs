@@ -8,12 +8,12 @@ use crate::core::ask::{Ask, Demand};
 use crate::core::limiter::{Limiter, admit_as, admit_in};
 use crate::core::permit::Permit;
 use crate::core::refusal::{Reason, Refusal, Wait};
+use crate::sync::park::block_on;
 use crate::time::ClockReading;
 use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// One wait for one admission. Dropping it leaves the queue and loses nothing.
@@ -24,13 +24,8 @@ pub(super) struct Waiter<'a, L: Limiter + 'static> {
     place: Option<WaiterKey>,
 }
 
-/// The result of one step of a wait.
-pub(super) enum Progress<'a> {
-    /// When admitted, the ticket is in the place of the caller: a large one is not moved.
-    Done(Result<(), Refusal<'a>>),
-    /// Progress again when woken.
-    Pending,
-}
+/// The result of one step of a wait. When admitted, the ticket is in the place of the caller: a large one is not moved.
+pub(super) type Progress<'a> = Poll<Result<(), Refusal<'a>>>;
 
 impl<'a, L: Limiter + 'static> Waiter<'a, L> {
     #[inline(always)]
@@ -55,7 +50,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
         let core = self.core();
         if core.is_idle() {
             return match admit_in(&core.limiter, &self.ask, ticket) {
-                Ok(()) => Progress::Done(Ok(())),
+                Ok(()) => Poll::Ready(Ok(())),
                 Err(refusal) => self.refused(refusal, waker, ticket),
             };
         }
@@ -66,7 +61,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
     #[cold]
     fn refused(&mut self, refusal: Refusal<'a>, waker: &Waker, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         match refusal.wait() {
-            Wait::Never => Progress::Done(Err(refusal)),
+            Wait::Never => Poll::Ready(Err(refusal)),
             _ => self.join(Some(refusal), waker, ticket),
         }
     }
@@ -89,7 +84,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
                 if let Some(ticket) = ticket {
                     core.limiter.commit(ticket, &reading);
                 }
-                Progress::Done(Ok(()))
+                Poll::Ready(Ok(()))
             }
             Err(refusal) => self.refused(refusal, waker, ticket),
         }
@@ -97,7 +92,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
 
     fn admitted(&self, given: L::Ticket, ticket: &mut Option<L::Ticket>) -> Progress<'a> {
         self.core().limiter.commit(ticket.insert(given), &ClockReading::new());
-        Progress::Done(Ok(()))
+        Poll::Ready(Ok(()))
     }
 
     /// Joins the queue, or fails at once when that cannot end in time. `refusal` is that of the legs, if they were asked.
@@ -106,7 +101,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
         let core = self.core();
         if core.settings.misfit {
             let misfit = Refusal::new(Reason::Misconfigured, QUEUE, self.ask.count(), Wait::Never);
-            return Progress::Done(Err(misfit));
+            return Poll::Ready(Err(misfit));
         }
         let now = core.clock.now();
         let (ready, changes) = core.ready_behind_queue(&self.ask, now);
@@ -117,7 +112,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
         };
         let deadline = patience.map(|ticks| now.after_ticks(ticks));
         if let Some(refusal) = core.refuses(&self.ask, &ready, now, deadline, refusal) {
-            return Progress::Done(Err(refusal));
+            return Poll::Ready(Err(refusal));
         }
         let due = ready.not_before();
         match core.join(self.ask, now, deadline, (due, ready.is_raise(), changes)) {
@@ -131,7 +126,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
                     Some(refusal) => refusal.with_reason(Reason::QueueFull),
                     None => core.full(&self.ask, &ready, now),
                 };
-                return Progress::Done(Err(full));
+                return Poll::Ready(Err(full));
             }
         }
         self.step_queued(waker, ticket)
@@ -142,7 +137,7 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
             unreachable!("called with a place in the queue");
         };
         match self.core().look(key, waker) {
-            None => Progress::Pending,
+            None => Poll::Pending,
             Some(ended) => {
                 self.place = None;
                 match ended {
@@ -150,9 +145,9 @@ impl<'a, L: Limiter + 'static> Waiter<'a, L> {
                         self.core().note_lateness(self.core().clock.now());
                         self.admitted(given, ticket)
                     }
-                    WaitEnd::Evicted => Progress::Done(Err(self.core().why_evicted(&self.ask))),
-                    WaitEnd::Expired(behind) => Progress::Done(Err(self.core().why_late(&self.ask, &behind))),
-                    WaitEnd::Refused(behind) => Progress::Done(self.core().refuse(&self.ask, &behind, ticket)),
+                    WaitEnd::Evicted => Poll::Ready(Err(self.core().why_evicted(&self.ask))),
+                    WaitEnd::Expired(behind) => Poll::Ready(Err(self.core().why_late(&self.ask, &behind))),
+                    WaitEnd::Refused(behind) => Poll::Ready(self.core().refuse(&self.ask, &behind, ticket)),
                     WaitEnd::Panicked(panic) => resume_unwind(panic),
                 }
             }
@@ -202,7 +197,7 @@ impl<'a, L: Limiter + 'static> Admit<'a, L> {
             None if waiter.place.is_none() => waiter.step_behind_others(waker, permit.ticket_mut()),
             None => waiter.step_queued(waker, permit.ticket_mut()),
         };
-        self.ended = matches!(progress, Progress::Done(_));
+        self.ended = matches!(progress, Poll::Ready(_));
         *ticket = permit.ticket_mut().take();
         progress
     }
@@ -229,23 +224,8 @@ impl<'a, L: Limiter + 'static> Future for Admit<'a, L> {
             false => None,
         };
         let mut ticket = None;
-        match this.step(refusal, cx, &mut ticket) {
-            Progress::Done(Ok(())) => Poll::Ready(Ok(Permit::with(policy, ticket))),
-            Progress::Done(Err(refusal)) => Poll::Ready(Err(refusal)),
-            Progress::Pending => Poll::Pending,
-        }
-    }
-}
-
-/// Wakes a parked thread.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
+        let step = this.step(refusal, cx, &mut ticket);
+        step.map_ok(|()| Permit::with(policy, ticket))
     }
 }
 
@@ -254,11 +234,5 @@ pub(super) fn block<'a, L: Limiter + 'static>(
     mut waiting: Waiter<'a, L>,
     ticket: &mut Option<L::Ticket>,
 ) -> Result<(), Refusal<'a>> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    loop {
-        match waiting.step(&waker, ticket) {
-            Progress::Done(result) => return result,
-            Progress::Pending => thread::park(),
-        }
-    }
+    block_on(|waker| waiting.step(waker, ticket))
 }

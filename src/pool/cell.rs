@@ -17,6 +17,7 @@ use super::caller::Caller;
 use super::engine::waits::{Record, Task, current};
 use super::error::TaskError;
 use super::hooks::{Payload, drop_quietly, wake};
+use super::task_options::TaskOptions;
 use crate::sync::shim::atomic::{AtomicU8, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -42,6 +43,8 @@ pub(super) trait Queued: Send + Sync {
     /// Claims the task: only this caller may start it. Returns false if another caller has claimed it. Runs no user
     /// code.
     fn claim(&self) -> bool;
+    /// Returns its options, if it has any.
+    fn options(&self) -> Option<&TaskOptions>;
 }
 
 /// A closure, as the queue sees it.
@@ -131,10 +134,11 @@ pub(super) struct Cell<Q, R, T, C> {
     inner: Mutex<Inner<Q, R, T>>,
     flags: AtomicU8,
     pub(super) context: C,
+    options: Option<Box<TaskOptions>>,
 }
 
 impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
-    pub(super) fn new(task: Q, context: C) -> Self {
+    pub(super) fn new(task: Q, context: C, options: Option<Box<TaskOptions>>) -> Self {
         let inner = Inner {
             stage: Stage::Queued(task),
             waker: None,
@@ -143,6 +147,7 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
             inner: Mutex::new(inner),
             flags: AtomicU8::new(0),
             context,
+            options,
         }
     }
 
@@ -208,9 +213,16 @@ where
     T: Send,
 {
     #[inline]
-    pub(super) fn of(task: F, caller: Caller) -> Arc<Self> {
+    pub(super) fn of(task: F, caller: Caller, options: Option<Box<TaskOptions>>) -> Arc<Self> {
         let submitter = current().map(|submitter| Arc::new(Record::of(Some(submitter))));
-        Arc::new(Self::new((task, caller), submitter))
+        Arc::new(Self::new((task, caller), submitter, options))
+    }
+
+    /// Creates the cell of a task without a handle.
+    pub(super) fn detached(task: F, caller: Caller, options: Option<Box<TaskOptions>>) -> Arc<Self> {
+        let cell = Self::new((task, caller), None, options);
+        cell.detach();
+        Arc::new(cell)
     }
 
     #[inline]
@@ -263,6 +275,11 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Queued for Cell<Q, R, T, C
     fn claim(&self) -> bool {
         // Acquire: the end of the task sees what `detach` has set before. Release: pairs with the load in `has`.
         self.flags.fetch_or(CLAIMED, Ordering::AcqRel) & CLAIMED == 0
+    }
+
+    #[inline]
+    fn options(&self) -> Option<&TaskOptions> {
+        self.options.as_deref()
     }
 }
 

@@ -4,7 +4,7 @@ use super::capacity::{CapacityWait, Verdict};
 use super::engine::scheduler::{Engine, PoolKind};
 use super::error::RejectReason;
 use super::hooks::opaque_debug;
-use super::task_options::{Priority, TaskOptions};
+use super::task_options::{PoolOptions, Priority};
 use crate::core::ask::Ask;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// ```
 pub struct Pool<K: PoolKind> {
     owner: Arc<Owner<K>>,
-    pub(super) options: TaskOptions,
+    pub(super) options: PoolOptions,
 }
 
 /// Closes the pool when the last clone is dropped.
@@ -45,7 +45,7 @@ impl<K: PoolKind> Clone for Pool<K> {
 impl<K: PoolKind> Pool<K> {
     pub(super) fn new(core: Arc<Engine<K>>) -> Self {
         let owner = Arc::new(Owner(core));
-        let options = TaskOptions::DEFAULT;
+        let options = PoolOptions::DEFAULT;
         Self { owner, options }
     }
 
@@ -54,7 +54,7 @@ impl<K: PoolKind> Pool<K> {
         &self.owner.0
     }
 
-    pub(super) fn with(&self, change: impl FnOnce(&mut TaskOptions)) -> Self {
+    pub(super) fn with(&self, change: impl FnOnce(&mut PoolOptions)) -> Self {
         Self {
             owner: Arc::clone(&self.owner),
             options: self.options.with(change),
@@ -63,12 +63,12 @@ impl<K: PoolKind> Pool<K> {
 
     /// Submits tasks with this priority.
     pub fn priority(&self, priority: Priority) -> Self {
-        self.with(|options| options.priority = priority)
+        self.with(|options| options.task.priority = priority)
     }
 
     /// Submits tasks with this weight, which counts against the [`max_queue_weight`](super::Builder::max_queue_weight); 0 counts as 1.
     pub fn weight(&self, weight: u32) -> Self {
-        self.with(|options| options.rare.weight = weight.max(1))
+        self.with(|options| options.task.weight = weight.max(1))
     }
 
     /// Submits tasks that expire unless they start within this time from now. A task that has not started by then ends with
@@ -91,7 +91,7 @@ impl<K: PoolKind> Pool<K> {
     /// ```
     pub fn deadline(&self, within: Duration) -> Self {
         let clock = &self.core().settings.clock;
-        self.with(|options| options.rare.deadline = Some(clock.after(clock.now(), within)))
+        self.with(|options| options.task.deadline = Some(clock.after(clock.now(), within)))
     }
 
     /// Submits tasks with this ask of the policy of [`admit_by`](super::Builder::admit_by); one call unless set.
@@ -108,7 +108,7 @@ impl<K: PoolKind> Pool<K> {
     /// ```
     pub fn ask(&self, ask: impl Into<Ask>) -> Self {
         let ask = ask.into();
-        self.with(|options| options.rare.ask = ask)
+        self.with(|options| options.task.ask = ask)
     }
 
     /// Closes the pool to new tasks. Queued tasks still run. Does not wait.
@@ -137,13 +137,13 @@ impl<K: PoolKind> Pool<K> {
     /// Takes capacity for a task, unless its submitter would wait.
     #[cold]
     pub(super) fn let_in_now(&self) -> Result<Verdict, RejectReason> {
-        let verdict = self.core().judge(self.options.rare.weight)?;
+        let verdict = self.core().judge(self.options.task.weight)?;
         verdict.ok_or(RejectReason::Full)
     }
 
     /// Waits for capacity for a task, unless the pool decides otherwise. A task of the pool does not wait: it overdraws.
     pub(super) async fn let_in(&self) -> Result<Verdict, RejectReason> {
-        let (core, weight) = (self.core(), self.options.rare.weight);
+        let (core, weight) = (self.core(), self.options.task.weight);
         if let Some(verdict) = core.judge(weight)? {
             return Ok(verdict);
         }

@@ -7,10 +7,10 @@ use super::engine::scheduler::PoolKind;
 use super::error::{GroupError, PoolError, SubmitError, TaskError};
 use super::handle::Handle;
 use super::hooks::{opaque_debug, wake};
-use super::park::{block_on, run_blocking};
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use super::threads::kind::Threads;
+use crate::sync::park::{block_on, run_blocking};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, VecDeque};
@@ -82,7 +82,7 @@ impl<K: PoolKind> Pool<K> {
         let is_gated = self.core().settings.admission.is_gated();
         let stop = is_gated.then(|| StopFlag(Arc::clone(&set.shared)));
         Group {
-            pool: self.with(|options| options.rare.stop = stop),
+            pool: self.with(|options| options.task.stop = stop),
             set,
             ending: None,
         }
@@ -302,7 +302,7 @@ impl<'j, T: Send, E: Send> Group<Threads<'j>, T, E> {
     /// Waits for the next task that ends, and returns its number and result; `None` if none is outstanding.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<(usize, Result<T, GroupError<E>>)> {
-        block_on(None, |waker| self.poll_next(&mut Context::from_waker(waker))).flatten()
+        block_on(|waker| self.poll_next(&mut Context::from_waker(waker)))
     }
 
     /// Waits like [`next`](Self::next), without blocking the thread.

@@ -6,11 +6,10 @@ use super::engine::waits::{Wait, Waiter};
 use super::error::TaskError;
 use super::group::{Abort, Member};
 use super::hooks::opaque_debug;
-use super::park::block_on;
-use super::task_options::RareOptions;
 #[cfg(feature = "tokio")]
 use super::tasks::Tasks;
 use super::threads::kind::Threads;
+use crate::sync::park::{block_on, block_on_timeout};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -60,8 +59,6 @@ use std::time::Duration;
 pub struct Handle<K: PoolKind, T> {
     pub(super) task: Arc<K::Job<T>>,
     pub(super) core: Arc<Engine<K>>,
-    /// Its options, if it has rare ones.
-    pub(super) rare: Option<Box<RareOptions>>,
     /// Its slot is lent while this is kept. Boxed: few handles are awaited by tasks.
     pub(super) wait: Option<Box<Wait<K>>>,
 }
@@ -114,9 +111,9 @@ pub type TaskHandle<T> = Handle<Tasks, T>;
 
 impl<K: PoolKind, T> Handle<K, T> {
     #[inline]
-    pub(super) fn new(task: Arc<K::Job<T>>, core: Arc<Engine<K>>, rare: Option<Box<RareOptions>>) -> Self {
+    pub(super) fn new(task: Arc<K::Job<T>>, core: Arc<Engine<K>>) -> Self {
         let wait = None;
-        Self { task, core, rare, wait }
+        Self { task, core, wait }
     }
 
     /// Cancels the task: it ends with [`TaskError::Cancelled`], if it has not started. A running async task ends with
@@ -212,9 +209,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// If the result was taken before.
     pub fn join_by_ref(&mut self) -> Result<T, TaskError> {
         Threads::help(self);
-        let result = block_on(None, |waker| self.poll_join(waker));
-        // An unbounded wait always returns a result.
-        result.unwrap_or(Err(TaskError::Abandoned))
+        block_on(|waker| self.poll_join(waker))
     }
 
     /// Waits for the result for at most `patience`, and blocks this thread.
@@ -222,7 +217,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     /// # Errors
     /// The handle itself on a timeout: the task continues.
     pub fn join_timeout(mut self, patience: Duration) -> Result<Result<T, TaskError>, Self> {
-        let joined = block_on(Some(patience), |waker| self.poll_join(waker));
+        let joined = block_on_timeout(Some(patience), |waker| self.poll_join(waker));
         self.wait = None;
         joined.ok_or(self)
     }
@@ -246,7 +241,7 @@ impl<T> TaskHandle<T> {
     /// # Errors
     /// [`TaskError`]: the task panicked, was dropped, or never started.
     pub fn join_blocking(self) -> Result<T, TaskError> {
-        super::park::run_blocking(self)
+        crate::sync::park::run_blocking(self)
     }
 }
 

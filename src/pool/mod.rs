@@ -39,7 +39,6 @@
 
 mod admission;
 mod builder;
-mod cache_padded;
 mod caller;
 mod capacity;
 mod cell;
@@ -49,10 +48,7 @@ mod error;
 mod group;
 mod handle;
 mod hooks;
-mod park;
 mod report;
-#[cfg(feature = "tokio")]
-mod runtime;
 mod task_options;
 #[cfg(feature = "tokio")]
 mod tasks;
@@ -62,8 +58,6 @@ mod threads;
 #[cfg(feature = "fan-out")]
 pub(crate) use admission::{Admission, Admitted, Gate, Refused, Ticket, poll_admitting};
 pub use builder::{Builder, MAX_WORKERS, Workers};
-#[cfg(feature = "fan-out")]
-pub(crate) use cache_padded::CachePadded;
 #[cfg(feature = "fan-out")]
 pub(crate) use caller::Caller;
 pub use capacity::{MAX_QUEUE, Overflow};
@@ -76,8 +70,6 @@ pub use handle::{Handle, JoinHandle, ScopedJoinHandle};
 #[cfg(feature = "fan-out")]
 pub(crate) use hooks::{drop_quietly, opaque_debug, wake};
 pub use report::{ShutdownReport, Unstarted};
-#[cfg(feature = "fan-out")]
-pub(crate) use runtime::{AbortHandle, Runtime};
 pub use task_options::{AGEING, Priority};
 #[cfg(feature = "tokio")]
 pub use tasks::{Runners, TaskPool, TaskPoolBuilder, Tasks};

@@ -41,9 +41,10 @@ pub enum Priority {
 /// The number of tasks that may overtake waiting ones of lower priority before one of these starts.
 pub const AGEING: u32 = 32;
 
-/// The options that few tasks have.
+/// The options of a task that has any.
 #[derive(Clone)]
-pub(super) struct RareOptions {
+pub(super) struct TaskOptions {
+    pub(super) priority: Priority,
     /// The queue weight that the task takes.
     pub(super) weight: u32,
     pub(super) deadline: Option<Instant>,
@@ -54,29 +55,29 @@ pub(super) struct RareOptions {
     pub(super) stop: Option<StopFlag>,
 }
 
-impl RareOptions {
+impl TaskOptions {
     /// Returns true if the group of the task has failed or was cancelled.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.as_ref().is_some_and(StopFlag::is_stopped)
     }
 }
 
-/// The options of a task. The default is normal priority, weight 1, no deadline, and an ask of one call.
+/// The options of the tasks that are submitted through one clone of a pool. The default is normal priority, weight 1, no deadline, and an
+/// ask of one call.
 #[derive(Clone)]
-pub(super) struct TaskOptions {
-    pub(super) priority: Priority,
-    /// The options that few tasks have, without a membership.
-    pub(super) rare: RareOptions,
+pub(super) struct PoolOptions {
+    /// The options of each task, without a membership.
+    pub(super) task: TaskOptions,
     /// The limit of the submitting group.
     pub(super) limit: Option<Arc<GroupLimit>>,
-    /// True if all options have their defaults.
+    /// True if all options have their defaults: then a task has none.
     pub(super) is_common: bool,
 }
 
-impl TaskOptions {
+impl PoolOptions {
     pub(super) const DEFAULT: Self = Self {
-        priority: Priority::Normal,
-        rare: RareOptions {
+        task: TaskOptions {
+            priority: Priority::Normal,
             weight: 1,
             deadline: None,
             ask: Ask::one(),
@@ -91,32 +92,24 @@ impl TaskOptions {
     pub(super) fn with(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut options = self.clone();
         change(&mut options);
-        options.is_common = options.is_plain() && options.priority == Priority::Normal;
+        let task = &options.task;
+        let is_of_group = options.limit.is_some() || task.stop.is_some();
+        let is_plain = task.priority == Priority::Normal && task.weight == 1 && task.deadline.is_none();
+        options.is_common = is_plain && task.ask == Ask::one() && !is_of_group;
         options
     }
 
-    /// Returns true if no option is one of the [`RareOptions`]: then an entry need not keep them.
-    fn is_plain(&self) -> bool {
-        let rare = &self.rare;
-        let is_of_group = self.limit.is_some() || rare.stop.is_some();
-        rare.weight == 1 && rare.deadline.is_none() && rare.ask == Ask::one() && !is_of_group
+    /// Makes the options of one more task.
+    #[inline]
+    pub(super) fn of_task(&self) -> Option<Box<TaskOptions>> {
+        (!self.is_common).then(|| self.special())
     }
 
-    /// Makes the membership of one more task, if its group has a limit.
-    #[inline]
-    pub(super) fn member(&self) -> Option<Arc<Membership>> {
-        self.limit.as_ref().map(GroupLimit::member)
-    }
-
-    /// Returns the options that few tasks have, for a task that has one.
-    #[inline]
-    pub(super) fn rare_for(&self, member: Option<&Arc<Membership>>) -> Option<Box<RareOptions>> {
-        let is_rare = !self.is_common && !self.is_plain();
-        is_rare.then(|| {
-            Box::new(RareOptions {
-                member: member.map(Arc::clone),
-                ..self.rare.clone()
-            })
+    #[cold]
+    fn special(&self) -> Box<TaskOptions> {
+        Box::new(TaskOptions {
+            member: self.limit.as_ref().map(GroupLimit::member),
+            ..self.task.clone()
         })
     }
 }

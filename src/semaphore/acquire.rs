@@ -9,17 +9,15 @@ use crate::blocking;
 use crate::core::limiter::Limiter;
 use crate::core::permit::Permit;
 use crate::semaphore::queue::Key;
-use crate::sync::shim::thread::{self, Thread};
-use crate::sync::shim::thread_local;
+use crate::sync::park::{block_on, block_on_timeout};
 #[cfg(feature = "pool")]
 use crate::sync::wake::quietly;
 use crate::time::{Clock, Instant, Sleep};
-use std::cell::OnceCell;
 #[cfg(feature = "pool")]
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// A wait for `n` permits, with its key in the queue once it has one, by its parts: three words with the semaphore.
@@ -120,14 +118,8 @@ impl<'a> Acquire<'a> {
         if self.semaphore.try_take(i64::from(self.wait.n)) {
             return Ok(self.permit());
         }
-        with_parker(|waker| {
-            loop {
-                match self.poll_acquired(waker) {
-                    Poll::Ready(result) => return result.map(|()| self.permit()),
-                    Poll::Pending => thread::park(),
-                }
-            }
-        })
+        block_on(|waker| self.poll_acquired(waker))?;
+        Ok(self.permit())
     }
 
     /// Parks this thread until the permits are there, or `patience` is over.
@@ -137,25 +129,12 @@ impl<'a> Acquire<'a> {
         if self.semaphore.try_take(i64::from(self.wait.n)) {
             return Ok(self.permit());
         }
-        let start = std::time::Instant::now();
-        with_parker(|waker| {
-            loop {
-                match self.poll_acquired(waker) {
-                    Poll::Ready(result) => {
-                        result?;
-                        return Ok(self.permit());
-                    }
-                    Poll::Pending => {
-                        let left = patience.saturating_sub(start.elapsed());
-                        if left.is_zero() {
-                            self.semaphore.count_time_out();
-                            return Err(AcquireTimeoutError::TimedOut);
-                        }
-                        thread::park_timeout(left);
-                    }
-                }
-            }
-        })
+        let Some(acquired) = block_on_timeout(Some(patience), |waker| self.poll_acquired(waker)) else {
+            self.semaphore.count_time_out();
+            return Err(AcquireTimeoutError::TimedOut);
+        };
+        acquired?;
+        Ok(self.permit())
     }
 }
 
@@ -258,30 +237,6 @@ impl<'a> Future for AcquireUntil<'a> {
             this.acquire.semaphore.count_time_out();
             Err(AcquireTimeoutError::TimedOut)
         })
-    }
-}
-
-struct Parker(Thread);
-
-impl Wake for Parker {
-    fn wake(self: Arc<Self>) {
-        if !seeded!("semaphore_parker_sleeps_on") {
-            self.0.unpark();
-        }
-    }
-}
-
-/// Runs `wait` with the waker that unparks this thread: a blocked thread is a waiter like any other.
-fn with_parker<R>(wait: impl FnOnce(&Waker) -> R) -> R {
-    thread_local! {
-        #[allow(clippy::missing_const_for_thread_local, reason = "the models' macro knows no constants")]
-        static WAKER: OnceCell<Waker> = OnceCell::new();
-    }
-    let make = || Waker::from(Arc::new(Parker(thread::current())));
-    match WAKER.try_with(|waker| waker.get_or_init(make).clone()) {
-        Ok(waker) => wait(&waker),
-        // The thread is ending and its locals are gone.
-        Err(_) => wait(&make()),
     }
 }
 

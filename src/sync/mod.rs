@@ -2,6 +2,9 @@
 
 pub(crate) mod arena;
 pub(crate) mod notify;
+pub(crate) mod park;
+#[cfg(all(feature = "pool", feature = "tokio"))]
+pub(crate) mod runtime;
 pub(crate) mod shim;
 pub(crate) mod unwind;
 pub(crate) mod wait_queue;

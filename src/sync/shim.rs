@@ -1,11 +1,10 @@
-//! Locks, atomics and parking, swapped for loom's when the exhaustive models are built (`--cfg tollgate_loom`), and for shuttle's
+//! Locks and atomics, swapped for loom's when the exhaustive models are built (`--cfg tollgate_loom`), and for shuttle's
 //! when schedules are drawn at random (`--cfg tollgate_shuttle`).
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 mod imp {
     pub(crate) use parking_lot::{Mutex, MutexGuard};
     pub(crate) use std::sync::{OnceLock, atomic};
-    pub(crate) use std::thread;
     pub(crate) use std::thread_local;
 }
 
@@ -19,15 +18,6 @@ mod imp {
     pub(crate) use model::sync::MutexGuard;
     pub(crate) use model::sync::atomic;
     pub(crate) use model::thread_local;
-
-    /// Parking, where a time-out is as long as it takes.
-    pub(crate) mod thread {
-        pub(crate) use super::model::thread::{Thread, current, park};
-
-        pub(crate) fn park_timeout(_: std::time::Duration) {
-            park();
-        }
-    }
 
     /// The model's mutex with parking_lot's face: nothing is poisoned.
     #[derive(Debug)]

@@ -88,11 +88,6 @@ impl Membership {
         takes_it
     }
 
-    /// Returns true while the task has a place and has not started.
-    pub(in crate::pool) fn is_reserved(&self) -> bool {
-        *self.place.lock() == Place::Reserved
-    }
-
     /// Ends the task, or keeps it from starting. Returns true if it gives a place back.
     pub(super) fn ends(&self) -> bool {
         let before = std::mem::replace(&mut *self.place.lock(), Place::Over);

@@ -1,10 +1,11 @@
-//! A lane: entries in order. The space of an entry is that of an inline closure. Two tasks with allocations of their own share it, so
-//! that a queued task with a handle takes half as much.
+//! A lane: entries in order. The space of an entry is that of an inline closure. Two tasks with cells share it, so that a queued task
+//! with a handle takes half as much.
 
-use super::entry::{Body, Boxed, Entry};
+use super::entry::{Body, Entry};
 use super::scheduler::Kind;
 use std::collections::VecDeque;
 use std::iter;
+use std::sync::Arc;
 
 pub(in crate::pool) struct Lane<K: Kind>(VecDeque<Entry<K>>);
 
@@ -38,7 +39,7 @@ impl<K: Kind> Lane<K> {
     pub(in crate::pool) fn push(&mut self, entry: Entry<K>) {
         match entry.0 {
             Body::Inline(task) => self.push_inline(|| task),
-            Body::Boxed(task, _) => self.push_boxed(task),
+            Body::Cell(task, _) => self.push_cell(task),
         }
     }
 
@@ -49,11 +50,11 @@ impl<K: Kind> Lane<K> {
     }
 
     #[inline]
-    pub(in crate::pool) fn push_boxed(&mut self, task: Boxed<K>) {
-        if let Some(Entry(Body::Boxed(_, space @ None))) = self.0.back_mut() {
+    pub(in crate::pool) fn push_cell(&mut self, task: Arc<K::Run>) {
+        if let Some(Entry(Body::Cell(_, space @ None))) = self.0.back_mut() {
             *space = Some(task);
         } else {
-            self.0.extend(iter::once_with(|| Entry::boxed(task)));
+            self.0.extend(iter::once_with(|| Entry::of(task)));
         }
     }
 
@@ -63,21 +64,12 @@ impl<K: Kind> Lane<K> {
 
     #[inline]
     pub(in crate::pool) fn pop(&mut self) -> Option<Entry<K>> {
-        if let Some(Entry(Body::Boxed(first, next))) = self.0.front_mut()
+        if let Some(Entry(Body::Cell(first, next))) = self.0.front_mut()
             && let Some(next) = next.take()
         {
-            return Some(Entry::boxed(std::mem::replace(first, next)));
+            return Some(Entry::of(std::mem::replace(first, next)));
         }
         self.0.pop_front()
-    }
-
-    /// Takes out the leading entries that are such.
-    pub(super) fn pop_while(&mut self, is_such: impl Fn(&Entry<K>) -> bool) -> Vec<Entry<K>> {
-        let mut taken = Vec::new();
-        while self.front().is_some_and(&is_such) {
-            taken.extend(self.pop());
-        }
-        taken
     }
 
     /// Moves all entries of `behind` to the end. Into an empty lane, no entry is moved: the buffers are swapped.
@@ -140,7 +132,7 @@ mod tests {
     use super::*;
     use crate::pool::caller::Caller;
     use crate::pool::cell::{ClosureCell, Queued as _};
-    use crate::pool::task_options::TaskOptions;
+    use crate::pool::task_options::PoolOptions;
     use crate::pool::threads::entry::Entry;
     use crate::pool::threads::kind::Threads;
     use std::sync::Mutex;
@@ -179,16 +171,16 @@ mod tests {
             };
             let mut cancelled = false;
             let entry = match below(3) {
-                0 => Entry::own(Caller::current(), task, &TaskOptions::DEFAULT),
+                0 => Entry::own(Caller::current(), task, &PoolOptions::DEFAULT),
                 1 => Entry::own(
                     Caller::current(),
                     task,
-                    &TaskOptions::DEFAULT.with(|options| options.rare.weight = 2),
+                    &PoolOptions::DEFAULT.with(|options| options.task.weight = 2),
                 ),
                 _ => {
-                    let cell = ClosureCell::of(task, Caller::current());
+                    let cell = ClosureCell::of(task, Caller::current(), None);
                     cancelled = below(4) == 0 && cell.claim();
-                    Entry::held(cell, &TaskOptions::DEFAULT, None)
+                    Entry::of(cell)
                 }
             };
             match below(9) {
@@ -232,11 +224,7 @@ mod tests {
     fn two_tasks_with_handles_take_the_space_of_one_closure() {
         let mut lane = Lane::new();
         for _ in 0..5 {
-            lane.push(Entry::held(
-                ClosureCell::of(|| (), Caller::current()),
-                &TaskOptions::DEFAULT,
-                None,
-            ));
+            lane.push(Entry::of(ClosureCell::of(|| (), Caller::current(), None)));
         }
         assert_eq!((lane.count(), lane.0.len()), (5, 3));
     }

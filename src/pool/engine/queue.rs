@@ -6,7 +6,7 @@
 //! inline. A dead entry counts for nothing, and takes no capacity. It is removed when its turn comes, or once dead entries
 //! may be the majority.
 
-use super::entry::{Entry, is_back};
+use super::entry::Entry;
 use super::group_limit::Membership;
 use super::lane::Lane;
 use super::scheduler::Kind;
@@ -42,6 +42,8 @@ pub(in crate::pool) struct AsideKey(Priority, u64);
 pub(in crate::pool) struct Entries<K: Kind> {
     /// By priority, the lowest first.
     by_priority: [Lane<K>; 3],
+    /// Entries that were set aside and now have a place in their group. They precede all others of their priority.
+    restored: [Lane<K>; 3],
     /// Upper bounds on the number of times each lane's head has changed.
     gone: [u64; 3],
     len: usize,
@@ -66,10 +68,18 @@ pub(in crate::pool) struct Entries<K: Kind> {
     pub(in crate::pool) taken: u64,
 }
 
+impl Key {
+    /// Returns true for the second entry of an awaited task.
+    pub(super) fn is_awaited(self) -> bool {
+        matches!(self, Self::Awaited(_))
+    }
+}
+
 impl<K: Kind> Entries<K> {
     pub(in crate::pool) fn new() -> Self {
         Self {
             by_priority: [const { Lane::new() }; 3],
+            restored: [const { Lane::new() }; 3],
             gone: [0; 3],
             len: 0,
             special: 0,
@@ -143,21 +153,11 @@ impl<K: Kind> Entries<K> {
         }
     }
 
-    /// Puts an entry back at the head of its priority.
+    /// Puts an entry back at the head of its lane.
     pub(in crate::pool) fn push_front(&mut self, entry: Entry<K>) {
         let lane = self.enters(&entry);
         self.gone[lane] = self.gone[lane].wrapping_add(1);
         self.by_priority[lane].push_front(entry);
-    }
-
-    /// Puts an entry back behind the leading entries of its priority that were put back before.
-    pub(in crate::pool) fn put_back(&mut self, entry: Entry<K>) {
-        let lane = entry.priority() as usize;
-        let back = self.by_priority[lane].pop_while(is_back);
-        self.push_front(entry);
-        back.into_iter()
-            .rev()
-            .for_each(|entry| self.by_priority[lane].push_front(entry));
     }
 
     /// Returns the key of the next entry by priority, age and arrival.
@@ -172,6 +172,11 @@ impl<K: Kind> Entries<K> {
             self.next_lane()?
         };
         Some(self.head(lane))
+    }
+
+    /// Returns true if no entry of this priority is in order.
+    fn is_empty(&self, lane: usize) -> bool {
+        self.by_priority[lane].is_empty() && self.restored[lane].is_empty()
     }
 
     /// Returns the key of the entry at the head of this lane.
@@ -191,7 +196,9 @@ impl<K: Kind> Entries<K> {
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Entry<K>> {
         match key {
-            Key::Queued(Place { lane, number }) if self.gone[lane] == number => self.by_priority[lane].front(),
+            Key::Queued(Place { lane, number }) if self.gone[lane] == number => {
+                self.restored[lane].front().or(self.by_priority[lane].front())
+            }
             Key::Queued(_) => None,
             Key::Awaited(number) => self.awaited.get(&number),
         }
@@ -217,7 +224,7 @@ impl<K: Kind> Entries<K> {
         };
         self.get(key)?;
         let lane = &mut self.by_priority[place.lane];
-        let entry = lane.pop()?;
+        let entry = self.restored[place.lane].pop().or_else(|| lane.pop())?;
         if !K::THREADS && lane.is_empty() && lane.capacity() > KEPT {
             *lane = Lane::new();
         }
@@ -251,8 +258,9 @@ impl<K: Kind> Entries<K> {
     /// started. Returns `None` if the entry has left.
     pub(super) fn restore(&mut self, key: AsideKey) -> Option<Arc<Membership>> {
         let entry = self.aside.remove(&key)?;
-        let member = entry.member().cloned();
-        self.put_back(entry);
+        let (member, lane) = (entry.member().cloned(), self.enters(&entry));
+        self.gone[lane] = self.gone[lane].wrapping_add(1);
+        self.restored[lane].push(entry);
         member
     }
 
@@ -278,15 +286,15 @@ impl<K: Kind> Entries<K> {
             return Some(highest);
         }
         // Ageing alternates between the lower lanes: otherwise a lane between two that always have tasks would starve.
-        let above = (self.aged + 1..highest).find(|&lane| !self.by_priority[lane].is_empty());
+        let above = (self.aged + 1..highest).find(|&lane| !self.is_empty(lane));
         Some(above.unwrap_or(lowest))
     }
 
     /// Returns the lowest and the highest lane that are not empty.
     fn ends(&self) -> Option<(usize, usize)> {
-        let lowest = self.by_priority.iter().position(|lane| !lane.is_empty())?;
-        let highest = self.by_priority.iter().rposition(|lane| !lane.is_empty())?;
-        Some((lowest, highest))
+        let mut used = (0..self.gone.len()).filter(|&lane| !self.is_empty(lane));
+        let lowest = used.next()?;
+        Some((lowest, used.next_back().unwrap_or(lowest)))
     }
 
     /// Counts the start of an entry of this lane, for ageing.
@@ -303,19 +311,18 @@ impl<K: Kind> Entries<K> {
 
     /// Returns true if a task waits here. Walks over dead entries.
     pub(super) fn has_live(&self) -> bool {
-        self.by_priority.iter().any(Lane::has_live) || self.aside.values().any(Entry::is_live)
+        let mut lanes = self.by_priority.iter().chain(&self.restored);
+        lanes.any(Lane::has_live) || self.aside.values().any(Entry::is_live)
     }
 
     /// Removes the oldest entry of the lowest priority: the first to be evicted.
     pub(super) fn evict(&mut self) -> Option<Entry<K>> {
-        let lowest = self.ends().map(|(lane, _)| self.head(lane));
-        let is_first = |priority| {
-            let lowest = lowest.and_then(|key| self.get(key));
-            lowest.is_none_or(|lowest| (priority, is_back(lowest)) <= (lowest.priority(), false))
-        };
+        let lowest = self.ends().map(|(lane, _)| (lane, !self.restored[lane].is_empty()));
         match self.aside.first_key_value() {
-            Some((aside, _)) if is_first(aside.0) => self.aside.pop_first().map(|(_, entry)| entry),
-            _ => self.remove(lowest?),
+            Some((aside, _)) if lowest.is_none_or(|lowest| (aside.0 as usize, false) <= lowest) => {
+                self.aside.pop_first().map(|(_, entry)| entry)
+            }
+            _ => self.remove(self.head(lowest?.0)),
         }
     }
 
@@ -328,11 +335,12 @@ impl<K: Kind> Entries<K> {
             self.looked_at += self.all();
         }
         let before = dead.len();
-        for (lane, gone) in self.by_priority.iter_mut().zip(&mut self.gone) {
-            lane.purge(dead);
-            // Its head may have changed.
-            *gone = gone.wrapping_add(1);
-        }
+        self.by_priority
+            .iter_mut()
+            .chain(&mut self.restored)
+            .for_each(|lane| lane.purge(dead));
+        // The heads may have changed.
+        self.gone = self.gone.map(|gone| gone.wrapping_add(1));
         self.len -= dead.len() - before;
         self.special -= dead[before..].iter().filter(|entry| !entry.is_common()).count();
         let aside = self.aside.extract_if(.., |_, entry| !entry.is_live());
@@ -340,18 +348,18 @@ impl<K: Kind> Entries<K> {
     }
 
     /// Removes all entries, in the order in which they would have started, without ageing. Entries set aside precede all others
-    /// of their priority, except those that were put back.
+    /// of their priority, except restored ones. The second entries come last.
     pub(super) fn drain(&mut self) -> Vec<Entry<K>> {
         (self.len, self.special) = (0, 0);
-        let mut first = self.by_priority.each_mut().map(|lane| lane.pop_while(is_back));
-        for entry in std::mem::take(&mut self.aside).into_values() {
-            first[entry.priority() as usize].push(entry);
+        let mut entries = Vec::new();
+        for priority in (0..self.gone.len()).rev() {
+            entries.extend(self.restored[priority].drain());
+            let aside = self.aside.extract_if(.., |key, _| key.0 as usize == priority);
+            entries.extend(aside.map(|(_, entry)| entry));
+            entries.extend(self.by_priority[priority].drain());
         }
-        let by_priority = first.into_iter().zip(&mut self.by_priority).rev();
-        let in_order = by_priority.flat_map(|(first, lane)| first.into_iter().chain(lane.drain()));
-        in_order
-            .chain(std::mem::take(&mut self.awaited).into_values())
-            .collect()
+        entries.extend(std::mem::take(&mut self.awaited).into_values());
+        entries
     }
 }
 
@@ -359,12 +367,13 @@ impl<K: Kind> Entries<K> {
 mod tests {
     use super::*;
     use crate::pool::caller::Caller;
-    use crate::pool::task_options::TaskOptions;
+    use crate::pool::task_options::PoolOptions;
     use crate::pool::threads::entry::Entry;
     use std::sync::{Arc, Mutex};
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
-        let options = TaskOptions::DEFAULT.with(|options| (options.priority, options.rare.weight) = (priority, weight));
+        let options =
+            PoolOptions::DEFAULT.with(|options| (options.task.priority, options.task.weight) = (priority, weight));
         Entry::own(Caller::current(), || (), &options)
     }
 
@@ -440,7 +449,7 @@ mod tests {
                 Entry::own(
                     Caller::current(),
                     move || ran.lock().unwrap().push(n),
-                    &TaskOptions::DEFAULT,
+                    &PoolOptions::DEFAULT,
                 )
             };
             let (mut lane, n) = (Lane::new(), part.len());
@@ -482,11 +491,7 @@ mod tests {
         use crate::pool::{Tasks, engine::entry::Entry};
         let mut queue = Entries::<Tasks>::new();
         for _ in 0..10_000 {
-            queue.push(Entry::held(
-                Arc::new(TaskCell::of(async {}, Caller::current())) as _,
-                &TaskOptions::DEFAULT,
-                None,
-            ));
+            queue.push(Entry::of(Arc::new(TaskCell::of(async {}, Caller::current(), None)) as _));
         }
         assert_eq!(std::iter::from_fn(|| queue.pop()).count(), 10_000);
         assert_eq!(queue.by_priority[Priority::Normal as usize].capacity(), 0);

@@ -7,7 +7,6 @@ use super::seat::Seat;
 use super::state::{Acts, Counts, Next, State};
 use super::waits::{Held, Inside, Lends, Slot};
 use crate::pool::admission::{Admission, Asking, Refused, Ticket};
-use crate::pool::cache_padded::CachePadded;
 use crate::pool::capacity::{Capacity, Overflow};
 use crate::pool::cell::{Await, Queued};
 use crate::pool::common::PoolStats;
@@ -16,10 +15,11 @@ use crate::pool::group::Abort;
 use crate::pool::handle::Handle;
 use crate::pool::hooks::{PanicHook, Payload, drop_quietly, forget_panic, quietly, wake};
 use crate::pool::report::Unstarted;
-use crate::pool::task_options::RareOptions;
+use crate::pool::task_options::TaskOptions;
 use crate::sync::shim::atomic::{AtomicBool, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
 use crate::time::Clock;
+use crossbeam_utils::CachePadded;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -28,10 +28,9 @@ use std::task::{Context, Poll};
 pub(in crate::pool) trait Kind: Sized + Send + Sync {
     /// True if workers are threads: these are expensive to start, and are called one at a time.
     const THREADS: bool;
-    /// A task without a handle: inside its entry, or in an allocation of its own.
+    /// A task inside its entry, without a handle.
     type Inline: Send;
-    type Own: Send;
-    /// A task with a handle, as its queue sees it, and as its handle sees it.
+    /// A task with a cell, as its queue sees it, and as its handle sees it.
     type Run: Queued + ?Sized;
     type Job<T>: Queued + Await<T> + ?Sized;
     /// The state of a worker that other threads read.
@@ -190,7 +189,7 @@ impl<K: Kind> Engine<K> {
 
     /// Ends claimed tasks that are [late](Self::is_late).
     fn expire(self: &Arc<Self>, entries: Vec<Entry<K>>) {
-        let is_stopped = |entry: &Entry<K>| entry.rare().is_some_and(RareOptions::is_stopped);
+        let is_stopped = |entry: &Entry<K>| entry.options().is_some_and(TaskOptions::is_stopped);
         self.refuse(entries, |entry| match is_stopped(entry) {
             true => TaskError::Cancelled,
             false => TaskError::Expired,
@@ -206,10 +205,10 @@ impl<K: Kind> Engine<K> {
     }
 
     /// Returns true if a task with these options is not to start: its deadline has passed, or its group has failed.
-    pub(in crate::pool) fn is_late(&self, rare: Option<&RareOptions>) -> bool {
-        rare.is_some_and(|rare| {
-            let deadline = rare.deadline;
-            deadline.is_some_and(|deadline| self.settings.clock.now() > deadline) || rare.is_stopped()
+    pub(in crate::pool) fn is_late(&self, options: Option<&TaskOptions>) -> bool {
+        options.is_some_and(|options| {
+            let deadline = options.deadline;
+            deadline.is_some_and(|deadline| self.settings.clock.now() > deadline) || options.is_stopped()
         })
     }
 
@@ -240,13 +239,8 @@ impl<K: Kind> Engine<K> {
 
     /// Cancels a task. Returns false when it is too late.
     pub(in crate::pool) fn cancel<T>(handle: &Handle<K, T>) -> bool {
-        let (core, rare) = (&handle.core, handle.rare.as_deref());
-        let (weight, member) = (
-            rare.map_or(1, |rare| rare.weight),
-            rare.and_then(|rare| rare.member.as_deref()),
-        );
-        let claims = || handle.task.claim();
-        if !handle.task.is_queued() || !core.transition(|state, acts| state.cancel(claims, weight, member, acts)) {
+        let core = &handle.core;
+        if !handle.task.is_queued() || !core.transition(|state, acts| state.cancel(&*handle.task, acts)) {
             return handle.task.refuse(TaskError::Cancelled) || K::end_running(&handle.task);
         }
         let dropping = Inside::drops(&**core);
@@ -260,7 +254,7 @@ impl<K: Kind> Engine<K> {
     /// Returns the second entry of a queued task, by which it starts while it is awaited.
     pub(in crate::pool) fn awaited<T>(handle: &Handle<K, T>) -> Option<Entry<K>> {
         let is_queued = handle.task.is_queued();
-        is_queued.then(|| Entry::awaited(K::queued(&handle.task), handle.rare.clone()))
+        is_queued.then(|| Entry::of(K::queued(&handle.task)))
     }
 
     /// Lists the second entry of a task, if the task is queued. Returns its number.
@@ -301,7 +295,7 @@ impl<K: Kind> Engine<K> {
         patient: bool,
         acts: &mut Acts<K>,
     ) -> Next<Entry<K>> {
-        let next = state.next(seat, patient, |entry| self.is_late(entry.rare()), acts);
+        let next = state.next(seat, patient, |entry| self.is_late(entry.options()), acts);
         if let Next::Run(entry, _) = &next {
             K::starts(entry, seat);
         }
@@ -322,7 +316,7 @@ impl<K: Kind> Engine<K> {
             let first = self.transition(|state, acts| {
                 let key = state.asks(seat, acts)?;
                 let entry = state.queue.get(key)?;
-                if !entry.is_live() || self.is_late(entry.rare()) {
+                if !entry.is_live() || self.is_late(entry.options()) {
                     late = state.refused(seat, key, acts);
                     return None;
                 }
@@ -355,7 +349,7 @@ impl<K: Kind> Engine<K> {
             };
             match admitted.and_then(held) {
                 Ok((ticket, held)) => {
-                    let fits = |entry: &Entry<K>| entry.ask() == ask && !self.is_late(entry.rare());
+                    let fits = |entry: &Entry<K>| entry.ask() == ask && !self.is_late(entry.options());
                     let entry = self.transition(|state, acts| {
                         let (entry, borrows) = state.admitted(fits, acts)?;
                         K::starts(&entry, seat);

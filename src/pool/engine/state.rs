@@ -16,7 +16,7 @@ use super::scheduler::Kind;
 use super::seat::Seat;
 use super::slots::Slots;
 use crate::pool::capacity::Capacity;
-use crate::pool::cell::Ran;
+use crate::pool::cell::{Queued, Ran};
 use crate::pool::common::PoolStats;
 use crate::pool::termination::Idleness;
 use std::sync::Arc;
@@ -427,7 +427,7 @@ impl<K: Kind> State<K> {
             return None;
         }
         let entry = self.queue.take(key)?;
-        self.claimed(&entry);
+        self.claimed(&entry, key.is_awaited());
         if let Some(member) = entry.member() {
             member.start();
         }
@@ -436,56 +436,60 @@ impl<K: Kind> State<K> {
 
     /// Counts a task that was claimed, and the entry that stays, dead, if it was claimed by its second one.
     #[inline]
-    fn claimed(&mut self, entry: &Entry<K>) {
+    fn claimed(&mut self, entry: &Entry<K>, by_second: bool) {
         self.capacity.give_back(1, entry.weight());
-        if entry.is_awaited() {
+        if by_second {
             self.queue.died();
         }
     }
 
     /// Claims the task of an entry that has left the queue and will not start. Returns `None` if the entry is dead.
-    fn refuse(&mut self, entry: Entry<K>, acts: &mut Acts<K>) -> Option<Entry<K>> {
+    fn refuse(&mut self, entry: Entry<K>, is_second: bool, acts: &mut Acts<K>) -> Option<Entry<K>> {
         if !entry.claim() {
             acts.dead.push(entry);
             return None;
         }
-        self.claimed(&entry);
+        self.claimed(&entry, is_second);
         self.member_ends(entry.member().map(|member| &**member));
         self.refused += 1;
         Some(entry)
     }
 
+    /// Takes out an entry that will not start. Claims its task. Returns `None` if the entry is dead.
+    fn remove(&mut self, key: Key, acts: &mut Acts<K>) -> Option<Entry<K>> {
+        let entry = self.queue.remove(key)?;
+        self.refuse(entry, key.is_awaited(), acts)
+    }
+
     /// Takes out an entry that is late or dead.
     fn expire(&mut self, key: Key, acts: &mut Acts<K>) {
-        let late = self.queue.remove(key).and_then(|entry| self.refuse(entry, acts));
+        let late = self.remove(key, acts);
         acts.late.extend(late);
     }
 
-    /// Leaves the entry of a task dead, if `claims` claims that task for a cancel. Returns whether it does.
-    pub(in crate::pool) fn cancel(
-        &mut self,
-        claims: impl FnOnce() -> bool,
-        weight: u32,
-        member: Option<&Membership>,
-        acts: &mut Acts<K>,
-    ) -> bool {
-        if !claims() {
+    /// Claims a task for a cancel, and leaves its entry dead. Returns false if it was claimed before.
+    pub(in crate::pool) fn cancel(&mut self, task: &(impl Queued + ?Sized), acts: &mut Acts<K>) -> bool {
+        if !self.claim_aside(task, acts) {
             return false;
         }
-        self.claimed_aside(weight);
-        self.member_ends(member);
+        self.member_ends(task.options().and_then(|options| options.member.as_deref()));
         self.refused += 1;
-        self.purge_majority(acts);
         // Another entry may be first now, or may start within its group's limit.
         self.call_asker(acts);
         self.call(acts);
         true
     }
 
-    /// Counts a task that was claimed by no entry, and the entry that stays, dead.
-    pub(in crate::pool) fn claimed_aside(&mut self, weight: u32) {
-        self.capacity.give_back(1, weight);
-        self.queue.died();
+    /// Claims a task by no entry, and leaves its entry dead. Returns false if it was claimed before.
+    pub(in crate::pool) fn claim_aside(&mut self, task: &(impl Queued + ?Sized), acts: &mut Acts<K>) -> bool {
+        let claims = task.claim();
+        if claims {
+            self.capacity
+                .give_back(1, task.options().map_or(1, |options| options.weight));
+            self.queue.died();
+            self.purge_majority(acts);
+        }
+        claims
     }
 
     /// Counts tasks that were claimed, did not start, and have been dropped.
@@ -520,6 +524,7 @@ impl<K: Kind> State<K> {
     pub(in crate::pool) fn stop(&mut self, acts: &mut Acts<K>) -> Vec<Entry<K>> {
         self.phase = Phase::Stopped;
         let mut unstarted = self.drain();
+        // The second entries are dead, since the first ones come before.
         acts.dead = unstarted.extract_if(.., |entry| !is_listed(entry)).collect();
         for entry in &unstarted {
             self.capacity.give_back(1, entry.weight());
@@ -596,7 +601,7 @@ impl<K: Kind> State<K> {
     pub(in crate::pool) fn evict(&mut self, acts: &mut Acts<K>) -> Option<Entry<K>> {
         loop {
             let entry = self.queue.evict().or_else(|| self.take_local())?;
-            if let Some(entry) = self.refuse(entry, acts) {
+            if let Some(entry) = self.refuse(entry, false, acts) {
                 self.dropped(1, acts);
                 // It may ask for the task's second entry.
                 self.call_asker(acts);
@@ -678,7 +683,7 @@ impl<K: Kind> State<K> {
     ) -> Option<Entry<K>> {
         self.asker = None;
         self.asks_no_more(seat);
-        let entry = self.queue.remove(key).and_then(|entry| self.refuse(entry, acts));
+        let entry = self.remove(key, acts);
         self.call(acts);
         entry
     }
@@ -720,9 +725,8 @@ impl<K: Kind> State<K> {
 
 /// Returns true for an entry whose task has not started, and which this caller now claims for the report of a stop.
 fn is_listed<K: Kind>(entry: &Entry<K>) -> bool {
-    let claims = match seeded!("pool_runs_what_is_listed") {
+    match seeded!("pool_runs_what_is_listed") {
         true => entry.is_live(),
         false => entry.claim(),
-    };
-    claims && !entry.is_awaited()
+    }
 }

@@ -12,6 +12,7 @@ use crate::pool::cell::{Await, Cell, Context, Queued, Ran, Stage};
 use crate::pool::engine::waits::{Record, Task, current};
 use crate::pool::error::TaskError;
 use crate::pool::hooks::{Payload, drop_quietly, wake};
+use crate::pool::task_options::TaskOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{self, Poll, Waker};
@@ -73,8 +74,8 @@ impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
 }
 
 impl<Fut, T> TaskCell<Fut, T> {
-    pub(in crate::pool) fn of(task: Fut, caller: Caller) -> Self {
-        Self::new((Box::new(task), caller), Record::of(current()))
+    pub(in crate::pool) fn of(task: Fut, caller: Caller, options: Option<Box<TaskOptions>>) -> Self {
+        Self::new((Box::new(task), caller), Record::of(current()), options)
     }
 
     /// Takes the future out to poll it. Returns `None` if it was aborted.

@@ -13,8 +13,8 @@ use crate::pool::group::Abort;
 use crate::pool::handle::TaskHandle;
 use crate::pool::hooks::drop_quietly;
 use crate::pool::report::Unstarted;
-use crate::pool::runtime::Runtime;
 use crate::pool::termination::{TerminationWait, Until};
+use crate::sync::runtime::Runtime;
 use crate::sync::shim::Mutex;
 use crate::time::Sleep;
 use std::convert::Infallible;
@@ -49,7 +49,6 @@ pub(in crate::pool) type Running = Mutex<Option<Arc<dyn Run>>>;
 impl Kind for Tasks {
     const THREADS: bool = false;
     type Inline = Infallible;
-    type Own = Infallible;
     type Run = dyn Run;
     type Job<T> = dyn Job<T>;
     type Worker = Running;

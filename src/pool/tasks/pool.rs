@@ -8,8 +8,8 @@ use crate::pool::engine::scheduler::Engine;
 use crate::pool::error::{PoolError, TaskError};
 use crate::pool::hooks::opaque_debug;
 use crate::pool::report::{ShutdownReport, Unstarted};
-use crate::pool::runtime::Runtime;
 use crate::pool::termination::Until;
+use crate::sync::runtime::Runtime;
 use std::time::Duration;
 use tokio::runtime::Handle;
 

@@ -7,12 +7,11 @@ use crate::pool::capacity::Verdict;
 use crate::pool::cell::Await;
 use crate::pool::common::Pool;
 use crate::pool::engine::entry::Entry;
-use crate::pool::engine::group_limit::Membership;
 use crate::pool::engine::state::Phase;
 use crate::pool::error::{RejectReason, SubmitError};
 use crate::pool::handle::TaskHandle;
-use crate::pool::park::run_blocking;
 use crate::pool::threads::submit::BATCH;
+use crate::sync::park::run_blocking;
 use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
@@ -22,8 +21,6 @@ use std::time::Duration;
 type Shared<Fut> = Arc<TaskCell<Fut, <Fut as Future>::Output>>;
 /// A task that has no cell, and the span of its submitter.
 type Called<Fut> = (Fut, Caller);
-/// A task, and its membership if its group has a limit.
-type Taken<Fut> = (Shared<Fut>, Option<Arc<Membership>>);
 
 /// The future of a task.
 trait Work: Future<Output: Send> + Send + 'static {}
@@ -175,7 +172,7 @@ impl Pool<Tasks> {
         &self,
         tasks: impl IntoIterator<Item = Fut>,
         detached: bool,
-        mut taken: impl FnMut(Taken<Fut>),
+        mut taken: impl FnMut(Shared<Fut>),
     ) -> Vec<SubmitError<Fut>> {
         let mut cells = tasks
             .into_iter()
@@ -203,7 +200,7 @@ impl Pool<Tasks> {
     }
 
     /// Queues a task, if there is capacity.
-    fn submit_now<Fut: Work>(&self, task: Fut, detached: bool) -> Result<Taken<Fut>, Called<Fut>> {
+    fn submit_now<Fut: Work>(&self, task: Fut, detached: bool) -> Result<Shared<Fut>, Called<Fut>> {
         let caller = Caller::current();
         if self.core().seems_full() {
             return Err((task, caller));
@@ -221,13 +218,13 @@ impl Pool<Tasks> {
         (task, caller): Called<Fut>,
         detached: bool,
         verdict: Result<Verdict, RejectReason>,
-    ) -> Result<Taken<Fut>, SubmitError<Fut>> {
+    ) -> Result<Shared<Fut>, SubmitError<Fut>> {
         let verdict = match verdict {
             Ok(verdict) => verdict,
             Err(reason) => return Err(SubmitError { task, reason }),
         };
         let made = self.made((task, caller), detached);
-        match self.core().carry_out(&made, |made| self.entry(made), verdict) {
+        match self.core().carry_out(&made, entry, verdict) {
             Ok(()) => Ok(made),
             Err((made, reason)) => {
                 let (task, _) = take_back(made);
@@ -237,13 +234,13 @@ impl Pool<Tasks> {
     }
 
     /// Queues the first of these tasks, in order, as far as there is capacity. Returns their number.
-    fn push<Fut: Work>(&self, made: &[Taken<Fut>]) -> usize {
+    fn push<Fut: Work>(&self, made: &[Shared<Fut>]) -> usize {
         self.core().transition(|state, acts| {
             if state.phase != Phase::Running {
                 return 0;
             }
-            let n = state.capacity.take(made.len(), self.options.rare.weight);
-            made[..n].iter().for_each(|made| state.queue.push(self.entry(made)));
+            let n = state.capacity.take(made.len(), self.options.task.weight);
+            made[..n].iter().for_each(|made| state.queue.push(entry(made)));
             state.came(n);
             state.call(acts);
             n
@@ -251,25 +248,25 @@ impl Pool<Tasks> {
     }
 
     /// Makes a task. `detached`: it has no handle.
-    fn made<Fut: Work>(&self, (task, caller): Called<Fut>, detached: bool) -> Taken<Fut> {
-        let cell = Arc::new(TaskCell::of(task, caller));
+    fn made<Fut: Work>(&self, (task, caller): Called<Fut>, detached: bool) -> Shared<Fut> {
+        let cell = TaskCell::of(task, caller, self.options.of_task());
         if detached {
             cell.detach();
         }
-        (cell, self.options.member())
+        Arc::new(cell)
     }
 
-    fn handle<Fut: Work>(&self, (cell, member): Taken<Fut>) -> TaskHandle<Fut::Output> {
-        TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()), self.options.rare_for(member.as_ref()))
-    }
-
-    fn entry<Fut: Work>(&self, (cell, member): &Taken<Fut>) -> Entry<Tasks> {
-        Entry::held(Arc::clone(cell) as Arc<dyn Run>, &self.options, member.as_ref())
+    fn handle<Fut: Work>(&self, cell: Shared<Fut>) -> TaskHandle<Fut::Output> {
+        TaskHandle::<Fut::Output>::new(cell, Arc::clone(self.core()))
     }
 }
 
+fn entry<Fut: Work>(cell: &Shared<Fut>) -> Entry<Tasks> {
+    Entry::of(Arc::clone(cell) as Arc<dyn Run>)
+}
+
 /// Takes a task back from its cell, which the pool has not taken.
-fn take_back<Fut: Work>((cell, _): &Taken<Fut>) -> Called<Fut> {
+fn take_back<Fut: Work>(cell: &Shared<Fut>) -> Called<Fut> {
     let (task, caller) = cell.take().expect("no other thread has this task");
     (*task, caller)
 }

@@ -1,49 +1,19 @@
-//! The entries of closures: inline ones, those in an allocation of their own, and those of handles.
-//!
-//! Most closures capture a few words, and are stored inside their entries: memory that one thread allocates, another reads and a third frees
-//! is most of a small task's cost.
+//! The entries of closures. Most closures without a handle capture a few words, and are stored inside their entries: memory that one thread
+//! allocates, another reads and a third frees is most of a small task's cost. The others have a cell.
 
 use super::kind::Threads;
 use crate::pool::caller::Caller;
-use crate::pool::cell::{Ran, Run};
-use crate::pool::engine::entry::{self, Body, Boxed};
+use crate::pool::cell::{ClosureCell, Ran, Run};
+use crate::pool::engine::entry::{self, Body};
 use crate::pool::engine::waits;
 use crate::pool::hooks::{Payload, drop_quietly};
 use crate::pool::report::Unstarted;
-use crate::pool::task_options::TaskOptions;
+use crate::pool::task_options::PoolOptions;
 use stackfuture::StackFuture;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-
-/// A type-erased task without a handle.
-pub(in crate::pool) trait Task: Send {
-    /// Runs the task, once, and drops the user's closure.
-    fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran;
-}
-
-/// A closure that has not run.
-struct Plain<F>(Option<F>);
-
-/// Runs a task without a handle. Catches a panic, and passes its payload to `orphan`.
-#[inline]
-pub(in crate::pool) fn run_quietly(task: impl FnOnce(), orphan: &mut dyn FnMut(Payload)) -> Ran {
-    match catch_unwind(AssertUnwindSafe(task)) {
-        Ok(()) => Ran::Done,
-        Err(payload) => {
-            orphan(payload);
-            Ran::Panicked
-        }
-    }
-}
-
-impl<F: FnOnce() + Send> Task for Plain<F> {
-    #[inline]
-    fn run(&mut self, orphan: &mut dyn FnMut(Payload)) -> Ran {
-        self.0.take().map_or(Ran::Gone, |task| run_quietly(task, orphan))
-    }
-}
 
 /// The number of bytes that makes an entry one cache line.
 const BYTES: usize = 48;
@@ -84,14 +54,18 @@ impl<'j> InlineTask<'j> {
         }
     }
 
-    /// Runs the closure, and leaves no memory to free.
+    /// Runs the closure, and leaves no memory to free. Catches a panic, and passes its payload to `orphan`.
     #[inline]
     pub(in crate::pool) fn run(self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         let mut task = pin!(self.0);
-        run_quietly(
-            || _ = task.as_mut().poll(&mut Context::from_waker(Waker::noop())),
-            orphan,
-        )
+        let run = || task.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(_) => Ran::Done,
+            Err(payload) => {
+                orphan(payload);
+                Ran::Panicked
+            }
+        }
     }
 }
 
@@ -100,22 +74,11 @@ pub(in crate::pool) type Entry<'j> = entry::Entry<Threads<'j>>;
 impl<'j> Entry<'j> {
     /// Creates the entry of a task without a handle.
     #[inline]
-    pub(in crate::pool) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, options: &TaskOptions) -> Self {
-        let entry = if caller.is_nothing() {
-            Self::plain(task)
-        } else {
-            Self::plain(move || caller.within(task))
-        };
-        entry.with(options, None)
-    }
-
-    /// Creates the entry of a task without a handle, span and options.
-    #[inline]
-    pub(in crate::pool) fn plain<F: FnOnce() + Send + 'j>(task: F) -> Self {
-        if InlineTask::fits::<F>() {
+    pub(in crate::pool) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, options: &PoolOptions) -> Self {
+        if InlineTask::fits::<F>() && caller.is_nothing() && options.is_common {
             Self(Body::Inline(InlineTask::new(task)))
         } else {
-            Self::boxed(Boxed::Own(Box::new(Plain(Some(task))) as _))
+            Self::of(ClosureCell::detached(task, caller, options.of_task()))
         }
     }
 
@@ -138,37 +101,13 @@ impl<'j> Entry<'j> {
     pub(in crate::pool) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
         match self.0 {
             Body::Inline(small) => (small.run(orphan), None),
-            Body::Boxed(boxed, _) => boxed.run_and_leave(orphan),
-        }
-    }
-}
-
-impl<'j> Boxed<Threads<'j>> {
-    fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
-        match self {
-            Self::Own(mut own) => (own.run(orphan), Some(DeferredFree::Own(own))),
-            Self::Held(cell) => (cell.run(orphan), Some(DeferredFree::Held(cell))),
-            Self::Special(special) | Self::Awaited(special) => special.entry.run_and_leave(orphan),
+            Body::Cell(cell, _) => (cell.run(orphan), Some(cell)),
         }
     }
 }
 
 /// The memory of a task that has run.
-pub(in crate::pool) enum DeferredFree<'j> {
-    Own(Box<dyn Task + 'j>),
-    Held(Arc<dyn Run + 'j>),
-}
-
-impl DeferredFree<'_> {
-    /// Returns its size in bytes.
-    #[inline]
-    pub(in crate::pool) fn size(&self) -> usize {
-        match self {
-            Self::Own(task) => size_of_val(&**task),
-            Self::Held(cell) => size_of_val(&**cell),
-        }
-    }
-}
+pub(in crate::pool) type DeferredFree<'j> = Arc<dyn Run + 'j>;
 
 impl Unstarted<Threads<'_>> {
     /// Runs the task on this thread. Its handle gets the result. Returns false when the task was cancelled meanwhile.

@@ -16,7 +16,6 @@
 use super::entry::{DeferredFree, Entry, InlineTask};
 use super::kind::Threads;
 use crate::pool::cell::Run;
-use crate::pool::engine::entry::Boxed;
 use crate::pool::engine::lane::Lane;
 use crate::pool::engine::queue::Entries;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
@@ -141,20 +140,17 @@ impl<'j> Tray<'j> {
         n
     }
 
-    /// Adds the entry of a task without a handle, span and options.
+    /// Adds the entry of a task without a handle, span and options, which [`fits`](InlineTask::fits).
     #[inline]
-    pub(in crate::pool) fn put_plain<F: FnOnce() + Send + 'j>(&mut self, task: F) {
-        if InlineTask::fits::<F>() {
-            self.tasks.push_inline(|| InlineTask::new(task));
-        } else {
-            self.put(Entry::plain(task));
-        }
+    pub(in crate::pool) fn put_inline<F: FnOnce() + Send + 'j>(&mut self, task: F) {
+        self.tasks.push_inline(|| InlineTask::new(task));
     }
 
-    /// Adds the entry of a task with a handle, without options.
+    /// Adds the entry of a task with a cell.
     #[inline]
-    pub(in crate::pool) fn put_held(&mut self, task: Arc<dyn Run + 'j>) {
-        self.tasks.push_boxed(Boxed::Held(task));
+    pub(in crate::pool) fn put_cell(&mut self, task: Arc<dyn Run + 'j>) {
+        self.special |= task.options().is_some();
+        self.tasks.push_cell(task);
     }
 
     #[inline]
@@ -175,7 +171,7 @@ impl<'j> Injector<'j> {
     /// Adds the memory of a task that has run to what its worker has `gathered`.
     #[inline]
     pub(super) fn defer(&self, left: DeferredFree<'j>, gathered: &mut Vec<DeferredFree<'j>>) {
-        if left.size() <= SMALL {
+        if size_of_val(&*left) <= SMALL {
             gathered.push(left);
         }
         if gathered.len() == GATHERED {
@@ -217,11 +213,11 @@ mod tests {
 mod deferred_tests {
     use super::*;
     use crate::pool::caller::Caller;
-    use crate::pool::task_options::TaskOptions;
+    use crate::pool::task_options::PoolOptions;
     use crate::pool::threads::entry::Entry;
 
     fn ran<'j>(task: impl FnOnce() + Send + 'j) -> DeferredFree<'j> {
-        let (_, left) = Entry::own(Caller::current(), task, &TaskOptions::DEFAULT).run_and_leave(&mut |_| ());
+        let (_, left) = Entry::own(Caller::current(), task, &PoolOptions::DEFAULT).run_and_leave(&mut |_| ());
         left.expect("the closure is too large for the entry")
     }
 
@@ -229,7 +225,7 @@ mod deferred_tests {
     fn deferred_frees_are_bounded_and_exclude_large_items() {
         let (injector, mut gathered) = (Injector::new(), Vec::new());
         let deferred = || injector.lock().deferred.0.len();
-        let (large, small) = ([0u8; SMALL], [0u8; SMALL - 1]);
+        let (large, small) = ([0u8; SMALL], [0u8; SMALL / 2]);
         injector.defer(ran(move || _ = std::hint::black_box(large)), &mut gathered);
         assert_eq!(gathered.len(), 0);
         for n in 1..=MOST + 2 * GATHERED {

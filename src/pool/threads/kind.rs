@@ -17,10 +17,9 @@
 //! all local queues are empty, so every worker that is awake can take their tasks. Hence the invariant: a worker sleeps => all local
 //! queues are empty, or no slot is free.
 
-use super::entry::{DeferredFree, Entry, InlineTask, Task};
+use super::entry::{DeferredFree, Entry, InlineTask};
 use super::injector::{Injector, Tray};
 use super::worker::{WorkerState, WorkerThread};
-use crate::pool::cache_padded::CachePadded;
 use crate::pool::cell::{Job, Ran, Run};
 use crate::pool::engine::scheduler::{Engine, Kind};
 use crate::pool::engine::seat::Seat;
@@ -29,12 +28,13 @@ use crate::pool::engine::waits::{Inlined, Lends, Under, current};
 use crate::pool::error::TaskError;
 use crate::pool::handle::ScopedJoinHandle;
 use crate::pool::hooks::{drop_quietly, forget_panic};
-use crate::pool::park::block_on;
 use crate::pool::termination::{TerminationWait, Until};
 use crate::rate::TokenBucket;
+use crate::sync::park::block_on_timeout;
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::time::{Clock, Sleep};
+use crossbeam_utils::CachePadded;
 use std::cmp::Reverse;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -161,7 +161,6 @@ pub(in crate::pool) struct Shared {
 impl<'j> Kind for Threads<'j> {
     const THREADS: bool = true;
     type Inline = InlineTask<'j>;
-    type Own = Box<dyn Task + 'j>;
     type Run = dyn Run + 'j;
     type Job<T> = dyn Job<T> + 'j;
     type Worker = WorkerState<'j>;
@@ -253,28 +252,19 @@ impl<'j> Kind for Threads<'j> {
     }
 
     fn help<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {
-        let (core, task, rare) = (&handle.core, &handle.task, handle.rare.as_deref());
-        let is_member = rare.is_some_and(|rare| rare.member.is_some());
+        let (core, task, options) = (&handle.core, &handle.task, handle.task.options());
+        let is_member = options.is_some_and(|options| options.member.is_some());
         if core.settings.admission.is_gated() || is_member || !task.is_queued() {
             return false;
         }
         let Some(inlined) = Inlined::enter(&**core) else {
             return false;
         };
-        let weight = rare.map_or(1, |rare| rare.weight);
-        let claims = core.transition(|state, acts| {
-            let claims = task.claim();
-            if claims {
-                state.claimed_aside(weight);
-                state.purge_majority(acts);
-            }
-            claims
-        });
-        if !claims {
+        if !core.transition(|state, acts| state.claim_aside(&**task, acts)) {
             return false;
         }
         let (mut counts, mut expired) = (Counts::default(), false);
-        if core.is_late(rare) {
+        if core.is_late(options) {
             expired = task.refuse(TaskError::Expired);
             counts.count(Ran::Gone);
         } else {
@@ -338,7 +328,7 @@ impl<'j> Core<'j> {
     /// Blocks this thread for at most `patience`. Returns false on a timeout, and at once in a task of the pool.
     pub(in crate::pool) fn wait(self: &Arc<Self>, patience: Option<Duration>, until: Until) -> bool {
         let wait = TerminationWait::of(self, until);
-        wait.is_some_and(|mut wait| block_on(patience, |waker| wait.poll(waker)).is_some())
+        wait.is_some_and(|mut wait| block_on_timeout(patience, |waker| wait.poll(waker)).is_some())
     }
 
     // ---- workers ----

@@ -1,16 +1,15 @@
 //! Submission of closures.
 
-use super::entry::Entry;
+use super::entry::{Entry, InlineTask};
 use super::injector::Tray;
 use super::kind::Threads;
 use crate::pool::caller::Caller;
 use crate::pool::capacity::Verdict;
 use crate::pool::cell::{ClosureCell, Run};
 use crate::pool::common::Pool;
-use crate::pool::engine::group_limit::Membership;
 use crate::pool::error::{RejectReason, SubmitError};
 use crate::pool::handle::ScopedJoinHandle;
-use crate::pool::park::block_on;
+use crate::sync::park::block_on_timeout;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Context;
@@ -21,9 +20,6 @@ pub(in crate::pool) const BATCH: usize = 64;
 
 /// A task that has no cell, and the span of its submitter.
 type Called<F> = (F, Caller);
-
-/// A task with its membership, if its group has a limit.
-type Made<F, T> = (Arc<ClosureCell<F, T>>, Option<Arc<Membership>>);
 
 /// The closure of a task.
 trait Closure<'j, T>: FnOnce() -> T + Send + 'j {}
@@ -36,7 +32,7 @@ impl<'j> Pool<Threads<'j>> {
     #[cold]
     fn let_in_blocking(&self, patience: Option<Duration>) -> Result<Verdict, RejectReason> {
         let mut let_in = pin!(self.let_in());
-        let verdict = block_on(patience, |waker| let_in.as_mut().poll(&mut Context::from_waker(waker)));
+        let verdict = block_on_timeout(patience, |waker| let_in.as_mut().poll(&mut Context::from_waker(waker)));
         verdict.unwrap_or(Err(RejectReason::TimedOut))
     }
 
@@ -137,15 +133,10 @@ impl<'j> Pool<Threads<'j>> {
         if core.seems_full() || core.settings.max_queue_weight.is_some() {
             return Err((task, caller));
         }
-        let made = self.made((task, caller));
-        let queued = Arc::clone(&made.0) as Arc<dyn Run + 'j>;
-        let put = |tray: &mut Tray<'j>, cell| match self.options.is_common {
-            true => tray.put_held(cell),
-            false => tray.put(Entry::held(cell, &self.options, made.1.as_ref())),
-        };
-        match core.push(queued, put) {
-            Ok(()) => Ok(self.handle(made)),
-            Err(_) => Err(take_back(&made.0)),
+        let cell = self.made((task, caller));
+        match core.push(Arc::clone(&cell) as Arc<dyn Run + 'j>, Tray::put_cell) {
+            Ok(()) => Ok(self.handle(cell)),
+            Err(_) => Err(take_back(&cell)),
         }
     }
 
@@ -160,26 +151,27 @@ impl<'j> Pool<Threads<'j>> {
             Ok(verdict) => verdict,
             Err(reason) => return Err(SubmitError { task, reason }),
         };
-        let made = self.made((task, caller));
-        let queued = Arc::clone(&made.0) as Arc<dyn Run + 'j>;
-        let entry = |cell| Entry::held(cell, &self.options, made.1.as_ref());
-        match self.core().carry_out(queued, entry, verdict) {
-            Ok(()) => Ok(self.handle(made)),
+        let cell = self.made((task, caller));
+        match self
+            .core()
+            .carry_out(Arc::clone(&cell) as Arc<dyn Run + 'j>, Entry::of, verdict)
+        {
+            Ok(()) => Ok(self.handle(cell)),
             Err((_, reason)) => {
-                let (task, _) = take_back(&made.0);
+                let (task, _) = take_back(&cell);
                 Err(SubmitError { task, reason })
             }
         }
     }
 
     #[inline]
-    fn made<T: Send + 'j, F: Closure<'j, T>>(&self, (task, caller): Called<F>) -> Made<F, T> {
-        (ClosureCell::of(task, caller), self.options.member())
+    fn made<T: Send + 'j, F: Closure<'j, T>>(&self, (task, caller): Called<F>) -> Arc<ClosureCell<F, T>> {
+        ClosureCell::of(task, caller, self.options.of_task())
     }
 
     #[inline]
-    fn handle<T: Send + 'j, F: Closure<'j, T>>(&self, (cell, member): Made<F, T>) -> ScopedJoinHandle<'j, T> {
-        ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()), self.options.rare_for(member.as_ref()))
+    fn handle<T: Send + 'j, F: Closure<'j, T>>(&self, cell: Arc<ClosureCell<F, T>>) -> ScopedJoinHandle<'j, T> {
+        ScopedJoinHandle::<T>::new(cell, Arc::clone(self.core()))
     }
 
     /// Submits a task without a handle: cheaper than dropping the handle of [`submit`](Self::submit).
@@ -210,8 +202,8 @@ impl<'j> Pool<Threads<'j>> {
 
     #[inline]
     fn put_own<F: Closure<'j, ()>>(&self, tray: &mut Tray<'j>, task: F, caller: &Caller) {
-        match caller.is_nothing() && self.options.is_common {
-            true => tray.put_plain(task),
+        match InlineTask::fits::<F>() && caller.is_nothing() && self.options.is_common {
+            true => tray.put_inline(task),
             false => tray.put(Entry::own(caller.clone(), task, &self.options)),
         }
     }
@@ -227,11 +219,11 @@ impl<'j> Pool<Threads<'j>> {
         T: Send + 'j,
     {
         let made = |task| self.made((task, Caller::current()));
-        let put = |tray: &mut Tray<'j>, made: Made<F, T>| {
-            tray.put(Entry::held(Arc::clone(&made.0) as _, &self.options, made.1.as_ref()));
-            self.handle(made)
+        let put = |tray: &mut Tray<'j>, cell: Arc<ClosureCell<F, T>>| {
+            tray.put_cell(Arc::clone(&cell) as _);
+            self.handle(cell)
         };
-        let one = |(cell, _): Made<F, T>| self.submit_decided(take_back(&cell), self.let_in_blocking(None));
+        let one = |cell: Arc<ClosureCell<F, T>>| self.submit_decided(take_back(&cell), self.let_in_blocking(None));
         self.all(tasks.into_iter().map(made), put, one)
     }
 

@@ -9,13 +9,13 @@ use crate::pool::engine::seat::Seat;
 use crate::pool::engine::state::{Counts, Next};
 use crate::pool::engine::waits::{Held, Inside, PoolId, Record, Slot, Under, work_on};
 use crate::pool::hooks::{drop_quietly, opaque_debug, quietly};
-use crate::pool::park::{block_on, park, parker};
+use crate::sync::park::{block_on, block_on_timeout};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicUsize, Ordering};
 use crate::time::Sleep;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll};
 
 /// The number of times that a worker without work reads the hint before it sleeps. About a microsecond: less than it takes
 /// to wake a thread.
@@ -169,30 +169,24 @@ impl<'a, 'j> Work<'a, 'j> {
 
     /// Sleeps until called. Returns false when it has been idle for `keep_alive` and is to exit.
     fn sleep(&self) -> bool {
-        let core = self.core;
-        let clock = &core.settings.clock;
-        let until = clock.after(clock.now(), core.kind.keep_alive);
-        let waker = Waker::from(parker());
-        let mut cx = Context::from_waker(&waker);
-        let (mut timer, mut stays) = (None, false);
-        while self.seat.poll_called(&cx).is_pending() {
-            let now = clock.now();
-            if stays {
-                park(None);
-            } else if now >= until {
-                if core.transition(|state, _| state.leaves_idle(self.seat)) {
-                    return false;
-                }
-                // The worker has been called, or belongs to the minimum.
-                stays = true;
-            } else if clock.is_manual() {
-                let timer = timer.get_or_insert_with(|| Sleep::until(clock, until));
-                if Pin::new(timer).poll(&mut cx).is_pending() {
-                    park(None);
-                }
-            } else {
-                park(Some(clock.between(now, until)));
+        let (clock, keep_alive) = (&self.core.settings.clock, self.core.kind.keep_alive);
+        let mut timer = clock
+            .is_manual()
+            .then(|| Sleep::until(clock, clock.after(clock.now(), keep_alive)));
+        let patience = timer.is_none().then_some(keep_alive);
+        let called = block_on_timeout(patience, |waker| {
+            let mut cx = Context::from_waker(waker);
+            match (self.seat.poll_called(&cx), &mut timer) {
+                (Poll::Pending, Some(timer)) => Pin::new(timer).poll(&mut cx).map(|()| false),
+                (polled, _) => polled.map(|()| true),
             }
+        });
+        if called != Some(true) {
+            if self.core.transition(|state, _| state.leaves_idle(self.seat)) {
+                return false;
+            }
+            // The worker has been called, or belongs to the minimum.
+            block_on(|waker| self.seat.poll_called(&Context::from_waker(waker)));
         }
         true
     }
@@ -250,11 +244,11 @@ impl<'a, 'j> Work<'a, 'j> {
     #[cold]
     fn ask(&mut self) {
         let mut asking = None;
-        let admitted = block_on(None, |waker| {
+        let admitted = block_on(|waker| {
             self.core
                 .poll_admission(self.seat, &mut asking, &mut Context::from_waker(waker))
         });
-        if let Some((entry, borrows, ticket, held)) = admitted.flatten() {
+        if let Some((entry, borrows, ticket, held)) = admitted {
             self.run(entry, borrows, Some((ticket, held)));
         }
     }

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-crate::sync::shim::thread_local! {
+super::shim::thread_local! {
     /// The parker of this thread. All waits of the thread share it, so their wakers compare as the same.
     static PARKER: Arc<Parker> = Arc::new(Parker::of_this_thread());
 }
 
 /// Returns the parker of this thread.
-pub(super) fn parker() -> Arc<Parker> {
+fn parker() -> Arc<Parker> {
     let known = PARKER.try_with(Arc::clone);
     known.unwrap_or_else(|_| Arc::new(Parker::of_this_thread()))
 }
@@ -19,22 +19,28 @@ pub(super) fn parker() -> Arc<Parker> {
 /// Unparks the thread.
 impl Wake for Parker {
     fn wake(self: Arc<Self>) {
-        self.unpark();
+        self.wake_by_ref();
     }
     fn wake_by_ref(self: &Arc<Self>) {
-        self.unpark();
+        if !seeded!("parker_sleeps_on") {
+            self.unpark();
+        }
     }
 }
 
-/// Parks this thread until it is unparked, or for at most `patience`.
-pub(super) fn park(patience: Option<Duration>) {
-    parker().park(patience);
+/// Polls until ready, and parks this thread between polls.
+pub(crate) fn block_on<T>(mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
+    loop {
+        if let Some(value) = block_on_timeout(None, &mut poll) {
+            return value;
+        }
+    }
 }
 
 /// Polls until ready, and parks this thread between polls. Returns `None` after `patience`. A nested call within `poll`
 /// may consume the wake-up of the outer one. So each call leaves the thread unparked on return, and the outer one polls
 /// once more.
-pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
+pub(crate) fn block_on_timeout<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
     let parker = parker();
     let waker = Waker::from(Arc::clone(&parker));
     // A patience beyond the range of the machine's clock is no bound.
@@ -47,21 +53,17 @@ pub(super) fn block_on<T>(patience: Option<Duration>, mut poll: impl FnMut(&Wake
         if left.is_some_and(|left| left.is_zero()) {
             break None;
         }
-        park(left);
+        parker.park(left);
     };
     parker.leave_token();
     result
 }
 
 /// Runs a future on this thread, and parks the thread between polls.
-pub(super) fn run_blocking<F: Future>(future: F) -> F::Output {
+#[cfg(feature = "pool")]
+pub(crate) fn run_blocking<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
-    loop {
-        let poll = |waker: &Waker| future.as_mut().poll(&mut std::task::Context::from_waker(waker));
-        if let Some(output) = block_on(None, poll) {
-            return output;
-        }
-    }
+    block_on(|waker| future.as_mut().poll(&mut std::task::Context::from_waker(waker)))
 }
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
@@ -72,7 +74,7 @@ mod imp {
 
     /// A thread with a wake-up token of its own. User code between a poll and the next park may use up the thread's
     /// token.
-    pub(in crate::pool) struct Parker {
+    pub(crate) struct Parker {
         thread: Thread,
         token: AtomicBool,
     }
@@ -96,7 +98,7 @@ mod imp {
             self.token.store(true, Ordering::Release);
         }
 
-        /// Parks the thread. Called by the thread itself.
+        /// Parks the thread until it is unparked, or for at most `patience`. Called by the thread itself.
         pub(super) fn park(&self, patience: Option<Duration>) {
             // Acquire: pairs with the store in `leave_token`. A token that is left after this swap unparks the thread.
             if self.token.swap(false, Ordering::Acquire) {
@@ -122,7 +124,7 @@ mod imp {
     use shuttle::sync::{Condvar, Mutex};
     use std::time::Duration;
 
-    pub(in crate::pool) struct Parker {
+    pub(crate) struct Parker {
         token: Mutex<bool>,
         given: Condvar,
     }

@@ -27,7 +27,7 @@ mod imp {
 
 #[cfg(tollgate_shuttle)]
 mod imp {
-    use crate::sync::shim::Mutex;
+    use super::super::shim::Mutex;
     use std::future::poll_fn;
     use std::sync::Arc;
     use std::task::{Poll, Waker};
