@@ -1,4 +1,4 @@
-//! An entry of the queue: a task. One without a handle and options may be inside its entry, any other has a cell.
+//! An entry of the queue: a task. One without a handle and options is inside its entry, any other has a cell.
 
 use super::group_limit::Membership;
 use super::scheduler::Kind;

@@ -1,5 +1,5 @@
-//! The entries of closures. Most closures without a handle capture a few words, and are stored inside their entries: memory that one thread
-//! allocates, another reads and a third frees is most of a small task's cost. The others have a cell.
+//! The entries of closures. A closure without a handle is inside its entry, because memory that one thread allocates, another reads and a
+//! third frees is most of a small task's cost. Most closures capture a few words, and need no other memory.
 
 use super::kind::Threads;
 use crate::pool::caller::Caller;
@@ -39,22 +39,13 @@ impl<F: FnOnce()> Future for Once<F> {
 }
 
 impl<'j> InlineTask<'j> {
-    /// Returns true if closures of this type fit.
-    pub(in crate::pool) const fn fits<F>() -> bool {
-        StackFuture::<'_, (), BYTES>::has_space_for::<Once<F>>()
-            && StackFuture::<'_, (), BYTES>::has_alignment_for::<Once<F>>()
-    }
-
-    /// Stores a closure that [`fits`](Self::fits).
+    /// Stores a closure, in an allocation of its own if it is too large.
     #[inline]
     pub(in crate::pool) fn new<F: FnOnce() + Send + 'j>(task: F) -> Self {
-        match StackFuture::try_from(Once(Some(task))) {
-            Ok(place) => Self(place),
-            Err(_) => unreachable!("the closure fits"),
-        }
+        Self(StackFuture::from_or_box(Once(Some(task))))
     }
 
-    /// Runs the closure, and leaves no memory to free. Catches a panic, and passes its payload to `orphan`.
+    /// Runs the closure, and frees its memory. Catches a panic, and passes its payload to `orphan`.
     #[inline]
     pub(in crate::pool) fn run(self, orphan: &mut dyn FnMut(Payload)) -> Ran {
         let mut task = pin!(self.0);
@@ -75,10 +66,10 @@ impl<'j> Entry<'j> {
     /// Creates the entry of a task without a handle.
     #[inline]
     pub(in crate::pool) fn own<F: FnOnce() + Send + 'j>(caller: Caller, task: F, options: &PoolOptions) -> Self {
-        if InlineTask::fits::<F>() && caller.is_nothing() && options.is_common {
-            Self(Body::Inline(InlineTask::new(task)))
-        } else {
-            Self::of(ClosureCell::detached(task, caller, options.of_task()))
+        match options.of_task() {
+            None if caller.is_nothing() => Self(Body::Inline(InlineTask::new(task))),
+            None => Self(Body::Inline(InlineTask::new(move || caller.within(task)))),
+            options => Self::of(ClosureCell::detached(task, caller, options)),
         }
     }
 
@@ -126,7 +117,8 @@ mod tests {
     use std::hint::black_box;
 
     fn fits<F: FnOnce()>(_: &F) -> bool {
-        InlineTask::fits::<F>()
+        StackFuture::<'_, (), BYTES>::has_space_for::<Once<F>>()
+            && StackFuture::<'_, (), BYTES>::has_alignment_for::<Once<F>>()
     }
 
     #[repr(align(16))]

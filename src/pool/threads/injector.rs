@@ -140,7 +140,7 @@ impl<'j> Tray<'j> {
         n
     }
 
-    /// Adds the entry of a task without a handle, span and options, which [`fits`](InlineTask::fits).
+    /// Adds the entry of a task without a handle, span and options.
     #[inline]
     pub(in crate::pool) fn put_inline<F: FnOnce() + Send + 'j>(&mut self, task: F) {
         self.tasks.push_inline(|| InlineTask::new(task));
@@ -213,12 +213,12 @@ mod tests {
 mod deferred_tests {
     use super::*;
     use crate::pool::caller::Caller;
-    use crate::pool::task_options::PoolOptions;
+    use crate::pool::cell::ClosureCell;
     use crate::pool::threads::entry::Entry;
 
     fn ran<'j>(task: impl FnOnce() + Send + 'j) -> DeferredFree<'j> {
-        let (_, left) = Entry::own(Caller::current(), task, &PoolOptions::DEFAULT).run_and_leave(&mut |_| ());
-        left.expect("the closure is too large for the entry")
+        let (_, left) = Entry::of(ClosureCell::of(task, Caller::current(), None)).run_and_leave(&mut |_| ());
+        left.expect("the task has a cell")
     }
 
     #[test]

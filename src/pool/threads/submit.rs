@@ -1,6 +1,6 @@
 //! Submission of closures.
 
-use super::entry::{Entry, InlineTask};
+use super::entry::Entry;
 use super::injector::Tray;
 use super::kind::Threads;
 use crate::pool::caller::Caller;
@@ -202,7 +202,7 @@ impl<'j> Pool<Threads<'j>> {
 
     #[inline]
     fn put_own<F: Closure<'j, ()>>(&self, tray: &mut Tray<'j>, task: F, caller: &Caller) {
-        match InlineTask::fits::<F>() && caller.is_nothing() && self.options.is_common {
+        match caller.is_nothing() && self.options.is_common {
             true => tray.put_inline(task),
             false => tray.put(Entry::own(caller.clone(), task, &self.options)),
         }
