@@ -730,3 +730,344 @@ fn is_listed<K: Kind>(entry: &Entry<K>) -> bool {
         false => entry.claim(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::caller::Caller;
+    use crate::pool::cell::ClosureCell;
+    use crate::pool::task_options::{PoolOptions, Priority};
+    use crate::pool::threads::entry::Entry;
+    use crate::pool::threads::kind::Threads;
+
+    type Threaded = State<Threads<'static>>;
+    type Worker = Arc<Seat<<Threads<'static> as Kind>::Worker>>;
+
+    fn pool(limit: usize, gated: bool) -> Threaded {
+        State::new(limit, gated, Capacity::checked(100, None).unwrap())
+    }
+
+    fn entry(priority: Priority) -> Entry<'static> {
+        let options = PoolOptions::DEFAULT.with(|options| options.task.priority = priority);
+        Entry::own(Caller::current(), || (), &options)
+    }
+
+    /// Queues a task, and returns what its submission does.
+    fn push(state: &mut Threaded, entry: Entry<'static>) -> Acts<Threads<'static>> {
+        let mut acts = Acts::default();
+        assert_eq!(state.capacity.take(1, 1), 1);
+        state.queue.push(entry);
+        state.came(1);
+        state.call(&mut acts);
+        acts
+    }
+
+    fn queue(state: &mut Threaded, entry: Entry<'static>) {
+        drop(push(state, entry));
+    }
+
+    /// A worker that has started and looks.
+    fn worker(state: &mut Threaded) -> Worker {
+        let mut acts = Acts::default();
+        state.starts(&mut acts);
+        acts.start.pop().unwrap()
+    }
+
+    fn next_of(state: &mut Threaded, worker: &Worker, patient: bool) -> (&'static str, Acts<Threads<'static>>) {
+        let mut acts = Acts::default();
+        let next = match state.next(worker, patient, |_| false, &mut acts) {
+            Next::Run(_, false) => "run",
+            Next::Run(_, true) => "run on a lent slot",
+            Next::Ask => "ask",
+            Next::Again => "again",
+            Next::Sleep => "sleep",
+            Next::Exit => "exit",
+        };
+        (next, acts)
+    }
+
+    fn next(state: &mut Threaded, worker: &Worker) -> &'static str {
+        next_of(state, worker, false).0
+    }
+
+    fn end(state: &mut Threaded) {
+        let mut counts = Counts {
+            slot: Some(false),
+            ..Counts::default()
+        };
+        counts.count(Ran::Done);
+        state.count(counts, &mut Acts::default());
+    }
+
+    /// Which of the workers are called.
+    fn called(acts: &Acts<Threads<'static>>) -> Vec<usize> {
+        acts.call.iter().map(|seat| seat.index).collect()
+    }
+
+    #[test]
+    fn one_thread_looks_at_a_time_and_the_next_is_started_when_it_has_found_a_task() {
+        let mut state = pool(2, false);
+        assert!(!state.wants_thread() && state.wants_call() && state.is_urgent());
+        assert!(push(&mut state, entry(Priority::Normal)).grow && state.wants_thread());
+        let first = worker(&mut state);
+        assert!(!state.wants_thread() && !state.wants_call() && !state.is_busy());
+        assert!(
+            push(&mut state, entry(Priority::Normal)).is_empty(),
+            "a worker looks already"
+        );
+        let (step, acts) = next_of(&mut state, &first, false);
+        assert!(step == "run" && acts.grow && state.wants_thread());
+        state.grows_later = true;
+        assert!(!state.may_grow() && !state.wants_thread(), "the growth rate delays it");
+        state.grows_later = false;
+        let second = worker(&mut state);
+        let (step, acts) = next_of(&mut state, &second, false);
+        assert!(step == "run" && !acts.grow && state.is_busy());
+        assert!(
+            push(&mut state, entry(Priority::Normal)).is_empty(),
+            "no more threads are allowed"
+        );
+        assert!(!state.may_grow() && !state.wants_thread() && !state.wants_call() && state.is_urgent());
+        let stats = state.stats(2);
+        assert_eq!((stats.threads, stats.idle, stats.peak_threads), (2, 0, 2));
+        assert_eq!((stats.queued, stats.unfinished, stats.submitted), (1, 3, 3));
+        end(&mut state);
+        assert_eq!(next(&mut state, &first), "run");
+        assert_eq!((state.stats(2).queued, state.stats(2).finished), (0, 1));
+    }
+
+    #[test]
+    fn a_patient_worker_looks_once_more_and_a_sleeping_one_is_called() {
+        let mut state = pool(2, false);
+        let [first, second] = [(); 2].map(|()| worker(&mut state));
+        assert_eq!(next_of(&mut state, &first, true).0, "sleep", "the other looks");
+        assert_eq!(next_of(&mut state, &second, true).0, "again");
+        assert!(
+            push(&mut state, entry(Priority::Normal)).is_empty(),
+            "it looks again by itself"
+        );
+        let (step, acts) = next_of(&mut state, &second, true);
+        assert!(step == "run" && acts.is_empty() && !state.is_busy() && state.wants_call());
+        assert_eq!(called(&push(&mut state, entry(Priority::Normal))), [0]);
+        assert!(state.is_busy() && !state.wants_call());
+        assert!(
+            push(&mut state, entry(Priority::Normal)).is_empty(),
+            "the called one looks"
+        );
+        assert_eq!(next(&mut state, &first), "run");
+        assert_eq!((state.slots.free(), next(&mut state, &first)), (0, "sleep"));
+    }
+
+    #[test]
+    fn surplus_workers_exit_once_each() {
+        let mut state = pool(3, false);
+        let workers = [(); 3].map(|()| worker(&mut state));
+        assert!(workers.iter().all(|worker| next(&mut state, worker) == "sleep"));
+        let mut acts = Acts::default();
+        state.set_limit(1, &mut acts);
+        assert_eq!((called(&acts), state.stats(1).idle), (vec![1, 2], 1));
+        assert_eq!([1, 2].map(|n| next(&mut state, &workers[n])), ["exit", "exit"]);
+        assert_eq!((state.staying(), state.seats.len()), (1, 3));
+        let mut acts = Acts::default();
+        for worker in &workers[1..] {
+            assert!(!state.left(worker, true, &mut acts));
+        }
+        assert_eq!(
+            (state.staying(), state.seats.len(), next(&mut state, &workers[0])),
+            (1, 1, "sleep")
+        );
+        state.least = 1;
+        assert!(!state.leaves_idle(&workers[0]), "the pool needs it");
+        state.least = 0;
+        assert!(!state.leaves_idle(&workers[1]), "it does not sleep");
+        assert!(state.leaves_idle(&workers[0]));
+        assert_eq!((state.staying(), state.stats(1).idle), (0, 0));
+        assert!(!state.left(&workers[0], true, &mut acts));
+        assert!(state.seats.is_empty() && state.staying() == 0);
+    }
+
+    #[test]
+    fn a_worker_that_was_dropped_leaves_its_tasks_to_others_if_there_are_any() {
+        let mut state = pool(2, false);
+        let [first, second] = [(); 2].map(|()| worker(&mut state));
+        assert_eq!(next(&mut state, &second), "sleep");
+        assert!(push(&mut state, entry(Priority::Normal)).is_empty());
+        let mut acts = Acts::default();
+        assert!(!state.left(&first, false, &mut acts));
+        assert_eq!(called(&acts), [1]);
+        assert!(state.left(&second, false, &mut Acts::default()), "no worker is left");
+    }
+
+    #[test]
+    fn an_awaited_task_starts_on_a_lent_slot_with_a_thread_beyond_the_limit() {
+        let mut state = pool(1, false);
+        let first = worker(&mut state);
+        queue(&mut state, entry(Priority::Normal));
+        assert_eq!(next(&mut state, &first), "run");
+        queue(&mut state, entry(Priority::High));
+        let task = ClosureCell::of(|| (), Caller::current(), None);
+        queue(&mut state, Entry::of(Arc::clone(&task) as _));
+        let number = state.queue.await_it(Entry::of(task as _));
+        let mut acts = Acts::default();
+        assert!(state.park(&mut acts) && acts.grow, "the one slot is lent");
+        let second = worker(&mut state);
+        assert_eq!(next(&mut state, &second), "run on a lent slot");
+        assert!(state.queue.remove(Key::Awaited(number)).is_none());
+        assert_eq!(
+            (state.stats(1).queued, state.slots.free(), state.slots.lent()),
+            (1, 0, 0)
+        );
+        state.resume();
+        let mut counts = Counts {
+            slot: Some(true),
+            ..Counts::default()
+        };
+        counts.count(Ran::Panicked);
+        state.count(counts, &mut Acts::default());
+        assert_eq!((state.stats(1).panicked, next(&mut state, &second)), (1, "sleep"));
+        end(&mut state);
+        assert_eq!(next(&mut state, &first), "run", "the dead entry is behind it");
+        end(&mut state);
+        let (step, acts) = next_of(&mut state, &first, false);
+        assert_eq!((step, acts.dead.len(), state.stats(1).unfinished), ("sleep", 1, 0));
+    }
+
+    #[test]
+    fn as_many_tasks_park_as_leave_a_thread() {
+        let mut state = pool(2, false);
+        for n in 0..SPARES + 1 {
+            let task = ClosureCell::of(|| (), Caller::current(), None);
+            queue(&mut state, Entry::of(Arc::clone(&task) as _));
+            state.queue.await_it(Entry::of(task as _));
+            let worker = worker(&mut state);
+            assert!(next(&mut state, &worker).starts_with("run"), "{n}");
+            assert!(state.park(&mut Acts::default()), "{n}");
+        }
+        assert!(!state.park(&mut Acts::default()));
+        assert!(state.may_grow() && state.surplus() == 0);
+        state.resume();
+        assert!(state.park(&mut Acts::default()));
+        // The threads of tasks that have waited stay for those that wait next.
+        for _ in 0..SPARES {
+            state.resume();
+        }
+        assert!(!state.may_grow() && state.surplus() == 0);
+        state.set_limit(2, &mut Acts::default());
+        assert_eq!(state.surplus(), SPARES - 2);
+    }
+
+    #[test]
+    fn one_worker_asks_for_the_first_task_and_is_called_when_another_is_first() {
+        let mut state = pool(2, true);
+        let [first, second] = [(); 2].map(|()| worker(&mut state));
+        assert_eq!(
+            (next(&mut state, &first), next(&mut state, &second)),
+            ("sleep", "sleep")
+        );
+        assert_eq!(called(&push(&mut state, entry(Priority::Normal))), [1]);
+        assert_eq!(next(&mut state, &second), "ask");
+        assert!(
+            push(&mut state, entry(Priority::Normal)).is_empty(),
+            "the same is first"
+        );
+        assert_eq!(called(&push(&mut state, entry(Priority::High))), [1]);
+        let mut acts = Acts::default();
+        let key = state.asks(&second, &mut acts).unwrap();
+        assert!(
+            state
+                .queue
+                .get(key)
+                .is_some_and(|entry| entry.priority() == Priority::High)
+        );
+        assert!(
+            state
+                .admitted(|entry| entry.priority() == Priority::Normal, &mut acts)
+                .is_none()
+        );
+        assert!(
+            state
+                .admitted(|entry| entry.priority() == Priority::High, &mut acts)
+                .is_some()
+        );
+        assert_eq!(called(&acts), [0], "the next asks");
+        assert_eq!(next(&mut state, &first), "ask");
+        let (mut acts, key) = (Acts::default(), state.asks(&first, &mut Acts::default()).unwrap());
+        assert!(
+            state
+                .refused(&first, key, &mut acts)
+                .is_some_and(|entry| !entry.claim() || entry.is_common())
+        );
+        assert_eq!(
+            (state.refused, state.stats(2).unfinished, state.stats(2).queued),
+            (1, 2, 1)
+        );
+        state.dropped(1, &mut acts);
+        assert_eq!((state.refused, state.stats(2).unfinished), (0, 2));
+        assert_eq!(next(&mut state, &first), "ask");
+        assert!(!state.left(&first, false, &mut Acts::default()));
+        assert_eq!(next(&mut state, &second), "ask", "a dropped asker asks no more");
+    }
+
+    #[test]
+    fn late_and_cancelled_tasks_are_taken_out_on_the_way() {
+        let mut state = pool(1, false);
+        let first = worker(&mut state);
+        let task = ClosureCell::of(|| (), Caller::current(), None);
+        queue(&mut state, Entry::of(Arc::clone(&task) as _));
+        queue(&mut state, entry(Priority::High));
+        queue(&mut state, entry(Priority::Normal));
+        let mut acts = Acts::default();
+        assert!(state.cancel(&*task, &mut acts) && !state.cancel(&*task, &mut acts));
+        assert_eq!(
+            (state.refused, state.stats(1).queued, state.stats(1).unfinished),
+            (1, 2, 2)
+        );
+        let is_late = |entry: &Entry<'_>| entry.priority() == Priority::High;
+        assert!(matches!(state.next(&first, false, is_late, &mut acts), Next::Again));
+        assert_eq!((acts.late.len(), acts.dead.len(), state.refused), (1, 0, 2));
+        let (step, acts) = next_of(&mut state, &first, false);
+        assert_eq!((step, acts.dead.len(), state.stats(1).queued), ("run", 1, 0));
+    }
+
+    #[test]
+    fn a_full_queue_evicts_the_oldest_of_the_lowest_priority() {
+        let mut state = pool(1, false);
+        for priority in [Priority::High, Priority::Low, Priority::Normal] {
+            queue(&mut state, entry(priority));
+        }
+        let order = [(); 3].map(|()| state.evict(&mut Acts::default()).unwrap().priority());
+        assert_eq!(order, [Priority::Low, Priority::Normal, Priority::High]);
+        assert!(state.evict(&mut Acts::default()).is_none());
+        assert_eq!(
+            (state.stats(1).queued, state.stats(1).unfinished, state.refused),
+            (0, 0, 0)
+        );
+    }
+
+    #[test]
+    fn a_closed_pool_ends_its_workers_when_the_queue_is_empty_and_a_stopped_one_at_once() {
+        let mut state = pool(2, false);
+        let [first, second] = [(); 2].map(|()| worker(&mut state));
+        assert_eq!(
+            (next(&mut state, &first), next(&mut state, &second)),
+            ("sleep", "sleep")
+        );
+        queue(&mut state, entry(Priority::Normal));
+        queue(&mut state, entry(Priority::Normal));
+        let mut acts = Acts::default();
+        state.close(&mut acts);
+        assert!(state.phase == Phase::Draining && called(&acts) == [0]);
+        assert_eq!(next(&mut state, &first), "run");
+        let task = ClosureCell::of(|| (), Caller::current(), None);
+        queue(&mut state, Entry::of(Arc::clone(&task) as _));
+        assert!(task.claim());
+        let mut acts = Acts::default();
+        let unstarted = state.stop(&mut acts);
+        assert_eq!(
+            (unstarted.len(), acts.dead.len(), state.phase == Phase::Stopped),
+            (1, 1, true)
+        );
+        assert_eq!((next(&mut state, &second), next(&mut state, &first)), ("exit", "exit"));
+        assert!(!state.wants_thread());
+    }
+}

@@ -590,3 +590,164 @@ fn reaches(waits: &Edges, needed: &[Node], held: &BTreeSet<Node>, seen: &mut Vec
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Semaphore;
+
+    /// Not of size zero: its address is its identity.
+    struct Home(#[allow(dead_code)] u8);
+
+    impl Lends for Home {
+        fn lend(self: Arc<Self>, _: &Slot) -> bool {
+            true
+        }
+        fn take_back(self: Arc<Self>, _: &Slot) {}
+    }
+
+    #[test]
+    fn a_slot_is_lent_from_the_first_awaited_handle_to_the_last() {
+        let slot = Slot::of(None);
+        assert!(!slot.was_lent() && !slot.ends());
+        let slot = Slot::of(None);
+        assert!(slot.adds() && !slot.adds() && slot.was_lent());
+        assert!(!slot.removes() && slot.removes());
+        assert!(slot.was_lent(), "the worker has not looked since");
+        assert!(!slot.ends(), "no handle is left");
+        let slot = Slot::of(None);
+        assert!(slot.adds() && slot.ends());
+        assert!(!slot.removes(), "the task has ended");
+    }
+
+    #[test]
+    fn a_slot_without_a_pool_is_lent_to_tasks_of_its_own_pool_alone() {
+        let home = Arc::new(Home(0));
+        assert!(Slot::of(None).lender(&home, false).is_none());
+        assert!(matches!(Slot::of(None).lender(&home, true), Some(Lender::Own(_))));
+        let weak = Arc::downgrade(&home);
+        let slot = Slot::of(Some(weak));
+        assert!(matches!(slot.lender(&home, false), Some(Lender::Any(_))));
+        drop(home);
+        assert!(slot.lender(&Arc::new(Home(0)), true).is_none(), "the pool is gone");
+    }
+
+    #[test]
+    fn a_thread_knows_the_pools_in_whose_tasks_it_is() {
+        let (home, other, slot) = (Home(0), Home(0), Slot::of(None));
+        assert!(!is_inside(&home) && Waiter::current(&home).is_none() && Inside::aside().is_none());
+        let outer = Inside::work(PoolId::of(&home), Arc::clone(&slot));
+        let waiter = Waiter::current(&home).unwrap();
+        assert!(is_inside(&home) && !is_inside(&other) && waiter.holds_nothing());
+        assert!(
+            waiter
+                .slot
+                .is_some_and(|(known, is_own)| Arc::ptr_eq(&known, &slot) && is_own)
+        );
+        assert!(Waiter::current(&other).unwrap().slot.is_some_and(|(_, is_own)| !is_own));
+        let inner = Inside::work(PoolId::of(&other), Slot::of(None));
+        assert!(is_inside(&home) && is_inside(&other));
+        drop(inner);
+        let aside = Inside::aside().unwrap();
+        assert!(is_inside(&home) && Waiter::current(&home).unwrap().slot.is_none());
+        drop(aside);
+        work_on(Slot::of(None));
+        let changed = Waiter::current(&home).unwrap().slot.unwrap().0;
+        assert!(!Arc::ptr_eq(&changed, &slot));
+        drop(outer);
+        let drops = Inside::drops(&home);
+        assert!(is_inside(&home));
+        drop(drops);
+        assert!(!is_inside(&home));
+    }
+
+    #[test]
+    fn tasks_are_run_nested_to_a_bound_and_in_their_own_pool_alone() {
+        let (home, other) = (Home(0), Home(0));
+        assert!(Inlined::enter(&home).is_none());
+        let _inside = Inside::work(PoolId::of(&home), Slot::of(None));
+        assert!(Inlined::enter(&other).is_none());
+        let mut nested: Vec<_> = (0..INLINED).map(|_| Inlined::enter(&home).unwrap()).collect();
+        assert!(Inlined::enter(&home).is_none());
+        let aside = Inside::aside();
+        assert!(
+            aside.is_some() && Inlined::enter(&home).is_none(),
+            "the bound holds for drops as well"
+        );
+        drop(aside);
+        nested.truncate(INLINED - 2);
+        assert!(Inlined::enter(&home).is_some());
+        nested.extend([(); 2].map(|()| Inlined::enter(&home).unwrap()));
+        assert!(Inlined::enter(&home).is_none());
+    }
+
+    fn holder(queue: Option<QueueId>, waiter: Option<&Arc<Record>>) -> Arc<Record> {
+        let record = Record::of(waiter.map(|waiter| Arc::clone(waiter) as _));
+        record.holds(queue.into_iter().collect());
+        Arc::new(record)
+    }
+
+    fn judge(waiter: &Arc<Record>, task: Option<&Record>, queue: QueueId) -> Option<Vec<Edge>> {
+        edges(&(Arc::clone(waiter) as _), task, &[Node::Permits(queue)])
+    }
+
+    fn forget(edges: &[Edge]) {
+        let mut waits = WAITS.lock();
+        edges.iter().for_each(|edge| drop(waits.remove(edge)));
+    }
+
+    #[test]
+    fn a_holder_is_restored_when_the_task_below_it_has_ended() {
+        let home = Home(0);
+        let _inside = Inside::work(PoolId::of(&home), Slot::of(None));
+        let [outer, inner] = [(); 2].map(|()| holder(None, None) as Arc<dyn Task>);
+        let is_current = |task: &Arc<dyn Task>| current().is_some_and(|now| is_same(&now, task));
+        let above = Under::enter(Arc::clone(&outer));
+        assert!(is_current(&outer) && !Waiter::current(&home).unwrap().holds_nothing());
+        let below = Under::enter(Arc::clone(&inner));
+        assert!(is_current(&inner) && !is_current(&outer));
+        drop(below);
+        assert!(is_current(&outer));
+        drop(above);
+        assert!(current().is_none());
+    }
+
+    #[test]
+    fn a_wait_that_closes_a_cycle_is_refused_until_one_of_the_waits_or_tasks_has_ended() {
+        let queues = [(); 3].map(|()| Semaphore::new(1));
+        let [a, b, c] = queues.each_ref().map(QueueId::of);
+        let [first, second, third] = [a, b, c].map(|queue| holder(Some(queue), None));
+        assert!(judge(&first, None, a).is_none(), "it holds the permit itself");
+        let one = judge(&first, None, b).unwrap();
+        let two = judge(&second, None, c).unwrap();
+        assert_eq!(one.len(), 2, "from its permit and from its end");
+        assert!(judge(&third, None, a).is_none());
+        assert!(judge(&third, None, b).is_none());
+        forget(&two);
+        let three = judge(&third, None, a).unwrap();
+        assert!(judge(&second, None, c).is_none());
+        first.end();
+        let two = judge(&second, None, c).unwrap();
+        [one, two, three].iter().for_each(|edges| forget(edges));
+    }
+
+    #[test]
+    fn the_permits_of_all_tasks_above_count_and_a_wait_by_another_moves_a_task() {
+        let queues = [(); 2].map(|()| Semaphore::new(1));
+        let [a, b] = queues.each_ref().map(QueueId::of);
+        let top = holder(Some(a), None);
+        let below = holder(None, Some(&top));
+        let task = holder(Some(b), Some(&below));
+        assert!(judge(&below, None, a).is_none() && judge(&task, None, a).is_none());
+        let other = holder(None, None);
+        let edges = judge(&other, Some(&task), b);
+        assert!(edges.is_some() && task.moved.load(Ordering::Relaxed));
+        assert!(is_same(task.waiter.lock().as_ref().unwrap(), &(other as _)));
+        let again = judge(&task, None, a);
+        assert!(again.is_some(), "the tasks above it are others now");
+        [edges, again].into_iter().flatten().for_each(|edges| forget(&edges));
+        below.cut();
+        let edges = judge(&below, None, a).unwrap();
+        forget(&edges);
+    }
+}
