@@ -252,7 +252,7 @@ impl<Fut: Work> State<Fut> {
             self.idle.clear();
             let idle = self.runners.iter_mut().filter_map(|runner| runner.waker.take());
             acts.others.extend(idle.map(Act::Wake));
-            self.taken += usize::from(why.is_some());
+            self.taken += usize::from(why.is_some() && !seeded!("fan_out_counts_no_panic"));
             acts.others.push(Act::End(self.taken, why));
         }
         // After the consumer can learn of the end: the source's drop may wait for it.
@@ -297,6 +297,9 @@ impl<Fut: Work> State<Fut> {
         }
         // After the aborts: the source's drop may wait for a future of theirs.
         acts.drop(self.source.take());
+        if seeded!("fan_out_keeps_items_ahead") {
+            return self.ahead.extend(dropped);
+        }
         drop_each(dropped, acts);
     }
 

@@ -296,12 +296,13 @@ impl Drop for Gone {
 }
 
 /// Given items that run at once, of which one fails while the source still gives others, and a consumer that does not look, then
-/// the source and the items that would never end are dropped.
+/// the source and the items that would never end are dropped, the one that is taken ahead at a limit of four as well.
 #[test]
 fn a_failure_drops_the_running_items_before_a_consumer_looks() {
     super::check(10_000, || {
         let (ordered, gone) = (thread_rng().gen_range(0..2) == 0, Arc::new(Semaphore::new(0)));
-        let (items, held) = (fan_out(0..4u32, 3), Arc::new(Gone(Arc::clone(&gone))));
+        let items = fan_out(0..6u32, thread_rng().gen_range(3..=4usize));
+        let held = Arc::new(Gone(Arc::clone(&gone)));
         let items = if ordered { items.ordered() } else { items };
         let fails = if ordered { 0 } else { thread_rng().gen_range(0..3) };
         let mut results = items.try_map(move |n| {
@@ -319,6 +320,38 @@ fn a_failure_drops_the_running_items_before_a_consumer_looks() {
             gone.acquire().await.unwrap().forget();
             assert_eq!(results.next().await.unwrap().unwrap_err().into_error(), Some(fails));
         });
+    });
+}
+
+/// Given a source that panics while items run, of which one may be ahead, then these give their results, and the panic is one more: the
+/// last, if they come in order.
+#[test]
+fn a_source_that_panics_beside_running_items_leaves_them_their_results() {
+    super::check(10_000, || {
+        let (ordered, good) = (thread_rng().gen_range(0..2) == 0, thread_rng().gen_range(0..6u32));
+        let source = (0..=good).inspect(move |n| {
+            if *n == good {
+                resume_unwind(Box::new(()));
+            }
+        });
+        let items = fan_out(source, 2 * thread_rng().gen_range(1..=2usize));
+        let items = if ordered { items.ordered() } else { items };
+        let results = items.map(|n| async move {
+            if n % 2 == 0 {
+                pause().await;
+            }
+            n
+        });
+        let mut results: Vec<_> = block_on(results.collect());
+        if ordered {
+            assert!(matches!(results.pop(), Some(Err(TaskError::Panicked(_)))));
+        }
+        let (mut good_ones, panics): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+        assert_eq!(panics.len(), usize::from(!ordered));
+        if !ordered {
+            good_ones.sort_unstable_by_key(|result| *result.as_ref().unwrap());
+        }
+        assert!(good_ones.into_iter().map(Result::unwrap).eq(0..good));
     });
 }
 
