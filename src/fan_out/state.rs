@@ -349,4 +349,17 @@ mod tests {
             assert!(state.phase == Phase::Failed(1));
         }
     }
+
+    /// Given two items ahead, then a panic of the source behind them leaves them if the results are in order; any other failure drops them.
+    #[test]
+    fn items_ahead_in_front_of_a_failure_stay_in_order() {
+        for (ordered, fails, left) in [(true, 5, 2), (true, 4, 1), (true, 2, 0), (false, 5, 0)] {
+            let mut state = State::<Ready<()>>::new(Box::pin(futures::stream::empty()), ordered, 2);
+            state.ahead.extend([3, 4].map(|item| (item, std::future::ready(()))));
+            let mut acts = Acts::default();
+            state.fail(fails, &mut acts);
+            let dropped = acts.others.iter().filter(|act| matches!(act, Act::Drop(_))).count();
+            assert_eq!((state.ahead.len(), dropped), (left, 3 - left));
+        }
+    }
 }

@@ -84,8 +84,9 @@ impl Wake for AskWaker {
 
 impl Asking {
     pub(crate) fn poll(&mut self) -> Poll<Result<Ticket, Refused>> {
-        // Acquire: pairs with the store in `wake_by_ref`.
-        if !self.waker.woken.swap(false, Ordering::Acquire) {
+        let woken = &self.waker.woken;
+        // Acquire: pairs with the store in `wake_by_ref`. Relaxed: the poll that a wake-up causes sees it.
+        if !woken.load(Ordering::Relaxed) || !woken.swap(false, Ordering::Acquire) {
             return Poll::Pending;
         }
         let waker = Waker::from(Arc::clone(&self.waker));

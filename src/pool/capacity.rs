@@ -355,10 +355,13 @@ mod tests {
     #[test]
     fn a_newcomer_gets_nothing_while_others_wait() {
         let mut capacity = Capacity::checked(2, None).unwrap();
+        assert!(capacity.has_room(1) && !Capacity::checked(2, Some(4)).unwrap().has_room(5));
         assert_eq!((capacity.take(3, 1), capacity.free_places()), (2, 0));
+        assert!(!capacity.has_room(1));
         let (mut first, mut second, mut wakers) = (None, None, Vec::new());
         assert!(!polled(&mut capacity, &mut first, 1) && !polled(&mut capacity, &mut second, 1));
         capacity.give_back(1, 1);
+        assert!(!capacity.has_room(1), "others wait");
         assert_eq!((capacity.take(1, 1), capacity.free_places()), (0, 0));
         capacity.serve(&mut wakers);
         assert_eq!(wakers.len(), 1);

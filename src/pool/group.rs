@@ -793,4 +793,19 @@ mod tests {
         assert!(first_of([cancelled(), cancelled(), cancelled()]).is_cancelled());
         assert!(!GroupError::Error(1).is_cancelled());
     }
+
+    #[test]
+    fn a_group_stops_its_tasks_when_it_is_dropped_with_some_outstanding() {
+        for ends in [true, false] {
+            let mut set = TaskSet::new();
+            let (id, _notice) = set.announce();
+            set.enter(id, Counting(Rc::default()));
+            if ends {
+                assert!(set.ended::<_, ()>(Ok(Some(Ok(())))).is_ok());
+            }
+            let shared = Arc::clone(&set.shared);
+            drop(set);
+            assert_eq!(shared.is_stopped(), !ends);
+        }
+    }
 }

@@ -319,7 +319,9 @@ impl<K: Kind> Entries<K> {
     pub(super) fn evict(&mut self) -> Option<Entry<K>> {
         let lowest = self.ends().map(|(lane, _)| (lane, !self.restored[lane].is_empty()));
         match self.aside.first_key_value() {
-            Some((aside, _)) if lowest.is_none_or(|lowest| (aside.0 as usize, false) <= lowest) => {
+            Some((aside, _))
+                if lowest.is_none_or(|(lane, is_restored)| (aside.0 as usize, is_restored) <= (lane, false)) =>
+            {
                 self.aside.pop_first().map(|(_, entry)| entry)
             }
             _ => self.remove(self.head(lowest?.0)),
@@ -367,8 +369,10 @@ impl<K: Kind> Entries<K> {
 mod tests {
     use super::*;
     use crate::pool::caller::Caller;
+    use crate::pool::engine::group_limit::GroupLimit;
     use crate::pool::task_options::PoolOptions;
     use crate::pool::threads::entry::Entry;
+    use crate::pool::threads::kind::Threads;
     use std::sync::{Arc, Mutex};
 
     fn entry<'j>(priority: Priority, weight: u32) -> Entry<'j> {
@@ -482,6 +486,64 @@ mod tests {
         assert_eq!(queue.evict().map(|entry| entry.weight()), Some(3));
         assert_eq!(queue.evict().map(|entry| entry.weight()), Some(1));
         assert!(queue.evict().is_none() && queue.len() == 0);
+    }
+
+    /// A queue in which three tasks of a full group are set aside, before another task of their priority and one of low priority; and the
+    /// keys of the three.
+    fn with_three_aside<'j>() -> (Entries<Threads<'j>>, [AsideKey; 3]) {
+        let (mut queue, group) = (Entries::new(), GroupLimit::new(1));
+        let keys = [1, 2, 3].map(|weight| {
+            let options = PoolOptions::DEFAULT.with(|options| {
+                (options.task.weight, options.limit) = (weight, Some(Arc::clone(&group)));
+            });
+            queue.push(Entry::own(Caller::current(), || (), &options));
+            queue.set_aside(queue.first().unwrap()).unwrap()
+        });
+        queue.push(entry(Priority::Low, 5));
+        queue.push(entry(Priority::Normal, 4));
+        (queue, keys)
+    }
+
+    fn weights<'j>(entries: impl IntoIterator<Item = Entry<'j>>) -> Vec<u32> {
+        entries.into_iter().map(|entry| entry.weight()).collect()
+    }
+
+    #[test]
+    fn restored_entries_precede_those_aside_and_these_the_others_of_their_priority() {
+        let (mut queue, keys) = with_three_aside();
+        let first = queue.first().unwrap();
+        assert!(queue.restore(keys[1]).is_some() && queue.restore(keys[0]).is_some());
+        assert!(queue.get(first).is_none() && queue.restore(keys[0]).is_none());
+        assert_eq!((queue.len(), queue.all()), (4, 5));
+        assert_eq!(weights(queue.drain()), [2, 1, 3, 4, 5]);
+
+        let (mut queue, keys) = with_three_aside();
+        queue.restore(keys[1]).unwrap();
+        queue.restore(keys[0]).unwrap();
+        assert_eq!(weights(std::iter::from_fn(|| queue.pop())), [2, 1, 4, 5]);
+        assert!(queue.has_live() && queue.len() == 0 && queue.is_uniform());
+
+        let (mut queue, keys) = with_three_aside();
+        queue.restore(keys[1]).unwrap();
+        assert_eq!(weights(std::iter::from_fn(|| queue.evict())), [5, 2, 1, 3, 4]);
+        let (mut queue, _) = with_three_aside();
+        assert_eq!(weights(std::iter::from_fn(|| queue.evict())), [5, 1, 2, 3, 4]);
+    }
+
+    /// Given more entries aside than in order, when many have died elsewhere, then a purge keeps those that live.
+    #[test]
+    fn a_purge_keeps_live_entries_wherever_they_are() {
+        let (mut queue, keys) = with_three_aside();
+        queue.restore(keys[2]).unwrap();
+        assert!(queue.aside.values().next().unwrap().claim() && !queue.is_mostly_dead());
+        (0..FEW).for_each(|_| queue.died());
+        assert!(queue.is_mostly_dead());
+        let first = queue.first().unwrap();
+        let mut dead = Vec::new();
+        queue.purge(&mut dead);
+        assert!(!queue.is_mostly_dead() && queue.get(first).is_none());
+        assert_eq!((weights(dead), queue.all(), queue.special), (vec![1], 4, 3));
+        assert_eq!(weights(queue.drain()), [3, 2, 4, 5]);
     }
 
     #[test]

@@ -1070,4 +1070,20 @@ mod tests {
         assert_eq!((next(&mut state, &second), next(&mut state, &first)), ("exit", "exit"));
         assert!(!state.wants_thread());
     }
+
+    /// Given two cells in one space of a lane, of which both, one, or none are live, when the only worker could not be started, then the
+    /// pool ends if a task is left.
+    #[test]
+    fn a_worker_that_could_not_be_started_leaves_live_tasks_behind() {
+        for (first, second) in [(true, true), (true, false), (false, true), (false, false)] {
+            let mut state = pool(1, false);
+            for claimed in [first, second] {
+                let task = ClosureCell::of(|| (), Caller::current(), None);
+                assert!(!claimed || task.claim());
+                queue(&mut state, Entry::of(task as _));
+            }
+            let worker = worker(&mut state);
+            assert_eq!(state.left(&worker, false, &mut Acts::default()), !(first && second));
+        }
+    }
 }

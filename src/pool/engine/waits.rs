@@ -596,14 +596,17 @@ mod tests {
     use super::*;
     use crate::Semaphore;
 
-    /// Not of size zero: its address is its identity.
-    struct Home(#[allow(dead_code)] u8);
+    /// A pool that counts the loans. Not of size zero: its address is its identity.
+    #[derive(Default)]
+    struct Home(AtomicUsize);
 
     impl Lends for Home {
         fn lend(self: Arc<Self>, _: &Slot) -> bool {
-            true
+            self.0.fetch_add(1, Ordering::Relaxed) == 0
         }
-        fn take_back(self: Arc<Self>, _: &Slot) {}
+        fn take_back(self: Arc<Self>, _: &Slot) {
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     #[test]
@@ -622,19 +625,27 @@ mod tests {
 
     #[test]
     fn a_slot_without_a_pool_is_lent_to_tasks_of_its_own_pool_alone() {
-        let home = Arc::new(Home(0));
+        let home = Arc::new(Home::default());
         assert!(Slot::of(None).lender(&home, false).is_none());
         assert!(matches!(Slot::of(None).lender(&home, true), Some(Lender::Own(_))));
-        let weak = Arc::downgrade(&home);
-        let slot = Slot::of(Some(weak));
+        let slot = Slot::of(Some(Arc::downgrade(&home) as _));
         assert!(matches!(slot.lender(&home, false), Some(Lender::Any(_))));
+        for slot in [&slot, &Slot::of(None)] {
+            let lender = || slot.lender(&home, true).unwrap();
+            assert!(lender().lend(slot) && !lender().lend(slot));
+            lender().take_back(slot);
+            lender().take_back(slot);
+        }
         drop(home);
-        assert!(slot.lender(&Arc::new(Home(0)), true).is_none(), "the pool is gone");
+        assert!(
+            slot.lender(&Arc::new(Home::default()), true).is_none(),
+            "the pool is gone"
+        );
     }
 
     #[test]
     fn a_thread_knows_the_pools_in_whose_tasks_it_is() {
-        let (home, other, slot) = (Home(0), Home(0), Slot::of(None));
+        let (home, other, slot) = (Home::default(), Home::default(), Slot::of(None));
         assert!(!is_inside(&home) && Waiter::current(&home).is_none() && Inside::aside().is_none());
         let outer = Inside::work(PoolId::of(&home), Arc::clone(&slot));
         let waiter = Waiter::current(&home).unwrap();
@@ -663,7 +674,7 @@ mod tests {
 
     #[test]
     fn tasks_are_run_nested_to_a_bound_and_in_their_own_pool_alone() {
-        let (home, other) = (Home(0), Home(0));
+        let (home, other) = (Home::default(), Home::default());
         assert!(Inlined::enter(&home).is_none());
         let _inside = Inside::work(PoolId::of(&home), Slot::of(None));
         assert!(Inlined::enter(&other).is_none());
@@ -698,7 +709,7 @@ mod tests {
 
     #[test]
     fn a_holder_is_restored_when_the_task_below_it_has_ended() {
-        let home = Home(0);
+        let home = Home::default();
         let _inside = Inside::work(PoolId::of(&home), Slot::of(None));
         let [outer, inner] = [(); 2].map(|()| holder(None, None) as Arc<dyn Task>);
         let is_current = |task: &Arc<dyn Task>| current().is_some_and(|now| is_same(&now, task));

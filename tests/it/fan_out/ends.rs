@@ -103,6 +103,45 @@ async fn in_order_items_that_run_behind_a_failure_are_dropped() {
     assert_eq!(ends.all(), [0]);
 }
 
+/// Given items that panic when they are dropped, of which one is ahead, when one fails, then each is dropped, and the failure is the
+/// result.
+#[tokio::test]
+async fn a_failure_drops_every_item_even_if_all_drops_panic() {
+    struct Panics(Arc<Mutex<usize>>);
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            *self.0.lock().unwrap() += 1;
+            std::panic::resume_unwind(Box::new("dropped"));
+        }
+    }
+    for ordered in [false, true] {
+        let dropped = Arc::new(Mutex::new(0));
+        let inner = Arc::clone(&dropped);
+        let (fail, told) = oneshot::channel::<()>();
+        let mut told = Some(told);
+        let fan = fan_out(0..5, 4);
+        let fan = if ordered { fan.ordered() } else { fan };
+        let mut results = fan.try_map(move |n| {
+            let (told, held) = (told.take(), (n > 0).then(|| Panics(Arc::clone(&inner))));
+            async move {
+                if let Some(told) = told {
+                    told.await.unwrap();
+                    return Err(n);
+                }
+                let _held = held;
+                std::future::pending::<Result<(), _>>().await
+            }
+        });
+        settle().await;
+        assert_eq!(*dropped.lock().unwrap(), 0);
+        fail.send(()).unwrap();
+        settle().await;
+        assert_eq!(*dropped.lock().unwrap(), 4);
+        assert!(matches!(results.next().await, Some(Err(GroupError::Error(0)))));
+        assert!(results.next().await.is_none());
+    }
+}
+
 /// Given a source that panics, then running items are dropped, and the panic is the first result.
 #[tokio::test(start_paused = true)]
 async fn a_source_that_panics_is_the_first_failure() {

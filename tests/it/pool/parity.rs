@@ -134,6 +134,7 @@ parity! {
     ;
     tasks alone:
     tasks_that_wait_for_each_other_are_told
+    shared_slots_are_the_limit_whatever_the_pool_was_built_for
 }
 
 fn panics<T>(with: i32) -> T {
@@ -1258,6 +1259,25 @@ async fn pools_that_share_slots_are_bounded_together(kind: Kind) {
     assert_eq!((slots.available_permits(), slots.waiting()), (2, 0));
 }
 
+/// Given a pool for one task whose slots are raised to three, then three of its tasks run at once.
+async fn shared_slots_are_the_limit_whatever_the_pool_was_built_for(kind: Kind) {
+    let slots = Arc::new(Semaphore::new(1));
+    let pool = pool!(kind, 3, slots(Arc::clone(&slots)));
+    pool.set_limit(1).unwrap();
+    slots.set_limit(3);
+    let all = Arc::new(Barrier::new(3));
+    let tasks = [(); 3].map(|()| {
+        let all = Arc::clone(&all);
+        pool.try_submit(async move { all.wait().await.is_leader() }).unwrap()
+    });
+    let mut leaders = 0;
+    for task in tasks {
+        leaders += usize::from(task.join().await.unwrap());
+    }
+    assert_eq!(leaders, 1);
+    pool.ends_clean().await;
+}
+
 async fn a_permit_of_the_user_is_one_slot_less(kind: Kind) {
     let slots = Arc::new(Semaphore::new(2));
     let pool = pool!(kind, 2, slots(Arc::clone(&slots)));
@@ -1656,6 +1676,7 @@ async fn a_report_can_be_waited_for(kind: Kind) {
     assert!(!report.wait_timeout(Duration::ZERO).await);
     let task = busy.release();
     assert!(report.wait().await && task.is_finished());
+    assert!(report.wait_timeout(LONG).await);
     assert_eq!(pool.stats().threads, 0);
 }
 
@@ -2079,11 +2100,12 @@ async fn a_group_that_would_wait_for_its_own_permit_ends_at_once(kind: Kind) {
         for _ in 0..2 {
             group.submit(async { Ok(()) }).await.unwrap();
         }
-        group.join().await.unwrap_err()
+        let (first, why) = group.next().await.unwrap();
+        (first, why.unwrap_err(), group.next().await.unwrap().0)
     });
     assert!(matches!(
         outer.await.unwrap(),
-        GroupError::Task(TaskError::WouldDeadlock)
+        (0, GroupError::Task(TaskError::WouldDeadlock), 1)
     ));
     pool.ends_clean().await;
 }

@@ -1,8 +1,8 @@
 //! Pools whose tasks are given a state.
 
 use crate::pool::threads::Busy;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 use tollgate::pool::{RejectReason, StatefulPool, TaskError};
 use tollgate::{Semaphore, WorkerPool};
@@ -49,6 +49,19 @@ fn as_many_states_are_made_as_tasks_run_at_once() {
     while live.load(Relaxed) > 0 {
         std::thread::yield_now();
     }
+}
+
+/// Given two workers, then two tasks have a state each, and run at once.
+#[test]
+fn tasks_with_states_run_at_once() {
+    let (pool, _, made) = pool_of(2);
+    let both = Arc::new(Barrier::new(2));
+    let handles = [(); 2].map(|()| {
+        let both = Arc::clone(&both);
+        pool.submit(move |_| both.wait().is_leader()).unwrap()
+    });
+    let leaders = handles.map(|handle| handle.join().unwrap());
+    assert!(leaders[0] != leaders[1] && made.load(Relaxed) == 2);
 }
 
 /// Given a task that panics, then its state goes with it, and the next task has a new one.
