@@ -317,14 +317,14 @@ impl<K: Kind> Entries<K> {
 
     /// Removes the oldest entry of the lowest priority: the first to be evicted.
     pub(super) fn evict(&mut self) -> Option<Entry<K>> {
-        let lowest = self.ends().map(|(lane, _)| (lane, !self.restored[lane].is_empty()));
-        match self.aside.first_key_value() {
-            Some((aside, _))
-                if lowest.is_none_or(|(lane, is_restored)| (aside.0 as usize, is_restored) <= (lane, false)) =>
-            {
-                self.aside.pop_first().map(|(_, entry)| entry)
-            }
-            _ => self.remove(self.head(lowest?.0)),
+        let lowest = self.ends().map(|(lane, _)| lane);
+        let aside = self.aside.first_entry().filter(|aside| {
+            let priority = aside.key().0 as usize;
+            lowest.is_none_or(|lane| priority < lane || (priority == lane && self.restored[lane].is_empty()))
+        });
+        match aside {
+            Some(aside) => Some(aside.remove()),
+            None => self.remove(self.head(lowest?)),
         }
     }
 

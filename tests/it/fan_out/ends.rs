@@ -119,7 +119,7 @@ async fn a_failure_drops_every_item_even_if_all_drops_panic() {
         let inner = Arc::clone(&dropped);
         let (fail, told) = oneshot::channel::<()>();
         let mut told = Some(told);
-        let fan = fan_out(0..5, 4);
+        let fan = fan_out(0..6, 5);
         let fan = if ordered { fan.ordered() } else { fan };
         let mut results = fan.try_map(move |n| {
             let (told, held) = (told.take(), (n > 0).then(|| Panics(Arc::clone(&inner))));
@@ -136,7 +136,7 @@ async fn a_failure_drops_every_item_even_if_all_drops_panic() {
         assert_eq!(*dropped.lock().unwrap(), 0);
         fail.send(()).unwrap();
         settle().await;
-        assert_eq!(*dropped.lock().unwrap(), 4);
+        assert_eq!(*dropped.lock().unwrap(), 5);
         assert!(matches!(results.next().await, Some(Err(GroupError::Error(0)))));
         assert!(results.next().await.is_none());
     }
