@@ -104,26 +104,48 @@ const DETACHED: u8 = 2;
 /// The handle has left a waker.
 const POLLED: u8 = 4;
 
-/// The task's place in the graph of waits: the task's record, or, of a task on a thread, that of its submitter.
+/// What a task has beside its future or closure.
 pub(super) trait Context: Send + Sync {
+    /// Returns its record in the graph of waits, if it has one.
     fn record(&self) -> Option<&Record> {
         None
     }
     /// Cuts the link to the waiter: no task will wait for this one.
     fn cut(&self);
+    /// Returns its options, if it has any.
+    fn options(&self) -> Option<&TaskOptions>;
 }
 
-/// The record of a task whose permits are those of its submitter, while there is a handle. `None` if there is no submitter.
-impl Context for Option<Arc<Record>> {
+/// The context of a closure that has a submitter or options.
+pub(super) struct ClosureContext {
+    /// The record of a task whose permits are those of its submitter, while there is a handle. `None` if there is no submitter.
+    submitter: Option<Arc<Record>>,
+    options: Option<Box<TaskOptions>>,
+}
+
+impl ClosureContext {
+    #[inline]
+    fn of(submitter: Option<Arc<Record>>, options: Option<Box<TaskOptions>>) -> Option<Box<Self>> {
+        (submitter.is_some() || options.is_some()).then(|| Box::new(Self { submitter, options }))
+    }
+}
+
+impl Context for Option<Box<ClosureContext>> {
+    #[inline]
     fn cut(&self) {
-        if let Some(submitter) = self {
+        if let Some(submitter) = self.as_ref().and_then(|context| context.submitter.as_ref()) {
             submitter.cut();
         }
+    }
+
+    #[inline]
+    fn options(&self) -> Option<&TaskOptions> {
+        self.as_ref()?.options.as_deref()
     }
 }
 
 /// The cell of a closure, which runs in the span of its submitter.
-pub(super) type ClosureCell<F, T> = Cell<(F, Caller), (), T, Option<Arc<Record>>>;
+pub(super) type ClosureCell<F, T> = Cell<(F, Caller), (), T, Option<Box<ClosureContext>>>;
 
 /// A task and its result.
 ///
@@ -134,11 +156,10 @@ pub(super) struct Cell<Q, R, T, C> {
     inner: Mutex<Inner<Q, R, T>>,
     flags: AtomicU8,
     pub(super) context: C,
-    options: Option<Box<TaskOptions>>,
 }
 
 impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
-    pub(super) fn new(task: Q, context: C, options: Option<Box<TaskOptions>>) -> Self {
+    pub(super) fn new(task: Q, context: C) -> Self {
         let inner = Inner {
             stage: Stage::Queued(task),
             waker: None,
@@ -147,7 +168,6 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
             inner: Mutex::new(inner),
             flags: AtomicU8::new(0),
             context,
-            options,
         }
     }
 
@@ -215,12 +235,12 @@ where
     #[inline]
     pub(super) fn of(task: F, caller: Caller, options: Option<Box<TaskOptions>>) -> Arc<Self> {
         let submitter = current().map(|submitter| Arc::new(Record::of(Some(submitter))));
-        Arc::new(Self::new((task, caller), submitter, options))
+        Arc::new(Self::new((task, caller), ClosureContext::of(submitter, options)))
     }
 
     /// Creates the cell of a task without a handle.
     pub(super) fn detached(task: F, caller: Caller, options: Option<Box<TaskOptions>>) -> Arc<Self> {
-        let cell = Self::new((task, caller), None, options);
+        let cell = Self::new((task, caller), ClosureContext::of(None, options));
         cell.detach();
         Arc::new(cell)
     }
@@ -252,7 +272,8 @@ where
 {
     #[inline]
     fn waiter(&self) -> Option<Arc<dyn Task>> {
-        self.context.as_ref().map(|waiter| Arc::clone(waiter) as _)
+        let submitter = self.context.as_ref()?.submitter.as_ref()?;
+        Some(Arc::clone(submitter) as _)
     }
 
     #[inline]
@@ -279,7 +300,7 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Queued for Cell<Q, R, T, C
 
     #[inline]
     fn options(&self) -> Option<&TaskOptions> {
-        self.options.as_deref()
+        self.context.options()
     }
 }
 

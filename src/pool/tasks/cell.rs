@@ -55,27 +55,32 @@ pub(in crate::pool) struct Rest<Fut> {
 }
 
 /// The future is boxed from the beginning: a move of it moves a pointer.
-pub(in crate::pool) type TaskCell<Fut, T> = Cell<(Box<Fut>, Caller), Progress<Fut>, T, Record>;
+pub(in crate::pool) type TaskCell<Fut, T> =
+    Cell<(Box<Fut>, Caller), Progress<Fut>, T, (Record, Option<Box<TaskOptions>>)>;
 
-impl Context for Record {
+impl Context for (Record, Option<Box<TaskOptions>>) {
     fn record(&self) -> Option<&Record> {
-        Some(self)
+        Some(&self.0)
     }
 
     fn cut(&self) {
-        self.cut();
+        self.0.cut();
+    }
+
+    fn options(&self) -> Option<&TaskOptions> {
+        self.1.as_deref()
     }
 }
 
 impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
     fn record(&self) -> &Record {
-        &self.context
+        &self.context.0
     }
 }
 
 impl<Fut, T> TaskCell<Fut, T> {
     pub(in crate::pool) fn of(task: Fut, caller: Caller, options: Option<Box<TaskOptions>>) -> Self {
-        Self::new((Box::new(task), caller), Record::of(current()), options)
+        Self::new((Box::new(task), caller), (Record::of(current()), options))
     }
 
     /// Takes the future out to poll it. Returns `None` if it was aborted.
