@@ -362,4 +362,27 @@ mod tests {
             assert_eq!((state.ahead.len(), dropped), (left, 3 - left));
         }
     }
+
+    /// Given a source that has ended while a runner has an item, then the end of the runtime is one of the fan-out if it takes that runner.
+    #[test]
+    fn a_dropped_runner_ends_the_fan_out_if_it_had_an_item() {
+        let mut state = State::<Ready<()>>::new(Box::pin(futures::stream::empty()), false, 0);
+        let mut acts = Acts::default();
+        assert!(state.call(2, 2, &mut acts));
+        let Poll::Ready(Some(Next::Take(source, 0))) = state.next(0, 2, Waker::noop()) else {
+            panic!("the source is free");
+        };
+        assert_eq!(state.put_back(0, source, &mut Vec::new(), None, &mut acts), Some(0));
+        assert!(state.call(2, 2, &mut acts));
+        let Poll::Ready(Some(Next::Take(source, 0))) = state.next(1, 2, Waker::noop()) else {
+            panic!("the source is free");
+        };
+        state.end(source, None, &mut acts);
+        assert!(acts.others.iter().any(|act| matches!(act, Act::End(1, None))));
+        for (runner, ends) in [(1, false), (0, true), (0, false)] {
+            let mut acts = Acts::default();
+            state.dropped(runner, &mut acts);
+            assert_eq!(acts.others.iter().any(|act| matches!(act, Act::EndEarly)), ends);
+        }
+    }
 }

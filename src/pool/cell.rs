@@ -355,3 +355,87 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Await<T> for Cell<Q, R, T,
         drop_quietly(left);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::engine::waits::{Inside, PoolId, Slot, Under};
+    use super::*;
+    use std::panic::resume_unwind;
+
+    /// Counts its drops, each of which panics.
+    struct Panics(Arc<AtomicU8>);
+
+    impl Drop for Panics {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            resume_unwind(Box::new("dropped"));
+        }
+    }
+
+    /// Given a handle that was polled or not, and goes before the claim, before the run, or after it, then the result is dropped once, and
+    /// a panic of that stays in.
+    #[test]
+    fn a_result_is_dropped_once_wherever_the_handle_goes() {
+        for (polled, goes) in [false, true]
+            .into_iter()
+            .flat_map(|polled| (0..3).map(move |goes| (polled, goes)))
+        {
+            let dropped = Arc::new(AtomicU8::new(0));
+            let result = Arc::clone(&dropped);
+            let cell = ClosureCell::of(move || Panics(result), Caller::current(), None);
+            let goes_at = |now| {
+                if now == goes {
+                    cell.detach();
+                }
+            };
+            if polled {
+                assert!(cell.poll_result(Waker::noop()).is_pending());
+            }
+            goes_at(0);
+            assert!(cell.is_queued() && cell.claim() && !cell.claim() && !cell.is_queued());
+            goes_at(1);
+            assert_eq!(cell.run(&mut |_| unreachable!("no task panics")), Ran::Done);
+            assert_eq!(cell.is_done(), goes == 2);
+            goes_at(2);
+            assert_eq!(dropped.load(Ordering::Relaxed), 1);
+            assert_eq!(cell.run(&mut |_| ()), Ran::Gone);
+        }
+    }
+
+    #[test]
+    fn a_panic_goes_to_the_handle_if_there_is_one() {
+        let panics = || -> u8 { resume_unwind(Box::new(7)) };
+        let cell = ClosureCell::of(panics, Caller::current(), None);
+        assert_eq!(cell.run(&mut |_| unreachable!("there is a handle")), Ran::Panicked);
+        let Poll::Ready(Err(why)) = cell.poll_result(Waker::noop()) else {
+            panic!("it has ended");
+        };
+        assert!(why.into_panic().unwrap().is::<i32>());
+        let (cell, mut orphan) = (ClosureCell::detached(panics, Caller::current(), None), None);
+        assert_eq!(cell.run(&mut |payload| orphan = Some(payload)), Ran::Panicked);
+        assert!(orphan.unwrap().is::<i32>());
+        let cell = ClosureCell::of(|| 7, Caller::current(), None);
+        assert!(cell.refuse(TaskError::Expired) && !cell.refuse(TaskError::Cancelled));
+        assert!(matches!(
+            cell.poll_result(Waker::noop()),
+            Poll::Ready(Err(TaskError::Expired))
+        ));
+    }
+
+    /// A submitter that holds permits is known until the handle goes.
+    #[test]
+    fn a_cell_knows_its_submitter_while_there_is_a_handle() {
+        let _inside = Inside::work(
+            PoolId::of(&*crate::WorkerPool::builder().build().unwrap().core().clone()),
+            Slot::of(None),
+        );
+        let submitter = Arc::new(Record::default());
+        let _under = Under::enter(Arc::clone(&submitter) as _);
+        let before = Arc::strong_count(&submitter);
+        let cell = ClosureCell::of(|| (), Caller::current(), None);
+        assert!(cell.waiter().is_some() && Arc::strong_count(&submitter) == before + 1);
+        cell.detach();
+        assert_eq!(Arc::strong_count(&submitter), before);
+        assert!(ClosureCell::detached(|| (), Caller::current(), None).waiter().is_none());
+    }
+}

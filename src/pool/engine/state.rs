@@ -1086,4 +1086,22 @@ mod tests {
             assert_eq!(state.left(&worker, false, &mut Acts::default()), !(first && second));
         }
     }
+
+    #[test]
+    fn the_workers_of_a_closed_pool_are_called_when_its_last_task_was_admitted() {
+        let mut state = pool(2, true);
+        let [first, second] = [(); 2].map(|()| worker(&mut state));
+        assert_eq!(
+            (next(&mut state, &first), next(&mut state, &second)),
+            ("sleep", "sleep")
+        );
+        assert_eq!(called(&push(&mut state, entry(Priority::Normal))), [1]);
+        assert_eq!(next(&mut state, &second), "ask");
+        let mut acts = Acts::default();
+        state.close(&mut acts);
+        assert_eq!((called(&acts), next(&mut state, &first)), (vec![0, 1], "sleep"));
+        let mut acts = Acts::default();
+        assert!(state.admitted(|_| true, &mut acts).is_some());
+        assert_eq!((called(&acts), next(&mut state, &first)), (vec![0], "exit"));
+    }
 }

@@ -761,4 +761,80 @@ mod tests {
         let edges = judge(&below, None, a).unwrap();
         forget(&edges);
     }
+
+    use crate::pool::error::TaskError;
+    use crate::pool::threads::pool::PoolBuilder;
+    use std::task::{Poll, Waker};
+
+    /// A pool whose two workers have not started, and two of whose tasks run.
+    fn pool_of(
+        builder: PoolBuilder,
+    ) -> (
+        crate::WorkerPool,
+        Arc<parking_lot::Mutex<Vec<crate::pool::WorkerThread<'static>>>>,
+    ) {
+        let workers = Arc::<parking_lot::Mutex<Vec<_>>>::default();
+        let kept = Arc::clone(&workers);
+        let builder = builder.workers(2).spawn_with(move |worker| {
+            kept.lock().push(worker);
+            Ok(())
+        });
+        let pool = builder.build().unwrap();
+        pool.core()
+            .transition(|state, _| (state.slots.start(), state.slots.start()));
+        (pool, workers)
+    }
+
+    #[test]
+    fn a_slot_is_lent_while_a_handle_is_polled_on_it_and_not_ready() {
+        let (pool, workers) = pool_of(PoolBuilder::default());
+        let core = pool.core();
+        let slots = [(); 2].map(|()| Slot::of(core.kind.lends()));
+        let mut handle = pool.submit(|| 7).unwrap();
+        let lent = || {
+            let state = core.look();
+            (state.slots.parked, state.queue.awaited_len())
+        };
+        let mut polled = |slot: Option<&Arc<Slot>>| {
+            let inside = slot.map(|slot| Inside::work(PoolId::of(&**core), Arc::clone(slot)));
+            assert!(handle.poll_join(Waker::noop()).is_pending());
+            drop(inside);
+            lent()
+        };
+        assert_eq!([polled(Some(&slots[0])), polled(Some(&slots[0]))], [(1, 1); 2]);
+        assert_eq!(polled(Some(&slots[1])), (1, 1));
+        assert!(!slots[0].ends(), "the handle has moved to the other");
+        assert_eq!(polled(None), (0, 0));
+        assert_eq!(polled(Some(&slots[1])), (1, 1));
+        drop(handle);
+        assert_eq!(lent(), (0, 0));
+        assert!(!slots[1].ends());
+        drop(workers);
+    }
+
+    #[test]
+    fn a_wait_is_in_the_graph_until_it_ends_and_is_refused_if_it_needs_what_its_task_holds() {
+        let (inner, outer) = (Arc::new(Semaphore::new(2)), Semaphore::new(1));
+        let (pool, workers) = pool_of(PoolBuilder::default().slots(Arc::clone(&inner)));
+        let [needs, holds] = [&*inner, &outer].map(|slots| Node::Permits(QueueId::of(slots)));
+        let waits = || {
+            let waits = WAITS.lock();
+            waits
+                .keys()
+                .filter(|(from, to, _)| (*from, *to) == (holds, needs))
+                .count()
+        };
+        let _inside = Inside::work(PoolId::of(&Home::default()), Slot::of(None));
+        let mut handle = pool.submit(|| 7).unwrap();
+        let under = Under::enter(holder(Some(QueueId::of(&outer)), None) as _);
+        assert!(handle.poll_join(Waker::noop()).is_pending() && waits() == 1);
+        assert!(handle.poll_join(Waker::noop()).is_pending() && waits() == 1);
+        drop(under);
+        assert!(handle.poll_join(Waker::noop()).is_pending() && waits() == 0);
+        let under = Under::enter(holder(Some(QueueId::of(&*inner)), None) as _);
+        let refused = handle.poll_join(Waker::noop());
+        assert!(matches!(refused, Poll::Ready(Err(TaskError::WouldDeadlock))));
+        drop((under, handle, workers));
+        assert_eq!(waits(), 0);
+    }
 }

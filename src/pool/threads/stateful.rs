@@ -197,3 +197,21 @@ impl<S> Clone for StatefulPool<S> {
 }
 
 opaque_debug!([S] StatefulPool<S>, "StatefulPool", |this| pool = this.pool);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_states_are_kept_than_the_limit() {
+        let states = States {
+            idle: Mutex::new(Vec::new()),
+            make: Box::new(|| 0),
+        };
+        states.give_back(states.take(), 2);
+        (1..=2).for_each(|state| states.give_back(state, 2));
+        assert_eq!(*states.idle.lock(), [0, 1]);
+        states.give_back(3, 1);
+        assert_eq!((states.take(), states.take(), states.take()), (1, 0, 0));
+    }
+}

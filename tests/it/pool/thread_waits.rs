@@ -1,5 +1,6 @@
 //! Tests of tasks on threads that wait for tasks: run on the waiter's stack, on lent slots, or refused.
 
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Waker};
@@ -437,4 +438,46 @@ fn a_spare_thread_without_a_slot_sleeps() {
         outer.unwrap().join().unwrap();
         assert!(pool.shutdown(LONG).is_clean());
     });
+}
+
+/// Given a task that ends with a handle that it has polled, then its slot goes to other tasks, and the handle waits for the task like any other.
+#[test]
+fn a_task_may_end_with_a_handle_that_it_has_polled() {
+    let pool = WorkerPool::builder().workers(1).build().unwrap();
+    for joins in [true, false] {
+        let (here, (send, sent)) = (pool.clone(), mpsc::channel());
+        let polls = move || {
+            let mut inner = here.submit(|| 7).unwrap();
+            let polled = Pin::new(&mut inner).poll(&mut Context::from_waker(Waker::noop()));
+            send.send((inner, polled.is_pending())).unwrap();
+        };
+        pool.run(polls).unwrap();
+        let (inner, was_pending) = sent.recv().unwrap();
+        assert_eq!((pool.run(|| 1).unwrap(), was_pending), (1, true));
+        if joins {
+            assert_eq!(inner.join().unwrap(), 7);
+        }
+        assert_eq!(pool.run(|| 2).unwrap(), 2);
+    }
+    assert!(pool.wait_idle());
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given members of a group that run one at a time, and a task that waits for them, then it runs none beside another.
+#[test]
+fn a_task_that_waits_for_a_limited_group_does_not_exceed_the_limit() {
+    let pool = WorkerPool::builder().workers(2).build().unwrap();
+    let mut group = pool.group::<_, ()>().limit(1).unwrap();
+    let now = Arc::new(AtomicUsize::new(0));
+    for _ in 0..4 {
+        let now = Arc::clone(&now);
+        let member = move || {
+            let others = now.fetch_add(1, Relaxed);
+            (0..2_000).for_each(|_| thread::yield_now());
+            now.fetch_sub(1, Relaxed);
+            Ok(others)
+        };
+        group.submit(member).unwrap();
+    }
+    assert_eq!(pool.run(move || group.join().unwrap()).unwrap(), [0; 4]);
 }
