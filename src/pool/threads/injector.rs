@@ -65,6 +65,7 @@ impl<'j> Injector<'j> {
         }
     }
 
+    #[inline]
     pub(in crate::pool) fn lock(&self) -> MutexGuard<'_, Tray<'j>> {
         self.tray.lock()
     }
