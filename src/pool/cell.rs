@@ -120,12 +120,12 @@ pub(super) trait Context: Send + Sync {
 pub(super) struct ClosureContext {
     /// The record of a task whose permits are those of its submitter, while there is a handle. `None` if there is no submitter.
     submitter: Option<Arc<Record>>,
-    options: Option<Box<TaskOptions>>,
+    options: Option<TaskOptions>,
 }
 
 impl ClosureContext {
     #[inline]
-    fn of(submitter: Option<Arc<Record>>, options: Option<Box<TaskOptions>>) -> Option<Box<Self>> {
+    fn of(submitter: Option<Arc<Record>>, options: Option<TaskOptions>) -> Option<Box<Self>> {
         (submitter.is_some() || options.is_some()).then(|| Box::new(Self { submitter, options }))
     }
 }
@@ -140,7 +140,7 @@ impl Context for Option<Box<ClosureContext>> {
 
     #[inline]
     fn options(&self) -> Option<&TaskOptions> {
-        self.as_ref()?.options.as_deref()
+        self.as_ref()?.options.as_ref()
     }
 }
 
@@ -233,13 +233,13 @@ where
     T: Send,
 {
     #[inline]
-    pub(super) fn of(task: F, caller: Caller, options: Option<Box<TaskOptions>>) -> Arc<Self> {
+    pub(super) fn of(task: F, caller: Caller, options: Option<TaskOptions>) -> Arc<Self> {
         let submitter = current().map(|submitter| Arc::new(Record::of(Some(submitter))));
         Arc::new(Self::new((task, caller), ClosureContext::of(submitter, options)))
     }
 
     /// Creates the cell of a task without a handle.
-    pub(super) fn detached(task: F, caller: Caller, options: Option<Box<TaskOptions>>) -> Arc<Self> {
+    pub(super) fn detached(task: F, caller: Caller, options: Option<TaskOptions>) -> Arc<Self> {
         let cell = Self::new((task, caller), ClosureContext::of(None, options));
         cell.detach();
         Arc::new(cell)
@@ -372,8 +372,8 @@ mod tests {
         }
     }
 
-    /// Given a handle that was polled or not, and goes before the claim, before the run, or after it, then the result is dropped once, and
-    /// a panic of that stays in.
+    /// Given a handle that was polled, or not, when it goes before the claim, before the run, or after it, then the result is dropped once.
+    /// A panic of that drop does not come out.
     #[test]
     fn a_result_is_dropped_once_wherever_the_handle_goes() {
         for (polled, goes) in [false, true]
@@ -425,10 +425,8 @@ mod tests {
     /// A submitter that holds permits is known until the handle goes.
     #[test]
     fn a_cell_knows_its_submitter_while_there_is_a_handle() {
-        let _inside = Inside::work(
-            PoolId::of(&*crate::WorkerPool::builder().build().unwrap().core().clone()),
-            Slot::of(None),
-        );
+        let pool = crate::WorkerPool::builder().workers(1).build().unwrap();
+        let _inside = Inside::work(PoolId::of(&**pool.core()), Slot::of(None));
         let submitter = Arc::new(Record::default());
         let _under = Under::enter(Arc::clone(&submitter) as _);
         let before = Arc::strong_count(&submitter);

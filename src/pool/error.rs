@@ -352,3 +352,22 @@ impl Error for PoolError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use TaskError::{Abandoned, Aborted, Cancelled, Discarded, Expired, TooManyParked, WouldDeadlock};
+
+    #[test]
+    fn an_error_says_whether_its_task_has_started() {
+        assert!(Aborted.has_started() && TaskError::panicked(Box::new(1)).has_started());
+        let others = [Cancelled, Discarded, Expired, Abandoned, WouldDeadlock, TooManyParked];
+        assert!(!others.iter().any(TaskError::has_started));
+    }
+
+    #[test]
+    fn a_group_error_reads_as_what_it_holds() {
+        assert_eq!(GroupError::Error("no disk").to_string(), "no disk");
+        assert_eq!(GroupError::<&str>::Task(Expired).to_string(), Expired.to_string());
+    }
+}

@@ -808,4 +808,15 @@ mod tests {
             assert_eq!(shared.is_stopped(), !ends);
         }
     }
+
+    #[test]
+    fn a_group_is_empty_while_no_result_is_outstanding() {
+        let pool = crate::WorkerPool::builder().workers(1).build().unwrap();
+        let mut group = pool.group::<_, ()>();
+        assert!(group.is_empty());
+        group.submit(|| Ok(1)).unwrap();
+        assert!(!group.is_empty());
+        assert!(matches!(group.next(), Some((0, Ok(1)))));
+        assert!(group.is_empty());
+    }
 }

@@ -101,15 +101,15 @@ impl PoolOptions {
 
     /// Makes the options of one more task.
     #[inline]
-    pub(super) fn of_task(&self) -> Option<Box<TaskOptions>> {
+    pub(super) fn of_task(&self) -> Option<TaskOptions> {
         (!self.is_common).then(|| self.special())
     }
 
     #[cold]
-    fn special(&self) -> Box<TaskOptions> {
-        Box::new(TaskOptions {
+    fn special(&self) -> TaskOptions {
+        TaskOptions {
             member: self.limit.as_ref().map(GroupLimit::member),
             ..self.task.clone()
-        })
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Waits on a thread: a parked thread is a [`Waker`] like any other waiter.
 
 use imp::Parker;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -8,12 +9,33 @@ use std::time::{Duration, Instant};
 super::shim::thread_local! {
     /// The parker of this thread. All waits of the thread share it, so their wakers compare as the same.
     static PARKER: Arc<Parker> = Arc::new(Parker::of_this_thread());
+    /// The number of waits of this thread, each in the poll of the one before.
+    #[allow(clippy::missing_const_for_thread_local)] // The models' macro knows no `const`.
+    static WAITS: Cell<usize> = Cell::new(0);
 }
 
-/// Returns the parker of this thread.
-fn parker() -> Arc<Parker> {
-    let known = PARKER.try_with(Arc::clone);
-    known.unwrap_or_else(|_| Arc::new(Parker::of_this_thread()))
+/// A wait of this thread. It may consume the wake-up of the wait in whose poll it runs. So it leaves that one's token at its end, also in
+/// an unwinding, and the outer wait polls once more.
+struct Waiting(Arc<Parker>);
+
+impl Waiting {
+    fn begin() -> Self {
+        let _ = WAITS.try_with(|waits| waits.set(waits.get() + 1));
+        let known = PARKER.try_with(Arc::clone);
+        Self(known.unwrap_or_else(|_| Arc::new(Parker::of_this_thread())))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let others = WAITS.try_with(|waits| {
+            waits.set(waits.get() - 1);
+            waits.get()
+        });
+        if others.unwrap_or(1) > 0 {
+            self.0.leave_token();
+        }
+    }
 }
 
 /// Unparks the thread.
@@ -37,26 +59,22 @@ pub(crate) fn block_on<T>(mut poll: impl FnMut(&Waker) -> Poll<T>) -> T {
     }
 }
 
-/// Polls until ready, and parks this thread between polls. Returns `None` after `patience`. A nested call within `poll`
-/// may consume the wake-up of the outer one. So each call leaves the thread unparked on return, and the outer one polls
-/// once more.
+/// Polls until ready, and parks this thread between polls. Returns `None` after `patience`.
 pub(crate) fn block_on_timeout<T>(patience: Option<Duration>, mut poll: impl FnMut(&Waker) -> Poll<T>) -> Option<T> {
-    let parker = parker();
-    let waker = Waker::from(Arc::clone(&parker));
+    let waiting = Waiting::begin();
+    let waker = Waker::from(Arc::clone(&waiting.0));
     // A patience beyond the range of the machine's clock is no bound.
     let end = patience.and_then(|patience| Instant::now().checked_add(patience));
-    let result = loop {
+    loop {
         if let Poll::Ready(value) = poll(&waker) {
-            break Some(value);
+            return Some(value);
         }
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            break None;
+            return None;
         }
-        parker.park(left);
-    };
-    parker.leave_token();
-    result
+        waiting.0.park(left);
+    }
 }
 
 /// Runs a future on this thread, and parks the thread between polls.

@@ -323,8 +323,8 @@ fn a_failure_drops_the_running_items_before_a_consumer_looks() {
     });
 }
 
-/// Given a source that panics while items run, of which one may be ahead, then these give their results, and the panic is one more: the
-/// last, if they come in order.
+/// Given a source that panics while items run, or one is ahead, then these give their results. The panic is one more result, the last if
+/// they come in order.
 #[test]
 fn a_source_that_panics_beside_running_items_leaves_them_their_results() {
     super::check(10_000, || {

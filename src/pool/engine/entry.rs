@@ -9,7 +9,7 @@ use crate::pool::hooks::drop_quietly;
 use crate::pool::task_options::{Priority, TaskOptions};
 use std::sync::Arc;
 
-/// An entry of the queue. It costs no allocation beside the cell that a task shares with its handle.
+/// An entry of the queue. It costs no allocation beside the cell that a task shares with its handle, and that of a large closure.
 pub(in crate::pool) struct Entry<K: Kind>(pub(in crate::pool) Body<K>);
 
 /// Two variants, since the niche of an inline closure holds only one more: a tag would make the entry larger.

@@ -1,5 +1,5 @@
-//! The queue of a pool as plain data, behind its owner's lock: the queued tasks, and the order in which they start. One lane for
-//! each priority, first come, first served within it. It runs and drops no user code.
+//! The queue of a pool as plain data, behind its owner's lock: the queued tasks, and the order in which they start. Two lanes for
+//! each priority, the one for restored tasks first; first come, first served within each. It runs and drops no user code.
 //!
 //! A task that is awaited has a second entry, by which it starts before its turn. A task that is claimed by other means
 //! than its entry here leaves that entry dead: a cancel, a start through the second entry, or a waiter that runs the task
@@ -42,7 +42,7 @@ pub(in crate::pool) struct AsideKey(Priority, u64);
 pub(in crate::pool) struct Entries<K: Kind> {
     /// By priority, the lowest first.
     by_priority: [Lane<K>; 3],
-    /// Entries that were set aside and now have a place in their group. They precede all others of their priority.
+    /// Entries that were set aside and have come back, since their group has a place for them. They precede all others of their priority.
     restored: [Lane<K>; 3],
     /// Upper bounds on the number of times each lane's head has changed.
     gone: [u64; 3],
@@ -223,8 +223,11 @@ impl<K: Kind> Entries<K> {
             Key::Awaited(number) => return self.awaited.remove(&number),
         };
         self.get(key)?;
-        let lane = &mut self.by_priority[place.lane];
-        let entry = self.restored[place.lane].pop().or_else(|| lane.pop())?;
+        let mut lane = &mut self.by_priority[place.lane];
+        if !self.restored[place.lane].is_empty() {
+            lane = &mut self.restored[place.lane];
+        }
+        let entry = lane.pop()?;
         if !K::THREADS && lane.is_empty() && lane.capacity() > KEPT {
             *lane = Lane::new();
         }
@@ -551,12 +554,22 @@ mod tests {
     fn an_empty_queue_of_async_tasks_gives_its_memory_back() {
         use crate::pool::tasks::cell::TaskCell;
         use crate::pool::{Tasks, engine::entry::Entry};
-        let mut queue = Entries::<Tasks>::new();
-        for _ in 0..10_000 {
-            queue.push(Entry::of(Arc::new(TaskCell::of(async {}, Caller::current(), None)) as _));
+        let (mut queue, group) = (Entries::<Tasks>::new(), GroupLimit::new(1));
+        let member = PoolOptions::DEFAULT.with(|options| options.limit = Some(group));
+        for options in [&member, &PoolOptions::DEFAULT] {
+            for _ in 0..10_000 {
+                let task = TaskCell::of(async {}, Caller::current(), options.of_task());
+                queue.push(Entry::of(Arc::new(task) as _));
+                if !options.is_common {
+                    queue.set_aside(queue.first().unwrap()).unwrap();
+                }
+            }
         }
-        assert_eq!(std::iter::from_fn(|| queue.pop()).count(), 10_000);
-        assert_eq!(queue.by_priority[Priority::Normal as usize].capacity(), 0);
+        let aside: Vec<_> = queue.aside.keys().copied().collect();
+        assert_eq!(aside.into_iter().filter_map(|key| queue.restore(key)).count(), 10_000);
+        assert_eq!(std::iter::from_fn(|| queue.pop()).count(), 20_000);
+        let lanes = [&queue.by_priority, &queue.restored].map(|lanes| lanes[Priority::Normal as usize].capacity());
+        assert_eq!(lanes, [0, 0]);
     }
 }
 

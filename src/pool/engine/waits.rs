@@ -595,6 +595,9 @@ fn reaches(waits: &Edges, needed: &[Node], held: &BTreeSet<Node>, seen: &mut Vec
 mod tests {
     use super::*;
     use crate::Semaphore;
+    use crate::pool::error::TaskError;
+    use crate::pool::threads::pool::PoolBuilder;
+    use std::task::{Poll, Waker};
 
     /// A pool that counts the loans. Not of size zero: its address is its identity.
     #[derive(Default)]
@@ -762,10 +765,6 @@ mod tests {
         forget(&edges);
     }
 
-    use crate::pool::error::TaskError;
-    use crate::pool::threads::pool::PoolBuilder;
-    use std::task::{Poll, Waker};
-
     /// A pool whose two workers have not started, and two of whose tasks run.
     fn pool_of(
         builder: PoolBuilder,
@@ -824,7 +823,8 @@ mod tests {
                 .filter(|(from, to, _)| (*from, *to) == (holds, needs))
                 .count()
         };
-        let _inside = Inside::work(PoolId::of(&Home::default()), Slot::of(None));
+        let elsewhere = Home::default();
+        let _inside = Inside::work(PoolId::of(&elsewhere), Slot::of(None));
         let mut handle = pool.submit(|| 7).unwrap();
         let under = Under::enter(holder(Some(QueueId::of(&outer)), None) as _);
         assert!(handle.poll_join(Waker::noop()).is_pending() && waits() == 1);

@@ -79,8 +79,8 @@ impl<Fut: Send, T: Send> Task for TaskCell<Fut, T> {
 }
 
 impl<Fut, T> TaskCell<Fut, T> {
-    pub(in crate::pool) fn of(task: Fut, caller: Caller, options: Option<Box<TaskOptions>>) -> Self {
-        Self::new((Box::new(task), caller), (Record::of(current()), options))
+    pub(in crate::pool) fn of(task: Fut, caller: Caller, options: Option<TaskOptions>) -> Self {
+        Self::new((Box::new(task), caller), (Record::of(current()), options.map(Box::new)))
     }
 
     /// Takes the future out to poll it. Returns `None` if it was aborted.

@@ -1,4 +1,4 @@
-//! The entries of closures. A closure without a handle is inside its entry, because memory that one thread allocates, another reads and a
+//! The entries of closures. A closure without a handle and options is inside its entry, because memory that one thread allocates, another reads and a
 //! third frees is most of a small task's cost. Most closures capture a few words, and need no other memory.
 
 use super::kind::Threads;
@@ -86,8 +86,8 @@ impl<'j> Entry<'j> {
         ran
     }
 
-    /// Runs the task like [`run`](Self::run), and returns its memory to the caller. Only memory is left: the closure is
-    /// consumed, and the result belongs to the handle or was dropped.
+    /// Runs the task like [`run`](Self::run), and returns its cell to the caller. The closure is consumed, and the
+    /// result belongs to the handle or was dropped. The options of the task go with the cell.
     #[inline(always)]
     pub(in crate::pool) fn run_and_leave(self, orphan: &mut dyn FnMut(Payload)) -> (Ran, Option<DeferredFree<'j>>) {
         match self.0 {
@@ -97,7 +97,7 @@ impl<'j> Entry<'j> {
     }
 }
 
-/// The memory of a task that has run.
+/// The cell of a task that has run.
 pub(in crate::pool) type DeferredFree<'j> = Arc<dyn Run + 'j>;
 
 impl Unstarted<Threads<'_>> {

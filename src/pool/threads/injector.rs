@@ -7,11 +7,11 @@
 //! Lock order: the pool's, a local queue's, the injector's.
 //!
 //! # Deferred frees
-//! Submitters free the memory of tasks that have run.
+//! Submitters free the cells of tasks that have run.
 //!
-//! A small closure leaves no memory. An allocator is slow if one thread frees the memory that another allocated, and slower if
-//! both do so at once. So workers free little themselves. They gather the memory of tasks that are not large, and pass it on to the
-//! injector. Each submission takes the memory of two tasks under the injector's lock, and frees it afterwards.
+//! A task without a handle and options has no cell. An allocator is slow if one thread frees the memory that another allocated, and slower if
+//! both do so at once. So workers free few cells themselves. They gather those that are not large, and pass them on to the
+//! injector. Each submission takes the cells of two tasks under the injector's lock, and frees it afterwards.
 
 use super::entry::{DeferredFree, Entry, InlineTask};
 use super::kind::Threads;

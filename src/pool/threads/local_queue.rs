@@ -5,7 +5,7 @@
 //! queue again. A submission that finds the queue full collects these reports, and while one waits, each start is reported at once.
 //!
 //! Other workers take from a local queue when the priority queue is empty, which may never happen. So a local queue has a due date, counted
-//! in tasks taken: then its remaining tasks go back to the front of the priority queue. The worker that takes the first of them starts it,
+//! in tasks taken: then its remaining tasks go back to the front of their lane in the priority queue. The worker that takes the first of them starts it,
 //! and may move others to a local queue again. So a task goes back at most as many times as a local queue holds tasks.
 
 use super::entry::Entry;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, Aimd};
-use tollgate::fan_out::fan_out;
+use tollgate::fan_out::{fan_out, fan_out_stream};
 use tollgate::pool::TaskError;
 use tollgate::{Ask, Cost, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, TokenBucket};
 
@@ -204,4 +204,19 @@ async fn a_classifier_says_how_the_permits_end() {
         (limit.stats().drops, limit.limit(), limit.limiter().in_use()),
         (2, 8, 0)
     );
+}
+
+/// Given a source that is pending before each item, then all its items come.
+#[tokio::test]
+async fn a_source_that_is_pending_at_first_gives_its_items() {
+    let policy = Policy::new(Semaphore::new(1));
+    let items = futures::stream::iter(0..3).then(|n| async move {
+        tokio::task::yield_now().await;
+        n
+    });
+    let results = fan_out_stream(items, 2)
+        .ordered()
+        .admit_each(2, move |_| (policy.clone(), Ask::one()));
+    let results = results.map(|n| async move { n }).map(Result::unwrap);
+    assert_eq!(results.collect::<Vec<i32>>().await, [0, 1, 2]);
 }

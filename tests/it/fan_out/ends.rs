@@ -103,8 +103,7 @@ async fn in_order_items_that_run_behind_a_failure_are_dropped() {
     assert_eq!(ends.all(), [0]);
 }
 
-/// Given items that panic when they are dropped, of which one is ahead, when one fails, then each is dropped, and the failure is the
-/// result.
+/// Given items that panic when they are dropped, one of them ahead, when one fails, then each is dropped. The failure is the result.
 #[tokio::test]
 async fn a_failure_drops_every_item_even_if_all_drops_panic() {
     struct Panics(Arc<Mutex<usize>>);

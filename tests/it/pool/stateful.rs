@@ -2,7 +2,7 @@
 
 use crate::pool::threads::Busy;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tollgate::pool::{RejectReason, StatefulPool, TaskError};
 use tollgate::{Semaphore, WorkerPool};
@@ -55,13 +55,31 @@ fn as_many_states_are_made_as_tasks_run_at_once() {
 #[test]
 fn tasks_with_states_run_at_once() {
     let (pool, _, made) = pool_of(2);
-    let both = Arc::new(Barrier::new(2));
+    let (start, started) = mpsc::channel();
+    let (go, waits) = crossbeam_channel::bounded::<()>(0);
     let handles = [(); 2].map(|()| {
-        let both = Arc::clone(&both);
-        pool.submit(move |_| both.wait().is_leader()).unwrap()
+        let (start, waits) = (start.clone(), waits.clone());
+        let task = move |_: &mut State| {
+            start.send(()).unwrap();
+            waits.recv().is_err()
+        };
+        pool.submit(task).unwrap()
     });
-    let leaders = handles.map(|handle| handle.join().unwrap());
-    assert!(leaders[0] != leaders[1] && made.load(Relaxed) == 2);
+    for _ in 0..2 {
+        started.recv_timeout(Duration::from_secs(60)).expect("both run");
+    }
+    drop(go);
+    assert!(handles.map(|handle| handle.join().unwrap()) == [true; 2] && made.load(Relaxed) == 2);
+}
+
+/// A task without a handle has a state as well.
+#[test]
+fn a_task_without_a_handle_uses_the_state() {
+    let (pool, ..) = pool_of(1);
+    pool.execute(|state| state.used = 7)
+        .map_err(|rejected| rejected.reason)
+        .unwrap();
+    assert_eq!(pool.run(|state| state.used).unwrap(), 7);
 }
 
 /// Given a task that panics, then its state goes with it, and the next task has a new one.
