@@ -956,16 +956,20 @@ mod tests {
         assert_eq!(state.surplus(), SPARES - 2);
     }
 
+    /// A pool with a task for which the second of its workers asks, while the first sleeps.
+    fn asking() -> (Threaded, [Worker; 2]) {
+        let mut state = pool(2, true);
+        let workers = [(); 2].map(|()| worker(&mut state));
+        let steps = workers.each_ref().map(|worker| next(&mut state, worker));
+        assert_eq!(steps, ["sleep", "sleep"]);
+        assert_eq!(called(&push(&mut state, entry(Priority::Normal))), [1]);
+        assert_eq!(next(&mut state, &workers[1]), "ask");
+        (state, workers)
+    }
+
     #[test]
     fn one_worker_asks_for_the_first_task_and_is_called_when_another_is_first() {
-        let mut state = pool(2, true);
-        let [first, second] = [(); 2].map(|()| worker(&mut state));
-        assert_eq!(
-            (next(&mut state, &first), next(&mut state, &second)),
-            ("sleep", "sleep")
-        );
-        assert_eq!(called(&push(&mut state, entry(Priority::Normal))), [1]);
-        assert_eq!(next(&mut state, &second), "ask");
+        let (mut state, [first, second]) = asking();
         assert!(
             push(&mut state, entry(Priority::Normal)).is_empty(),
             "the same is first"
@@ -1089,14 +1093,7 @@ mod tests {
 
     #[test]
     fn the_workers_of_a_closed_pool_are_called_when_its_last_task_was_admitted() {
-        let mut state = pool(2, true);
-        let [first, second] = [(); 2].map(|()| worker(&mut state));
-        assert_eq!(
-            (next(&mut state, &first), next(&mut state, &second)),
-            ("sleep", "sleep")
-        );
-        assert_eq!(called(&push(&mut state, entry(Priority::Normal))), [1]);
-        assert_eq!(next(&mut state, &second), "ask");
+        let (mut state, [first, _asker]) = asking();
         let mut acts = Acts::default();
         state.close(&mut acts);
         assert_eq!((called(&acts), next(&mut state, &first)), (vec![0, 1], "sleep"));
