@@ -228,23 +228,23 @@ impl<'j> Kind for Threads<'j> {
 
     #[cold]
     fn grow(core: &Arc<Core<'j>>) {
-        if let Some(growth) = &core.kind.growth {
-            let (wants, is_urgent) = core.transition(|state, _| (state.wants_thread(), state.is_urgent()));
-            if !wants {
-                return;
+        // In the transition that starts the thread, so that no token is spent in vain.
+        let later = core.transition(|state, acts| {
+            if !state.wants_thread() {
+                return None;
             }
-            if !is_urgent && let Err(refusal) = growth.try_acquire(1) {
-                if let Some(after) = refusal.retry_after() {
-                    core.grow_later(after);
-                }
-                return;
+            if let Some(growth) = &core.kind.growth
+                && !state.is_urgent()
+                && let Err(refusal) = growth.try_acquire(1)
+            {
+                return refusal.retry_after();
             }
-        }
-        core.transition(|state, acts| {
-            if state.wants_thread() {
-                state.starts(acts);
-            }
+            state.starts(acts);
+            None
         });
+        if let Some(after) = later {
+            core.grow_later(after);
+        }
     }
 
     fn queued<T>(task: &Arc<Self::Job<T>>) -> Arc<Self::Run> {
