@@ -174,3 +174,74 @@ mod imp {
         }
     }
 }
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::thread;
+
+    /// Waits until polled a third time, and runs `meanwhile` in the first poll, after a wake-up. Returns the number of polls.
+    fn waits(meanwhile: impl Fn()) -> u32 {
+        let mut polls = 0;
+        let waited = block_on_timeout(Some(Duration::from_secs(10)), |waker| {
+            polls += 1;
+            match polls {
+                1 => {
+                    waker.wake_by_ref();
+                    meanwhile();
+                    Poll::Pending
+                }
+                2 => {
+                    waker.wake_by_ref();
+                    Poll::Pending
+                }
+                _ => Poll::Ready(polls),
+            }
+        });
+        waited.expect("a wake-up is lost")
+    }
+
+    #[test]
+    fn a_wake_up_is_kept_from_user_code_that_parks_the_thread() {
+        assert_eq!(waits(thread::park), 3);
+    }
+
+    /// Given a wait in the poll of another, which uses up the wake-up of that one, when it ends or panics, then the outer one polls again.
+    #[test]
+    fn a_wait_in_the_poll_of_another_gives_its_wake_up_back() {
+        // The thread's own token would hide a loss.
+        let take_token = || thread::park_timeout(Duration::ZERO);
+        let uses_up = || {
+            waits(|| ());
+            take_token();
+        };
+        assert_eq!(waits(uses_up), 3);
+        let panics = || {
+            let inner = || {
+                let mut polls = 0;
+                block_on(|_| {
+                    polls += 1;
+                    match polls {
+                        1 => Poll::<()>::Pending,
+                        _ => resume_unwind(Box::new("no more")),
+                    }
+                });
+            };
+            assert!(catch_unwind(AssertUnwindSafe(inner)).is_err());
+            take_token();
+        };
+        assert_eq!(waits(panics), 3);
+    }
+
+    #[test]
+    fn a_wait_without_patience_polls_once() {
+        let mut polls = 0;
+        let waited = block_on_timeout(Some(Duration::ZERO), |_| {
+            polls += 1;
+            Poll::<()>::Pending
+        });
+        assert_eq!((waited, polls), (None, 1));
+        assert_eq!(block_on_timeout(Some(Duration::MAX), |_| Poll::Ready(7)), Some(7));
+    }
+}

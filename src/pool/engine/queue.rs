@@ -531,6 +531,12 @@ mod tests {
         assert_eq!(weights(std::iter::from_fn(|| queue.evict())), [5, 2, 1, 3, 4]);
         let (mut queue, _) = with_three_aside();
         assert_eq!(weights(std::iter::from_fn(|| queue.evict())), [5, 1, 2, 3, 4]);
+
+        // What comes back from a local queue is first in its lane, behind the restored ones.
+        let (mut queue, keys) = with_three_aside();
+        queue.restore(keys[0]).unwrap();
+        queue.push_front(entry(Priority::Normal, 6));
+        assert_eq!(weights(std::iter::from_fn(|| queue.pop())), [1, 6, 4, 5]);
     }
 
     /// Given more entries aside than in order, when many have died elsewhere, then a purge keeps those that live.
