@@ -234,7 +234,8 @@ async fn a_waiter_for_permits_of_a_key_is_told<P: Place>() {
     let mut seq = 0;
     let mut step = async |client, takes: &[u64], waiting| {
         seq += 1;
-        let step = permit_step(client, seq, 0, takes, waiting);
+        let mut step = permit_step(client, seq, 0, takes, waiting);
+        step.lease.as_mut().expect("it leases").ttl = 10 * SECOND;
         store.step(&name, &legs, &step).await.expect("a reply")
     };
     while step(1, &[1], 1).await.takes[0].is_err() {}

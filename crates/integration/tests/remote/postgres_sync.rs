@@ -85,7 +85,14 @@ async fn a_killed_server_grants_at_once_and_remembers_all() {
     let first = one.request(1, false).await;
     assert_eq!(first.grants.len(), 1);
     let legs = in_flight(1);
-    let taken = store.step(&key, &legs, &permit_step(1, 1, 0, &[1], 1)).await.unwrap();
+    let step = async |seq, held, takes: &[u64], waiting| {
+        let mut step = permit_step(1, seq, held, takes, waiting);
+        // A restart takes its time.
+        step.remember = LONG;
+        step.lease.as_mut().unwrap().ttl = LONG;
+        store.step(&key, &legs, &step).await.unwrap()
+    };
+    let taken = step(1, 0, &[1], 1).await;
     assert_eq!(taken.takes, [Ok(())], "a new server waits for nothing");
     server.kill().unwrap();
     server.restart().await.unwrap();
@@ -95,24 +102,11 @@ async fn a_killed_server_grants_at_once_and_remembers_all() {
     let second = other.request(2, false).await;
     assert_eq!((second.grants.len(), second.usage.in_use), (0, 1), "{second:?}");
     assert_eq!(other.request(1, false).await.grants.len(), 1);
-    let again = store.step(&key, &legs, &permit_step(1, 1, 0, &[1], 1)).await;
-    assert_eq!(again, Ok(taken), "it is repeated");
-    assert!(
-        !store
-            .step(&key, &legs, &permit_step(1, 2, 1, &[], 0))
-            .await
-            .unwrap()
-            .lost
-    );
+    assert_eq!(step(1, 0, &[1], 1).await, taken, "it is repeated");
+    assert!(!step(2, 1, &[], 0).await.lost);
     let client = raw(&format!("postgres://tollgate@{}/postgres", server.address())).await;
     client.batch_execute("DELETE FROM tollgate.keys_v1").await.unwrap();
-    assert!(
-        store
-            .step(&key, &legs, &permit_step(1, 3, 1, &[], 0))
-            .await
-            .unwrap()
-            .lost
-    );
+    assert!(step(3, 1, &[], 0).await.lost);
 }
 
 /// Given a server that took over, or that has lost commits in a crash, then it gives no permits of a key until unknown leases have ended,
