@@ -1,5 +1,6 @@
 //! The injector: receives submitted tasks under a lock of its own. A submission touches one cache line. Each worker that holds
-//! the pool's lock moves all injected tasks into the priority queue.
+//! the pool's lock moves all injected tasks into the priority queue. It takes their buffer by a swap, and reads the tasks after it has
+//! released the injector's lock, for which submissions wait.
 //!
 //! A submission takes capacity that the latest transition has shown here. If there is none, it looks under the pool's lock, since tasks may
 //! have started meanwhile.
@@ -123,12 +124,32 @@ impl<'j> Injector<'j> {
         Some(tray.calls)
     }
 
-    /// Moves all tasks into `queue`, and returns their number.
-    pub(in crate::pool) fn empty(&self, tray: &mut Tray<'j>, queue: &mut Entries<Threads<'j>>) -> usize {
-        let (tasks, uniform) = (self.len(), !std::mem::take(&mut tray.special));
-        queue.take_over(&mut tray.tasks, tasks, uniform);
+    /// Exchanges all tasks for an empty buffer, and returns their number.
+    #[inline]
+    pub(super) fn empty(&self, tray: &mut Tray<'j>, received: &mut Received<'j>) -> usize {
+        std::mem::swap(&mut tray.tasks, &mut received.tasks);
+        received.len = self.len();
+        received.special = std::mem::take(&mut tray.special);
         self.set_len(tray, 0);
-        tasks
+        received.len
+    }
+}
+
+/// The tasks that have left the injector, on their way to the priority queue.
+#[derive(Default)]
+pub(super) struct Received<'j> {
+    tasks: Lane<Threads<'j>>,
+    len: usize,
+    /// True if one of them is not common.
+    special: bool,
+}
+
+impl<'j> Received<'j> {
+    #[inline]
+    pub(super) fn move_to(&mut self, queue: &mut Entries<Threads<'j>>) {
+        if self.len > 0 {
+            queue.take_over(&mut self.tasks, std::mem::take(&mut self.len), !self.special);
+        }
     }
 }
 

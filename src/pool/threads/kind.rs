@@ -18,7 +18,7 @@
 //! queues are empty, or no slot is free.
 
 use super::entry::{DeferredFree, Entry, InlineTask};
-use super::injector::{Injector, Tray};
+use super::injector::{Injector, Received, Tray};
 use super::worker::{WorkerState, WorkerThread};
 use crate::pool::cell::{Job, Ran, Run};
 use crate::pool::engine::scheduler::{Engine, Kind};
@@ -128,11 +128,11 @@ impl<'j> Threads<'j> {
         self.pressed.load(Ordering::Relaxed)
     }
 
-    /// Moves the injected tasks into the priority queue, and shows the submissions the free capacity.
+    /// Counts the injected tasks, and shows the submissions the free capacity. [`accept`] moves the tasks into the priority queue.
     #[inline]
-    fn empty(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
+    fn receive(&self, tray: &mut Tray<'j>, state: &mut Guarded<'j>) {
         if !tray.tasks.is_empty() {
-            let tasks = self.injector.empty(tray, &mut state.queue);
+            let tasks = self.injector.empty(tray, &mut state.own.received);
             state.capacity.came(tasks);
             state.came(tasks);
         }
@@ -147,9 +147,17 @@ impl<'j> Threads<'j> {
     }
 }
 
+/// Moves the received tasks into the priority queue.
+#[inline]
+fn accept(state: &mut Guarded<'_>) {
+    state.own.received.move_to(&mut state.queue);
+}
+
 /// The state under the lock that only pools of threads have.
 #[derive(Default)]
-pub(in crate::pool) struct Shared {
+pub(in crate::pool) struct Shared<'j> {
+    /// Empty between two transitions.
+    received: Received<'j>,
     /// The number of tasks taken at which the next local queue is due. `None`: all local queues are empty.
     local_queues_due: Option<u64>,
     /// The number of tasks that the injector last let come.
@@ -164,11 +172,12 @@ impl<'j> Kind for Threads<'j> {
     type Run = dyn Run + 'j;
     type Job<T> = dyn Job<T> + 'j;
     type Worker = WorkerState<'j>;
-    type Shared = Shared;
+    type Shared = Shared<'j>;
 
     #[inline]
     fn enter(&self, state: &mut Guarded<'j>) {
-        self.empty(&mut self.injector.lock(), state);
+        self.receive(&mut self.injector.lock(), state);
+        accept(state);
     }
 
     #[inline]
@@ -177,7 +186,8 @@ impl<'j> Kind for Threads<'j> {
         if calls == state.own.is_silent {
             let mut tray = self.injector.lock();
             if calls && !tray.tasks.is_empty() && !seeded!("pool_calls_blindly") {
-                self.empty(&mut tray, state);
+                self.receive(&mut tray, state);
+                accept(state);
                 state.call(acts);
             }
             tray.calls = state.wants_call();
@@ -185,7 +195,7 @@ impl<'j> Kind for Threads<'j> {
         }
         // Not at each task that starts: a submission that is shown no capacity looks here.
         if state.capacity.free_places() > 2 * state.own.shown {
-            self.empty(&mut self.injector.lock(), state);
+            self.enter(state);
         }
         if self.is_pressed() && !state.capacity.waits() {
             // Relaxed: a worker that reads a stale value reports early.
@@ -207,12 +217,13 @@ impl<'j> Kind for Threads<'j> {
 
     fn collect(&self, state: &mut Guarded<'j>, weight: u32) {
         let mut tray = self.injector.lock();
-        self.empty(&mut tray, state);
+        self.receive(&mut tray, state);
         // Until the end of the caller's transition, submissions take no capacity.
         if !seeded!("pool_shows_what_is_taken") {
             self.show(&mut tray, state, 0);
         }
         drop(tray);
+        accept(state);
         if state.capacity.has_room(weight) || seeded!("pool_counts_starts_late") {
             return;
         }
