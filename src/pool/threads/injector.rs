@@ -145,6 +145,10 @@ pub(super) struct Received<'j> {
 }
 
 impl<'j> Received<'j> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
     #[inline]
     pub(super) fn move_to(&mut self, queue: &mut Entries<Threads<'j>>) {
         if self.len > 0 {

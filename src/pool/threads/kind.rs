@@ -176,6 +176,7 @@ impl<'j> Kind for Threads<'j> {
 
     #[inline]
     fn enter(&self, state: &mut Guarded<'j>) {
+        debug_assert!(state.own.received.is_empty());
         self.receive(&mut self.injector.lock(), state);
         accept(state);
     }
