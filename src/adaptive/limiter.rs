@@ -130,9 +130,6 @@ impl<L: Resizable> Adaptive<L> {
                 self.limiter.set_limit(target);
             }
             applied = Some(target);
-            if seeded!("adaptive_applies_once") {
-                return;
-            }
         }
     }
 

@@ -235,7 +235,6 @@ impl CircuitBreaker {
     fn ask_slow(&self, units: u64, now: Instant) -> Result<BreakerTicket, Refusal<'_>> {
         loop {
             let ticks = now.ticks();
-            let before = seeded!("breaker_asks_twice").then(|| self.machine.lock().answer(units, 0, ticks));
             let asked = Cell::new(None);
             // The first probe changes the state. If a listener panics at that, the probe comes back.
             let back = Rest::new(|| {
@@ -250,7 +249,7 @@ impl CircuitBreaker {
                 all
             });
             back.forget();
-            let wait = match before.filter(|before| *before == Answer::Goes).unwrap_or(answer) {
+            let wait = match answer {
                 Answer::Goes => return Ok(BreakerTicket::new(word, units, ticks)),
                 Answer::Until(until) => Wait::Until(Due::at(&self.clock, now, Instant::from_ticks(until))),
                 Answer::OnEvent | Answer::OnProbe(_) => Wait::Event,
@@ -447,11 +446,8 @@ impl CircuitBreaker {
 
     #[cold]
     fn give_back_slow(&self, ticket: BreakerTicket) {
-        if seeded!("breaker_keeps_probe") {
-            return;
-        }
         let free = self.machine.lock().give_back(ticket.word().period(), ticket.units());
-        if free && !seeded!("breaker_quiet_probe") {
+        if free {
             self.notify.notify_all();
         }
     }

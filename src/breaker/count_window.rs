@@ -136,8 +136,7 @@ impl CountWindow {
         let old = slot_word.load(Ordering::Relaxed);
         // One failure that pushes out another has been counted as well.
         let writes = old != new || weight(new) != 0;
-        (writes && self.write(slot_word, old, new, period, alarm))
-            || (position + 1 == alarm.calls && !seeded!("breaker_looks_at_bad_only"))
+        (writes && self.write(slot_word, old, new, period, alarm)) || position + 1 == alarm.calls
     }
 
     /// Claims the next position, counted as `new`. `None` if the period is over.
@@ -145,7 +144,7 @@ impl CountWindow {
     fn claim(&self, period: u64, new: u32) -> Option<u64> {
         let mut seen = self.head.load(Ordering::Relaxed);
         loop {
-            if !is_of(seen, period) && !seeded!("breaker_trusts_head") {
+            if !is_of(seen, period) {
                 return None;
             }
             let next = self.step(seen) + weight(new);
@@ -195,10 +194,6 @@ impl CountWindow {
             if is_newer(old, new) {
                 return false;
             }
-            if seeded!("breaker_torn_slot") {
-                slot_word.store(new, Ordering::Relaxed);
-                break;
-            }
             // Acquire and release: pairs with itself. A thread replaces a result after that was counted, so that no
             // field of bad results is ever too low. SeqCst: see `look`.
             match slot_word.compare_exchange_weak(old, new, Ordering::SeqCst, Ordering::Relaxed) {
@@ -237,9 +232,7 @@ impl CountWindow {
     fn look(&self, period: u64, alarm: &Alarm) -> bool {
         // loom has that order for fences alone.
         #[cfg(tollgate_loom)]
-        if !seeded!("breaker_relaxed_look") {
-            crate::sync::shim::atomic::fence(Ordering::SeqCst);
-        }
+        crate::sync::shim::atomic::fence(Ordering::SeqCst);
         let head = self.head.load(Ordering::SeqCst);
         let counts = bad(head);
         is_of(head, period) && (counts.failed >= alarm.failed || counts.slow >= alarm.slow)

@@ -204,12 +204,8 @@ impl Parked {
 impl LeaseEntry {
     /// Gives back the parked units, if the limiter still lives: at most as many as the last lease took.
     fn return_unspent(&self, unspent: u64) {
-        let unspent = match seeded!("lease_gives_back_all") {
-            true => self.taken,
-            false => unspent.min(self.taken),
-        };
+        let unspent = unspent.min(self.taken);
         if unspent > 0
-            && !seeded!("lease_keeps")
             && let Some(origin) = self.origin.upgrade()
         {
             origin.take_back(&self.words, unspent);

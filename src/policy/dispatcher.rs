@@ -457,8 +457,6 @@ impl<L: Limiter + 'static> PolicyCore<L> {
     pub(super) fn leave(self: &Arc<Self>, key: WaiterKey) {
         let (ended, waker, was_head) = self.change(|queue| queue.leave(key));
         drop_quietly(waker);
-        let ended =
-            ended.filter(|ended| !seeded!("leaving_leaks_the_ticket") || !matches!(ended, WaitEnd::Admitted(_)));
         let mut panics = PanicCollector::default();
         match ended {
             Some(WaitEnd::Admitted(ticket)) => {
@@ -466,7 +464,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                 panics.run(|| self.dispatch());
             }
             Some(WaitEnd::Panicked(panic)) => drop_quietly(panic),
-            _ if was_head && !seeded!("leaving_head_dispatches_nothing") => panics.run(|| self.dispatch()),
+            _ if was_head => panics.run(|| self.dispatch()),
             _ => {}
         }
         panics.end();
@@ -615,7 +613,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                         Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
                         Err(panic) => return self.panicked(key, panicked, panic, panics),
                     }
-                    behind = turn.behind && !seeded!("head_joins_a_leg_queue_blindly");
+                    behind = turn.behind;
                 }
                 self.change(|queue| queue.set_due(key, due, ready_since));
                 // The waiters before it in the leg's queue may have left before it joined.
@@ -678,9 +676,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                 })
             });
             sleep.reset(at);
-            if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending()
-                || seeded!("queue_timer_sleeps_through_its_instant")
-            {
+            if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending() {
                 return;
             }
             drop(timer);

@@ -384,7 +384,7 @@ impl<T> Queue<T> {
         deadline: Option<Instant>,
         (due, raise, changes): (Option<Instant>, bool, u64),
     ) -> WaiterKey {
-        self.changed |= changes != self.changes && !seeded!("newcomer_joins_by_old_settings");
+        self.changed |= changes != self.changes;
         let key = keys_of(self.class_for(&ask)).start | self.next;
         self.next += 1;
         self.queued_units += u128::from(ask.count());
@@ -449,7 +449,7 @@ impl<T> Queue<T> {
 impl<T> Queue<T> {
     /// Begins to dispatch. False when another thread does so already, which will look once more.
     pub(super) fn begin(&mut self) -> bool {
-        if self.dispatching && !seeded!("dispatch_forgets_an_event") {
+        if self.dispatching {
             self.again = true;
         }
         !mem::replace(&mut self.dispatching, true)
@@ -545,7 +545,7 @@ impl<T> Queue<T> {
     /// Stops dispatching, unless something has happened since the last look. Returns whether the queue has emptied.
     pub(super) fn stop(&mut self) -> Option<bool> {
         // A notification that is left may be that of a parked waiter for which a leg panicked.
-        if self.again || (self.notified && !seeded!("dispatch_stops_before_a_notification")) {
+        if self.again || self.notified {
             return None;
         }
         self.dispatching = false;
@@ -572,9 +572,6 @@ impl<T> Queue<T> {
 
     /// Parks `key`, or keeps it parked, until a leg notifies, or `until`.
     pub(super) fn park(&mut self, key: WaiterKey, until: Option<Instant>) {
-        if seeded!("parking_drops_a_notification") {
-            self.notified = false;
-        }
         let entry = match self.waiting.remove(&key) {
             Some(entry) => {
                 self.uncount(key, &entry.ask);

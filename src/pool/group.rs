@@ -587,7 +587,7 @@ impl<H: Member> TaskSet<H> {
             *running = Some(abort);
         }
         // Checked after the abort callback is set: a stop of the group before that has not seen the callback.
-        if self.cancelled || (self.shared.is_stopped() && !seeded!("group_enters_blindly")) {
+        if self.cancelled || self.shared.is_stopped() {
             handle.cancel();
         }
         self.handles[id - self.first] = Some(handle);

@@ -116,9 +116,7 @@ impl Shared {
             let result = change(&mut state);
             (result, state.next())
         };
-        if let Some(next) = next
-            && !seeded!("partitions_free_quietly")
-        {
+        if let Some(next) = next {
             next.wake_by_ref();
         }
         result
@@ -346,11 +344,10 @@ impl Limiter for Class {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
         let units = demand.units();
-        let early = seeded!("shares_asks_twice") && self.shared.read(|shares| shares.fits(self.class, units));
         let mut state = self.shared.state.lock();
         let before = self.before(&mut state, demand);
         let taken = state.admits(self.class, units, before) && state.shares.take(self.class, units);
-        match taken || early {
+        match taken {
             true => Ok(units),
             false => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self))),
         }

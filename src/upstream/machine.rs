@@ -258,7 +258,7 @@ impl Machine {
 
     /// A call begins. `None` if the upstream is paused.
     pub(super) fn begin(&mut self, ask: &Ask, now: u64) -> Option<Mark> {
-        if self.paused_until(now).is_some() && !seeded!("upstream_begins_in_a_pause") {
+        if self.paused_until(now).is_some() {
             return None;
         }
         let own = self.units(ask);

@@ -344,7 +344,6 @@ impl TokenBucket {
     fn ticket(&self, tokens: u64, word: Word, refunded_before: u64) -> BucketTicket {
         // Relaxed: ordered after the exchange that moved the position, which acquires.
         let unknown = u64::from(self.refunded.load(Ordering::Relaxed) != refunded_before);
-        let unknown = if seeded!("bucket_trusts_order") { 0 } else { unknown };
         BucketTicket {
             tokens,
             word: word.0,
@@ -391,7 +390,7 @@ impl TokenBucket {
         loop {
             let (word, params, base, axis) = self.read_living(now);
             let seen = look(base, axis, &params);
-            if self.still(word) || seeded!("bucket_looks_once") {
+            if self.still(word) {
                 return seen;
             }
         }
