@@ -731,7 +731,16 @@ impl<L: Limiter + 'static> PolicyCore<L> {
     /// The refusal of a newcomer that finds the queue full.
     pub(super) fn full<'a>(&'a self, ask: &Ask, ready: &ReadyAt<'a>, now: Instant) -> Refusal<'a> {
         let due = ready.not_before().filter(|_| !ready.is_event());
-        self.failed(Reason::QueueFull, ask, ready.leg(), ready.reason(), due, now)
+        let refusal = self.failed(Reason::QueueFull, ask, ready.leg(), ready.reason(), due, now);
+        self.unless_spent(refusal, ready, now)
+    }
+
+    /// The same refusal, which no instant ends if a leg has nothing that comes back by itself.
+    fn unless_spent<'a>(&'a self, refusal: Refusal<'a>, ready: &ReadyAt<'_>, now: Instant) -> Refusal<'a> {
+        match ready.has_no_instant() {
+            true => refusal.with_wait(Wait::Until(Due::never(&self.clock, now))),
+            false => refusal,
+        }
     }
 
     /// The readiness of the legs for a waiter whose wait has ended, at the place at which it was judged.
@@ -798,7 +807,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             true => (ready.leg(), ready.reason()),
             false => (ready.event_leg(), ready.event_reason()),
         };
-        self.failed(Reason::TimedOut, ask, leg, cause, ready.not_before(), now)
+        let refusal = self.failed(Reason::TimedOut, ask, leg, cause, ready.not_before(), now);
+        self.unless_spent(refusal, &ready, now)
     }
 }
 
