@@ -27,6 +27,9 @@ use std::time::Duration;
 /// lateness that is made up for: a waiter that is not polled costs the rate nothing.
 const GRACE: Duration = Duration::from_millis(5);
 
+/// How long a head that has moved too often between the orders of legs waits before it joins one again.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// The limiter, the clock and the queue of a policy, shared by its handles and waiting futures.
 pub(super) struct PolicyCore<L: Limiter> {
     pub(super) limiter: L,
@@ -583,7 +586,12 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         let leg = turn.as_ref().map(|turn| QueueId::of_queue(turn.wait_queue));
         let kept = claim.get().filter(|kept| leg == Some(kept.wait_queue()));
         if held.is_some() && kept.is_none() {
-            self.change(|queue| queue.set_claim(key, None));
+            let goes_on = matches!(attempt, Attempt::At(_) | Attempt::OnEvent(..));
+            let moved = goes_on.then(|| self.clock.after(self.clock.now(), PAUSE));
+            self.change(|queue| {
+                queue.set_claim(key, None);
+                moved.into_iter().for_each(|pause| queue.note_move(pause));
+            });
             if let Some(claim) = claim.get() {
                 panics.run(|| self.give_back(claim));
             }
@@ -606,7 +614,9 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                     _ => (None, None),
                 };
                 let mut behind = false;
-                if let (Some(turn), None) = (turn, kept) {
+                let now = self.clock.now();
+                let pauses = self.change(|queue| queue.pauses(now));
+                if let (Some(turn), None, false) = (turn, kept, pauses) {
                     // Granted at once or later, the waker makes this queue be dispatched.
                     let waker = Waker::from(Arc::clone(self));
                     match catch_unwind(AssertUnwindSafe(|| turn.join(&ask, &waker))) {
