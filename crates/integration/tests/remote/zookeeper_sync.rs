@@ -23,7 +23,7 @@ const ONE: Rule = Rule::Permits { limit: 1 };
 
 pub(crate) fn address() -> SocketAddr {
     let address = std::env::var("TOLLGATE_ZOOKEEPER");
-    let address = address.expect("TOLLGATE_ZOOKEEPER has the address of a server; ci/with-zookeeper starts one");
+    let address = address.expect("TOLLGATE_ZOOKEEPER has the address of a server; ci/with-stores zookeeper starts one");
     address.parse().expect("an address")
 }
 
