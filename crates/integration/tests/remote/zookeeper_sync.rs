@@ -139,6 +139,7 @@ async fn a_release_notifies_the_first_waiter() {
 }
 
 /// A node was created without an answer: it was created again, and the first one stayed.
+/// Keeps out ZOOKEEPER-1262.
 #[tokio::test]
 async fn a_node_whose_answer_was_lost_is_found_again() {
     let (proxy, store) = proxied().await;
