@@ -142,6 +142,36 @@ pub(super) struct LateWakes {
     again: Instant,
 }
 
+/// The moves of heads between the orders of legs since the latest admission.
+///
+/// A head moves when another leg than the one that it waits at refuses it. Its leaving wakes the next head there, of another queue,
+/// which may move for that, and so on: without a bound the queues may move each other for ever.
+#[derive(Debug, Default)]
+struct Moves {
+    count: u32,
+    /// The head joins no order before this instant.
+    paused_until: Option<Instant>,
+}
+
+impl Moves {
+    /// The number of moves after which each further one waits.
+    const FREE: u32 = 16;
+
+    /// Counts a move, after which the head joins no order before `end_of_pause` if there were too many.
+    fn count(&mut self, end_of_pause: Instant) {
+        self.count = Self::FREE.min(self.count + 1);
+        if self.count == Self::FREE {
+            self.paused_until = Some(end_of_pause);
+        }
+    }
+
+    /// True while the head joins no order.
+    fn pauses(&mut self, now: Instant) -> bool {
+        self.paused_until.take_if(|until| *until <= now);
+        self.paused_until.is_some()
+    }
+}
+
 /// The progress of judging the waiters behind the head anew after a change of settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Revalidation {
@@ -190,6 +220,7 @@ pub(super) struct Queue<T> {
     next: WaiterKey,
     /// The place of the head with this key in the queue of one leg.
     claim: Option<(WaiterKey, QueueKey)>,
+    moves: Moves,
     /// Some thread dispatches.
     dispatching: bool,
     /// An event came since the dispatcher last looked: it must look once more.
@@ -231,6 +262,7 @@ impl<T> Queue<T> {
             changes: 0,
             next: 0,
             claim: None,
+            moves: Moves::default(),
             dispatching: false,
             again: false,
             busy: false,
@@ -550,6 +582,9 @@ impl<T> Queue<T> {
         }
         self.dispatching = false;
         self.late_wakes = None;
+        if self.waiting.is_empty() {
+            self.moves = Moves::default();
+        }
         Some(self.waiting.is_empty() && mem::take(&mut self.busy))
     }
 
@@ -561,6 +596,17 @@ impl<T> Queue<T> {
     /// Sets the place of the head `key` in the queue of one leg.
     pub(super) fn set_claim(&mut self, key: WaiterKey, claim: Option<QueueKey>) {
         self.claim = claim.map(|claim| (key, claim));
+    }
+
+    /// The head has given its place at a leg back because another leg refuses it. After too many such moves it joins no order before
+    /// `end_of_pause`.
+    pub(super) fn note_move(&mut self, end_of_pause: Instant) {
+        self.moves.count(end_of_pause);
+    }
+
+    /// True when the head has moved too often to join an order at `now`.
+    pub(super) fn pauses(&mut self, now: Instant) -> bool {
+        self.moves.pauses(now)
     }
 
     /// Sets the instant of the turn of `key`.
@@ -611,6 +657,7 @@ impl<T> Queue<T> {
         match self.remove(key) {
             Some(waker) => {
                 if matches!(ended, WaitEnd::Admitted(_)) {
+                    self.moves = Moves::default();
                     self.scheduler.charge(class_of(key), units);
                 }
                 self.ended.insert(key, ended);
@@ -627,7 +674,10 @@ impl<T> Queue<T> {
     /// The instant at which the head has to be looked at, as far as it is known.
     pub(super) fn head_at(&self) -> Option<Instant> {
         let (_, head) = self.head()?;
-        [head.due, head.deadline].into_iter().flatten().min()
+        [head.due, head.deadline, self.moves.paused_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The first instant at which a waiter is to be woken. During a dispatch the head's instant is not yet known.

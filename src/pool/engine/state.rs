@@ -552,6 +552,14 @@ impl<K: Kind> State<K> {
         }
     }
 
+    /// Sets the least number of threads. When it sinks, every idle worker looks, and sleeps for its keep-alive again: one that belonged to
+    /// the minimum sleeps without a timer.
+    pub(in crate::pool) fn set_least(&mut self, least: usize, acts: &mut Acts<K>) {
+        if least < std::mem::replace(&mut self.least, least) {
+            self.call_idle(acts);
+        }
+    }
+
     pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<K>) {
         self.slots.limit = limit;
         self.most_parked = self.slots.parked;

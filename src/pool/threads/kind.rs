@@ -418,8 +418,8 @@ impl<'j> Core<'j> {
     }
 
     pub(in crate::pool) fn set_workers(self: &Arc<Self>, least: usize, most: usize) -> io::Result<()> {
-        self.transition(|state, _| {
-            state.least = least;
+        self.transition(|state, acts| {
+            state.set_least(least, acts);
             // Workers that are about to start must reach the tasks of local queues too.
             for seat in state.seats.clone() {
                 seat.own.local_queue.lock().put_back(&mut state.queue);

@@ -289,7 +289,7 @@ impl TokenBucket {
             } else if target <= axis || (n == 0 && ahead == 0) {
                 Forecast::Now
             } else {
-                params.reaches(target).map_or(Forecast::Event, Forecast::At)
+                params.reaches(target).map_or(Forecast::Spent, Forecast::At)
             }
         })
     }
@@ -365,7 +365,7 @@ impl TokenBucket {
     fn refusal_until(&self, n: u64, short: Shortage, now: Instant) -> Refusal<'_> {
         let (reason, wait) = match short {
             Shortage::Until(at) => (Reason::RateExceeded, Wait::Until(Due::at(&self.clock, now, at))),
-            Shortage::Spent => (Reason::RateExceeded, Wait::Event),
+            Shortage::Spent => (Reason::RateExceeded, Wait::Until(Due::never(&self.clock, now))),
             Shortage::Oversized => (Reason::Oversized, Wait::Never),
         };
         Refusal::new(reason, LEG, n, wait)
@@ -593,8 +593,8 @@ impl TokenBucket {
     #[cold]
     fn book_ahead(&self, n: u64, now: Instant, max_wait: u64) -> Result<(BucketTicket, Instant), Refusal<'_>> {
         let refuse = |reason, at: Option<Instant>| {
-            let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
-            Refusal::new(reason, LEG, n, wait)
+            let due = at.map_or(Due::never(&self.clock, now), |at| Due::at(&self.clock, now, at));
+            Refusal::new(reason, LEG, n, Wait::Until(due))
         };
         let (mut writer, params) = self.lock_writer(now);
         let (axis, need) = (params.axis_at(now), params.units(n));
