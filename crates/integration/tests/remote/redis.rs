@@ -47,7 +47,9 @@ impl Store for Redis {
             address,
             r#"EVAL "return table.concat(redis.call('KEYS', '*'), '\\n')" 0"#,
         )?;
-        Ok(keys.lines().map(str::to_owned).collect())
+        // The latest token of all limiters is of none.
+        let of_limiters = keys.lines().filter(|name| !name.ends_with(":clock"));
+        Ok(of_limiters.map(str::to_owned).collect())
     }
 
     fn forgets(&self) -> bool {

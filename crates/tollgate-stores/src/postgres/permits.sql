@@ -144,7 +144,7 @@ BEGIN
 
     PERFORM {schema}.commit_{v}(durable);
     IF members = 0 THEN
-        PERFORM {schema}.forget_{v}('permits', k, s.token, clock);
+        PERFORM {schema}.forget_{v}('permits', k, s.token);
     ELSE
         s.gone := last_due - s.ahead;
         UPDATE {schema}.state_v1 t SET deadline = (s.gone / 250000 + 1) * 250000, gone = s.gone, at = now, ahead = s.ahead, due = s.due,
