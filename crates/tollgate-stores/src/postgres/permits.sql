@@ -38,7 +38,7 @@ BEGIN
     s.frozen := greatest(s.frozen, look[3] + s.longest + s.ahead);
     s.timeline := look[1]; s.epoch := look[2];
     IF fresh THEN
-        -- All tokens of former rows are lower.
+        -- All tokens of former rows are lower: they are times, and the server's row has them if the clock was set back.
         s.token := greatest(s.token, now - 1);
     END IF;
     last := s.token;

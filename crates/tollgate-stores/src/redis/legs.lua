@@ -311,7 +311,7 @@ if ttl or held then
                 age = tonumber(string.match(' ' .. ARGV[lease + 5], ' ' .. history .. ':(%d+)') or 0)
                 if KEYS[3 + others] then
                     local noted, since = string.match(redis.call('GET', KEYS[3 + others]) or '', '^(%w+) (%d+)$')
-                    if noted == history then age = max(age, time - since) else since = time end
+                    if noted == history and tonumber(since) <= time then age = max(age, time - since) else since = time end
                     redis.call('SET', KEYS[3 + others], history .. ' ' .. int(since), 'PX', 604800000)
                 end
             end

@@ -118,7 +118,8 @@ local function look_at_server()
         age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0)
         if KEYS[6] then
             local noted, at = string.match(redis.call('GET', KEYS[6]) or '', '^(%w+) (%d+)$')
-            if noted == history then age = math.max(age, time - at) else at = time end
+            -- Noted in the future, before the clock was set back: noted anew.
+            if noted == history and tonumber(at) <= time then age = math.max(age, time - at) else at = time end
             redis.call('SET', KEYS[6], history .. ' ' .. int(at), 'PX', 604800000)
         end
     end
