@@ -763,6 +763,45 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
+    /// Given a head that moves between legs, then it pauses after the sixteenth move and after each further one, until an instant at which
+    /// the timer wakes it. An admission and the end of the queue begin the count anew.
+    #[test]
+    fn a_head_that_has_moved_too_often_pauses() {
+        let timing = Timing { grace: 1, exact: true };
+        let mut queue: Queue<()> = Queue::new(&Order::Fifo, timing);
+        let at = Instant::from_ticks;
+        let join = |queue: &mut Queue<()>| {
+            let key = queue.push(Ask::one(), Instant::ZERO, Some(at(35)), (None, false, 0));
+            let mut waker = Some(Waker::noop().clone());
+            let found = queue.look(key, Instant::ZERO, Waker::noop(), &mut waker);
+            assert!(matches!(found, Lookup::Waiting));
+            key
+        };
+        let [first, second] = [join(&mut queue), join(&mut queue)];
+        for _ in 0..15 {
+            queue.note_move(at(10));
+            assert!(!queue.pauses(at(0)));
+        }
+        for end in [10, 20] {
+            queue.note_move(at(end));
+            assert!(queue.pauses(at(end - 1)));
+            assert_eq!(queue.wake_at(), Some(at(end)));
+            assert_eq!(
+                queue.fire(at(end)).len(),
+                usize::from(end == 10),
+                "the head has one waker"
+            );
+            assert!(!queue.pauses(at(end)));
+        }
+        queue.note_move(at(30));
+        assert!(queue.end(first, WaitEnd::Admitted(())).is_ok());
+        assert!(!queue.pauses(at(29)));
+        (0..16).for_each(|_| queue.note_move(at(40)));
+        assert_eq!(queue.wake_at(), Some(at(35)), "the deadline comes first");
+        queue.leave(second);
+        assert!(queue.begin() && queue.stop() == Some(true) && !queue.pauses(at(39)));
+    }
+
     /// Given waiters that join, leave, are passed over and come back while others are judged, then each is judged behind the
     /// sum of those before it, in either order; and all but the head are judged after a change of settings.
     #[test]
