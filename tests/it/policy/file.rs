@@ -299,7 +299,7 @@ fn a_file_becomes_a_policy() {
 const HEAD: &str = "[[leg]]\nname = \"a\"\n";
 
 /// A bad file: its text, the line and the column of the mistake, and words of the error.
-const BAD: [(&str, usize, usize, &str); 40] = [
+const BAD: [(&str, usize, usize, &str); 53] = [
     ("order = \"lifo\"\n", 1, 9, "a table is allowed"),
     ("order = { kind = \"shares\" }\n", 1, 9, "`weights` is missing"),
     (
@@ -419,7 +419,7 @@ const BAD: [(&str, usize, usize, &str); 40] = [
         15,
         "1 to 100",
     ),
-    ("{HEAD}kind = \"breaker\"\nfailure_rate = 2.0\n", 3, 8, "failure rate"),
+    ("{HEAD}kind = \"breaker\"\nfailure_rate = 2.0\n", 4, 16, "failure rate"),
     (
         "{HEAD}kind = \"breaker\"\nslow_rate = 0.5\n",
         1,
@@ -467,6 +467,75 @@ const BAD: [(&str, usize, usize, &str); 40] = [
         5,
         16,
         "in a circle: a -> b -> a",
+    ),
+    // The numbers of a breaker and of an adaptive limit, as the reader and their builders refuse them.
+    (
+        "{HEAD}kind = \"breaker\"\ncount_window = 4294967296\n",
+        4,
+        16,
+        "a whole number of 1 to 65536",
+    ),
+    (
+        "{HEAD}kind = \"breaker\"\ncount_window = 65537\n",
+        4,
+        16,
+        "65537 was given, and a whole number of 1 to 65536",
+    ),
+    (
+        "{HEAD}kind = \"breaker\"\nminimum_calls = 0\n",
+        4,
+        17,
+        "a whole number of 1 to",
+    ),
+    (
+        "{HEAD}kind = \"breaker\"\ntime_window = \"584y\"\n",
+        4,
+        15,
+        "above zero to 365 days",
+    ),
+    ("{HEAD}kind = \"breaker\"\nfailure_rate = 1.5\n", 4, 16, "1.5 was given"),
+    ("{HEAD}kind = \"breaker\"\nopen_for = \"0s\"\n", 4, 12, "0ns was given"),
+    (
+        "{HEAD}kind = \"breaker\"\nslow_after = \"0s\"\nslow_rate = 0.5\n",
+        4,
+        14,
+        "above zero to 365 days",
+    ),
+    (
+        "{HEAD}kind = \"breaker\"\nslow_after = \"1s\"\nslow_rate = 2\n",
+        5,
+        13,
+        "2 was given",
+    ),
+    (
+        "{HEAD}kind = \"breaker\"\nprobes = 1048577\n",
+        4,
+        10,
+        "a whole number of 1 to 1048576",
+    ),
+    (
+        "{HEAD}kind = \"adaptive\"\nfloor = 2000\n",
+        4,
+        9,
+        "1 <= floor <= ceiling",
+    ),
+    (
+        "{HEAD}kind = \"adaptive\"\nceiling = 4294967297\n",
+        4,
+        11,
+        "a whole number of 1 to 4294967296",
+    ),
+    (
+        "{HEAD}kind = \"adaptive\"\nwindow = \"584y\"\n",
+        4,
+        10,
+        "up to 365 days",
+    ),
+    (
+        "{HEAD}kind = \"adaptive-rate\"\nquota = \"5/s\"\nceiling = 40\nwindow = \"584y\"\n",
+        6,
+        10,
+        "up to 365 days",
     ),
     ("{HEAD}kind = \"semaphore\"\nlimit = = 1\n", 4, 9, ""),
     (

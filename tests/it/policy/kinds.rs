@@ -577,8 +577,8 @@ fn a_mistake_in_an_adaptive_rate_has_its_line_and_column() {
         (
             "floor = 60",
             "floor = 2000",
-            4,
-            8,
+            7,
+            9,
             "a floor of 2000 and a ceiling of 1200",
         ),
     ] {
