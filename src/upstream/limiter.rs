@@ -425,6 +425,7 @@ impl Limiter for Upstream {
                 window: self.clock.between(now, fills_at),
                 available: quota.left,
                 next: Some(wait(quota.next)),
+                reset: None,
             };
             let status = Status::new(LEG, LEG, state);
             visit(quota.cost.map_or(status, |cost| status.per(cost)));

@@ -24,6 +24,7 @@ fn visit_status(limiter: &impl Limiter) -> Vec<String> {
                 window,
                 available,
                 next,
+                ..
             } => format!("{available}/{limit} in {window:?}, next {next:?}"),
             State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
             State::Queue { waiting } => format!("+{waiting}"),

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::KeyedRate;
 use tollgate::{
-    Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, SlidingWindow,
-    TokenBucket,
+    Ask, CircuitBreaker, FixedWindow, Keyed, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason,
+    Semaphore, SlidingLog, SlidingWindow, TokenBucket,
 };
 use tollgate_http::axum::{
     ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
@@ -386,6 +386,37 @@ async fn the_services_own_limits_are_503_with_an_instant_where_one_is_known() {
         (503, None)
     );
     assert!(text(refused).await.contains("about:blank"));
+}
+
+/// `RateLimit` and `X-RateLimit-Reset` of a response to a request for `units`.
+async fn said<L: Limiter + 'static>(window: &Arc<L>, units: u64) -> (String, String) {
+    let refusals = HttpRefusals::new().rate_limit_fields().legacy_fields();
+    let layer = LimitLayer::new(Arc::clone(window)).cost(move |_: &RequestParts<'_>| Ask::many(units));
+    let app: Router = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(layer.respond(refusals));
+    let response = app.oneshot(from("10.0.0.1", &[])).await.unwrap();
+    let text = |name| header(&response, name).unwrap().to_owned();
+    (text("ratelimit"), text("x-ratelimit-reset"))
+}
+
+/// Given a window of a minute that is nearly spent at its beginning, or nearly unused at its end, then what is left is left for the rest
+/// of the minute.
+#[tokio::test]
+async fn the_fields_name_the_end_of_a_window() {
+    let clock = ManualClock::new();
+    let minute = 60 * SECOND;
+    let spent = Arc::new(FixedWindow::new(100, minute).unwrap().on(&clock));
+    let unused = Arc::new(FixedWindow::new(100, minute).unwrap().on(&clock));
+    let sliding = Arc::new(SlidingLog::new(100, minute).unwrap().on(&clock));
+    unused.try_acquire(1).unwrap();
+    clock.advance(SECOND);
+    let expect = |field: &str, reset: &str| (field.to_owned(), reset.to_owned());
+    assert_eq!(said(&spent, 99).await, expect(r#""fixed_window";r=1;t=59"#, "59"));
+    assert_eq!(said(&sliding, 99).await, expect(r#""sliding_log";r=1;t=60"#, "60"));
+    clock.advance(58 * SECOND);
+    assert_eq!(said(&unused, 1).await, expect(r#""fixed_window";r=98;t=1"#, "1"));
+    assert_eq!(said(&spent, 1).await, expect(r#""fixed_window";r=0;t=1"#, "1"));
 }
 
 /// A trial of two requests, by itself, before a semaphore and behind one, and with a wait in a queue.
