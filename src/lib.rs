@@ -35,7 +35,7 @@
 //! | limit how many operations run at once | [`Semaphore`] | |
 //! | the same with priorities, a bounded queue, statistics | [`SemaphoreBuilder`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
-//! | share a limit by classes, by importance | [`shed::Partitions`] | |
+//! | share a limit by classes, by importance | [`policy::Partitions`] | |
 //! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |

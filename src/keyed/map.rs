@@ -39,7 +39,7 @@ use std::sync::Arc;
 /// | [`Throttler`](crate::shed::Throttler) | nothing was asked for a window |
 /// | [`RetryBudget`](crate::shed::RetryBudget) | the reserve is full |
 /// | a `Policy` of [`ReloadableLegs`](crate::policy::ReloadableLegs) | each leg that it ever had is pristine, and no version was [applied](crate::Policy::apply) to it alone |
-/// | a [`Class`](crate::shed::Class), as a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
+/// | a [`Class`](crate::policy::Class), as a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
 ///
 /// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
 /// four per processor. A shard may be full a few per cent before the map is.

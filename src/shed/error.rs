@@ -4,41 +4,17 @@ use super::WaitingRoom;
 use std::fmt;
 use std::time::Duration;
 
-/// A setting of a [`Partitions`](super::Partitions), a [`Throttler`](super::Throttler), a
-/// [`RetryBudget`](super::RetryBudget) or a [`WaitingRoom`] that is out of bounds.
+/// A setting of a [`Throttler`](super::Throttler), a [`RetryBudget`](super::RetryBudget) or a [`WaitingRoom`] that is
+/// out of bounds.
 ///
 /// ```
-/// # use tollgate::shed::{Partitions, ShedError};
-/// let error = Partitions::guaranteed(10, &[0.7, 0.7]).unwrap_err();
-/// assert!(matches!(error, ShedError::Parts { .. }));
+/// # use tollgate::shed::{RetryBudget, ShedError};
+/// let error = RetryBudget::new(-0.1, 10).unwrap_err();
+/// assert!(matches!(error, ShedError::Number { .. }));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ShedError {
-    /// There must be 1 to 256 classes.
-    Classes {
-        /// The given number.
-        given: usize,
-    },
-    /// Classes stay: there must be a part for each.
-    OtherClasses {
-        /// The given number of parts.
-        given: usize,
-        /// The number of classes.
-        classes: usize,
-    },
-    /// A part must be 0 to 1.
-    Part {
-        /// The class.
-        class: usize,
-        /// The given part.
-        given: f64,
-    },
-    /// Guaranteed parts may not exceed 1 in all.
-    Parts {
-        /// Their sum.
-        sum: f64,
-    },
     /// A number must be within bounds.
     Number {
         /// The setting.
@@ -67,14 +43,6 @@ pub enum ShedError {
 impl fmt::Display for ShedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Classes { given } => write!(f, "{given} classes were given, and 1 to 256 are allowed"),
-            Self::OtherClasses { given, classes } => {
-                write!(f, "{given} parts were given, and there are {classes} classes")
-            }
-            Self::Part { class, given } => {
-                write!(f, "class {class}: a part of {given} was given, and 0 to 1 is allowed")
-            }
-            Self::Parts { sum } => write!(f, "parts of {sum} in all were given, and up to 1 is allowed"),
             Self::Number {
                 setting,
                 given,

@@ -2,7 +2,6 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Partitions`] | one limit shared by classes: by guaranteed parts, lent parts, or levels of priority |
 //! | [`Throttler`] | a client drops its own requests, the more of them the more the server refuses |
 //! | [`RetryBudget`] | retries are a fixed part of the requests, so that they cannot pile up |
 //! | [`WaitingRoom`] | gives refused clients a retry time, and honours it |
@@ -11,14 +10,12 @@ mod drop_probability;
 mod error;
 #[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
 mod laws;
-mod partitions;
 mod retry_budget;
 mod throttler;
 mod waiting_room;
 
 pub(crate) use drop_probability::early_rejection_probability;
 pub use error::ShedError;
-pub use partitions::{Class, Partitions};
 pub use retry_budget::RetryBudget;
 pub use throttler::Throttler;
 pub use waiting_room::{RoomFull, WaitingRoom, WaitingRoomStats};

@@ -18,11 +18,11 @@ mod line;
 mod live;
 mod loan;
 mod orders;
+mod partitions;
 #[cfg(feature = "pool")]
 mod pool;
 mod reload;
 mod semaphore;
-mod shed;
 mod turns;
 mod upstream;
 

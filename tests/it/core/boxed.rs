@@ -1,7 +1,8 @@
 //! A limiter behind a box, alone or as a leg, receives each call that concerns it.
 
 use std::time::Duration;
-use tollgate::shed::{Partitions, Throttler};
+use tollgate::policy::Partitions;
+use tollgate::shed::Throttler;
 use tollgate::{
     Ask, CircuitBreaker, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, TokenBucket,
 };

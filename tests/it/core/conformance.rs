@@ -485,7 +485,8 @@ fn an_adaptive_rate_conforms() {
 
 #[test]
 fn shedders_conform() {
-    use tollgate::shed::{Class, Partitions, RetryBudget, Throttler};
+    use tollgate::policy::{Class, Partitions};
+    use tollgate::shed::{RetryBudget, Throttler};
     for shared in [
         || Partitions::guaranteed(5, &[0.2, 0.4]).unwrap(),
         || Partitions::lent(3, 1).unwrap(),

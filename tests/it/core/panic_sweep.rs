@@ -29,11 +29,12 @@ use std::time::Duration;
 use tollgate::adaptive::{LimitLaw, Resizable, Sample};
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::lease::{Leased, Prepaid};
+use tollgate::policy::Partitions;
 use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::retry::{Backoff, Repeat, Retry};
-use tollgate::shed::{Partitions, RetryBudget, WaitingRoom};
+use tollgate::shed::{RetryBudget, WaitingRoom};
 use tollgate::status::Status;
 use tollgate::sync::Notify;
 use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
@@ -1990,7 +1991,7 @@ table! {
     wakers_and_sources_of_a_specification_may_panic: policies_of_a_specification in [
         "policy/source/versions.rs", "policy/source/mod.rs", "policy/reload/legs.rs"
     ];
-    legs_beside_partitions_may_panic: partitions in ["shed/partitions.rs"];
+    legs_beside_partitions_may_panic: partitions in ["policy/partitions.rs"];
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
     any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];

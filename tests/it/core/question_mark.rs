@@ -4,7 +4,8 @@ use std::error::Error;
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd};
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::shed::{Partitions, RetryBudget, RoomFull, ShedError, Throttler, WaitingRoom};
+use tollgate::policy::{Partitions, PartitionsError};
+use tollgate::shed::{RetryBudget, RoomFull, ShedError, Throttler, WaitingRoom};
 use tollgate::{
     AcquireError, AcquireTimeoutError, BreakerError, CircuitBreaker, ClockError, Cost, FixedWindow, Inherit, Keyed,
     KeysFull, LeakyBucket, Leased, LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError,
@@ -161,7 +162,7 @@ fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
         ("Semaphore::builder", holds::<SemaphoreError>),
         ("Policy::builder", holds::<PolicyError>),
         ("Keyed::set_quota", holds::<KeysFull>),
-        ("Partitions::set_parts", holds::<ShedError>),
+        ("Partitions::set_parts", holds::<PartitionsError>),
         ("RetryBudget::new", holds::<ShedError>),
         ("Throttler::new", holds::<ShedError>),
         ("WaitingRoom::set_quota", holds::<ShedError>),

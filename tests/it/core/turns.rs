@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
-use tollgate::shed::{Partitions, WaitingRoom};
+use tollgate::policy::Partitions;
+use tollgate::shed::WaitingRoom;
 use tollgate::time::Sleep;
 use tollgate::{
     FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Order, Policy, Quota, Reason, Semaphore, TokenBucket,

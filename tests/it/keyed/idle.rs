@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::keyed::Shared;
-use tollgate::shed::{Partitions, RetryBudget, Throttler};
+use tollgate::policy::Partitions;
+use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::{
     CircuitBreaker, Keyed, KeysFull, Limiter, LimiterExt, ManualClock, OpenTime, Outcome, Quota, Semaphore, TokenBucket,
 };

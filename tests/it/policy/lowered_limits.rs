@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 #[cfg(feature = "channel")]
 use tollgate::ChannelSemaphore;
-use tollgate::shed::Partitions;
+use tollgate::policy::Partitions;
 use tollgate::{Limiter, LimiterExt, Order, Policy, Semaphore};
 
 /// A semaphore of either kind, whose limit is 5 at first.

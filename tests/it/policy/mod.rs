@@ -12,6 +12,7 @@ mod kinds;
 mod long;
 mod lowered_limits;
 mod notifications;
+mod partitions;
 mod peaks;
 mod programs;
 mod queue;

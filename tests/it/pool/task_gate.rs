@@ -5,9 +5,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
+use tollgate::policy::Partitions;
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::pool::{GroupError, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
-use tollgate::shed::Partitions;
 use tollgate::{CircuitBreaker, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);

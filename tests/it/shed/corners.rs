@@ -1,55 +1,12 @@
-//! Shedding at the edges: settings, wake-ups and metrics.
+//! Shedding at the edges: wake-ups and windows.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::shed::{Partitions, RetryBudget, Throttler};
+use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::{Limiter, LimiterExt, ManualClock, Outcome, Policy};
-
-#[test]
-fn settings_on_the_edge() {
-    assert!(Partitions::guaranteed(10, &[0.4, 0.6]).is_ok());
-    assert!(Partitions::guaranteed(10, &[1.0]).is_ok());
-    assert!(Partitions::guaranteed(10, &[0.4, 0.600001]).is_err());
-    for (classes, is_allowed) in [(0, false), (1, true), (256, true), (257, false)] {
-        assert_eq!(Partitions::lent(10, classes).is_ok(), is_allowed, "{classes}");
-        assert_eq!(
-            Partitions::levels(10, &vec![0.5; classes]).is_ok(),
-            is_allowed,
-            "{classes}"
-        );
-    }
-    assert_eq!(
-        Partitions::lent(10, usize::MAX).map(drop).unwrap_err(),
-        Partitions::lent(10, 257).map(drop).unwrap_err()
-    );
-}
-
-/// A class reports its part and its use of it; all together report the limit.
-#[test]
-fn classes_say_how_they_stand() {
-    let shared = Partitions::guaranteed(10, &[0.3, 0.5]).unwrap();
-    let held = shared.class(1).try_admit(4).unwrap();
-    let in_use = [0, 1].map(|class| (shared.class(class).part(), shared.class(class).in_use()));
-    assert_eq!(in_use, [(3, 0), (5, 4)]);
-    let mut standings = Vec::new();
-    for class in [0, 1] {
-        shared
-            .class(class)
-            .visit_status(&mut |status| standings.push(format!("{:?}", status.state)));
-    }
-    assert!(standings[0].contains("limit: 3, in_use: 0"), "{standings:?}");
-    assert!(standings[1].contains("limit: 5, in_use: 4"), "{standings:?}");
-    let shown = format!("{shared:?}");
-    assert!(
-        shown.contains("limit: 10") && shown.contains("class: 1, in_use: 4, part: 5"),
-        "{shown}"
-    );
-    drop(held);
-    assert_eq!((shared.class(1).in_use(), shared.in_use()), (0, 0));
-}
 
 /// Given a policy that waits for a whole retry, then deposits wake it when there is one, and not before.
 #[test]

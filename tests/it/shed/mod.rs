@@ -1,4 +1,4 @@
-//! Load shedding: partitions, the throttler, retry budgets, the waiting room.
+//! Load shedding: the throttler, retry budgets, the waiting room.
 
 mod basics;
 mod corners;

@@ -1,6 +1,5 @@
 //! One limit, shared by classes.
 
-use super::error::ShedError;
 use crate::core::ask::Demand;
 use crate::core::limiter::{Callbacks, Limiter, Outcome};
 use crate::core::refusal::{ReadyAt, Reason, Refusal, Wait};
@@ -45,7 +44,7 @@ const LEG: &str = "partition";
 /// The writes of a holder, before it returns its permit, are visible to later holders.
 ///
 /// ```
-/// # use tollgate::shed::Partitions;
+/// # use tollgate::policy::Partitions;
 /// # use tollgate::LimiterExt;
 /// let [batch, live] = [0, 1];
 /// let shared = Partitions::guaranteed(10, &[0.3, 0.5])?;
@@ -53,7 +52,7 @@ const LEG: &str = "partition";
 /// assert!(shared.class(batch).try_admit(1).is_err(), "five are kept for the others");
 /// assert!(shared.class(live).try_admit(5).is_ok());
 /// # drop(held);
-/// # Ok::<(), tollgate::shed::ShedError>(())
+/// # Ok::<(), tollgate::policy::PartitionsError>(())
 /// ```
 pub struct Partitions {
     classes: Box<[Arc<Class>]>,
@@ -116,9 +115,7 @@ impl Shared {
             let result = change(&mut state);
             (result, state.next())
         };
-        if let Some(next) = next
-            && !seeded!("partitions_free_quietly")
-        {
+        if let Some(next) = next {
             next.wake_by_ref();
         }
         result
@@ -129,7 +126,7 @@ impl Shared {
 ///
 /// ```
 /// # use tollgate::LimiterExt;
-/// # use tollgate::shed::Partitions;
+/// # use tollgate::policy::Partitions;
 /// let shared = Partitions::guaranteed(10, &[0.3, 0.5]).unwrap();
 /// let batch = shared.class(0);
 /// let permit = batch.try_admit(2).unwrap();
@@ -146,27 +143,27 @@ impl Partitions {
     /// all.
     ///
     /// # Errors
-    /// [`ShedError`] when there are no classes or more than 256, a part is not 0 to 1, or all are more than 1.
-    pub fn guaranteed(limit: usize, parts: &[f64]) -> Result<Self, ShedError> {
+    /// [`PartitionsError`] when there are no classes or more than 256, a part is not 0 to 1, or all are more than 1.
+    pub fn guaranteed(limit: usize, parts: &[f64]) -> Result<Self, PartitionsError> {
         Self::build(limit, parts, ShareRule::Kept)
     }
 
     /// Makes `classes` classes, each of which may take all that is free.
     ///
     /// # Errors
-    /// [`ShedError`] when there are no classes or more than 256.
+    /// [`PartitionsError`] when there are no classes or more than 256.
     ///
     /// ```
     /// # use tollgate::LimiterExt;
-    /// # use tollgate::shed::Partitions;
+    /// # use tollgate::policy::Partitions;
     /// let shared = Partitions::lent(10, 2)?;
     /// let _all = shared.class(0).try_admit(10).unwrap();
     /// assert!(shared.class(1).try_admit(1).is_err(), "nothing is kept for it");
     /// shared.set_limit(11);
     /// assert!(shared.class(1).try_admit(1).is_ok());
-    /// # Ok::<(), tollgate::shed::ShedError>(())
+    /// # Ok::<(), tollgate::policy::PartitionsError>(())
     /// ```
-    pub fn lent(limit: usize, classes: usize) -> Result<Self, ShedError> {
+    pub fn lent(limit: usize, classes: usize) -> Result<Self, PartitionsError> {
         Self::build(limit, &vec![0.0; classes.min(257)], ShareRule::Lent)
     }
 
@@ -174,12 +171,12 @@ impl Partitions {
     /// important.
     ///
     /// # Errors
-    /// [`ShedError`] when there are no classes or more than 256, or a part is not 0 to 1.
-    pub fn levels(limit: usize, parts: &[f64]) -> Result<Self, ShedError> {
+    /// [`PartitionsError`] when there are no classes or more than 256, or a part is not 0 to 1.
+    pub fn levels(limit: usize, parts: &[f64]) -> Result<Self, PartitionsError> {
         Self::build(limit, parts, ShareRule::Level)
     }
 
-    fn build(limit: usize, parts: &[f64], rule: ShareRule) -> Result<Self, ShedError> {
+    fn build(limit: usize, parts: &[f64], rule: ShareRule) -> Result<Self, PartitionsError> {
         let millionths = rule.millionths(parts)?;
         let shared = Arc::new(Shared {
             state: Mutex::new(PartitionState {
@@ -222,27 +219,27 @@ impl Partitions {
     /// before it fits.
     ///
     /// # Errors
-    /// [`ShedError`], and nothing is changed: there are more or fewer parts than classes, a part is not 0 to 1, or guaranteed parts are
+    /// [`PartitionsError`], and nothing is changed: there are more or fewer parts than classes, a part is not 0 to 1, or guaranteed parts are
     /// more than 1 in all.
     ///
     /// ```
-    /// # use tollgate::shed::Partitions;
+    /// # use tollgate::policy::Partitions;
     /// # use tollgate::LimiterExt;
     /// let shared = Partitions::levels(10, &[1.0, 0.7])?;
     /// shared.set_parts(&[1.0, 0.2])?;
     /// assert!(shared.class(1).try_admit(3).is_err());
     /// assert!(shared.set_parts(&[1.0]).is_err());
-    /// # Ok::<(), tollgate::shed::ShedError>(())
+    /// # Ok::<(), tollgate::policy::PartitionsError>(())
     /// ```
-    pub fn set_parts(&self, parts: &[f64]) -> Result<(), ShedError> {
+    pub fn set_parts(&self, parts: &[f64]) -> Result<(), PartitionsError> {
         self.set(self.limit(), parts)
     }
 
     /// Changes the limit and the parts in one step.
-    pub(crate) fn set(&self, limit: usize, parts: &[f64]) -> Result<(), ShedError> {
+    pub(crate) fn set(&self, limit: usize, parts: &[f64]) -> Result<(), PartitionsError> {
         let (given, classes) = (parts.len(), self.classes.len());
         if given != classes {
-            return Err(ShedError::OtherClasses { given, classes });
+            return Err(PartitionsError::OtherClasses { given, classes });
         }
         let parts = self.shared.read(|shares| shares.rule).millionths(parts)?;
         self.reconfigure(|shares| (shares.limit, shares.parts) = (limit as u64, parts));
@@ -346,11 +343,10 @@ impl Limiter for Class {
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
         let units = demand.units();
-        let early = seeded!("shares_asks_twice") && self.shared.read(|shares| shares.fits(self.class, units));
         let mut state = self.shared.state.lock();
         let before = self.before(&mut state, demand);
         let taken = state.admits(self.class, units, before) && state.shares.take(self.class, units);
-        match taken || early {
+        match taken {
             true => Ok(units),
             false => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self))),
         }
@@ -426,6 +422,59 @@ impl fmt::Debug for Partitions {
     }
 }
 
+/// Parts or classes of [`Partitions`] that are out of bounds.
+///
+/// ```
+/// # use tollgate::policy::{Partitions, PartitionsError};
+/// let error = Partitions::guaranteed(10, &[0.7, 0.7]).unwrap_err();
+/// assert!(matches!(error, PartitionsError::Parts { .. }));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum PartitionsError {
+    /// There must be 1 to 256 classes.
+    Classes {
+        /// The given number.
+        given: usize,
+    },
+    /// Classes stay: there must be a part for each.
+    OtherClasses {
+        /// The given number of parts.
+        given: usize,
+        /// The number of classes.
+        classes: usize,
+    },
+    /// A part must be 0 to 1.
+    Part {
+        /// The class.
+        class: usize,
+        /// The given part.
+        given: f64,
+    },
+    /// Guaranteed parts may not exceed 1 in all.
+    Parts {
+        /// Their sum.
+        sum: f64,
+    },
+}
+
+impl fmt::Display for PartitionsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Classes { given } => write!(f, "{given} classes were given, and 1 to 256 are allowed"),
+            Self::OtherClasses { given, classes } => {
+                write!(f, "{given} parts were given, and there are {classes} classes")
+            }
+            Self::Part { class, given } => {
+                write!(f, "class {class}: a part of {given} was given, and 0 to 1 is allowed")
+            }
+            Self::Parts { sum } => write!(f, "parts of {sum} in all were given, and up to 1 is allowed"),
+        }
+    }
+}
+
+impl std::error::Error for PartitionsError {}
+
 /// The rule of a class, beside `total + n <= limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShareRule {
@@ -440,18 +489,18 @@ pub(super) enum ShareRule {
 
 impl ShareRule {
     /// These parts, if they may be.
-    pub(super) fn millionths(self, parts: &[f64]) -> Result<Box<[u64]>, ShedError> {
+    pub(super) fn millionths(self, parts: &[f64]) -> Result<Box<[u64]>, PartitionsError> {
         if parts.is_empty() || parts.len() > 256 {
-            return Err(ShedError::Classes { given: parts.len() });
+            return Err(PartitionsError::Classes { given: parts.len() });
         }
         let sum: f64 = parts.iter().sum();
         // Addition may lose as many millionths as there are classes.
         if self == Self::Kept && sum > 1.0 + 1e-9 {
-            return Err(ShedError::Parts { sum });
+            return Err(PartitionsError::Parts { sum });
         }
         for (class, &given) in parts.iter().enumerate() {
             if !(0.0..=1.0).contains(&given) {
-                return Err(ShedError::Part { class, given });
+                return Err(PartitionsError::Part { class, given });
             }
         }
         Ok(parts.iter().map(|part| (part * 1e6 + 1e-6) as u64).collect())

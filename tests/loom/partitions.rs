@@ -3,7 +3,7 @@
 use loom::thread;
 use std::sync::Arc;
 use tollgate::LimiterExt;
-use tollgate::shed::Partitions;
+use tollgate::policy::Partitions;
 
 /// Given one permit that no class has for itself, when two classes want it at once, then one has it.
 #[test]
