@@ -1,5 +1,6 @@
 //! The laws of the machines of policies.
 
+use super::early_rejection::rejection_probability;
 use super::partitions::{ShareRule, Shares};
 use crate::laws::holds;
 
@@ -109,5 +110,23 @@ fn parts_are_whole_millionths_of_what_was_given() {
                 && (rule != ShareRule::Kept || rule.millionths(&[1.0, 1e-6]).is_err())
         );
         assert!(rule.millionths(&[-1e-9]).is_err() && rule.millionths(&[f64::NAN]).is_err());
+    });
+}
+
+/// A queue drops nothing below its first mark, all above the last, and in proportion between.
+#[test]
+fn early_rejections_are_in_proportion_between_the_marks() {
+    holds([1, 1], |inputs| {
+        let from = inputs.number(1 << 30, 3) as usize;
+        let (wide, queued) = (inputs.number(1 << 30, 3) as usize, inputs.number(1 << 32, 8) as usize);
+        let drop = rejection_probability(queued, from, from + wide);
+        assert!(
+            (0.0..=1.0).contains(&drop)
+                && (drop == 1.0) == (queued >= from + wide)
+                && (drop > 0.0) == (queued > from || wide == 0 && queued == from)
+        );
+        if queued >= from && queued < from + wide {
+            assert!((drop * wide as f64 - (queued - from) as f64).abs() < 1e-3);
+        }
     });
 }

@@ -23,6 +23,7 @@
 mod builder;
 mod bypass;
 mod dispatcher;
+mod early_rejection;
 pub mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]

@@ -1,6 +1,6 @@
 //! The laws of the machines that shed.
 
-use super::drop_probability::{early_rejection_probability, throttle_probability};
+use super::drop_probability::throttle_probability;
 use super::retry_budget::Reserve;
 use super::throttler::ThrottleState;
 use crate::laws::holds;
@@ -93,8 +93,7 @@ fn a_throttler_counts_the_last_segments() {
     });
 }
 
-/// Nothing is dropped as long as the accepted share is the expected one; then more with each refusal, up to the most. A queue drops
-/// nothing below its first mark, all above the last, and in proportion between.
+/// Nothing is dropped as long as the accepted share is the expected one; then more with each refusal, up to the most.
 #[test]
 fn a_drop_probability_grows_with_refusals() {
     holds([1, 1], |inputs| {
@@ -108,16 +107,5 @@ fn a_drop_probability_grows_with_refusals() {
         assert_eq!(found > 0.0, due > 0.0 && most > 0.0);
         assert!(most == 0.0 || found == most || (found * (asked as f64 + 1.0) - due.max(0.0)).abs() < 1e-3);
         assert!(found < most || most == 0.0 || due / (asked as f64 + 1.0) >= most - 1e-12);
-        let from = inputs.number(1 << 30, 3) as usize;
-        let (wide, queued) = (inputs.number(1 << 30, 3) as usize, inputs.number(1 << 32, 8) as usize);
-        let drop = early_rejection_probability(queued, from, from + wide);
-        assert!(
-            (0.0..=1.0).contains(&drop)
-                && (drop == 1.0) == (queued >= from + wide)
-                && (drop > 0.0) == (queued > from || wide == 0 && queued == from)
-        );
-        if queued >= from && queued < from + wide {
-            assert!((drop * wide as f64 - (queued - from) as f64).abs() < 1e-3);
-        }
     });
 }

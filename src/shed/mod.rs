@@ -14,7 +14,6 @@ mod retry_budget;
 mod throttler;
 mod waiting_room;
 
-pub(crate) use drop_probability::early_rejection_probability;
 pub use error::ShedError;
 pub use retry_budget::RetryBudget;
 pub use throttler::Throttler;
