@@ -36,4 +36,3 @@ mod retry;
 mod semaphore;
 mod shed;
 mod time;
-mod upstream;
