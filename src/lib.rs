@@ -51,7 +51,7 @@
 //! | a budget per hour, day, week or month of a time zone | `CalendarWindow` | `calendar` |
 //! | start slowly, and warm up | [`Warmup`] | |
 //! | let a rate find itself from refusals | [`Adaptive`] over a [`TokenBucket`] | |
-//! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
+//! | admit by a rate in a few nanoseconds | [`Clock::coarse`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //!
 //! # Policies
@@ -154,7 +154,6 @@ pub mod fan_out;
 mod governed;
 pub mod guide;
 pub mod keyed;
-pub mod lease;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 #[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
 pub mod observe;
@@ -197,8 +196,6 @@ pub use breaker::{
 pub use governed::Governed;
 #[doc(inline)]
 pub use keyed::{Keyed, KeysFull};
-#[doc(inline)]
-pub use lease::Leased;
 #[doc(inline)]
 pub use policy::{And, BoxLimiter, FirstOf, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]

@@ -167,13 +167,11 @@ fn a_refusal_and_its_retry_after_allocate_nothing() {
 fn a_known_key_allocates_nothing() {
     let limiters = tollgate::Keyed::new(10, |_: &String| legs());
     let rates = tollgate::keyed::KeyedRate::<String>::new(10, Quota::per_second(1_000_000));
-    let leased = tollgate::Leased::new(TokenBucket::new(Quota::per_second(1_000_000)), 4);
     assert_eq!(
         allocations(|| drop(limiters.get("a").unwrap().try_admit(ask()).unwrap())),
         0
     );
     assert_eq!(allocations(|| rates.try_acquire("a", 1).unwrap()), 0);
-    assert_eq!(allocations(|| leased.try_acquire(1).unwrap()), 0);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::shed::RetryBudget;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Leased, Limiter, ManualClock, Quota,
-    Settlement, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+    Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Limiter, ManualClock, Quota, Settlement,
+    SlidingLog, SlidingWindow, TokenBucket, Warmup,
 };
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -408,34 +408,6 @@ pub(crate) fn share_of_a_budget(steps: &[Step]) {
         |which| Some(Arc::clone(&shares[which])),
         NOTHING,
     );
-}
-
-/// What a thread has parked comes on top: a lease at most.
-pub(crate) fn leased(units: u64, steps: &[Step]) {
-    // Parked tokens are spent without the limiter, which does not see that reading of the clock: a stale one counts then
-    // as of an instant that the ledger cannot know.
-    let mut steps = steps.to_vec();
-    steps.retain(|step| !matches!(step, Step::Stale(_)));
-    let clock = world();
-    let leased = Arc::new(Leased::new(TokenBucket::new(quota(0)).on(&clock), units));
-    let bound = Ledger {
-        admitted_only: true,
-        by_latest: false,
-        ..rate(10 + units)
-    };
-    run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING);
-    let clock = world();
-    let window = SlidingWindow::new(10, SECOND * 3).unwrap().on(&clock);
-    let leased = Arc::new(Leased::new(window, units));
-    let span = Bound::Span {
-        limit: 10 + units,
-        length: 3_000_000_000,
-    };
-    let bound = Ledger {
-        admitted_only: true,
-        ..ledger(span)
-    };
-    run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING);
 }
 
 /// Two keys find room, and a third where one of them is dropped.

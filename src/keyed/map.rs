@@ -29,7 +29,7 @@ use std::sync::Arc;
 ///
 /// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a pristine entry is
 /// further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_pristine`](Limiter::is_pristine) is never evicted: `Governed`, [`Leased`](crate::Leased), and user-made limiters
+/// [`is_pristine`](Limiter::is_pristine) is never evicted: `Governed`, and user-made limiters
 /// without it. A `ChannelSemaphore` is evicted only if its receiver was never requested.
 ///
 /// | limiter | is pristine when |

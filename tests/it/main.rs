@@ -24,7 +24,6 @@ mod core;
 #[cfg(feature = "fan-out")]
 mod fan_out;
 mod keyed;
-mod lease;
 mod policy;
 #[cfg(feature = "pool")]
 mod pool;

@@ -13,7 +13,6 @@ mod channel;
 mod compose;
 mod gate;
 mod keyed;
-mod lease;
 mod line;
 mod live;
 mod loan;

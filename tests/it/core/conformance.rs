@@ -9,9 +9,9 @@ use tollgate::policy::{AtOnce, Bypass, Named, Per, PerCall, WaitForRaise};
 use tollgate::record::{AdmissionLog, Recorded};
 use tollgate::sync::Notify;
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter,
-    LimiterExt, ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
-    SlidingWindow, TokenBucket, Wait,
+    And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt,
+    ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow,
+    TokenBucket, Wait,
 };
 use tollgate::{FixedWindow, LeakyBucket, Warmup};
 use tollgate_conformance::Suite;
@@ -565,16 +565,6 @@ fn a_fair_share_conforms() {
     .settle(TOKENS, 5)
     .inexact_cancel()
     .takes_turns()
-    .check();
-}
-
-#[test]
-fn a_lease_conforms() {
-    Suite::of_rate(6, Duration::from_millis(600), |clock| -> Leased<TokenBucket> {
-        Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
-    })
-    .takes_turns()
-    .never_fits(7)
     .check();
 }
 

@@ -28,7 +28,6 @@ use std::thread::panicking;
 use std::time::Duration;
 use tollgate::adaptive::{LimitLaw, Resizable, Sample};
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::lease::{Leased, Prepaid};
 use tollgate::policy::Partitions;
 use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
@@ -1397,36 +1396,6 @@ fn waiting_rooms() {
     });
 }
 
-/// Units that are taken ahead of the callers.
-fn leases() {
-    sweep((), |foreign| {
-        let clock = ManualClock::new();
-        let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
-        let lease = Arc::new(Leased::new(bucket, 2));
-        let bucket = lease.limiter();
-        let legs = own(foreign).and(Arc::clone(&lease)).and(own(foreign));
-        let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
-        let seen = Cell::new(0);
-        foreign.arm();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..6 {
-            tasks.spawn(async { policy.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
-        }
-        tasks.repoll();
-        assert!(bucket.available() + seen.get() <= TOKENS);
-        tasks.cancel(5);
-        foreign.step(|| lease.release());
-        foreign.step(|| clock.advance(SECOND));
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!(policy.waiting(), 0);
-        clock.advance(100 * SECOND);
-        lease.release();
-        assert!(bucket.available() <= TOKENS);
-        drop(policy.try_admit(TOKENS).expect("the next caller is served"));
-    });
-}
-
 // ---- Limiters of which users write more than the admission
 
 /// Permits with a queue, both the user's. It loses no place and no permit when it panics: it panics before it joins and after
@@ -1601,17 +1570,6 @@ impl<L: Limiter> Limiter for OwnAround<L> {
     }
 }
 
-impl<L: Prepaid> Prepaid for OwnAround<L> {
-    fn give_back(&self, ticket: L::Ticket, unspent: u64, now: &ClockReading) {
-        self.1.give_back(ticket, unspent, now);
-        self.0.call("give_back");
-    }
-    fn charge(&self, units: u64, now: &ClockReading) -> L::Ticket {
-        self.0.call("charge");
-        self.1.charge(units, now)
-    }
-}
-
 impl<L: Resizable> Resizable for OwnAround<L> {
     fn limit(&self) -> usize {
         self.0.call("limit");
@@ -1628,42 +1586,6 @@ impl<L: Resizable> Resizable for OwnAround<L> {
     fn may_reach(&self, most: usize) {
         self.1.may_reach(most);
     }
-}
-
-/// Units that are taken ahead of the callers from a rate of the user's.
-fn leases_of_own_rates() {
-    sweep((), |foreign| {
-        let clock = ManualClock::new();
-        let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
-        let lease = Arc::new(Leased::new(OwnAround(foreign, bucket), 2));
-        let bucket = &lease.limiter().1;
-        let policy = Policy::builder().on(&clock).limit(Arc::clone(&lease)).build().unwrap();
-        let seen = Cell::new(0);
-        foreign.arm();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..6 {
-            tasks.spawn(async { policy.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
-        }
-        let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
-        foreign.drop(reserved);
-        tasks.repoll();
-        assert!(bucket.available() + seen.get() <= TOKENS);
-        tasks.cancel(5);
-        let settled = foreign.step(|| policy.try_admit(1).ok()).flatten();
-        if let Some(mut permit) = settled {
-            foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 3));
-            foreign.drop(permit);
-        }
-        foreign.step(|| lease.release());
-        foreign.step(|| clock.advance(SECOND));
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!(policy.waiting(), 0);
-        clock.advance(100 * SECOND);
-        lease.release();
-        assert!(bucket.available() <= TOKENS);
-        drop(policy.try_admit(TOKENS).expect("the next caller is served"));
-    });
 }
 
 fn adaptive_limits_of_own_permits() {
@@ -2003,9 +1925,7 @@ table! {
     keys_and_makers_may_panic: keyed_limiters in ["keyed/map.rs", "keyed/hashing.rs"];
     keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
     keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room/mod.rs"];
-    legs_beside_a_lease_may_panic: leases in [];
     queues_of_own_limiters_may_panic: own_queues in [];
-    rates_under_a_lease_may_panic: leases_of_own_rates in [];
     permits_under_an_adaptive_limit_may_panic: adaptive_limits_of_own_permits in [];
     legs_may_panic_while_threads_are_blocked: blocked_threads in [];
     #[cfg(feature = "governor")]

@@ -8,8 +8,8 @@ use tollgate::policy::{Partitions, PartitionsError};
 use tollgate::shed::{RetryBudget, RoomFull, ShedError, Throttler, WaitingRoom};
 use tollgate::{
     AcquireError, AcquireTimeoutError, BreakerError, CircuitBreaker, ClockError, Cost, FixedWindow, Inherit, Keyed,
-    KeysFull, LeakyBucket, Leased, LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError,
-    Rejection, Semaphore, SemaphoreError, SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup,
+    KeysFull, LeakyBucket, LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Rejection,
+    Semaphore, SemaphoreError, SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup,
     WindowError,
 };
 
@@ -45,7 +45,6 @@ async fn call(verb: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         "SlidingWindow::try_acquire" => SlidingWindow::new(0, Duration::from_secs(1))?.try_acquire(1)?,
         "KeyedRate::try_acquire" => KeyedRate::<u8>::new(0, Quota::per_second(1)).try_acquire(&1, 1)?,
         "FairShare::try_acquire" => FairBudget::new(Quota::zero()).share().try_acquire(1)?,
-        "Leased::try_acquire" => Leased::new(TokenBucket::new(Quota::zero()), 8).try_acquire(1)?,
         "Keyed::get" => drop(Keyed::new(0, |_: &u8| Semaphore::new(1)).get(&1)?),
         "WaitingRoom::book" => drop(WaitingRoom::new(0, Quota::per_second(1))?.book(&1)?),
         "Semaphore::try_acquire" => shut().try_acquire()?.forget(),
@@ -69,7 +68,7 @@ fn check(verbs: &[(&str, Found)], call: impl Fn(&str) -> Ended) {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 19] = [
+    let verbs: [(&str, Found); 18] = [
         ("Policy::try_admit", holds::<Rejection>),
         ("Policy::admit", holds::<Rejection>),
         ("Policy::admit_owned", holds::<Rejection>),
@@ -83,7 +82,6 @@ fn the_question_mark_boxes_the_error_of_every_verb() {
         ("SlidingWindow::try_acquire", holds::<Rejection>),
         ("KeyedRate::try_acquire", holds::<Rejection>),
         ("FairShare::try_acquire", holds::<Rejection>),
-        ("Leased::try_acquire", holds::<Rejection>),
         ("Keyed::get", holds::<KeysFull>),
         ("WaitingRoom::book", holds::<RoomFull>),
         ("Semaphore::try_acquire", holds::<TryAcquireError>),

@@ -52,12 +52,6 @@ mints_nothing! {
 proptest! {
     #![proptest_config(crate::cases(400))]
 
-    /// What a thread has parked comes on top: a lease at most.
-    #[test]
-    fn a_leased_rate_mints_no_more_than_a_lease(steps in steps(), units in 1u64..7) {
-        ledger::leased(units, &steps);
-    }
-
     /// Requests and successes are counted once, in the segment of the request, whatever becomes of it.
     #[test]
     fn a_throttler_counts_each_request_and_each_success_once(steps in steps()) {
