@@ -3,12 +3,19 @@
 //! | name | user |
 //! |---|---|
 //! | [`Mutex`] | tollgate-resilience: the state of its limiters, as the models of loom and shuttle see it |
+//! | [`both`] | tollgate-resilience: a limiter inside gets its ticket back, also when the law panics |
+//! | [`Rng`] | tollgate-resilience: samples and jitter that a seed repeats |
+//! | [`may_reach`], [`with_count`], [`tokens`] | tollgate-resilience: semaphores and token buckets as limiters that a law resizes |
 //! | [`InstantTicks`], [`ClockTicks`] | tollgate-resilience: instants and times as words, in tickets and in machines without a clock |
 
+use crate::rate::{BucketTicket, Quota};
+use crate::semaphore::Semaphore;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
+pub use crate::rng::Rng;
 pub use crate::sync::shim::Mutex;
+pub use crate::sync::unwind::both;
 
 /// An instant as a number of ticks.
 pub trait InstantTicks: Sized {
@@ -52,4 +59,19 @@ impl ClockTicks for Clock {
     fn ticks_of(&self, duration: Duration) -> u64 {
         self.ticks_of(duration)
     }
+}
+
+/// Announces that the limit of `semaphore` may become as large as `most`: a request for no more than that waits for it.
+pub fn may_reach(semaphore: &Semaphore, most: usize) {
+    semaphore.may_reach(most);
+}
+
+/// `count` per the period of `quota`, with its burst, as far as both can be.
+pub fn with_count(quota: Quota, count: u64) -> Quota {
+    quota.with_count(count)
+}
+
+/// The tokens that are charged for an admission.
+pub fn tokens(ticket: &BucketTicket) -> u64 {
+    ticket.tokens()
 }

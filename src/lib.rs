@@ -36,7 +36,7 @@
 //! | the same with priorities, a bounded queue, statistics | [`SemaphoreBuilder`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
 //! | share a limit by classes, by importance | [`policy::Partitions`] | |
-//! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | let a limit find itself from latency | `Adaptive` of the crate `tollgate-resilience` over a [`Semaphore`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
 //!
@@ -50,7 +50,7 @@
 //! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
 //! | a budget per hour, day, week or month of a time zone | `CalendarWindow` | `calendar` |
 //! | start slowly, and warm up | [`Warmup`] | |
-//! | let a rate find itself from refusals | [`Adaptive`] over a [`TokenBucket`] | |
+//! | let a rate find itself from refusals | `Adaptive` of the crate `tollgate-resilience` over a [`TokenBucket`] | |
 //! | admit by a rate in a few nanoseconds | [`Clock::coarse`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //!
@@ -141,7 +141,6 @@ mod seeded;
 mod laws;
 mod rng;
 
-pub mod adaptive;
 mod blocking;
 pub mod breaker;
 #[doc(hidden)]
@@ -184,8 +183,6 @@ pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use crate::core::ticket::{BoxTicket, Ticket};
 #[doc(inline)]
 pub use crate::core::{limiter, status};
-#[doc(inline)]
-pub use adaptive::Adaptive;
 #[doc(inline)]
 pub use breaker::{
     BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,

@@ -241,7 +241,7 @@ where
     }
 
     /// Starts the fan-out as [`map`](Self::map) does. `classify` maps each output to the outcome of the policy's permit, from which
-    /// breakers and [adaptive](crate::Adaptive) limits learn: a response with the status 429 to
+    /// breakers and adaptive limits learn: a response with the status 429 to
     /// [`Outcome::Overload`](crate::Outcome::Overload). If `classify` panics, it is `Ignored`.
     ///
     /// # Cancel safety

@@ -66,22 +66,19 @@ impl<L: Limiter + 'static> Policy<L> {
     /// As [`run`](Policy::run).
     ///
     /// ```
-    /// # use tollgate::adaptive::{Adaptive, Aimd};
-    /// # use tollgate::{ManualClock, Outcome, Policy, Semaphore};
+    /// # use tollgate::{ManualClock, Outcome, Policy, RunError, Semaphore};
     /// let clock = ManualClock::new();
-    /// let window = std::time::Duration::ZERO;
-    /// let limit = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).window(window, 1);
-    /// let policy = Policy::builder().on(&clock).limit(limit.on(&clock).build()?).build()?;
+    /// let policy = Policy::builder().on(&clock).limit(Semaphore::new(10)).build()?;
     /// let call = policy.run_classified(
     ///     1,
     ///     || async { Err::<(), _>("timed out") },
     ///     |result| match result {
     ///         Ok(()) => Outcome::Success,
-    ///         Err(_) => Outcome::Overload,
+    ///         Err(_) => Outcome::Overload, // Limiters that learn from outcomes see this one.
     ///     },
     /// );
-    /// assert!(clock.run(call.into_future()).is_err());
-    /// assert_eq!(policy.limiter().limit(), 9);
+    /// assert!(matches!(clock.run(call.into_future()), Err(RunError::Failed("timed out"))));
+    /// assert_eq!(policy.limiter().in_use(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn run_classified<'a, T, E, W>(

@@ -18,7 +18,6 @@ fn ops<T: std::fmt::Debug>(
     prop::collection::vec(any::<[u8; 3]>().prop_map(decode), len)
 }
 
-mod adaptive;
 mod breaker;
 mod core;
 #[cfg(feature = "fan-out")]

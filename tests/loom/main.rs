@@ -5,7 +5,6 @@
 #[path = "../../src/seeded.rs"]
 mod seeded;
 
-mod adaptive;
 mod breaker;
 mod bucket;
 #[cfg(feature = "channel")]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::{
@@ -168,8 +167,6 @@ fn a_refusal_leaves_a_function_as_a_boxed_error() {
 fn an_adapter_hides_no_queue() {
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(5));
-    let adaptive = Adaptive::builder(Arc::clone(&semaphore)).law(Aimd::new()).bounds(1, 10);
-    let adaptive = adaptive.on(&clock).build().unwrap();
     let meter = Meter::new(&clock, Duration::from_secs(1));
     let mark = || Trigger::above(meter.load(LoadMetric::Use, 1.0), 1.0).on(&clock);
     fn refused<L: Limiter + 'static>(builder: PolicyBuilder<L>, semaphore: &Arc<Semaphore>) {
@@ -178,7 +175,6 @@ fn an_adapter_hides_no_queue() {
     }
     let leg = || Arc::clone(&semaphore);
     let builder = || Policy::builder().on(&clock);
-    refused(builder().limit(adaptive), &semaphore);
     refused(builder().limit(leg().shadow()), &semaphore);
     refused(builder().limit(leg().when(mark())), &semaphore);
     refused(builder().limit(meter.watch(leg())), &semaphore);

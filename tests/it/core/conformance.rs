@@ -424,34 +424,6 @@ fn warmup_conforms() {
 }
 
 #[test]
-fn adaptive_conforms() {
-    use tollgate::Adaptive;
-    Suite::of_permits(3, |clock| -> Adaptive {
-        let builder = Adaptive::builder(Semaphore::new(3)).bounds(3, 4);
-        builder.on(clock).build().unwrap()
-    })
-    .loosen(|adaptive| adaptive.pin(4))
-    .takes_turns()
-    .check();
-}
-
-#[test]
-fn an_adaptive_rate_conforms() {
-    use tollgate::Adaptive;
-    Suite::of_rate(3, Duration::from_secs(3), |clock| -> Adaptive<TokenBucket> {
-        let bucket = TokenBucket::new(Quota::per_second(1).burst(3)).on(clock);
-        Adaptive::builder(bucket).bounds(1, 1_000).on(clock).build().unwrap()
-    })
-    .loosen(|rate| {
-        rate.limiter()
-            .set_quota(Quota::per_second(1).burst(6), Inherit::Additive);
-    })
-    .takes_turns()
-    .never_fits(4)
-    .check();
-}
-
-#[test]
 fn shedders_conform() {
     use tollgate::policy::{Class, Partitions};
     use tollgate::shed::{RetryBudget, Throttler};

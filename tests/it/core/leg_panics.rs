@@ -2,11 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{
@@ -426,61 +425,6 @@ fn a_classifier_that_panics_gives_its_probe_back() {
     assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
     armed.store(false, Ordering::Relaxed);
     assert!(breaker.try_admit(1).is_ok(), "as if the outcome were ignored");
-}
-
-/// Looks at its limiter, and pins it, when it is asked; the first time it panics.
-struct Nosy {
-    limiter: Arc<OnceLock<Arc<Adaptive>>>,
-    asked: Arc<AtomicUsize>,
-}
-
-impl LimitLaw for Nosy {
-    fn next(&mut self, limit: f64, _: &Sample) -> f64 {
-        let limiter = self.limiter.get().unwrap();
-        limiter.pin(limiter.limit());
-        limiter.unpin();
-        // The window that this ends is asked about afterwards, once.
-        limiter.try_admit(1).unwrap().finish(Outcome::Overload);
-        match self.asked.fetch_add(1, Ordering::Relaxed) {
-            0 => resume_unwind(Box::new("a law panicked")),
-            _ => limit + 1.0,
-        }
-    }
-}
-
-#[test]
-fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
-    let clock = ManualClock::new();
-    let (cell, asked) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
-    let law = Nosy {
-        limiter: Arc::clone(&cell),
-        asked: Arc::clone(&asked),
-    };
-    let limiter = Adaptive::builder(Semaphore::new(4))
-        .law(law)
-        .window(Duration::ZERO, 1)
-        .bounds(1, 9);
-    let limiter = Arc::new(limiter.on(&clock).build().unwrap());
-    assert!(cell.set(Arc::clone(&limiter)).is_ok());
-    let permit = limiter.try_admit(1).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Success))).is_err());
-    assert_eq!(
-        (
-            limiter.limiter().in_use(),
-            limiter.limit(),
-            asked.load(Ordering::Relaxed)
-        ),
-        (0, 4, 1)
-    );
-    limiter.try_admit(1).unwrap().finish(Outcome::Success);
-    assert_eq!(
-        (
-            limiter.limiter().in_use(),
-            limiter.limit(),
-            asked.load(Ordering::Relaxed)
-        ),
-        (0, 6, 3)
-    );
 }
 
 #[test]

@@ -26,7 +26,6 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::panicking;
 use std::time::Duration;
-use tollgate::adaptive::{LimitLaw, Resizable, Sample};
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::Partitions;
 use tollgate::policy::conditional::{Load, Meter, Trigger};
@@ -39,9 +38,9 @@ use tollgate::sync::Notify;
 use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
 use tollgate::time::Sleep;
 use tollgate::{
-    Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter,
-    LimiterExt, ManualClock, OpenTime, Order, Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
-    Settlement, TokenBucket, Wait,
+    CircuitBreaker, Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt,
+    ManualClock, OpenTime, Order, Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
+    TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -1185,51 +1184,6 @@ fn breakers() {
     }
 }
 
-fn adaptive_limits() {
-    struct OwnLaw(&'static Foreign);
-    impl LimitLaw for OwnLaw {
-        fn next(&mut self, limit: f64, _: &Sample) -> f64 {
-            self.0.call("law");
-            if limit > 2.0 { 2.0 } else { 3.0 }
-        }
-    }
-    sweep((), |foreign| {
-        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
-        let limit = Adaptive::builder(Arc::clone(&semaphore))
-            .law(OwnLaw(foreign))
-            .bounds(2, 3);
-        let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
-        let legs = own(foreign).and(Arc::clone(&limit)).and(own(foreign));
-        let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
-        foreign.arm();
-        let held: Vec<_> = (0..2)
-            .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
-            .collect();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..3 {
-            tasks.spawn(policy.admit(1));
-        }
-        tasks.spawn(semaphore.acquire());
-        tasks.repoll();
-        clock.advance(SECOND);
-        for permit in held {
-            foreign.step(|| permit.finish(Outcome::Success));
-        }
-        tasks.cancel(0);
-        foreign.step(|| limit.pin(3));
-        foreign.step(|| limit.unpin());
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
-        // The law is asked again.
-        let before = limit.limit();
-        let permit = policy.try_admit(1).expect("the next caller is served");
-        clock.advance(SECOND);
-        permit.finish(Outcome::Success);
-        assert_ne!(limit.limit(), before);
-    });
-}
-
 /// A key all of whose traits are users' code.
 #[derive(Debug)]
 struct OwnKey(u64, ForeignRef);
@@ -1541,90 +1495,6 @@ fn own_queues() {
     });
 }
 
-/// A rate or permits of the user's, around ours. It panics before it takes and after it has given back.
-struct OwnAround<L>(&'static Foreign, L);
-
-impl<L: Limiter> Limiter for OwnAround<L> {
-    type Ticket = L::Ticket;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
-        self.0.call("try_reserve around");
-        self.1.try_reserve(demand)
-    }
-    fn cancel(&self, ticket: L::Ticket, now: &ClockReading) {
-        self.1.cancel(ticket, now);
-        self.0.call("cancel around");
-    }
-    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.1.finish(ticket, outcome, now);
-        self.0.call("finish around");
-    }
-    fn forget(&self, ticket: L::Ticket) {
-        self.1.forget(ticket);
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.call("ready_at around");
-        self.1.ready_at(demand)
-    }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.1.queues(visit);
-    }
-}
-
-impl<L: Resizable> Resizable for OwnAround<L> {
-    fn limit(&self) -> usize {
-        self.0.call("limit");
-        self.1.limit()
-    }
-    fn set_limit(&self, limit: usize) {
-        self.1.set_limit(limit);
-        self.0.call("set_limit");
-    }
-    fn in_use(&self) -> usize {
-        self.0.call("in_use");
-        self.1.in_use()
-    }
-    fn may_reach(&self, most: usize) {
-        self.1.may_reach(most);
-    }
-}
-
-fn adaptive_limits_of_own_permits() {
-    sweep((), |foreign| {
-        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
-        let limit = Adaptive::builder(OwnAround(foreign, Arc::clone(&semaphore))).bounds(2, 3);
-        let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
-        let policy = Policy::builder().on(&clock).limit(Arc::clone(&limit)).build().unwrap();
-        foreign.arm();
-        let held: Vec<_> = (0..2)
-            .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
-            .collect();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..3 {
-            tasks.spawn(policy.admit(1));
-        }
-        tasks.spawn(semaphore.acquire());
-        tasks.repoll();
-        clock.advance(SECOND);
-        for (permit, outcome) in held.into_iter().zip([Outcome::Success, Outcome::Overload]) {
-            foreign.step(|| permit.finish(outcome));
-        }
-        tasks.cancel(0);
-        for pinned in [3, 2] {
-            foreign.step(|| limit.pin(pinned));
-        }
-        foreign.step(|| limit.unpin());
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
-        // What is pinned is in force, whatever has panicked before.
-        for pinned in [3, 2] {
-            limit.pin(pinned);
-            assert_eq!(semaphore.limit(), pinned);
-        }
-        drop(policy.try_admit(2).expect("the next caller is served"));
-    });
-}
-
 /// Threads that are blocked at a policy while legs panic, beside tasks that wait there.
 fn blocked_threads() {
     for ending in ["drop", "time-out"] {
@@ -1921,12 +1791,10 @@ table! {
     classifiers_and_listeners_may_panic: breakers in [
         "breaker/builder.rs", "breaker/circuit_breaker.rs", "breaker/open_time.rs"
     ];
-    laws_of_adaptive_limits_may_panic: adaptive_limits in ["adaptive/limiter.rs"];
     keys_and_makers_may_panic: keyed_limiters in ["keyed/map.rs", "keyed/hashing.rs"];
     keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
     keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room/mod.rs"];
     queues_of_own_limiters_may_panic: own_queues in [];
-    permits_under_an_adaptive_limit_may_panic: adaptive_limits_of_own_permits in [];
     legs_may_panic_while_threads_are_blocked: blocked_threads in [];
     #[cfg(feature = "governor")]
     clocks_of_governor_may_panic: governed_limiters in ["governed.rs"];

@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd};
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::{Partitions, PartitionsError};
 use tollgate::shed::{RetryBudget, RoomFull, ShedError, Throttler, WaitingRoom};
@@ -112,12 +111,6 @@ fn set(verb: &str) -> Ended {
         "Warmup::set_quota" => Warmup::new(slow, Duration::from_secs(86_400))?
             .set_quota(Quota::per_second(1_000_000_000), Inherit::AsIs)?,
         "CircuitBreaker::builder" => drop(CircuitBreaker::builder().probes(0).build()?),
-        "Adaptive::builder" => drop(
-            Adaptive::builder(Semaphore::new(1))
-                .law(Aimd::new())
-                .bounds(2, 1)
-                .build()?,
-        ),
         "Semaphore::builder" => drop(Semaphore::builder(usize::MAX).build()?),
         "Policy::builder" => {
             let (one, other) = (ManualClock::new(), ManualClock::new());
@@ -142,7 +135,7 @@ fn set(verb: &str) -> Ended {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
-    let verbs: [(&str, Found); 23] = [
+    let verbs: [(&str, Found); 22] = [
         ("Quota::new", holds::<QuotaError>),
         ("Quota::with_burst", holds::<QuotaError>),
         ("a quota's text", holds::<QuotaError>),
@@ -156,7 +149,6 @@ fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
         ("Warmup::cold_factor", holds::<RateError>),
         ("Warmup::set_quota", holds::<RateError>),
         ("CircuitBreaker::builder", holds::<BreakerError>),
-        ("Adaptive::builder", holds::<AdaptiveError>),
         ("Semaphore::builder", holds::<SemaphoreError>),
         ("Policy::builder", holds::<PolicyError>),
         ("Keyed::set_quota", holds::<KeysFull>),

@@ -5,8 +5,8 @@ use tollgate::keyed::{FairBudget, Shared};
 use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::status::{State, Status};
 use tollgate::{
-    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
-    Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+    Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome,
+    Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -90,11 +90,7 @@ fn rates_report_the_remainder_and_the_next_refill() {
 fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
     let clock = ManualClock::new();
     let shared = Shared::new(Semaphore::new(7));
-    let found = Adaptive::builder(Semaphore::new(10))
-        .bounds(1, 20)
-        .on(&clock)
-        .build()
-        .unwrap();
+    let found = Semaphore::new(10);
     let both = Semaphore::new(5).named("a").and(
         TokenBucket::new(Quota::per_minute(60))
             .on(&clock)
@@ -115,7 +111,7 @@ fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
             "a (semaphore): 1/5 +0",
             "b (token_bucket) of tokens: 40/60 in 60s, next Some(0ns)",
             "semaphore (semaphore): 1/7 +0",
-            "found (adaptive): 1/10 +0",
+            "found (semaphore): 1/10 +0",
             "queue (queue): +0",
         ]
     );

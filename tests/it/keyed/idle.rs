@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::keyed::Shared;
 use tollgate::policy::Partitions;
 use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::{
-    CircuitBreaker, Keyed, KeysFull, Limiter, LimiterExt, ManualClock, OpenTime, Outcome, Quota, Semaphore, TokenBucket,
+    CircuitBreaker, Keyed, KeysFull, Limiter, LimiterExt, ManualClock, OpenTime, Outcome, Quota, TokenBucket,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -62,39 +61,6 @@ fn a_map_of_idle_breakers_admits_new_keys() {
     clock.advance(MINUTE);
     map.get(&3).unwrap();
     assert!(map.peek(&1).is_some() && map.peek(&2).is_none());
-}
-
-#[test]
-fn a_map_of_idle_adaptive_limits_admits_new_keys() {
-    let clock = ManualClock::new();
-    let on = clock.clone();
-    let build = move || -> Adaptive {
-        let builder = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).bounds(2, 20);
-        builder.window(Duration::ZERO, 1).on(&on).build().unwrap()
-    };
-    makes_room(&clock, MINUTE * 2, build.clone(), |adaptive| {
-        adaptive.try_admit(1).unwrap().finish(Outcome::Overload);
-        assert_eq!(adaptive.limit(), 9);
-    });
-    let map = Keyed::new(1, move |_: &u64| build());
-    let held = map.get(&1).unwrap().try_admit_owned(1).unwrap();
-    clock.advance(MINUTE * 2);
-    assert!(map.get(&2).is_err());
-    held.forget();
-    assert!(map.get(&2).is_err(), "it is in use for good");
-    let map = Keyed::new(1, {
-        let on = clock.clone();
-        move |_: &u64| {
-            Adaptive::builder(Semaphore::new(10))
-                .bounds(2, 20)
-                .on(&on)
-                .build()
-                .unwrap()
-        }
-    });
-    map.get(&1).unwrap().pin(3);
-    clock.advance(MINUTE * 2);
-    assert!(map.get(&2).is_err(), "a setting stays");
 }
 
 #[test]

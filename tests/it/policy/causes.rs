@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::adaptive::Adaptive;
 use tollgate::policy::BoxLimiter;
 use tollgate::{
     CircuitBreaker, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason,
@@ -49,11 +48,7 @@ impl Bound {
     fn all(clock: &ManualClock) -> Vec<Self> {
         let hour = Quota::per_hour(1);
         let permits = Arc::new(Semaphore::new(1));
-        let adaptive = Arc::new(Adaptive::builder(Semaphore::new(1)).on(clock).build().unwrap());
-        let (held, learnt) = (
-            permits.try_admit_owned(1).unwrap(),
-            adaptive.try_admit_owned(1).unwrap(),
-        );
+        let held = permits.try_admit_owned(1).unwrap();
         let breaker = CircuitBreaker::builder().consecutive_failures(1).wait_while_open();
         let breaker = breaker
             .open_for(tollgate::OpenTime::fixed(MINUTE))
@@ -63,7 +58,6 @@ impl Bound {
         breaker.try_admit(1).unwrap().finish(Outcome::Failure);
         vec![
             Self::by("semaphore", Reason::Saturated, clock, permits, held),
-            Self::by("adaptive limit", Reason::Saturated, clock, adaptive, learnt),
             Self::by("breaker", Reason::CircuitOpen, clock, breaker, ()),
             Self::by_rate("token bucket", clock, TokenBucket::new(hour).on(clock)),
             Self::by_rate("leaky bucket", clock, LeakyBucket::new(hour).on(clock)),

@@ -20,7 +20,6 @@ mod queue_order;
 mod queue_published;
 mod reload;
 #[cfg(feature = "policy-file")]
-mod run;
 #[cfg(feature = "policy-file")]
 mod set;
 #[cfg(feature = "policy-file")]

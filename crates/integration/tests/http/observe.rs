@@ -7,9 +7,10 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 use tollgate::observe::{Gauges, Observed, breaker_events, describe};
 use tollgate::{
-    Adaptive, Ask, CircuitBreaker, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason,
-    Refusal, Semaphore, TokenBucket, Wait, time::ClockReading,
+    Ask, CircuitBreaker, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason, Refusal,
+    Semaphore, TokenBucket, Wait, time::ClockReading,
 };
+use tollgate_resilience::Adaptive;
 
 /// Every metric with its labels, in one line, and its values.
 fn read(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {

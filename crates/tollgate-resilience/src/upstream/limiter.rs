@@ -28,7 +28,7 @@ const LEG: &str = "upstream";
 /// the next pause is twice as long only once. Afterwards waiters are admitted in the order of their queue, at a rate that grows from zero to the
 /// [rate](UpstreamBuilder::rate) during the [ramp](UpstreamBuilder::ramp). So the first second carries at most the rate, whatever burst
 /// the other limits have saved. After the ramp those other limits decide, and a burst that they have saved goes out: keep it small. If
-/// refusals are all that the upstream says, make an [`Adaptive`](tollgate::Adaptive) rate one of them: it finds the quota, and the
+/// refusals are all that the upstream says, make an [`Adaptive`](crate::adaptive::Adaptive) rate one of them: it finds the quota, and the
 /// pauses become rare. Its ceiling is the most that you want to send, since it rises until it is refused.
 ///
 /// # Remaining quotas

@@ -1,7 +1,7 @@
 //! A conformance line for every limiter of the crate.
 
 use std::time::Duration;
-use tollgate::{Ask, ManualClock};
+use tollgate::{Ask, Inherit, ManualClock, Quota, Semaphore, TokenBucket};
 use tollgate_conformance::Suite;
 use tollgate_resilience::upstream::{Feedback, Refill, RemainingQuota, Upstream};
 
@@ -34,4 +34,32 @@ fn upstream_conforms() {
     };
     suite(Refill::AtReset).check();
     suite(Refill::PerSecond(10.0)).inexact_cancel().check();
+}
+
+#[test]
+fn adaptive_conforms() {
+    use tollgate_resilience::Adaptive;
+    Suite::of_permits(3, |clock| -> Adaptive {
+        let builder = Adaptive::builder(Semaphore::new(3)).bounds(3, 4);
+        builder.on(clock).build().unwrap()
+    })
+    .loosen(|adaptive| adaptive.pin(4))
+    .takes_turns()
+    .check();
+}
+
+#[test]
+fn an_adaptive_rate_conforms() {
+    use tollgate_resilience::Adaptive;
+    Suite::of_rate(3, Duration::from_secs(3), |clock| -> Adaptive<TokenBucket> {
+        let bucket = TokenBucket::new(Quota::per_second(1).burst(3)).on(clock);
+        Adaptive::builder(bucket).bounds(1, 1_000).on(clock).build().unwrap()
+    })
+    .loosen(|rate| {
+        rate.limiter()
+            .set_quota(Quota::per_second(1).burst(6), Inherit::Additive);
+    })
+    .takes_turns()
+    .never_fits(4)
+    .check();
 }

@@ -9,5 +9,15 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
     proptest::prelude::ProptestConfig::with_cases(cases.unwrap_or(few))
 }
 
+mod adaptive;
+mod causes;
 mod conformance;
+mod fan_out;
+mod idle;
+mod kinds;
+mod panics;
+mod pool;
+mod question_mark;
+mod run;
+mod status;
 mod upstream;

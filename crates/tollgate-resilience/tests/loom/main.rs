@@ -1,6 +1,7 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
 
+mod adaptive;
 mod upstream;
 
 /// Every interleaving of two threads, whatever bound the environment sets.

@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, Cubic};
 use tollgate::{Ask, LimiterExt, ManualClock, Outcome, Policy, Quota, TokenBucket};
+use tollgate_resilience::adaptive::{Adaptive, Cubic};
 use tollgate_resilience::upstream::{Feedback, Refill, RemainingQuota, Upstream};
 
 const SECOND: Duration = Duration::from_secs(1);
