@@ -10,13 +10,12 @@ use tollgate::adaptive::Vegas;
 use tollgate::policy::Named;
 use tollgate::policy::reload::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
-use tollgate::shed::WaitingRoom;
 use tollgate::status::{State, Status};
 use tollgate::{
     Adaptive, CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket,
     WorkerPool,
 };
-use tollgate_http::{Refused, Respond};
+use tollgate_http::{Refused, Respond, WaitingRoom};
 
 /// The quota of a client: half a request per second, and 40 at once.
 pub(crate) const PER_CLIENT: Quota = Quota::per_minute(30).burst(40);
