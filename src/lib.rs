@@ -82,7 +82,7 @@
 //! | you want to | use | feature |
 //! |---|---|---|
 //! | stop calling a service that fails | [`CircuitBreaker`] | |
-//! | stop all callers of an API when it refuses one, and keep to its remaining quota | [`upstream::Upstream`] | |
+//! | stop all callers of an API when it refuses one, and keep to its remaining quota | `Upstream` of the crate `tollgate-resilience` | |
 //! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] | |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
 //! | give refused clients a retry time, and honour it | `WaitingRoom` of the crate `tollgate-http`, [`Policy::bypass_queue`] | |
@@ -144,6 +144,8 @@ mod rng;
 pub mod adaptive;
 mod blocking;
 pub mod breaker;
+#[doc(hidden)]
+pub mod bridge;
 mod core;
 #[cfg(feature = "fan-out")]
 #[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
@@ -172,7 +174,6 @@ pub mod shed;
 pub mod stats;
 pub mod sync;
 pub mod time;
-pub mod upstream;
 
 pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
 #[doc(hidden)]

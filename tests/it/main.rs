@@ -35,4 +35,3 @@ mod retry;
 mod semaphore;
 mod shed;
 mod time;
-mod upstream;

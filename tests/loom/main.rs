@@ -23,7 +23,6 @@ mod pool;
 mod reload;
 mod semaphore;
 mod turns;
-mod upstream;
 
 /// What a source of the library that is compiled here imports.
 mod sync {

@@ -8,7 +8,6 @@ use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{AtOnce, Bypass, Named, Per, PerCall, WaitForRaise};
 use tollgate::record::{AdmissionLog, Recorded};
 use tollgate::sync::Notify;
-use tollgate::upstream::{Feedback, Refill, RemainingQuota, Upstream};
 use tollgate::{
     And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt,
     ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow,
@@ -126,37 +125,6 @@ fn token_bucket_conforms() {
     .takes_turns()
     .never_fits(Ask::one().cost(TOKENS, 41))
     .check();
-}
-
-/// An upstream that has just said that `limit` calls are left.
-fn upstream_with(clock: &ManualClock, limit: u64, refill: Refill) -> Upstream {
-    let upstream = Upstream::builder().on(clock).build().unwrap();
-    let call = upstream.begin(&Ask::one()).unwrap();
-    let window = Duration::from_millis(500);
-    let quota = RemainingQuota::of_calls(limit)
-        .limit(limit)
-        .reset(window)
-        .window(window);
-    upstream.observe(&call, &Feedback::default().quota(quota.refill(refill)));
-    upstream
-}
-
-#[test]
-fn upstream_conforms() {
-    let suite = |refill| {
-        Suite::of_rate(5, Duration::from_millis(500), move |clock| {
-            upstream_with(clock, 5, refill)
-        })
-        .holding()
-        .loosen(move |upstream| {
-            let call = upstream.begin(&Ask::many(5)).unwrap();
-            let quota = RemainingQuota::of_calls(15).limit(15).reset(Duration::from_secs(9));
-            upstream.observe(&call, &Feedback::default().quota(quota.refill(refill)));
-        })
-        .never_fits(6)
-    };
-    suite(Refill::AtReset).check();
-    suite(Refill::PerSecond(10.0)).inexact_cancel().check();
 }
 
 /// A load that is always the same.

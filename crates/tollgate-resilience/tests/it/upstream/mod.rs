@@ -6,8 +6,8 @@ use futures::future::join_all;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tollgate::status::State;
-use tollgate::upstream::{Feedback, RemainingQuota, Upstream};
 use tollgate::{Ask, BoxLimiter, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, TokenBucket};
+use tollgate_resilience::upstream::{Feedback, RemainingQuota, Upstream};
 
 const MILLI: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

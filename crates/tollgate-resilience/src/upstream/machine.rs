@@ -18,7 +18,7 @@
 //! order of responses can refute.
 
 use super::feedback::{Feedback, Refill, RemainingQuota};
-use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
+use tollgate::{Ask, Cost, Demand, MAX_COSTS};
 
 /// Calls, and the named costs.
 pub(super) const METERS: usize = 1 + MAX_COSTS;
@@ -258,7 +258,7 @@ impl Machine {
 
     /// A call begins. `None` if the upstream is paused.
     pub(super) fn begin(&mut self, ask: &Ask, now: u64) -> Option<Mark> {
-        if self.paused_until(now).is_some() && !seeded!("upstream_begins_in_a_pause") {
+        if self.paused_until(now).is_some() {
             return None;
         }
         let own = self.units(ask);
@@ -621,8 +621,8 @@ impl View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::ClockReading;
     use std::time::Duration;
+    use tollgate::ClockReading;
 
     /// One tick is one millisecond.
     fn machine(rate: u64, ramp: u64) -> Machine {

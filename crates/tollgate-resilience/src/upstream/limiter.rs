@@ -2,25 +2,22 @@
 
 use super::feedback::Feedback;
 use super::machine::{METERS, Machine, Mark, NEVER, Settings, Taken};
-use crate::core::ask::{Ask, Demand};
-use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
-use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::core::status::{State, Status};
-use crate::core::ticket::Ticket;
-use crate::rate::Quota;
-use crate::sync::notify::Notify;
-use crate::sync::shim::Mutex;
-use crate::sync::wait_queue::WaitQueue;
-use crate::time::{Clock, ClockReading, Instant};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
+use tollgate::bridge::{ClockTicks, InstantTicks, Mutex};
+use tollgate::status::{State, Status};
+use tollgate::sync::{Notify, WaitQueue};
+use tollgate::{
+    Ask, Callbacks, Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, Quota, ReadyAt, Reason, Refusal,
+    Settlement, Ticket, Wait,
+};
 
 const LEG: &str = "upstream";
 
 /// Follows what an upstream says about its limits: one refusal of it pauses all callers, and what it has left of a quota is not exceeded.
 ///
-/// Put it in front of the limits of your own, in the [`Policy`](crate::Policy) by which all calls to that upstream are admitted. Each
+/// Put it in front of the limits of your own, in the [`Policy`](tollgate::Policy) by which all calls to that upstream are admitted. Each
 /// call [begins](Self::begin) once it is admitted, and its response is [observed](Self::observe). The module `client` of the crate
 /// `tollgate-http` does both for clients of HTTP.
 ///
@@ -31,7 +28,7 @@ const LEG: &str = "upstream";
 /// the next pause is twice as long only once. Afterwards waiters are admitted in the order of their queue, at a rate that grows from zero to the
 /// [rate](UpstreamBuilder::rate) during the [ramp](UpstreamBuilder::ramp). So the first second carries at most the rate, whatever burst
 /// the other limits have saved. After the ramp those other limits decide, and a burst that they have saved goes out: keep it small. If
-/// refusals are all that the upstream says, make an [`Adaptive`](crate::adaptive::Adaptive) rate one of them: it finds the quota, and the
+/// refusals are all that the upstream says, make an [`Adaptive`](tollgate::Adaptive) rate one of them: it finds the quota, and the
 /// pauses become rare. Its ceiling is the most that you want to send, since it rises until it is refused.
 ///
 /// # Remaining quotas
@@ -51,7 +48,7 @@ const LEG: &str = "upstream";
 /// ```
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # use tollgate::upstream::{Feedback, Upstream};
+/// # use tollgate_resilience::upstream::{Feedback, Upstream};
 /// # use tollgate::{Ask, LimiterExt, ManualClock, Outcome, Policy, Quota, TokenBucket};
 /// let clock = ManualClock::new();
 /// let rate = Quota::per_second(10);
@@ -69,7 +66,7 @@ const LEG: &str = "upstream";
 ///     let _next = policy.admit(1).await.unwrap();
 ///     assert_eq!(clock.elapsed(), Duration::from_secs(30));
 /// });
-/// # Ok::<(), tollgate::upstream::UpstreamError>(())
+/// # Ok::<(), tollgate_resilience::upstream::UpstreamError>(())
 /// ```
 pub struct Upstream {
     machine: Mutex<Machine>,
@@ -82,7 +79,7 @@ pub struct Upstream {
 /// ```
 /// # use std::time::Duration;
 /// # use tollgate::Quota;
-/// # use tollgate::upstream::Upstream;
+/// # use tollgate_resilience::upstream::Upstream;
 /// let upstream = Upstream::builder()
 ///     .rate(Quota::per_minute(600))
 ///     .ramp(Duration::from_secs(5))
@@ -91,7 +88,7 @@ pub struct Upstream {
 ///     .build()?;
 /// assert_eq!(upstream.paused_for(), None);
 /// assert!(Upstream::builder().rate(Quota::zero()).build().is_err());
-/// # Ok::<(), tollgate::upstream::UpstreamError>(())
+/// # Ok::<(), tollgate_resilience::upstream::UpstreamError>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct UpstreamBuilder {
@@ -106,7 +103,7 @@ pub struct UpstreamBuilder {
 ///
 /// ```
 /// # use tollgate::Quota;
-/// # use tollgate::upstream::{Upstream, UpstreamError};
+/// # use tollgate_resilience::upstream::{Upstream, UpstreamError};
 /// let error = Upstream::builder().rate(Quota::unlimited()).build().unwrap_err();
 /// assert_eq!(error, UpstreamError::Rate { given: Quota::unlimited() });
 /// ```
@@ -192,7 +189,7 @@ impl UpstreamBuilder {
 /// A call that has begun, as it was admitted. [`Upstream::observe`] takes its response.
 ///
 /// ```
-/// # use tollgate::upstream::{Feedback, RemainingQuota, Upstream};
+/// # use tollgate_resilience::upstream::{Feedback, RemainingQuota, Upstream};
 /// # use tollgate::{Ask, LimiterExt, ManualClock};
 /// # use std::time::Duration;
 /// let upstream = Upstream::builder().on(&ManualClock::new()).build()?;
@@ -202,7 +199,7 @@ impl UpstreamBuilder {
 /// upstream.observe(&call, &Feedback::default().quota(last));
 /// drop(permit);
 /// assert_eq!(upstream.try_admit(1).unwrap_err().retry_after(), Some(Duration::from_secs(60)));
-/// # Ok::<(), tollgate::upstream::UpstreamError>(())
+/// # Ok::<(), tollgate_resilience::upstream::UpstreamError>(())
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Call(Mark);
@@ -211,7 +208,7 @@ pub struct Call(Mark);
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tollgate::upstream::Upstream;
+/// # use tollgate_resilience::upstream::Upstream;
 /// let upstream = Upstream::new();
 /// upstream.pause(Duration::from_secs(1));
 /// assert_eq!(upstream.stats().pauses, 1);
@@ -243,8 +240,8 @@ impl Upstream {
     }
 
     /// Begins a call that was admitted with `ask`: call it right before the request is sent. `None` if the upstream has been paused since
-    /// the admission. Drop the permit then, and ask for another. Within a [`Retry`](crate::retry::Retry) return an error that may be repeated
-    /// [at once](crate::retry::Repeat::After); that counts as an attempt.
+    /// the admission. Drop the permit then, and ask for another. Within a [`Retry`](tollgate::retry::Retry) return an error that may be repeated
+    /// [at once](tollgate::retry::Repeat::After); that counts as an attempt.
     pub fn begin(&self, ask: &Ask) -> Option<Call> {
         let now = self.clock.now().ticks();
         self.machine.lock().begin(ask, now).map(Call)
@@ -268,9 +265,7 @@ impl Upstream {
     /// Ends the pause and the ramp at once.
     pub fn resume(&self) {
         self.machine.lock().resume();
-        if !seeded!("upstream_resumes_in_silence") {
-            self.notify.notify_all();
-        }
+        self.notify.notify_all();
     }
 
     /// How much longer the pause lasts, if one is on.
@@ -308,7 +303,7 @@ impl fmt::Debug for Upstream {
 /// The memory of one admission by an [`Upstream`].
 ///
 /// ```
-/// # use tollgate::upstream::{Upstream, UpstreamTicket};
+/// # use tollgate_resilience::upstream::{Upstream, UpstreamTicket};
 /// # use tollgate::{Limiter, Ticket};
 /// fn words<L: Limiter<Ticket = UpstreamTicket>>() -> usize {
 ///     UpstreamTicket::WORDS

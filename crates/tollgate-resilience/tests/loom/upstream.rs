@@ -4,8 +4,8 @@ use loom::future::block_on;
 use loom::thread;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::upstream::{Feedback, Upstream};
 use tollgate::{Ask, ManualClock, Policy};
+use tollgate_resilience::upstream::{Feedback, Upstream};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,7 @@
 //! What a response of an upstream says about its limits, in plain numbers: no text, no header, no clock.
 
-use crate::core::ask::Cost;
 use std::time::Duration;
+use tollgate::Cost;
 
 /// The limits of an upstream, as one of its responses states them. Copyable, nothing on the heap.
 ///
@@ -9,7 +9,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tollgate::upstream::{Feedback, RemainingQuota};
+/// # use tollgate_resilience::upstream::{Feedback, RemainingQuota};
 /// let minute = RemainingQuota::of_calls(40).limit(100).reset(Duration::from_secs(12));
 /// let feedback = Feedback::default().quota(minute);
 /// assert!(!feedback.throttled && feedback.quotas().count() == 1);
@@ -82,7 +82,7 @@ impl Feedback {
 /// How the spent units of a quota come back.
 ///
 /// ```
-/// # use tollgate::upstream::{Refill, RemainingQuota};
+/// # use tollgate_resilience::upstream::{Refill, RemainingQuota};
 /// let quota = RemainingQuota::of_calls(40).limit(100).refill(Refill::PerSecond(10.0));
 /// assert_eq!((quota.remaining, quota.refill), (40, Refill::PerSecond(10.0)));
 /// assert_eq!(RemainingQuota::of_calls(1).refill, Refill::AtReset);
@@ -105,7 +105,7 @@ pub enum Refill {
 /// ```
 /// # use std::time::Duration;
 /// # use tollgate::Cost;
-/// # use tollgate::upstream::{Refill, RemainingQuota};
+/// # use tollgate_resilience::upstream::{Refill, RemainingQuota};
 /// const TOKENS: Cost = Cost::new("tokens");
 /// let tokens = RemainingQuota::of(TOKENS, 149_984)
 ///     .limit(150_000)
@@ -178,7 +178,7 @@ impl RemainingQuota {
     /// Sets the length of the window.
     ///
     /// ```
-    /// # use tollgate::upstream::{Feedback, RemainingQuota};
+    /// # use tollgate_resilience::upstream::{Feedback, RemainingQuota};
     /// # use std::time::Duration;
     /// let quota = RemainingQuota::of_calls(40).limit(100).window(Duration::from_secs(60)).reset(Duration::from_secs(12)).number(1);
     /// let feedback = Feedback::default().quota(quota);

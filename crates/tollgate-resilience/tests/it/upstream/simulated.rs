@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 use tollgate::adaptive::{Adaptive, Cubic};
-use tollgate::upstream::{Feedback, Refill, RemainingQuota, Upstream};
 use tollgate::{Ask, LimiterExt, ManualClock, Outcome, Policy, Quota, TokenBucket};
+use tollgate_resilience::upstream::{Feedback, Refill, RemainingQuota, Upstream};
 
 const SECOND: Duration = Duration::from_secs(1);
 
