@@ -85,7 +85,7 @@
 //! | stop all callers of an API when it refuses one, and keep to its remaining quota | `Upstream` of the crate `tollgate-resilience` | |
 //! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] | |
 //! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
-//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
+//! | give refused clients a retry time, and honour it | `WaitingRoom` of the crate `tollgate-http`, [`Policy::bypass_queue`] | |
 //!
 //! # Services and machines
 //!

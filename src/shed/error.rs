@@ -1,11 +1,9 @@
 //! Errors of shedding.
 
-use super::WaitingRoom;
 use std::fmt;
 use std::time::Duration;
 
-/// A setting of a [`Throttler`](super::Throttler), a [`RetryBudget`](super::RetryBudget) or a [`WaitingRoom`] that is
-/// out of bounds.
+/// A setting of a [`Throttler`](super::Throttler) or a [`RetryBudget`](super::RetryBudget) that is out of bounds.
 ///
 /// ```
 /// # use tollgate::shed::{RetryBudget, ShedError};
@@ -26,13 +24,6 @@ pub enum ShedError {
         /// The most allowed.
         most: f64,
     },
-    /// A waiting room needs a rate above zero.
-    NoRate,
-    /// The grace of an appointment must be neither too short nor too long.
-    Grace {
-        /// The given grace.
-        given: Duration,
-    },
     /// A window must be above zero and at most 365 days.
     Window {
         /// The given window.
@@ -49,14 +40,6 @@ impl fmt::Display for ShedError {
                 least,
                 most,
             } => write!(f, "{setting}: {given} was given, and {least} to {most} is allowed"),
-            Self::NoRate => f.write_str("a rate of zero was given, and a waiting room needs one above"),
-            Self::Grace { given } => {
-                let (least, most) = (WaitingRoom::LEAST_GRACE, WaitingRoom::MOST_GRACE);
-                write!(
-                    f,
-                    "a grace of {given:?} was given, and {least:?} to {most:?} is allowed"
-                )
-            }
             Self::Window { given } => {
                 write!(
                     f,

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`Throttler`] | a client drops its own requests, the more of them the more the server refuses |
 //! | [`RetryBudget`] | retries are a fixed part of the requests, so that they cannot pile up |
-//! | [`WaitingRoom`] | gives refused clients a retry time, and honours it |
 
 mod drop_probability;
 mod error;
@@ -12,9 +11,7 @@ mod error;
 mod laws;
 mod retry_budget;
 mod throttler;
-mod waiting_room;
 
 pub use error::ShedError;
 pub use retry_budget::RetryBudget;
 pub use throttler::Throttler;
-pub use waiting_room::{RoomFull, WaitingRoom, WaitingRoomStats};

@@ -32,7 +32,7 @@ use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::retry::{Backoff, Repeat, Retry};
-use tollgate::shed::{RetryBudget, WaitingRoom};
+use tollgate::shed::RetryBudget;
 use tollgate::status::Status;
 use tollgate::sync::Notify;
 use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
@@ -1329,27 +1329,6 @@ fn keyed_rates() {
     });
 }
 
-fn waiting_rooms() {
-    sweep((), |foreign| {
-        let clock = ManualClock::new();
-        let room = WaitingRoom::new(2, Quota::per_second(1)).unwrap().on(&clock);
-        let keys = keys(foreign);
-        foreign.arm();
-        for key in &keys[..3] {
-            foreign.step(|| room.book(key).is_ok());
-        }
-        foreign.step(|| room.cancel(&keys[0]));
-        clock.advance(5 * SECOND);
-        foreign.step(|| room.redeem(&keys[1]));
-        foreign.disarm();
-        for key in keys {
-            room.cancel(key);
-        }
-        assert!(room.is_empty());
-        assert!(keys[..2].iter().all(|key| room.book(key).is_ok()));
-    });
-}
-
 // ---- Limiters of which users write more than the admission
 
 /// Permits with a queue, both the user's. It loses no place and no permit when it panics: it panics before it joins and after
@@ -1793,7 +1772,6 @@ table! {
     ];
     keys_and_makers_may_panic: keyed_limiters in ["keyed/map.rs", "keyed/hashing.rs"];
     keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
-    keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room/mod.rs"];
     queues_of_own_limiters_may_panic: own_queues in [];
     legs_may_panic_while_threads_are_blocked: blocked_threads in [];
     #[cfg(feature = "governor")]

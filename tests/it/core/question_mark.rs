@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::{Partitions, PartitionsError};
-use tollgate::shed::{RetryBudget, RoomFull, ShedError, Throttler, WaitingRoom};
+use tollgate::shed::{RetryBudget, ShedError, Throttler};
 use tollgate::{
     AcquireError, AcquireTimeoutError, BreakerError, CircuitBreaker, ClockError, Cost, FixedWindow, Inherit, Keyed,
     KeysFull, LeakyBucket, LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Rejection,
@@ -45,7 +45,6 @@ async fn call(verb: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         "KeyedRate::try_acquire" => KeyedRate::<u8>::new(0, Quota::per_second(1)).try_acquire(&1, 1)?,
         "FairShare::try_acquire" => FairBudget::new(Quota::zero()).share().try_acquire(1)?,
         "Keyed::get" => drop(Keyed::new(0, |_: &u8| Semaphore::new(1)).get(&1)?),
-        "WaitingRoom::book" => drop(WaitingRoom::new(0, Quota::per_second(1))?.book(&1)?),
         "Semaphore::try_acquire" => shut().try_acquire()?.forget(),
         "Semaphore::acquire" => {
             let closed = shut();
@@ -67,7 +66,7 @@ fn check(verbs: &[(&str, Found)], call: impl Fn(&str) -> Ended) {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 18] = [
+    let verbs: [(&str, Found); 17] = [
         ("Policy::try_admit", holds::<Rejection>),
         ("Policy::admit", holds::<Rejection>),
         ("Policy::admit_owned", holds::<Rejection>),
@@ -82,7 +81,6 @@ fn the_question_mark_boxes_the_error_of_every_verb() {
         ("KeyedRate::try_acquire", holds::<Rejection>),
         ("FairShare::try_acquire", holds::<Rejection>),
         ("Keyed::get", holds::<KeysFull>),
-        ("WaitingRoom::book", holds::<RoomFull>),
         ("Semaphore::try_acquire", holds::<TryAcquireError>),
         ("Semaphore::acquire", holds::<AcquireError>),
         ("Semaphore::acquire_until", holds::<AcquireTimeoutError>),
@@ -125,7 +123,6 @@ fn set(verb: &str) -> Ended {
         "Partitions::set_parts" => Partitions::guaranteed(4, &[0.5, 0.5])?.set_parts(&[1.0])?,
         "RetryBudget::new" => drop(RetryBudget::new(-1.0, 1)?),
         "Throttler::new" => drop(Throttler::new(2.0, 0.9, Duration::ZERO)?),
-        "WaitingRoom::set_quota" => WaitingRoom::new(1, Quota::per_second(1))?.set_quota(Quota::zero())?,
         "Clock::coarse" => drop(ManualClock::new().coarse(Duration::ZERO)?),
         "Permit::settle" => _ = Semaphore::new(1).try_admit(1)?.settle(Cost::new("tokens"), 1)?,
         other => panic!("{other} is not called"),
@@ -155,7 +152,6 @@ fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
         ("Partitions::set_parts", holds::<PartitionsError>),
         ("RetryBudget::new", holds::<ShedError>),
         ("Throttler::new", holds::<ShedError>),
-        ("WaitingRoom::set_quota", holds::<ShedError>),
         ("Clock::coarse", holds::<ClockError>),
         ("Permit::settle", holds::<UnknownCost>),
     ];

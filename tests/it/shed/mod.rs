@@ -1,5 +1,4 @@
-//! Load shedding: the throttler, retry budgets, the waiting room.
+//! Load shedding: the throttler, retry budgets.
 
 mod basics;
 mod corners;
-mod waiting_room;

@@ -9,12 +9,11 @@ use std::time::Duration;
 use tollgate::policy::Named;
 use tollgate::policy::reload::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
-use tollgate::shed::WaitingRoom;
 use tollgate::status::{State, Status};
 use tollgate::{
     CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket, WorkerPool,
 };
-use tollgate_http::{Refused, Respond};
+use tollgate_http::{Refused, Respond, WaitingRoom};
 use tollgate_resilience::Adaptive;
 use tollgate_resilience::adaptive::Vegas;
 

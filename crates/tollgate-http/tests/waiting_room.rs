@@ -1,8 +1,12 @@
 //! The waiting room by itself: places, their instants, and their bound.
 
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
-use tollgate::shed::{RoomFull, ShedError, WaitingRoom};
-use tollgate::{ManualClock, Quota};
+use tollgate::time::Sleep;
+use tollgate::{ManualClock, Policy, Quota, TokenBucket};
+use tollgate_http::{RoomFull, WaitingRoom, WaitingRoomError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -17,12 +21,12 @@ fn room(places: usize, per_second: u64) -> (ManualClock, WaitingRoom) {
 fn errors_name_the_allowed_range() {
     let room = || WaitingRoom::new(1, Quota::per_second(1)).unwrap();
     let none = WaitingRoom::new(1, Quota::zero()).unwrap_err();
-    assert_eq!(none, ShedError::NoRate);
+    assert_eq!(none, WaitingRoomError::NoRate);
     assert_eq!(
         none.to_string(),
         "a rate of zero was given, and a waiting room needs one above"
     );
-    assert_eq!(room().set_quota(Quota::zero()), Err(ShedError::NoRate));
+    assert_eq!(room().set_quota(Quota::zero()), Err(WaitingRoomError::NoRate));
     for (given, is_allowed) in [
         (Duration::ZERO, false),
         (2 * SECOND - Duration::from_nanos(1), false),
@@ -236,4 +240,69 @@ fn a_measured_rate_is_known_while_places_are_outstanding() {
     clock.advance(waits);
     assert_eq!(room.book("first"), Ok(Duration::ZERO));
     assert_eq!(room.book("second"), Ok(SECOND), "all have come, and it is over");
+}
+
+/// Given a rate of ten a second with a queue that is never empty, and clients that a waiting room calls back, at four
+/// a second, then each is admitted when its instant has come, within two tokens.
+#[test]
+fn a_waiting_room_keeps_its_promises_where_a_rate_binds() {
+    let clock = ManualClock::new();
+    let core = Policy::new(TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock));
+    let bypass = core.bypass_queue(SECOND);
+    let room = WaitingRoom::new(1_000, Quota::per_second(4)).unwrap().on(&clock);
+    clock.run(async {
+        let line = (0..40).map(|_| async {
+            while clock.elapsed() < 60 * SECOND {
+                core.admit(1).await.unwrap().forget();
+            }
+        });
+        let clients = (0..200u32).map(|client| {
+            let (room, bypass, clock) = (&room, &bypass, &clock);
+            async move {
+                let told = room.book(&client).unwrap();
+                Sleep::until(clock, clock.after(clock.now(), told)).await;
+                assert!(room.redeem(&client));
+                let since = clock.elapsed();
+                bypass.admit(1).await.unwrap().forget();
+                assert!(clock.elapsed() - since <= Duration::from_millis(200), "{client}");
+            }
+        });
+        futures::join!(futures::future::join_all(line), futures::future::join_all(clients));
+    });
+}
+
+/// A key whose hash panics at the `k`-th call.
+struct Panics<'a>(u32, &'a Cell<u32>);
+
+impl Hash for Panics<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let left = self.1.get();
+        self.1.set(left.saturating_sub(1));
+        assert_ne!(left, 1, "on purpose");
+        self.0.hash(state);
+    }
+}
+
+/// Given keys whose hash panics once, at any call, then the room holds no place that cannot be given up, and gives out all of them again.
+#[test]
+fn a_room_survives_keys_that_panic() {
+    for k in 1..10 {
+        let clock = ManualClock::new();
+        let room = WaitingRoom::new(2, Quota::per_second(1)).unwrap().on(&clock);
+        let left = Cell::new(k);
+        let keys = [0, 1, 2].map(|key| Panics(key, &left));
+        let step = |act: &dyn Fn() -> bool| drop(catch_unwind(AssertUnwindSafe(act)));
+        for key in &keys {
+            step(&|| room.book(key).is_ok());
+        }
+        step(&|| room.cancel(&keys[0]));
+        clock.advance(5 * SECOND);
+        step(&|| room.redeem(&keys[1]));
+        left.set(0);
+        for key in &keys {
+            room.cancel(key);
+        }
+        assert!(room.is_empty());
+        assert!(keys[..2].iter().all(|key| room.book(key).is_ok()));
+    }
 }

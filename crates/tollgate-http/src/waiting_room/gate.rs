@@ -1,14 +1,14 @@
 //! A policy whose refused clients get a retry time, which is honoured.
 
-use super::gate::{Admission, CostFn, ExtractKey, Gate, OneCall, QueueGate, reject};
-use super::layer::LimitLayer;
-use super::refused::Refused;
-use super::request_parts::RequestParts;
+use super::room::WaitingRoom;
+use crate::gate::{Admission, CostFn, ExtractKey, Gate, OneCall, QueueGate, reject};
+use crate::layer::LimitLayer;
+use crate::refused::Refused;
+use crate::request_parts::RequestParts;
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 use tollgate::policy::Bypass;
-use tollgate::shed::WaitingRoom;
 use tollgate::{Ask, Limiter, LimiterExt, Policy, Reason};
 
 impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
@@ -40,8 +40,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
     /// # use std::convert::Infallible;
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
-    /// # use tollgate::shed::WaitingRoom;
-    /// # use tollgate_http::{RequestParts, LimitLayer};
+    /// #     /// # use tollgate_http::{RequestParts, LimitLayer};
     /// # use tollgate::{LimiterExt, Policy, Quota, Semaphore};
     /// # use tower::{Layer, ServiceExt, service_fn};
     /// # #[tokio::main(flavor = "current_thread")]
@@ -86,9 +85,8 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
 /// # use std::convert::Infallible;
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # use tollgate::shed::WaitingRoom;
-/// # use tollgate::{Policy, Quota, Semaphore};
-/// # use tollgate_http::{LimitLayer, RequestParts};
+/// # /// # use tollgate::{Policy, Quota, Semaphore};
+/// # use tollgate_http::{LimitLayer, RequestParts, WaitingRoom};
 /// # use tower::{Layer, ServiceExt, service_fn};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let policy = Policy::builder().limit(Semaphore::new(1)).max_wait(Duration::ZERO).build()?;

@@ -1,18 +1,13 @@
-//! Gives refused clients a retry time, and honours it.
+//! The room: appointments at a rate, by the hashes of keys.
 
-mod appointments;
-mod service_rate;
-
-use super::error::{ShedError, within};
-use crate::rate::Quota;
-use crate::sync::shim::Mutex;
-use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
-use crate::time::Clock;
-use appointments::{Appointments, Booked};
-use service_rate::ServiceRate;
+use super::appointments::{Appointments, Booked};
+use super::service_rate::ServiceRate;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tollgate::{Clock, Quota};
 
 /// Gives each refused client an appointment: an instant to come back at, and a place that is kept for it from then on.
 ///
@@ -20,8 +15,8 @@ use std::time::Duration;
 /// newcomers may have taken the free permits. A waiting room makes such an instant true. It gives out instants at a
 /// rate that the service can surely serve ([`book`](Self::book)), one per key. It recognises a client that comes back
 /// ([`redeem`](Self::redeem)), so that the client can be admitted before newcomers. It admits no client itself: that is
-/// the job of a bypass queue in front of the same limiter, [`Policy::bypass_queue`](crate::Policy::bypass_queue).
-/// `LimitLayer::waiting_room` of the crate `tollgate-http` does both for the requests of a service, and the instant is their `Retry-After`.
+/// the job of a bypass queue in front of the same limiter, [`Policy::bypass_queue`](tollgate::Policy::bypass_queue).
+/// [`LimitLayer::waiting_room`](crate::LimitLayer::waiting_room) does both for the requests of a service, and the instant is their `Retry-After`.
 ///
 /// No permit is held for a client that has not come: an unused place costs the others nothing.
 ///
@@ -58,7 +53,7 @@ use std::time::Duration;
 /// None is promised to callers.
 ///
 /// ```
-/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate_http::WaitingRoom;
 /// # use tollgate::{LimiterExt, ManualClock, Policy, Quota, Semaphore};
 /// # use std::time::Duration;
 /// let clock = ManualClock::new();
@@ -119,7 +114,7 @@ struct RoomState {
 /// The counts of a [`WaitingRoom`] so far.
 ///
 /// ```
-/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate_http::WaitingRoom;
 /// # use tollgate::{ManualClock, Quota};
 /// let clock = ManualClock::new();
 /// let room = WaitingRoom::new(1, Quota::per_second(1)).unwrap().on(&clock);
@@ -162,8 +157,8 @@ impl WaitingRoom {
     /// A room of `places` places, given out at `rate`, on the real clock. A room without places is always full.
     ///
     /// # Errors
-    /// [`ShedError::NoRate`] for a quota of zero.
-    pub fn new(places: usize, rate: Quota) -> Result<Self, ShedError> {
+    /// [`WaitingRoomError::NoRate`] for a quota of zero.
+    pub fn new(places: usize, rate: Quota) -> Result<Self, WaitingRoomError> {
         let set = Settings {
             places,
             quota: some_rate(rate)?,
@@ -183,11 +178,11 @@ impl WaitingRoom {
     /// late: rounding to whole seconds, the network, and the waits of layers outside.
     ///
     /// # Errors
-    /// [`ShedError::Grace`] when it is less than [`LEAST_GRACE`](Self::LEAST_GRACE), or more than
+    /// [`WaitingRoomError::Grace`] when it is less than [`LEAST_GRACE`](Self::LEAST_GRACE), or more than
     /// [`MOST_GRACE`](Self::MOST_GRACE).
-    pub fn grace(self, grace: Duration) -> Result<Self, ShedError> {
+    pub fn grace(self, grace: Duration) -> Result<Self, WaitingRoomError> {
         if !(Self::LEAST_GRACE..=Self::MOST_GRACE).contains(&grace) {
-            return Err(ShedError::Grace { given: grace });
+            return Err(WaitingRoomError::Grace { given: grace });
         }
         Ok(Self::build(Settings { grace, ..self.settings }, &self.clock))
     }
@@ -196,10 +191,10 @@ impl WaitingRoom {
     /// if that is more than its quota. Below one half where returning clients take turns with newcomers.
     ///
     /// # Errors
-    /// [`ShedError::Number`] when it is not 0 to 1.
+    /// [`WaitingRoomError::Share`] when it is not 0 to 1.
     ///
     /// ```
-    /// # use tollgate::shed::WaitingRoom;
+    /// # use tollgate_http::WaitingRoom;
     /// # use tollgate::{ManualClock, Quota};
     /// # use std::time::Duration;
     /// let clock = ManualClock::new();
@@ -210,15 +205,18 @@ impl WaitingRoom {
     /// assert_eq!(room.quota(), Quota::per_second(4));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn share(self, share: f64) -> Result<Self, ShedError> {
-        let share = (within("share", share, 0.0, 1.0)? * MILLION as f64) as u64;
+    pub fn share(self, share: f64) -> Result<Self, WaitingRoomError> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(WaitingRoomError::Share { given: share });
+        }
+        let share = (share * MILLION as f64) as u64;
         Ok(Self::build(Settings { share, ..self.settings }, &self.clock))
     }
 
     fn build(set: Settings, clock: &Clock) -> Self {
         let state = RoomState {
-            appointments: Appointments::new(set.places, clock.ticks_of(set.grace), clock.ticks_of(Self::LEAST_GRACE)),
-            service_rate: ServiceRate::new(clock.ticks_of(GAP)),
+            appointments: Appointments::new(set.places, nanos(set.grace), nanos(Self::LEAST_GRACE)),
+            service_rate: ServiceRate::new(nanos(GAP)),
             quota: set.quota,
             counts: WaitingRoomStats::default(),
         };
@@ -235,16 +233,16 @@ impl WaitingRoom {
 
     /// The rate in force: the least at which places are given out.
     pub fn quota(&self) -> Quota {
-        self.state.lock().quota
+        self.state().quota
     }
 
     /// Changes the rate from the next place on. That place is behind all places still to come, as if they had the new
     /// rate, and not too near to any of them. Promised instants stay.
     ///
     /// # Errors
-    /// [`ShedError::NoRate`] for a quota of zero. Nothing is changed then.
-    pub fn set_quota(&self, rate: Quota) -> Result<(), ShedError> {
-        self.state.lock().quota = some_rate(rate)?;
+    /// [`WaitingRoomError::NoRate`] for a quota of zero. Nothing is changed then.
+    pub fn set_quota(&self, rate: Quota) -> Result<(), WaitingRoomError> {
+        self.state().quota = some_rate(rate)?;
         Ok(())
     }
 
@@ -286,8 +284,8 @@ impl WaitingRoom {
     /// # Errors
     /// [`RoomFull`] when there is no place.
     pub fn book_from<K: Hash + ?Sized>(&self, key: &K, not_before: Duration) -> Result<Duration, RoomFull> {
-        let (print, now) = (self.print(key), self.clock.now());
-        let back = self.clock.after(now, not_before);
+        let (print, now) = (self.print(key), self.now());
+        let back = now.saturating_add(nanos(not_before));
         // Relaxed: the number says nothing about any other memory.
         let served = self.served.load(Ordering::Relaxed);
         let booked = self.open(|state| {
@@ -303,10 +301,12 @@ impl WaitingRoom {
             booked
         });
         match booked {
-            Booked::New(at) | Booked::Known(at) | Booked::Beyond(at) => Ok(self.clock.between(now, at)),
+            Booked::New(at) | Booked::Known(at) | Booked::Beyond(at) => {
+                Ok(Duration::from_nanos(at.saturating_sub(now)))
+            }
             Booked::Full(end) => Err(RoomFull {
                 places: self.settings.places,
-                retry_after: self.clock.between(now, end),
+                retry_after: Duration::from_nanos(end.saturating_sub(now)),
             }),
         }
     }
@@ -317,7 +317,7 @@ impl WaitingRoom {
         if self.is_empty() {
             return false;
         }
-        let (print, now) = (self.print(key), self.clock.now());
+        let (print, now) = (self.print(key), self.now());
         self.open(|state| {
             let redeemed = state.appointments.redeem(print, now);
             state.counts.redeemed += u64::from(redeemed);
@@ -346,7 +346,7 @@ impl WaitingRoom {
 
     /// The counts so far. A snapshot.
     pub fn stats(&self) -> WaitingRoomStats {
-        let state = self.state.lock();
+        let state = self.state();
         WaitingRoomStats {
             missed: state.appointments.missed(),
             broken: self.broken.load(Ordering::Relaxed),
@@ -354,20 +354,29 @@ impl WaitingRoom {
         }
     }
 
-    /// The distance of the next place from the latest, in ticks.
+    /// The distance of the next place from the latest, in nanoseconds.
     fn interval(&self, state: &RoomState) -> u64 {
-        let (count, nanos) = state.quota.reduced();
         let stated = match state.quota.is_unlimited() {
             true => 0,
             // Rounded up, so that the rate is not exceeded.
-            false => self.clock.ticks_of(Duration::from_nanos(nanos.div_ceil(count))),
+            false => nanos(state.quota.period()).div_ceil(state.quota.count()),
         };
         let measured = state.service_rate.interval().filter(|_| self.settings.share > 0);
         let of_share = measured.map(|took| {
-            let ticks = (u128::from(took) * u128::from(MILLION)).div_ceil(self.settings.share.into());
-            u64::try_from(ticks).unwrap_or(u64::MAX)
+            let apart = (u128::from(took) * u128::from(MILLION)).div_ceil(self.settings.share.into());
+            u64::try_from(apart).unwrap_or(u64::MAX)
         });
-        of_share.map_or(stated, |ticks| ticks.min(stated))
+        of_share.map_or(stated, |apart| apart.min(stated))
+    }
+
+    /// Nanoseconds since the clock's origin.
+    fn now(&self) -> u64 {
+        nanos(self.clock.since_origin(self.clock.now()))
+    }
+
+    fn state(&self) -> MutexGuard<'_, RoomState> {
+        // No caller's code runs under the lock, so no panic leaves a half-made change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn print<K: Hash + ?Sized>(&self, key: &K) -> Print {
@@ -375,7 +384,7 @@ impl WaitingRoom {
     }
 
     fn open<R>(&self, change: impl FnOnce(&mut RoomState) -> R) -> R {
-        let mut state = self.state.lock();
+        let mut state = self.state();
         let result = change(&mut state);
         // Relaxed: see `len`.
         self.taken.store(state.appointments.len(), Ordering::Relaxed);
@@ -383,9 +392,13 @@ impl WaitingRoom {
     }
 }
 
-fn some_rate(rate: Quota) -> Result<Quota, ShedError> {
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn some_rate(rate: Quota) -> Result<Quota, WaitingRoomError> {
     if rate.is_zero() {
-        Err(ShedError::NoRate)
+        Err(WaitingRoomError::NoRate)
     } else {
         Ok(rate)
     }
@@ -404,7 +417,7 @@ impl fmt::Debug for WaitingRoom {
 /// There is no place in a [`WaitingRoom`].
 ///
 /// ```
-/// # use tollgate::shed::WaitingRoom;
+/// # use tollgate_http::WaitingRoom;
 /// # use tollgate::{ManualClock, Quota};
 /// let clock = ManualClock::new();
 /// let room = WaitingRoom::new(1, Quota::per_second(1)).unwrap().on(&clock);
@@ -435,3 +448,46 @@ impl fmt::Display for RoomFull {
 }
 
 impl std::error::Error for RoomFull {}
+
+/// A setting of a [`WaitingRoom`] that is out of bounds.
+///
+/// ```
+/// # use tollgate::Quota;
+/// # use tollgate_http::{WaitingRoom, WaitingRoomError};
+/// let error = WaitingRoom::new(1, Quota::zero()).unwrap_err();
+/// assert_eq!(error, WaitingRoomError::NoRate);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum WaitingRoomError {
+    /// A waiting room needs a rate above zero.
+    NoRate,
+    /// The grace of an appointment must be neither too short nor too long.
+    Grace {
+        /// The given grace.
+        given: Duration,
+    },
+    /// The share of the service rate must be 0 to 1.
+    Share {
+        /// The given share.
+        given: f64,
+    },
+}
+
+impl fmt::Display for WaitingRoomError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRate => f.write_str("a rate of zero was given, and a waiting room needs one above"),
+            Self::Grace { given } => {
+                let (least, most) = (WaitingRoom::LEAST_GRACE, WaitingRoom::MOST_GRACE);
+                write!(
+                    f,
+                    "a grace of {given:?} was given, and {least:?} to {most:?} is allowed"
+                )
+            }
+            Self::Share { given } => write!(f, "share: {given} was given, and 0 to 1 is allowed"),
+        }
+    }
+}
+
+impl std::error::Error for WaitingRoomError {}
