@@ -3,12 +3,17 @@
 //! | name | user |
 //! |---|---|
 //! | [`Mutex`] | tollgate-resilience: the state of its limiters, as the models of loom and shuttle see it |
+//! | [`both`] | tollgate-observe: an end of work is counted, also when the limiter inside panics |
+//! | [`permit_of`] | tollgate-observe: an admission of a limiter inside becomes one of the limiter around it |
 //! | [`InstantTicks`], [`ClockTicks`] | tollgate-resilience: instants and times as words, in tickets and in machines without a clock |
 
+use crate::core::limiter::Limiter;
+use crate::core::permit::Permit;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
 pub use crate::sync::shim::Mutex;
+pub use crate::sync::unwind::both;
 
 /// An instant as a number of ticks.
 pub trait InstantTicks: Sized {
@@ -52,4 +57,14 @@ impl ClockTicks for Clock {
     fn ticks_of(&self, duration: Duration) -> u64 {
         self.ticks_of(duration)
     }
+}
+
+/// The admission of `permit` as one of `outer`, whose ticket holds that of the limiter inside.
+pub fn permit_of<L: Limiter, O: Limiter>(
+    outer: O,
+    mut permit: Permit<L>,
+    ticket: impl FnOnce(L::Ticket) -> O::Ticket,
+) -> Permit<O> {
+    let inner = permit.ticket_mut().take();
+    Permit::with(outer, inner.map(ticket))
 }

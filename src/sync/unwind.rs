@@ -26,7 +26,7 @@ pub(crate) fn each<I: Iterator>(items: I, act: impl FnMut(I::Item)) {
 
 /// Makes `first` and then `second`, whichever of them panics.
 #[inline(always)]
-pub(crate) fn both(first: impl FnOnce(), second: impl FnOnce()) {
+pub fn both(first: impl FnOnce(), second: impl FnOnce()) {
     if panicking() {
         return in_panic(first, second);
     }

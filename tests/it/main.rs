@@ -28,7 +28,6 @@ mod policy;
 #[cfg(feature = "pool")]
 mod pool;
 mod rate;
-mod record;
 #[cfg(feature = "remote")]
 mod remote;
 mod retry;
