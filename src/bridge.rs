@@ -3,11 +3,14 @@
 //! | name | user |
 //! |---|---|
 //! | [`Mutex`] | tollgate-resilience: the state of its limiters, as the models of loom and shuttle see it |
-//! | [`both`] | tollgate-resilience: a limiter inside gets its ticket back, also when the law panics |
 //! | [`Rng`] | tollgate-resilience: samples and jitter that a seed repeats |
 //! | [`may_reach`], [`with_count`], [`tokens`] | tollgate-resilience: semaphores and token buckets as limiters that a law resizes |
+//! | [`both`] | tollgate-observe: an end of work is counted, also when the limiter inside panics; tollgate-resilience: a limiter inside gets its ticket back, also when the law panics |
+//! | [`permit_of`] | tollgate-observe: an admission of a limiter inside becomes one of the limiter around it |
 //! | [`InstantTicks`], [`ClockTicks`] | tollgate-resilience: instants and times as words, in tickets and in machines without a clock |
 
+use crate::core::limiter::Limiter;
+use crate::core::permit::Permit;
 use crate::rate::{BucketTicket, Quota};
 use crate::semaphore::Semaphore;
 use crate::time::{Clock, Instant};
@@ -74,4 +77,14 @@ pub fn with_count(quota: Quota, count: u64) -> Quota {
 /// The tokens that are charged for an admission.
 pub fn tokens(ticket: &BucketTicket) -> u64 {
     ticket.tokens()
+}
+
+/// The admission of `permit` as one of `outer`, whose ticket holds that of the limiter inside.
+pub fn permit_of<L: Limiter, O: Limiter>(
+    outer: O,
+    mut permit: Permit<L>,
+    ticket: impl FnOnce(L::Ticket) -> O::Ticket,
+) -> Permit<O> {
+    let inner = permit.ticket_mut().take();
+    Permit::with(outer, inner.map(ticket))
 }

@@ -65,7 +65,7 @@
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
 //! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
-//! | see what a change of limits would have done to recorded requests | [`record::AdmissionLog`] and the example `lab` | |
+//! | see what a change of limits would have done to recorded requests | `AdmissionLog` of the crate `tollgate-observe` and the example `lab` | |
 //! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
 //! | keep budgets of tokens and money by organisation, team and user | `Budgets` of the crate `tollgate-budget` | |
 //!
@@ -101,7 +101,7 @@
 //! | you want to | use | feature |
 //! |---|---|---|
 //! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
-//! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
+//! | report to metrics and tracing | `Observed` of the crate `tollgate-observe` | |
 //! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
@@ -126,8 +126,7 @@
 //! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `calendar` | no | `CalendarWindow`, and with it jiff 1 and 200 kB of time zones |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
-//! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
-//! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
+//! | `tracing` | no | tasks of pools in the span of their submitter, and with it tracing 0.1 |
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
 //!
 //! The minimum supported Rust version is 1.95, the one it is built with. The limits hold within one process, except those in `remote`.
@@ -153,15 +152,11 @@ pub mod fan_out;
 mod governed;
 pub mod guide;
 pub mod keyed;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-#[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
-pub mod observe;
 pub mod policy;
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
-pub mod record;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;

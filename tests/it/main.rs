@@ -27,7 +27,6 @@ mod policy;
 #[cfg(feature = "pool")]
 mod pool;
 mod rate;
-mod record;
 #[cfg(feature = "remote")]
 mod remote;
 mod retry;

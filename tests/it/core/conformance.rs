@@ -6,7 +6,6 @@ use std::thread;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{AtOnce, Bypass, Named, Per, PerCall, WaitForRaise};
-use tollgate::record::{AdmissionLog, Recorded};
 use tollgate::sync::Notify;
 use tollgate::{
     And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt,
@@ -78,35 +77,6 @@ fn channel_semaphore_conforms() {
     Suite::of_permits(1, |_| ChannelSemaphore::new(1).unwrap())
         .takes_turns()
         .check();
-}
-
-#[test]
-fn a_recorded_limiter_conforms() {
-    let log = AdmissionLog::new(64, &[]);
-    Suite::of_permits(3, move |clock| log.record(in_flight(clock)).on(clock))
-        .loosen(|recorded: &Recorded<Semaphore>| recorded.limiter().set_limit(4))
-        .takes_turns()
-        .check();
-}
-
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-#[test]
-fn an_observed_limiter_conforms() {
-    use tollgate::observe::Observed;
-    Suite::of_permits(3, |clock| Observed::new("suite", in_flight(clock)).on(clock))
-        .loosen(|observed| observed.limiter().set_limit(4))
-        .takes_turns()
-        .check();
-    Suite::of_rate(5, Duration::from_millis(500), |clock| {
-        Observed::new("suite", TokenBucket::new(Quota::per_second(10).burst(5)).on(clock))
-    })
-    .loosen(|observed| {
-        observed
-            .limiter()
-            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
-    })
-    .takes_turns()
-    .check();
 }
 
 #[test]

@@ -811,17 +811,6 @@ fn policies_of_adapters() {
     });
 }
 
-#[cfg(any(feature = "tracing", feature = "metrics"))]
-fn policies_that_are_observed() {
-    use tollgate::observe::Observed;
-    policy(|shared| {
-        let legs = Observed::new("own", shared.first).on(&shared.clock).and(shared.rate());
-        let legs = legs.and(Observed::new("permits", shared.permits()).on(&shared.clock));
-        let legs = legs.and(Observed::new("last", shared.last).on(&shared.clock));
-        shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
-    });
-}
-
 fn policies_of_a_specification() {
     let spec = |permits: u64, tokens: u64| {
         PolicySpec::new([
@@ -1656,88 +1645,6 @@ fn file_sources() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A recorder of the user's, and a limiter that shows its legs.
-#[cfg(feature = "metrics")]
-fn gauges() {
-    use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-    use std::collections::HashMap;
-    use tollgate::observe::Gauges;
-    use tollgate::status::State;
-    #[derive(Default)]
-    struct Values(Mutex<HashMap<Key, f64>>);
-    struct OwnGauge(&'static Foreign, Arc<Values>, Key);
-    impl GaugeFn for OwnGauge {
-        fn increment(&self, _: f64) {}
-        fn decrement(&self, _: f64) {}
-        fn set(&self, value: f64) {
-            self.0.call("set of a gauge");
-            self.1.0.lock().unwrap().insert(self.2.clone(), value);
-        }
-    }
-    struct OwnRecorder(&'static Foreign, Arc<Values>);
-    impl Recorder for OwnRecorder {
-        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-            Counter::noop()
-        }
-        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-            self.0.call("register_gauge");
-            Gauge::from_arc(Arc::new(OwnGauge(self.0, Arc::clone(&self.1), key.clone())))
-        }
-        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::noop()
-        }
-    }
-    /// As many legs as are held, all of which limit.
-    struct Shown(Own, AtomicUsize);
-    impl Limiter for Shown {
-        type Ticket = u64;
-        fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
-            self.0.try_reserve(demand)
-        }
-        fn cancel(&self, _: u64, _: &ClockReading) {}
-        fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {}
-        fn forget(&self, _: u64) {}
-        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-            ReadyAt::NOW
-        }
-        fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-            for leg in &["one", "two", "three"][..self.1.load(SeqCst)] {
-                self.0.foreign.call("visit_status of a leg");
-                let (limit, in_use, waiting) = (7, 5, 3);
-                visit(Status::new(leg, "own", State::Permits { limit, in_use, waiting }));
-            }
-        }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
-    }
-    sweep((), |foreign| {
-        let values = Arc::<Values>::default();
-        let recorder = OwnRecorder(foreign, Arc::clone(&values));
-        let shown = Shown(own(foreign), AtomicUsize::new(3));
-        let mut gauges = Gauges::new("api");
-        metrics::with_local_recorder(&recorder, || {
-            foreign.arm();
-            for legs in [3, 2, 3] {
-                shown.1.store(legs, SeqCst);
-                foreign.step(|| gauges.record(&shown));
-            }
-            foreign.disarm();
-            // Each gauge is as the next visit says: those of a leg that is gone are zero.
-            shown.1.store(1, SeqCst);
-            gauges.record(&shown);
-        });
-        for (key, value) in &*values.0.lock().unwrap() {
-            let is_of = |leg| key.labels().any(|label| (label.key(), label.value()) == ("leg", leg));
-            match is_of("one") {
-                true => assert!(*value > 0.0, "{key}"),
-                false => assert_eq!(*value, 0.0, "{key}"),
-            }
-        }
-    });
-}
-
 /// Each line: a test, the situations that it sweeps, and the files of the sources that call users' code there.
 macro_rules! table {
     ($($(#[$when:meta])* $test:ident: $situations:ident in [$($file:literal),*];)*) => {
@@ -1757,8 +1664,6 @@ table! {
     legs_of_a_chain_may_panic: policies_of_a_chain in ["core/and.rs", "semaphore/atomic.rs"];
     legs_in_a_box_may_panic: policies_of_a_box in ["core/boxed.rs"];
     legs_in_adapters_may_panic: policies_of_adapters in ["core/conditional/mod.rs"];
-    #[cfg(any(feature = "tracing", feature = "metrics"))]
-    observed_legs_may_panic: policies_that_are_observed in ["observe/observed.rs"];
     wakers_and_sources_of_a_specification_may_panic: policies_of_a_specification in [
         "policy/source/versions.rs", "policy/source/mod.rs", "policy/reload/legs.rs"
     ];
@@ -1779,6 +1684,4 @@ table! {
     legs_beside_a_fair_share_may_panic: fair_budgets in [];
     #[cfg(feature = "policy-file")]
     wakers_and_listeners_of_a_file_may_panic: file_sources in ["policy/source/file.rs"];
-    #[cfg(feature = "metrics")]
-    recorders_and_surveys_may_panic: gauges in ["observe/gauges.rs"];
 }

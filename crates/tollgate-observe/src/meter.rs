@@ -2,11 +2,10 @@
 
 #[cfg(feature = "metrics")]
 use super::labels::Labels;
-use crate::core::limiter::Outcome;
-#[cfg(feature = "metrics")]
-use crate::core::refusal::Reason;
-use crate::core::refusal::Rejection;
 use std::time::Duration;
+#[cfg(feature = "metrics")]
+use tollgate::Reason;
+use tollgate::{Outcome, Rejection};
 
 /// The metrics and events of one name. Handles are looked up once, when it is made.
 pub(super) struct Meter {

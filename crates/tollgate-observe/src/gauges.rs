@@ -1,10 +1,9 @@
 //! Gauges of all legs, set on request.
 
-use crate::breaker::BreakerState;
-use crate::core::limiter::Limiter;
-use crate::core::status::{State, Status};
 use metrics::{Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
+use tollgate::status::{State, Status};
+use tollgate::{BreakerState, Limiter};
 
 /// At most this number of legs of one limiter has gauges.
 const MOST_LEGS: usize = 64;
@@ -12,7 +11,7 @@ const MOST_LEGS: usize = 64;
 /// The gauges of all legs of a limiter. [`record`](Self::record) sets them: before each scrape, or once a second.
 ///
 /// ```
-/// # use tollgate::observe::Gauges;
+/// # use tollgate_observe::Gauges;
 /// # use tollgate::status::State;
 /// # use tollgate::{Limiter, Semaphore};
 /// let gate = Semaphore::new(4);
@@ -137,8 +136,8 @@ impl Gauges {
                 }
             }
             State::Queue { waiting } => set(super::QUEUE_DEPTH, waiting as f64),
-            // Its numbers are unknown.
-            State::Opaque { .. } => {}
+            // Its numbers are unknown: opaque legs, and what a later version adds.
+            _ => {}
         }
     }
 }
@@ -167,9 +166,10 @@ impl fmt::Debug for Gauges {
 /// 0 for closed, 1 for half-open, 2 for open. A forced or disabled circuit counts by its effect on callers.
 fn code(state: BreakerState) -> f64 {
     match state {
-        BreakerState::Closed | BreakerState::Disabled | BreakerState::MetricsOnly => 0.0,
         BreakerState::HalfOpen => 1.0,
         BreakerState::Open | BreakerState::ForcedOpen => 2.0,
+        // Closed, disabled or metrics only: callers pass.
+        _ => 0.0,
     }
 }
 

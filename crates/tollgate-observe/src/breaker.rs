@@ -1,13 +1,13 @@
 //! Events for changes of a breaker's state.
 
-use crate::breaker::{BreakerEvent, BreakerState};
+use tollgate::{BreakerEvent, BreakerState};
 
-/// A listener for [`BreakerBuilder::on_event`](crate::BreakerBuilder::on_event), which reports each change of state under `name`.
+/// A listener for [`BreakerBuilder::on_event`](tollgate::BreakerBuilder::on_event), which reports each change of state under `name`.
 ///
 /// ```
 /// # use tollgate::CircuitBreaker;
 /// let breaker = CircuitBreaker::builder()
-///     .on_event(tollgate::observe::breaker_events("payments"))
+///     .on_event(tollgate_observe::breaker_events("payments"))
 ///     .build()?;
 /// # drop(breaker);
 /// # Ok::<(), tollgate::BreakerError>(())

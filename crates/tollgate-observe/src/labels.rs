@@ -3,7 +3,7 @@
 //! A recorder keeps a counter for each label for ever. So labels must be few, and no client may choose them. Names of legs are
 //! constants of the program as a rule, but a limiter that is made for a key can be named by it.
 
-use crate::sync::shim::Mutex;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 
 /// The label of all other legs.

@@ -1,16 +1,14 @@
 //! The log: the requests that are under way, and those that have ended, both in one bound.
 
 use super::Recorded;
-use crate::core::ask::{Ask, Cost, MAX_COSTS};
-use crate::core::limiter::{Limiter, Outcome};
-use crate::sync::shim::Mutex;
-use crate::sync::shim::atomic::{AtomicU64, Ordering};
-use crate::time::{Clock, Instant};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tollgate::{Ask, Clock, Cost, Instant, Limiter, MAX_COSTS, Outcome};
 
 /// A bounded log of requests. A handle: clones share the records.
 ///
@@ -24,7 +22,7 @@ use std::time::Duration;
 /// | `hold` | seconds for which it worked; empty when it was refused, so that this is not known |
 /// | `failed` | `yes` or `no`; empty as `hold` |
 /// | a cost | units that the request named at first; zero where it did not name the cost |
-/// | a cost and `.used` | units that it was [settled](crate::Permit::settle) to; empty as `hold` |
+/// | a cost and `.used` | units that it was [settled](tollgate::Permit::settle) to; empty as `hold` |
 ///
 /// Records stand in the order in which requests ended. The [class](Ask::class) of a request is not recorded.
 ///
@@ -37,7 +35,7 @@ use std::time::Duration;
 /// has ended, or else the newest request. [`lost`](Self::lost) counts both.
 ///
 /// ```
-/// # use tollgate::record::AdmissionLog;
+/// # use tollgate_observe::record::AdmissionLog;
 /// # use tollgate::{LimiterExt, Semaphore};
 /// let log = AdmissionLog::new(2, &[]);
 /// let gate = log.record(Semaphore::new(8));

@@ -1,28 +1,24 @@
 //! A limiter whose requests are recorded.
 
 use super::log::{AdmissionLog, Number};
-use crate::core::ask::{Ask, Demand};
-use crate::core::delegate::delegate;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::permit::Permit;
-use crate::core::refusal::{ReadyAt, Refusal, Rejection};
-use crate::core::status::Status;
-use crate::policy::Policy;
-use crate::sync::WaitQueue;
-use crate::sync::unwind::both;
-use crate::time::{Clock, ClockReading};
 use std::fmt;
+use tollgate::bridge::{both, permit_of};
+use tollgate::status::Status;
+use tollgate::sync::WaitQueue;
+use tollgate::{
+    Ask, Clock, ClockReading, Demand, Limiter, Outcome, Permit, Policy, ReadyAt, Refusal, Rejection, Settlement,
+};
 
 /// A limiter or a policy with an [`AdmissionLog`]. Made by [`AdmissionLog::record`].
 ///
-/// A request is one call of a verb: a [`try_admit`](crate::LimiterExt::try_admit), or an [`admit`](Self::admit) with its wait. A
+/// A request is one call of a verb: a [`try_admit`](tollgate::LimiterExt::try_admit), or an [`admit`](Self::admit) with its wait. A
 /// reservation that is dropped before it starts is none. A permit that is forgotten is recorded as one that ended then.
 ///
 /// # Memory ordering
 /// That of the limiter inside.
 ///
 /// ```
-/// # use tollgate::record::AdmissionLog;
+/// # use tollgate_observe::record::AdmissionLog;
 /// # use tollgate::{LimiterExt, ManualClock, Semaphore};
 /// let log = AdmissionLog::new(100, &[]);
 /// let gate = log.record(Semaphore::new(1)).on(&ManualClock::new());
@@ -78,14 +74,12 @@ impl<L: Limiter + 'static> Recorded<Policy<L>> {
             number: self.log.begin(&ask, &self.clock, self.clock.now()),
         };
         match self.limiter.admit_owned(ask).await {
-            Ok(mut permit) => {
+            Ok(permit) => {
                 let number = wait.ended();
                 if let Some(number) = number {
                     self.log.admitted(number, &self.clock, self.clock.now());
                 }
-                let ticket = permit.ticket_mut().take();
-                let ticket = ticket.map(|ticket| (Number::word(number), ticket));
-                Ok(Permit::with(self.clone(), ticket))
+                Ok(permit_of(self.clone(), permit, |ticket| (Number::word(number), ticket)))
             }
             Err(rejection) => {
                 if let Some(number) = wait.ended() {
@@ -195,7 +189,19 @@ impl<L: Limiter> Limiter for Recorded<L> {
         self.limiter.clocks(visit);
     }
 
-    delegate!(self => self.limiter; ready_at queues visit_status);
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.limiter.ready_at(demand)
+    }
 
-    delegate!(self => self.limiter; second: visit_sources);
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+        self.limiter.queues(visit);
+    }
+
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
+    }
+
+    fn visit_sources<'a>(&'a self, (_, ticket): &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+        self.limiter.visit_sources(ticket, visit);
+    }
 }

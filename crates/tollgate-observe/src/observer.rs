@@ -2,13 +2,11 @@
 
 use super::meter::Meter;
 use super::observed::Observed;
-use crate::core::limiter::Limiter;
-use crate::core::permit::Permit;
-use crate::core::refusal::Rejection;
-use crate::time::{Clock, Instant};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate::bridge::permit_of;
+use tollgate::{Clock, Instant, Limiter, Permit, Rejection};
 
 /// Records attempts under one name: for a gate or a queue of your own, in front of one limiter or of many.
 ///
@@ -16,7 +14,7 @@ use std::time::Duration;
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use tollgate::observe::{Observed, Observer};
+/// # use tollgate_observe::{Observed, Observer};
 /// # use tollgate::{LimiterExt, Permit, Rejection, Semaphore};
 /// /// Admits each request by the semaphore of its tenant; one name for all tenants.
 /// fn enter(tenant: &Arc<Semaphore>, observer: &Observer) -> Result<Permit<Observed<Arc<Semaphore>>>, Rejection> {
@@ -87,12 +85,16 @@ impl Observer {
         }
     }
 
-    fn admitted_after<L: Limiter + Clone>(&self, mut permit: Permit<L>, waited: Duration) -> Permit<Observed<L>> {
+    fn admitted_after<L: Limiter + Clone>(&self, permit: Permit<L>, waited: Duration) -> Permit<Observed<L>> {
         self.meter.granted(waited);
         let limiter = self.wrap(permit.limiter().clone());
-        let now = self.clock.now().ticks();
-        let ticket = permit.ticket_mut().take().map(|ticket| (now, ticket));
-        Permit::with(limiter, ticket)
+        let now = self.nanos(self.clock.now());
+        permit_of(limiter, permit, |ticket| (now, ticket))
+    }
+
+    /// Nanoseconds since the clock's origin.
+    pub(super) fn nanos(&self, instant: Instant) -> u64 {
+        u64::try_from(self.clock.since_origin(instant).as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
@@ -105,7 +107,7 @@ impl fmt::Debug for Observer {
 /// A wait that is recorded. Made by [`Observer::wait`].
 ///
 /// ```
-/// # use tollgate::observe::Observer;
+/// # use tollgate_observe::Observer;
 /// # use tollgate::{Clock, LimiterExt, Policy, Semaphore};
 /// let observer = Observer::new("api");
 /// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).build()?;

@@ -4,7 +4,7 @@
 //! example `lab` reads such a file: `lab plan old.toml new.toml --log FILE` lists the requests that would be decided otherwise.
 //!
 //! ```
-//! # use tollgate::record::AdmissionLog;
+//! # use tollgate_observe::record::AdmissionLog;
 //! # use tollgate::{Ask, Cost, ManualClock, Outcome, Policy, Semaphore};
 //! # use std::time::Duration;
 //! const TOKENS: Cost = Cost::new("tokens");

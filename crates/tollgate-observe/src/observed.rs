@@ -1,18 +1,14 @@
 //! A limiter that records its admissions, refusals and ends of work.
 
 use super::observer::Observer;
-use crate::core::ask::{Ask, Demand};
-use crate::core::delegate::delegate;
-use crate::core::limiter::{Limiter, Outcome, Settlement};
-use crate::core::permit::Permit;
-use crate::core::refusal::{ReadyAt, Refusal, Rejection};
-use crate::core::status::Status;
-use crate::policy::Policy;
-use crate::sync::WaitQueue;
-use crate::sync::unwind::both;
-use crate::time::{Clock, ClockReading, Instant};
 use std::fmt;
 use std::time::Duration;
+use tollgate::bridge::both;
+use tollgate::status::Status;
+use tollgate::sync::WaitQueue;
+use tollgate::{
+    Ask, Clock, ClockReading, Demand, Limiter, Outcome, Permit, Policy, ReadyAt, Refusal, Rejection, Settlement,
+};
 
 /// Records each admission, refusal and end of work of a limiter or a policy, with the times of waiting and holding. See the
 /// [module](super) for the names.
@@ -24,7 +20,7 @@ use std::time::Duration;
 /// That of the limiter inside.
 ///
 /// ```
-/// # use tollgate::observe::Observed;
+/// # use tollgate_observe::Observed;
 /// # use tollgate::{LimiterExt, Semaphore};
 /// let gate = Observed::new("api", Semaphore::new(1));
 /// let permit = gate.try_admit(1).unwrap();
@@ -90,7 +86,7 @@ impl<L: Limiter + 'static> Observed<Policy<L>> {
     /// As [`Policy::admit`]; a dropped future is recorded as cancelled.
     ///
     /// ```
-    /// # use tollgate::observe::{Observed, Observer};
+    /// # use tollgate_observe::{Observed, Observer};
     /// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
     /// let clock = ManualClock::new();
     /// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).on(&clock).build()?;
@@ -132,7 +128,7 @@ impl<L: fmt::Debug> fmt::Debug for Observed<L> {
 }
 
 impl<L: Limiter> Limiter for Observed<L> {
-    /// The start of the work, in ticks, and the ticket of the limiter inside.
+    /// The start of the work, in nanoseconds since the clock's origin, and the ticket of the limiter inside.
     type Ticket = (u64, L::Ticket);
 
     fn try_reserve(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
@@ -150,7 +146,7 @@ impl<L: Limiter> Limiter for Observed<L> {
     }
 
     fn commit(&self, (started, ticket): &mut Self::Ticket, now: &ClockReading) {
-        *started = now.now(&self.observer.clock).ticks();
+        *started = self.observer.nanos(now.now(&self.observer.clock));
         both(
             || self.limiter.commit(ticket, now),
             || self.observer.meter.granted(Duration::ZERO),
@@ -158,8 +154,8 @@ impl<L: Limiter> Limiter for Observed<L> {
     }
 
     fn finish(&self, (started, ticket): Self::Ticket, outcome: Outcome, now: &ClockReading) {
-        let ended = now.now(&self.observer.clock);
-        let held = self.observer.clock.between(Instant::from_ticks(started), ended);
+        let ended = self.observer.nanos(now.now(&self.observer.clock));
+        let held = Duration::from_nanos(ended.saturating_sub(started));
         both(
             || self.limiter.finish(ticket, outcome, now),
             || self.observer.meter.finished(outcome, held),
@@ -175,7 +171,31 @@ impl<L: Limiter> Limiter for Observed<L> {
         self.limiter.clocks(visit);
     }
 
-    delegate!(self => self.limiter; ready_at queues visit_status is_pristine);
+    fn settle(&self, (_, ticket): &mut Self::Ticket, actual: Settlement<'_>) -> u32 {
+        self.limiter.settle(ticket, actual)
+    }
 
-    delegate!(self => self.limiter; second: settle forget visit_sources);
+    fn forget(&self, (_, ticket): Self::Ticket) {
+        self.limiter.forget(ticket);
+    }
+
+    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
+        self.limiter.ready_at(demand)
+    }
+
+    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
+        self.limiter.queues(visit);
+    }
+
+    fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
+        self.limiter.visit_status(visit);
+    }
+
+    fn visit_sources<'a>(&'a self, (_, ticket): &Self::Ticket, visit: &mut dyn FnMut(&'a str)) {
+        self.limiter.visit_sources(ticket, visit);
+    }
+
+    fn is_pristine(&self, now: &ClockReading) -> bool {
+        self.limiter.is_pristine(now)
+    }
 }

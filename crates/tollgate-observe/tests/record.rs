@@ -3,8 +3,8 @@
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
-use tollgate::record::AdmissionLog;
 use tollgate::{Ask, Cost, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, TokenBucket};
+use tollgate_observe::record::AdmissionLog;
 
 const TOKENS: Cost = Cost::new("tokens");
 
