@@ -2,11 +2,13 @@
 //!
 //! | name | user |
 //! |---|---|
-//! | [`Mutex`] | tollgate-resilience: the state of its limiters, as the models of loom and shuttle see it |
-//! | [`Rng`] | tollgate-resilience: samples and jitter that a seed repeats |
-//! | [`may_reach`], [`with_count`], [`tokens`] | tollgate-resilience: semaphores and token buckets as limiters that a law resizes |
-//! | [`both`] | tollgate-observe: an end of work is counted, also when the limiter inside panics; tollgate-resilience: a limiter inside gets its ticket back, also when the law panics |
+//! | [`Mutex`], [`atomic`] | tollgate-resilience: the state of its limiters, as the models of loom and shuttle see it |
+//! | [`both`] | tollgate-observe: an end of work is counted, also when the limiter inside panics; tollgate-resilience: likewise for laws and listeners that panic |
+//! | [`Rest`], [`ask`] | tollgate-resilience: a probe comes back, also when a listener or a classifier panics |
 //! | [`permit_of`] | tollgate-observe: an admission of a limiter inside becomes one of the limiter around it |
+//! | [`Rng`], [`nth_fraction`] | tollgate-resilience: samples, drops and jitter that a seed repeats |
+//! | [`TaskTime`] | tollgate-resilience: the deadline and the delays of a retry, which a test of tokio may pause |
+//! | [`may_reach`], [`with_count`], [`tokens`] | tollgate-resilience: semaphores and token buckets as limiters that a law resizes |
 //! | [`InstantTicks`], [`ClockTicks`] | tollgate-resilience: instants and times as words, in tickets and in machines without a clock |
 
 use crate::core::limiter::Limiter;
@@ -16,9 +18,10 @@ use crate::semaphore::Semaphore;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
-pub use crate::rng::Rng;
-pub use crate::sync::shim::Mutex;
-pub use crate::sync::unwind::both;
+pub use crate::rng::{Rng, nth_fraction};
+pub use crate::sync::shim::{Mutex, atomic};
+pub use crate::sync::unwind::{Rest, ask, both};
+pub use crate::time::TaskTime;
 
 /// An instant as a number of ticks.
 pub trait InstantTicks: Sized {

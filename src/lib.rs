@@ -1,4 +1,4 @@
-//! Decides whether work may start now: semaphores, rate limits, circuit breakers, worker pools and permits that machines share.
+//! Decides whether work may start now: semaphores, rate limits, worker pools and permits that machines share.
 //! Each is a leg of one policy, which admits all-or-nothing, waits in a bounded FIFO queue, and changes while it runs.
 //!
 //! ```
@@ -81,10 +81,10 @@
 //!
 //! | you want to | use | feature |
 //! |---|---|---|
-//! | stop calling a service that fails | [`CircuitBreaker`] | |
+//! | stop calling a service that fails | `CircuitBreaker` of the crate `tollgate-resilience` | |
 //! | stop all callers of an API when it refuses one, and keep to its remaining quota | `Upstream` of the crate `tollgate-resilience` | |
-//! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] | |
-//! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
+//! | repeat what has failed, within a budget and a deadline | `Retry` of the crate `tollgate-resilience` | |
+//! | not make overload worse | `Throttler`, `RetryBudget` of the crate `tollgate-resilience` | |
 //! | give refused clients a retry time, and honour it | `WaitingRoom` of the crate `tollgate-http`, [`Policy::bypass_queue`] | |
 //!
 //! # Services and machines
@@ -141,7 +141,6 @@ mod laws;
 mod rng;
 
 mod blocking;
-pub mod breaker;
 #[doc(hidden)]
 pub mod bridge;
 mod core;
@@ -160,9 +159,7 @@ pub mod rate;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
-pub mod retry;
 pub mod semaphore;
-pub mod shed;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
@@ -178,11 +175,6 @@ pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use crate::core::ticket::{BoxTicket, Ticket};
 #[doc(inline)]
 pub use crate::core::{limiter, status};
-#[doc(inline)]
-pub use breaker::{
-    BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
-    Trip,
-};
 #[cfg(feature = "governor")]
 #[cfg_attr(docsrs, doc(cfg(feature = "governor")))]
 pub use governed::Governed;

@@ -14,7 +14,7 @@ fn fraction(draw: u64) -> f64 {
 }
 
 /// The `n`-th draw of `seed`, as a fraction: for callers that count elsewhere.
-pub(crate) fn nth_fraction(seed: u64, n: u64) -> f64 {
+pub fn nth_fraction(seed: u64, n: u64) -> f64 {
     fraction(mixed(seed.wrapping_add(n.wrapping_add(1).wrapping_mul(GAMMA))))
 }
 

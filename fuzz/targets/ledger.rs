@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::shed::RetryBudget;
 use tollgate::time::ClockReading;
 use tollgate::{
     Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Limiter, ManualClock, Quota, Settlement,
@@ -86,7 +85,7 @@ enum Bound {
     Windows { limit: u64, length: u64, from: u64 },
 }
 
-struct Ledger {
+pub(crate) struct Ledger {
     entries: Vec<Entry>,
     bound: Bound,
     /// A later charge counts at the instant of the admission, not of the charge.
@@ -183,7 +182,7 @@ fn nanos(clock: &ManualClock, instant: Instant) -> u64 {
 
 /// Runs the steps. `limiter` is the one of a number, if there is one now; `change` changes to a setting, and says at what
 /// rate, if there is anything to change.
-fn run<L: Limiter>(
+pub(crate) fn run<L: Limiter>(
     clock: &ManualClock,
     mut ledger: Ledger,
     all_together: bool,
@@ -290,7 +289,7 @@ fn ledger(bound: Bound) -> Ledger {
 }
 
 /// With a limit of ten at most, and two per second.
-fn rate(burst: u64) -> Ledger {
+pub(crate) fn rate(burst: u64) -> Ledger {
     ledger(Bound::Rate {
         burst,
         rates: vec![(0, 2)],
@@ -488,28 +487,4 @@ pub(crate) fn rate_by_key(steps: &[Step]) {
             _ => {}
         }
     }
-}
-
-/// Each deposit stands for a second in which two come.
-pub(crate) fn retry_budget(steps: &[Step]) {
-    let clock = world();
-    let budget = Arc::new(RetryBudget::new(2.0, 10).unwrap());
-    let deposit = |step| match step {
-        Step::Wait(_) => Step::Change(0, Inherit::AsIs),
-        step => step,
-    };
-    let timeless = steps.iter().copied().filter(|step| !matches!(step, Step::Stale(_)));
-    let steps: Vec<_> = timeless.map(deposit).collect();
-    run(
-        &clock,
-        rate(10),
-        true,
-        &steps,
-        |_| Some(Arc::clone(&budget)),
-        |_, _| {
-            clock.advance(SECOND);
-            budget.deposit();
-            None
-        },
-    );
 }

@@ -102,7 +102,6 @@ fn bucket(input: &[u8]) {
         8 => ledger(input, true, ledger::leaky_bucket_without_slack),
         9 => ledger(input, true, ledger::bucket_with_a_burst_of_one),
         10 => ledger(input, false, ledger::warm_up),
-        12 => ledger(input, false, ledger::retry_budget),
         _ => ledger(input, false, ledger::share_of_a_budget),
     }
 }

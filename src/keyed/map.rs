@@ -34,10 +34,10 @@ use std::sync::Arc;
 ///
 /// | limiter | is pristine when |
 /// |---|---|
-/// | [`CircuitBreaker`](crate::CircuitBreaker) | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
-/// | `Adaptive` of the crate `tollgate-resilience` | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
-/// | [`Throttler`](crate::shed::Throttler) | nothing was asked for a window |
-/// | [`RetryBudget`](crate::shed::RetryBudget) | the reserve is full |
+/// | `CircuitBreaker` of the crate `tollgate-resilience` | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
+/// | `Adaptive` of the same crate | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
+/// | `Throttler` of the same crate | nothing was asked for a window |
+/// | `RetryBudget` of the same crate | the reserve is full |
 /// | a `Policy` of [`ReloadableLegs`](crate::policy::ReloadableLegs) | each leg that it ever had is pristine, and no version was [applied](crate::Policy::apply) to it alone |
 /// | a [`Class`](crate::policy::Class), as a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
 ///

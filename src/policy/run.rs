@@ -103,13 +103,12 @@ impl<L: Limiter + 'static> Policy<L> {
 /// Work that a policy is asked to run. Made by [`Policy::run`]; nothing happens before it is awaited.
 ///
 /// ```
-/// # use tollgate::{CircuitBreaker, ManualClock, Policy, Refusal};
-/// let breaker = CircuitBreaker::new();
-/// breaker.force_open();
-/// let policy = Policy::new(breaker);
+/// # use tollgate::{ManualClock, Policy, Refusal, Semaphore};
+/// let policy = Policy::builder().limit(Semaphore::new(0)).max_queue(0).build()?;
 /// let fresh = policy.run(1, async || Ok::<_, &str>("fresh"));
 /// let result = ManualClock::new().run(fresh.or_else(async |_: Refusal| Ok("cached")));
 /// assert_eq!(result, Ok("cached"));
+/// # Ok::<(), tollgate::PolicyError>(())
 /// ```
 #[must_use = "nothing happens before it is awaited"]
 pub struct Run<F>(F);
@@ -152,15 +151,16 @@ impl<F> fmt::Debug for Run<F> {
 /// Why work has given nothing. The operator `?` turns it into a boxed error, as it does a [`Refusal`].
 ///
 /// ```
-/// # use tollgate::{CircuitBreaker, ManualClock, Policy, Reason};
+/// # use tollgate::{ManualClock, Policy, Semaphore};
 /// # use tollgate::policy::RunError;
-/// let policy = Policy::new(CircuitBreaker::new());
+/// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).build()?;
 /// let failed = ManualClock::new().run(async { policy.run(1, async || Err::<(), _>("no route")).await });
 /// assert!(matches!(failed, Err(RunError::Failed("no route"))));
-/// policy.limiter().force_open();
+/// let _held = policy.try_admit(1).unwrap();
 /// let refused = ManualClock::new().run(async { policy.run(1, async || Ok::<_, &str>(())).await });
 /// let Err(RunError::Refused(refusal)) = refused else { panic!() };
-/// assert_eq!(refusal.reason(), Reason::CircuitOpen);
+/// assert_eq!(refusal.leg(), "semaphore");
+/// # Ok::<(), tollgate::PolicyError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]

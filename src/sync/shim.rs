@@ -5,7 +5,8 @@
 mod imp {
     pub use parking_lot::Mutex;
     pub(crate) use parking_lot::MutexGuard;
-    pub(crate) use std::sync::{OnceLock, atomic};
+    pub(crate) use std::sync::OnceLock;
+    pub use std::sync::atomic;
     pub(crate) use std::thread_local;
 }
 
@@ -17,7 +18,7 @@ mod imp {
     use shuttle as model;
 
     pub(crate) use model::sync::MutexGuard;
-    pub(crate) use model::sync::atomic;
+    pub use model::sync::atomic;
     pub(crate) use model::thread_local;
 
     /// The model's mutex with parking_lot's face: nothing is poisoned.

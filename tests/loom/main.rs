@@ -5,7 +5,6 @@
 #[path = "../../src/seeded.rs"]
 mod seeded;
 
-mod breaker;
 mod bucket;
 #[cfg(feature = "channel")]
 mod channel;

@@ -12,10 +12,11 @@
 use futures::future::join_all;
 use std::cell::RefCell;
 use std::time::Duration;
-use tollgate::shed::RetryBudget;
 use tollgate::time::Sleep;
-use tollgate::{CircuitBreaker, Clock, Instant, LimiterExt, ManualClock, OpenTime, Outcome, Policy, Semaphore};
+use tollgate::{Clock, Instant, LimiterExt, ManualClock, Outcome, Policy, Semaphore};
 use tollgate_resilience::adaptive::{Adaptive, Aimd};
+use tollgate_resilience::shed::RetryBudget;
+use tollgate_resilience::{CircuitBreaker, OpenTime};
 
 const SECONDS: usize = 30;
 const EACH_SECOND: usize = 100;

@@ -1,16 +1,16 @@
 //! Events for changes of a breaker's state.
 
-use tollgate::{BreakerEvent, BreakerState};
+use tollgate_resilience::{BreakerEvent, BreakerState};
 
-/// A listener for [`BreakerBuilder::on_event`](tollgate::BreakerBuilder::on_event), which reports each change of state under `name`.
+/// A listener for [`BreakerBuilder::on_event`](tollgate_resilience::BreakerBuilder::on_event), which reports each change of state under `name`.
 ///
 /// ```
-/// # use tollgate::CircuitBreaker;
+/// # use tollgate_resilience::CircuitBreaker;
 /// let breaker = CircuitBreaker::builder()
 ///     .on_event(tollgate_observe::breaker_events("payments"))
 ///     .build()?;
 /// # drop(breaker);
-/// # Ok::<(), tollgate::BreakerError>(())
+/// # Ok::<(), tollgate_resilience::BreakerError>(())
 /// ```
 pub fn breaker_events(name: &'static str) -> impl Fn(BreakerEvent) + Send + Sync + 'static {
     move |event| {

@@ -2,8 +2,9 @@
 
 use metrics::{Gauge, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge};
 use std::fmt;
+use tollgate::Limiter;
+use tollgate::status::BreakerState;
 use tollgate::status::{State, Status};
-use tollgate::{BreakerState, Limiter};
 
 /// At most this number of legs of one limiter has gauges.
 const MOST_LEGS: usize = 64;

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
 use tollgate::{
-    Ask, CircuitBreaker, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason, Refusal,
-    Semaphore, TokenBucket, Wait, time::ClockReading,
+    Ask, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
+    TokenBucket, Wait, time::ClockReading,
 };
 use tollgate_observe::{Gauges, Observed, breaker_events, describe};
 use tollgate_resilience::Adaptive;
+use tollgate_resilience::CircuitBreaker;
 
 /// Every metric with its labels, in one line, and its values.
 fn read(snapshotter: &Snapshotter) -> BTreeMap<String, DebugValue> {
@@ -135,9 +136,9 @@ fn gauges_show_how_each_leg_stands() {
 #[test]
 fn budgets_and_chances_have_gauges() {
     let seen = recorded(|| {
-        let budget = tollgate::shed::RetryBudget::new(0.5, 4).unwrap();
+        let budget = tollgate_resilience::shed::RetryBudget::new(0.5, 4).unwrap();
         drop(budget.try_admit(1).unwrap());
-        let throttler = tollgate::shed::Throttler::new(0.5, 0.9, Duration::from_secs(10)).unwrap();
+        let throttler = tollgate_resilience::shed::Throttler::new(0.5, 0.9, Duration::from_secs(10)).unwrap();
         Gauges::new("client").record(&budget.and(throttler.on(&ManualClock::new())));
     });
     let gauge = |name: &str| &seen[&format!("tollgate.{name}")];

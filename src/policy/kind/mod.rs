@@ -31,7 +31,6 @@ kinds![
     sliding_log::SlidingLogRule,
     semaphore::SemaphoreRule,
     partition::PartitionRule,
-    breaker::BreakerRule,
 ];
 
 /// The feature that a kind of this crate needs, if it is off.

@@ -305,19 +305,3 @@ fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
     drop(two);
     assert!(poll().is_ready());
 }
-
-/// A cancel takes back exactly the metered count, for a breaker too.
-#[test]
-fn a_cancelled_call_of_a_breaker_is_no_load() {
-    use tollgate::policy::spec::BreakerRule;
-    let clock = ManualClock::new();
-    let spec = PolicySpec::new([
-        LegSpec::new("circuit", BreakerRule::default()),
-        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("circuit", LoadMetric::Rate, 2.5)),
-    ]);
-    let policy = spec.build(&clock).unwrap();
-    policy.try_admit(2).unwrap().forget();
-    drop(policy.reserve(5).unwrap());
-    assert!(policy.try_admit(1).is_ok(), "two calls in a second");
-    assert!(policy.try_admit(1).is_err(), "three are above the mark");
-}

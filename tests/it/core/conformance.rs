@@ -394,9 +394,8 @@ fn warmup_conforms() {
 }
 
 #[test]
-fn shedders_conform() {
+fn classes_of_partitions_conform() {
     use tollgate::policy::{Class, Partitions};
-    use tollgate::shed::{RetryBudget, Throttler};
     for shared in [
         || Partitions::guaranteed(5, &[0.2, 0.4]).unwrap(),
         || Partitions::lent(3, 1).unwrap(),
@@ -406,43 +405,6 @@ fn shedders_conform() {
             .takes_turns()
             .check();
     }
-    // What is only spent never comes back: beside something that does.
-    let budget = || -> RetryBudget { RetryBudget::new(0.1, 1_000_000).unwrap() };
-    Suite::of_permits(3, move |_| budget().and(Semaphore::new(3)))
-        .takes_turns()
-        .check();
-    // While a resource accepts, nothing is refused.
-    let throttler = |clock: &ManualClock| -> Throttler { Throttler::new(0.01, 0.0, MINUTE).unwrap().on(clock) };
-    Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3)))
-        .takes_turns()
-        .check();
-}
-
-#[test]
-fn circuit_breaker_conforms() {
-    use tollgate::CircuitBreaker;
-    // Closed it admits everything: beside something that does not.
-    Suite::of_permits(3, |clock| {
-        let breaker = CircuitBreaker::builder().minimum_calls(1_000_000).time_window(MINUTE);
-        breaker.on(clock).build().unwrap().and(Semaphore::new(3))
-    })
-    .check();
-    // Half-open, with probes that are never judged.
-    let half_open = |clock: &ManualClock| -> CircuitBreaker {
-        let builder = CircuitBreaker::builder().probes(3).classifier(|_, _| Outcome::Ignored);
-        // The laws of waiting hold for what is waited for.
-        let breaker = builder.wait_while_open().on(clock).build().unwrap();
-        breaker.trip(Duration::from_nanos(1));
-        clock.advance(Duration::from_nanos(1));
-        breaker
-    };
-    // An ask of more than three is the whole trial, not too much. So the second law is checked beside a leg that refuses
-    // it, and gives the probes back.
-    Suite::of_permits(3, half_open)
-        .loosen(CircuitBreaker::reset)
-        .excused(2)
-        .check();
-    Suite::of_permits(3, move |clock| half_open(clock).and(Semaphore::new(3))).check();
 }
 
 #[test]

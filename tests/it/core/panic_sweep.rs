@@ -31,16 +31,13 @@ use tollgate::policy::Partitions;
 use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::retry::{Backoff, Repeat, Retry};
-use tollgate::shed::RetryBudget;
 use tollgate::status::Status;
 use tollgate::sync::Notify;
 use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
 use tollgate::time::Sleep;
 use tollgate::{
-    CircuitBreaker, Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt,
-    ManualClock, OpenTime, Order, Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
-    TokenBucket, Wait,
+    Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt, ManualClock, Order,
+    Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -957,14 +954,7 @@ fn verbs() {
                 let clock = ManualClock::new();
                 let [front, back] = [(); 2].map(|()| Arc::new(Semaphore::new(PERMITS)));
                 let bucket = Arc::new(TokenBucket::new(quota(TOKENS)).on(&clock));
-                let breaker = || {
-                    let breaker = CircuitBreaker::builder().consecutive_failures(100).on(&clock);
-                    breaker.classifier(move |outcome, _| {
-                        foreign.call("classifier");
-                        outcome
-                    })
-                };
-                let legs = own(foreign).and(Arc::clone(&front)).and(breaker().build().unwrap());
+                let legs = own(foreign).and(Arc::clone(&front));
                 let legs = legs.and(own(foreign)).and(Arc::clone(&bucket)).and(Arc::clone(&back));
                 let legs = legs.and(own(foreign));
                 let gate = Policy::builder().on(&clock);
@@ -975,7 +965,7 @@ fn verbs() {
                             .on(&clock)
                             .limit(own(foreign))
                             .limit(Arc::clone(&front));
-                        let gate = gate.limit(breaker().build().unwrap()).limit(own(foreign));
+                        let gate = gate.limit(own(foreign));
                         let gate = gate
                             .limit(Arc::clone(&bucket))
                             .limit(Arc::clone(&back))
@@ -1067,17 +1057,10 @@ fn runs() {
             foreign.call("the class of a result");
             Outcome::Ignored
         };
-        let repeat = |_: &Result<(), ()>| {
-            foreign.call("whether to repeat");
-            (Outcome::Failure, Repeat::Backoff)
-        };
-        let budget = Arc::new(RetryBudget::new(0.0, 1).unwrap());
-        let retry = Retry::new(Backoff::default()).seed(1).budget(&budget);
         foreign.arm();
         let mut tasks = Tasks::new(foreign);
         tasks.spawn(async { policy.run(1, work).await.map_err(|_| ()) });
         tasks.spawn(async { policy.run_classified(1, work, classify).await.map_err(|_| ()) });
-        tasks.spawn(async { retry.run_classified(&policy, 1, work, repeat).await.map_err(|_| ()) });
         let held = foreign.step(|| policy.try_admit(1).ok()).flatten();
         tasks.spawn(policy.admit(1));
         for _ in 0..2 {
@@ -1090,87 +1073,6 @@ fn runs() {
         assert_eq!(policy.waiting(), 0);
         untouched(&semaphore, 1);
     });
-}
-
-fn breakers() {
-    let verbs = [
-        "calls",
-        "waiters",
-        "trip",
-        "hold_off",
-        "force_open",
-        "disable",
-        "metrics_only",
-    ];
-    for verb in verbs {
-        sweep(verb, |foreign| {
-            let clock = ManualClock::new();
-            let breaker = CircuitBreaker::builder()
-                .count_window(4)
-                .minimum_calls(2)
-                .failure_rate(0.5);
-            let breaker = breaker.probes(1).probe_timeout(36_000 * SECOND).on(&clock);
-            let breaker = breaker.open_for(OpenTime::computed(move |_| {
-                foreign.call("open time");
-                SECOND
-            }));
-            let breaker = breaker
-                .on_event(move |_| foreign.call("listener"))
-                .classifier(move |outcome, _| {
-                    foreign.call("classifier");
-                    outcome
-                });
-            let (breaker, semaphore) = (Arc::new(breaker.build().unwrap()), Arc::new(Semaphore::new(PERMITS)));
-            let legs = own(foreign).and(Arc::clone(&semaphore)).and(Arc::clone(&breaker));
-            let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
-            foreign.arm();
-            let mut tasks = Tasks::new(foreign);
-            for _ in 0..3 {
-                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
-                if let Some(permit) = permit {
-                    foreign.step(|| permit.finish(Outcome::Failure));
-                }
-            }
-            if verb == "waiters" {
-                for _ in 0..3 {
-                    tasks.spawn(async {
-                        if let Ok(permit) = policy.admit(1).await {
-                            permit.finish(Outcome::Failure);
-                        }
-                    });
-                }
-            }
-            foreign.step(|| match verb {
-                "trip" => breaker.trip(SECOND),
-                "hold_off" => breaker.hold_off(SECOND),
-                "force_open" => breaker.force_open(),
-                "disable" => breaker.disable(),
-                "metrics_only" => breaker.metrics_only(),
-                _ => {}
-            });
-            foreign.step(|| clock.advance(2 * SECOND));
-            tasks.run();
-            for outcome in [Outcome::Success, Outcome::Failure] {
-                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
-                if let Some(permit) = permit {
-                    foreign.step(|| permit.finish(outcome));
-                }
-            }
-            if matches!(verb, "force_open" | "disable" | "metrics_only") {
-                foreign.step(|| breaker.reset());
-                foreign.disarm();
-                breaker.reset();
-            }
-            tasks.end(&clock);
-            // A probe that is lost would come back only after its time-out.
-            clock.advance(100 * SECOND);
-            for outcome in [Outcome::Ignored, Outcome::Success] {
-                policy.try_admit(1).expect("the next caller is served").finish(outcome);
-            }
-            assert_eq!(policy.waiting(), 0);
-            untouched(&semaphore, PERMITS);
-        });
-    }
 }
 
 /// A key all of whose traits are users' code.
@@ -1671,10 +1573,7 @@ table! {
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
     any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];
-    work_and_its_fallback_may_panic: runs in ["policy/run.rs", "retry/driver.rs"];
-    classifiers_and_listeners_may_panic: breakers in [
-        "breaker/builder.rs", "breaker/circuit_breaker.rs", "breaker/open_time.rs"
-    ];
+    work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
     keys_and_makers_may_panic: keyed_limiters in ["keyed/map.rs", "keyed/hashing.rs"];
     keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
     queues_of_own_limiters_may_panic: own_queues in [];

@@ -4,12 +4,10 @@ use std::error::Error;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::policy::{Partitions, PartitionsError};
-use tollgate::shed::{RetryBudget, ShedError, Throttler};
 use tollgate::{
-    AcquireError, AcquireTimeoutError, BreakerError, CircuitBreaker, ClockError, Cost, FixedWindow, Inherit, Keyed,
-    KeysFull, LeakyBucket, LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Rejection,
-    Semaphore, SemaphoreError, SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup,
-    WindowError,
+    AcquireError, AcquireTimeoutError, ClockError, Cost, FixedWindow, Inherit, Keyed, KeysFull, LeakyBucket,
+    LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Rejection, Semaphore, SemaphoreError,
+    SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup, WindowError,
 };
 
 type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -34,11 +32,6 @@ async fn call(verb: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         "Policy::run" => policy.run(1, async || Ok::<_, std::fmt::Error>(())).await?,
         "LimiterExt::try_admit" => shut().try_admit(1)?.forget(),
         "LimiterExt::reserve" => drop(shut().reserve(1)?),
-        "CircuitBreaker" => {
-            let breaker = CircuitBreaker::new();
-            breaker.force_open();
-            breaker.try_admit(1)?.forget();
-        }
         "TokenBucket::try_acquire" => TokenBucket::new(Quota::zero()).try_acquire(1)?,
         "LeakyBucket::book" => drop(LeakyBucket::new(Quota::zero()).book(1)?),
         "SlidingWindow::try_acquire" => SlidingWindow::new(0, Duration::from_secs(1))?.try_acquire(1)?,
@@ -66,7 +59,7 @@ fn check(verbs: &[(&str, Found)], call: impl Fn(&str) -> Ended) {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 17] = [
+    let verbs: [(&str, Found); 16] = [
         ("Policy::try_admit", holds::<Rejection>),
         ("Policy::admit", holds::<Rejection>),
         ("Policy::admit_owned", holds::<Rejection>),
@@ -74,7 +67,6 @@ fn the_question_mark_boxes_the_error_of_every_verb() {
         ("Policy::run", holds::<Rejection>),
         ("LimiterExt::try_admit", holds::<Rejection>),
         ("LimiterExt::reserve", holds::<Rejection>),
-        ("CircuitBreaker", holds::<Rejection>),
         ("TokenBucket::try_acquire", holds::<Rejection>),
         ("LeakyBucket::book", holds::<Rejection>),
         ("SlidingWindow::try_acquire", holds::<Rejection>),
@@ -108,7 +100,6 @@ fn set(verb: &str) -> Ended {
         "Warmup::cold_factor" => drop(Warmup::new(Quota::per_second(1), second)?.cold_factor(0)?),
         "Warmup::set_quota" => Warmup::new(slow, Duration::from_secs(86_400))?
             .set_quota(Quota::per_second(1_000_000_000), Inherit::AsIs)?,
-        "CircuitBreaker::builder" => drop(CircuitBreaker::builder().probes(0).build()?),
         "Semaphore::builder" => drop(Semaphore::builder(usize::MAX).build()?),
         "Policy::builder" => {
             let (one, other) = (ManualClock::new(), ManualClock::new());
@@ -121,8 +112,6 @@ fn set(verb: &str) -> Ended {
             Inherit::AsIs,
         )?,
         "Partitions::set_parts" => Partitions::guaranteed(4, &[0.5, 0.5])?.set_parts(&[1.0])?,
-        "RetryBudget::new" => drop(RetryBudget::new(-1.0, 1)?),
-        "Throttler::new" => drop(Throttler::new(2.0, 0.9, Duration::ZERO)?),
         "Clock::coarse" => drop(ManualClock::new().coarse(Duration::ZERO)?),
         "Permit::settle" => _ = Semaphore::new(1).try_admit(1)?.settle(Cost::new("tokens"), 1)?,
         other => panic!("{other} is not called"),
@@ -132,7 +121,7 @@ fn set(verb: &str) -> Ended {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
-    let verbs: [(&str, Found); 22] = [
+    let verbs: [(&str, Found); 18] = [
         ("Quota::new", holds::<QuotaError>),
         ("Quota::with_burst", holds::<QuotaError>),
         ("a quota's text", holds::<QuotaError>),
@@ -145,13 +134,10 @@ fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
         ("LeakyBucket::set_quota", holds::<RateError>),
         ("Warmup::cold_factor", holds::<RateError>),
         ("Warmup::set_quota", holds::<RateError>),
-        ("CircuitBreaker::builder", holds::<BreakerError>),
         ("Semaphore::builder", holds::<SemaphoreError>),
         ("Policy::builder", holds::<PolicyError>),
         ("Keyed::set_quota", holds::<KeysFull>),
         ("Partitions::set_parts", holds::<PartitionsError>),
-        ("RetryBudget::new", holds::<ShedError>),
-        ("Throttler::new", holds::<ShedError>),
         ("Clock::coarse", holds::<ClockError>),
         ("Permit::settle", holds::<UnknownCost>),
     ];

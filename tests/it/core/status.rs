@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
-use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::status::{State, Status};
 use tollgate::{
-    Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome,
-    Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+    Ask, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, Semaphore, SlidingLog,
+    SlidingWindow, TokenBucket, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -25,7 +24,6 @@ fn visit_status(limiter: &impl Limiter) -> Vec<String> {
                 available,
                 next,
             } => format!("{available}/{limit} in {window:?}, next {next:?}"),
-            State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
             State::Queue { waiting } => format!("+{waiting}"),
             State::Opaque { next } => format!("opaque, next {next:?}"),
             State::Budget { limit, available } => format!("{available}/{limit} kept"),
@@ -154,20 +152,6 @@ fn a_fair_share_is_the_smaller_the_more_want_theirs() {
     assert!(visit_status(&FairBudget::new(Quota::unlimited()).on(&clock).share()).is_empty());
 }
 
-#[test]
-fn shedders_report_the_remainder_or_the_refusal_probability() {
-    let clock = ManualClock::new();
-    let budget = RetryBudget::new(0.5, 3).unwrap();
-    let _retry = budget.try_admit(2).unwrap();
-    assert_eq!(visit_status(&budget), ["retry_budget (retry_budget): 1/3 kept"]);
-
-    let throttler = Throttler::new(1.0, 0.9, 10 * SECOND).unwrap().on(&clock).seed(1);
-    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.000 shed"]);
-    throttler.try_admit(1).unwrap().finish(Outcome::Overload);
-    // One was asked, none accepted: 1 of 1 + 1.
-    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.500 shed"]);
-}
-
 #[cfg(feature = "governor")]
 #[test]
 fn a_governor_limiter_reports_its_latest_snapshot() {
@@ -182,20 +166,6 @@ fn a_governor_limiter_reports_its_latest_snapshot() {
     assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 600ms"]);
     clock.advance(SECOND);
     assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 0ns"]);
-}
-
-#[test]
-fn a_breaker_says_how_long_it_stays_open() {
-    let clock = ManualClock::new();
-    let breaker = CircuitBreaker::builder().count_window(1).minimum_calls(1).on(&clock);
-    let breaker = breaker.open_for(tollgate::OpenTime::fixed(3 * SECOND)).build().unwrap();
-    assert_eq!(visit_status(&breaker), ["breaker (breaker): Closed None"]);
-    breaker.try_admit(1).unwrap().finish(Outcome::Failure);
-    clock.advance(SECOND);
-    assert_eq!(
-        (breaker.state(), visit_status(&breaker)),
-        (BreakerState::Open, vec!["breaker (breaker): Open Some(2s)".into()])
-    );
 }
 
 #[cfg(feature = "policy-file")]

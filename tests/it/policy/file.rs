@@ -198,7 +198,6 @@ fn every_kind_can_be_written_and_built() {
         "kind = 'sliding-window'\nlimit = 'unlimited'\nwindow = '1m'",
         "kind = 'sliding-log'\nlimit = 10\nwindow = '1m'\nentries = 100",
         "kind = 'semaphore'\nlimit = 3",
-        "kind = 'breaker'\ntime_window = '1m'\nfailure_rate = 0.25\nslow_after = '2s'\nslow_rate = 1\nopen_for = '5s'\nprobes = 3\nminimum_calls = 5\nconsecutive_failures = 7",
     ];
     let kinds = Kinds::standard();
     // A partition stands in a file of several policies.

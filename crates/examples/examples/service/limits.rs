@@ -10,12 +10,11 @@ use tollgate::policy::Named;
 use tollgate::policy::reload::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
 use tollgate::status::{State, Status};
-use tollgate::{
-    CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket, WorkerPool,
-};
+use tollgate::{Clock, Keyed, Limiter, LimiterExt, Policy, Quota, Semaphore, TokenBucket, WorkerPool};
 use tollgate_http::{Refused, Respond, WaitingRoom};
 use tollgate_resilience::Adaptive;
 use tollgate_resilience::adaptive::Vegas;
+use tollgate_resilience::{CircuitBreaker, OpenTime};
 
 /// The quota of a client: half a request per second, and 40 at once.
 pub(crate) const PER_CLIENT: Quota = Quota::per_minute(30).burst(40);

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::KeyedRate;
 use tollgate::{
-    Ask, CircuitBreaker, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, SlidingWindow,
-    TokenBucket,
+    Ask, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, SlidingWindow, TokenBucket,
 };
 use tollgate_http::axum::{
     ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
 };
 use tollgate_http::{ExtractKey, LimitLayer, RequestParts};
+use tollgate_resilience::CircuitBreaker;
 use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -7,11 +7,12 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use std::convert::Infallible;
 use std::sync::Arc;
-use tollgate::{BreakerState, CircuitBreaker, ManualClock, Outcome, Semaphore};
+use tollgate::{ManualClock, Outcome, Semaphore};
 use tollgate_http::{
     Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, LimitLayer, ResponseOutcome, StatusCodes,
 };
 use tollgate_resilience::Adaptive;
+use tollgate_resilience::{BreakerState, CircuitBreaker};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;

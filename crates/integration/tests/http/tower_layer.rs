@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
-    Ask, BreakerState, CircuitBreaker, Cost, Keyed, LimiterExt, ManualClock, Order, Outcome, Policy, Quota, Reason,
-    Semaphore, TokenBucket,
+    Ask, Cost, Keyed, LimiterExt, ManualClock, Order, Outcome, Policy, Quota, Reason, Semaphore, TokenBucket,
 };
 use tollgate_http::{Classify, GrpcCodes, LimitError, LimitLayer, RequestParts, ResponseOutcome};
 use tollgate_resilience::Adaptive;
+use tollgate_resilience::{BreakerState, CircuitBreaker};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 type Frames = futures::channel::mpsc::UnboundedReceiver<Result<Frame<Bytes>, &'static str>>;

@@ -2,9 +2,11 @@
 
 mod adaptive;
 mod adaptive_rate;
+mod breaker;
 
 pub use adaptive::{AdaptiveLaw, AdaptiveRule};
 pub use adaptive_rate::AdaptiveRateRule;
+pub use breaker::BreakerRule;
 
 use std::fmt;
 #[cfg(feature = "policy-file")]
@@ -29,7 +31,10 @@ use tollgate::policy::spec::SpecError;
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 #[must_use]
 pub fn kinds() -> Kinds {
-    Kinds::standard().with::<AdaptiveRule>().with::<AdaptiveRateRule>()
+    Kinds::standard()
+        .with::<BreakerRule>()
+        .with::<AdaptiveRule>()
+        .with::<AdaptiveRateRule>()
 }
 
 /// A fault of `key`.

@@ -240,8 +240,8 @@ impl Upstream {
     }
 
     /// Begins a call that was admitted with `ask`: call it right before the request is sent. `None` if the upstream has been paused since
-    /// the admission. Drop the permit then, and ask for another. Within a [`Retry`](tollgate::retry::Retry) return an error that may be repeated
-    /// [at once](tollgate::retry::Repeat::After); that counts as an attempt.
+    /// the admission. Drop the permit then, and ask for another. Within a [`Retry`](crate::retry::Retry) return an error that may be repeated
+    /// [at once](crate::retry::Repeat::After); that counts as an attempt.
     pub fn begin(&self, ask: &Ask) -> Option<Call> {
         let now = self.clock.now().ticks();
         self.machine.lock().begin(ask, now).map(Call)

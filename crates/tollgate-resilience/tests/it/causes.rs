@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::policy::BoxLimiter;
-use tollgate::{Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Refusal, Semaphore, TokenBucket};
+use tollgate::{Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Refusal, Semaphore, TokenBucket};
+use tollgate_resilience::CircuitBreaker;
 use tollgate_resilience::adaptive::Adaptive;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A policy of which one leg, neither the first nor the last, admits nothing for a minute.
 struct Bound {
@@ -37,7 +40,17 @@ impl Bound {
     fn all(clock: &ManualClock) -> Vec<Self> {
         let adaptive = Arc::new(Adaptive::builder(Semaphore::new(1)).on(clock).build().unwrap());
         let learnt = adaptive.try_admit_owned(1).unwrap();
-        vec![Self::by("adaptive limit", Reason::Saturated, clock, adaptive, learnt)]
+        let breaker = CircuitBreaker::builder().consecutive_failures(1).wait_while_open();
+        let breaker = breaker
+            .open_for(tollgate_resilience::OpenTime::fixed(MINUTE))
+            .on(clock)
+            .build()
+            .unwrap();
+        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+        vec![
+            Self::by("adaptive limit", Reason::Saturated, clock, adaptive, learnt),
+            Self::by("breaker", Reason::CircuitOpen, clock, breaker, ()),
+        ]
     }
 
     #[track_caller]
@@ -78,4 +91,28 @@ fn a_wait_that_fails_names_the_leg_in_the_way_and_why() {
     for bound in Bound::all(&clock) {
         bound.check(&clock);
     }
+}
+
+/// Given a circuit that opens again after the deadline, then the refusal comes at once, and its text says all of it.
+#[test]
+fn the_text_of_a_time_out_says_what_was_in_the_way() {
+    let clock = ManualClock::new();
+    let breaker = CircuitBreaker::builder().consecutive_failures(1).wait_while_open();
+    let breaker = breaker
+        .open_for(tollgate_resilience::OpenTime::fixed(MINUTE))
+        .on(&clock)
+        .build()
+        .unwrap();
+    breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    let policy = Policy::builder()
+        .limit(breaker.named("downstream"))
+        .on(&clock)
+        .build()
+        .unwrap();
+    let refused = clock.run(policy.admit_timeout(1, Duration::from_secs(1))).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "limiter `downstream` did not admit in time: it has an open circuit"
+    );
+    assert!(clock.elapsed().is_zero(), "known at once");
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 use tollgate::policy::file::{Format, Kinds};
-use tollgate::policy::spec::PolicySpec;
+use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::{Ask, LimiterExt, ManualClock, Outcome};
-use tollgate_resilience::policy::{AdaptiveLaw, AdaptiveRateRule, AdaptiveRule, kinds};
+use tollgate_resilience::policy::{AdaptiveLaw, AdaptiveRateRule, AdaptiveRule, BreakerRule, kinds};
 
 const ADAPTIVE: &str = r#"
 [[leg]]
@@ -216,6 +216,7 @@ fn a_mistake_in_an_adaptive_rate_has_its_line_and_column() {
 #[test]
 fn every_kind_can_be_written_and_built() {
     let legs = [
+        "kind = 'breaker'\ntime_window = '1m'\nfailure_rate = 0.25\nslow_after = '2s'\nslow_rate = 1\nopen_for = '5s'\nprobes = 3\nminimum_calls = 5\nconsecutive_failures = 7",
         "kind = 'adaptive'\nlaw = { kind = 'vegas', smoothing = 0.5 }\nlimit = 5\nfloor = 2\nceiling = 40\nwindow = '500ms'",
         "kind = 'adaptive-rate'\nlaw = { kind = 'aimd', backoff = 0.8 }\nquota = '5/s'\nfloor = 2\nceiling = 40",
     ];
@@ -245,4 +246,47 @@ fn a_kind_that_was_not_added_is_refused_with_a_hint() {
     ] {
         assert!(error.to_string().contains(words), "{error}");
     }
+}
+
+#[test]
+fn a_version_changes_the_numbers_of_a_leg() {
+    let breaker = |probes| {
+        let mut rule = BreakerRule::default();
+        rule.probes = probes;
+        rule
+    };
+    let adaptive = |limit| {
+        let mut rule = AdaptiveRule::default();
+        rule.limit = limit;
+        rule
+    };
+    let rate = |ceiling| AdaptiveRateRule::new("10/s".parse().unwrap(), ceiling);
+    let rows: [(LegRule, LegRule); 3] = [
+        (breaker(10).into(), breaker(1).into()),
+        (adaptive(20).into(), adaptive(9).into()),
+        (rate(20).into(), rate(90).into()),
+    ];
+    for (from, to) in rows {
+        let spec = |rule: &LegRule| PolicySpec::new([LegSpec::new("leg", rule.clone())]);
+        let policy = spec(&from).build(&ManualClock::new()).unwrap();
+        for rule in [&to, &from, &to] {
+            policy.apply(spec(rule)).unwrap();
+            assert_eq!(policy.limiter().leg("leg").unwrap().rule, *rule);
+        }
+    }
+}
+
+/// A cancel takes back exactly the metered count, for a breaker too.
+#[test]
+fn a_cancelled_call_of_a_breaker_is_no_load() {
+    let clock = ManualClock::new();
+    let spec = PolicySpec::new([
+        LegSpec::new("circuit", BreakerRule::default()),
+        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("circuit", LoadMetric::Rate, 2.5)),
+    ]);
+    let policy = spec.build(&clock).unwrap();
+    policy.try_admit(2).unwrap().forget();
+    drop(policy.reserve(5).unwrap());
+    assert!(policy.try_admit(1).is_ok(), "two calls in a second");
+    assert!(policy.try_admit(1).is_err(), "three are above the mark");
 }

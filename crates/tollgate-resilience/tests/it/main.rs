@@ -10,14 +10,19 @@ fn cases(few: u32) -> proptest::prelude::ProptestConfig {
 }
 
 mod adaptive;
+mod boxed;
+mod breaker;
 mod causes;
 mod conformance;
 mod fan_out;
 mod idle;
 mod kinds;
+mod open_circuit;
 mod panics;
 mod pool;
 mod question_mark;
+mod retry;
 mod run;
+mod shed;
 mod status;
 mod upstream;

@@ -26,6 +26,9 @@ use tollgate::{
     ClockReading, Demand, Limiter, LimiterExt, ManualClock, Outcome, Policy, ReadyAt, Refusal, Semaphore, Settlement,
 };
 use tollgate_resilience::adaptive::{Adaptive, LimitLaw, Resizable, Sample};
+use tollgate_resilience::retry::{Backoff, Repeat, Retry};
+use tollgate_resilience::shed::RetryBudget;
+use tollgate_resilience::{BreakerState, CircuitBreaker, OpenTime};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -556,4 +559,231 @@ fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
         ),
         (0, 6, 3)
     );
+}
+
+#[test]
+fn work_and_its_classifier_may_panic() {
+    sweep((), |foreign| {
+        let (semaphore, clock) = (Arc::new(Semaphore::new(1)), ManualClock::new());
+        let legs = own(foreign).and(Arc::clone(&semaphore)).and(own(foreign));
+        let policy = Policy::builder().on(&clock).max_queue(1).limit(legs).build().unwrap();
+        let work = || {
+            foreign.call("work");
+            async {
+                foreign.call("the future of work");
+                Err::<(), ()>(())
+            }
+        };
+        let repeat = |_: &Result<(), ()>| {
+            foreign.call("whether to repeat");
+            (Outcome::Failure, Repeat::Backoff)
+        };
+        let budget = Arc::new(RetryBudget::new(0.0, 1).unwrap());
+        let retry = Retry::new(Backoff::default()).seed(1).budget(&budget);
+        foreign.arm();
+        let mut tasks = Tasks::new(foreign);
+        tasks.spawn(async { retry.run_classified(&policy, 1, work, repeat).await.map_err(|_| ()) });
+        let held = foreign.step(|| policy.try_admit(1).ok()).flatten();
+        tasks.spawn(policy.admit(1));
+        for _ in 0..2 {
+            tasks.spawn(async { retry.run_classified(&policy, 1, work, repeat).await.map_err(|_| ()) });
+        }
+        tasks.repoll();
+        foreign.drop(held);
+        tasks.run();
+        tasks.end(&clock);
+        assert_eq!(policy.waiting(), 0);
+        untouched(&semaphore, 1);
+    });
+}
+
+fn breaker(clock: &ManualClock, listener: impl Fn(BreakerState) + Send + Sync + 'static) -> CircuitBreaker {
+    CircuitBreaker::builder()
+        .count_window(4)
+        .minimum_calls(2)
+        .failure_rate(0.5)
+        .probes(1)
+        .open_for(OpenTime::fixed(Duration::from_millis(50)))
+        .probe_timeout(Duration::from_secs(3_600))
+        .on_event(move |event| listener(event.to))
+        .on(clock)
+        .build()
+        .unwrap()
+}
+
+fn trip(breaker: &CircuitBreaker) {
+    for _ in 0..2 {
+        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+    }
+}
+
+#[test]
+fn a_listener_that_panics_loses_no_probe() {
+    let clock = ManualClock::new();
+    let armed = Arc::new(AtomicBool::new(true));
+    let once = Arc::clone(&armed);
+    let breaker = breaker(&clock, move |to| {
+        if to == BreakerState::HalfOpen && once.swap(false, Ordering::Relaxed) {
+            resume_unwind(Box::new("a listener panicked"));
+        }
+    });
+    trip(&breaker);
+    clock.advance(Duration::from_millis(50));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(breaker.try_admit(1)))).is_err());
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    let probe = breaker.try_admit(1).expect("the probe came back");
+    probe.finish(Outcome::Success);
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_listener_that_panics_at_every_change_changes_no_state() {
+    let clock = ManualClock::new();
+    let breaker = breaker(&clock, |_| resume_unwind(Box::new("a listener panicked")));
+    let panics = |work: &dyn Fn()| assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
+    panics(&|| trip(&breaker));
+    assert_eq!(breaker.state(), BreakerState::Open);
+    clock.advance(Duration::from_millis(50));
+    panics(&|| drop(breaker.try_admit(1)));
+    assert_eq!(breaker.state(), BreakerState::HalfOpen);
+    let probe = breaker.try_admit(1).unwrap();
+    panics(&|| breaker.trip(Duration::from_secs(1)));
+    assert_eq!(breaker.state(), BreakerState::Open);
+    probe.finish(Outcome::Success);
+    assert_eq!(breaker.state(), BreakerState::Open, "a result of an older trial");
+    clock.advance(Duration::from_secs(1));
+    panics(&|| drop(breaker.try_admit(1)));
+    let probe = breaker.try_admit(1).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
+    assert_eq!(breaker.state(), BreakerState::Closed);
+}
+
+#[test]
+fn a_listener_is_notified_even_during_a_panic() {
+    let clock = ManualClock::new();
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let breaker = breaker(&clock, move |_| {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    struct Fails<'a>(&'a CircuitBreaker);
+    impl Drop for Fails<'_> {
+        fn drop(&mut self) {
+            trip(self.0);
+        }
+    }
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        let _fails = Fails(&breaker);
+        resume_unwind(Box::new("a task panicked"));
+    }));
+    assert!(caught.is_err());
+    assert_eq!((breaker.state(), told.load(Ordering::Relaxed)), (BreakerState::Open, 1));
+}
+
+#[test]
+fn a_classifier_that_panics_gives_its_probe_back() {
+    let clock = ManualClock::new();
+    let armed = Arc::new(AtomicBool::new(false));
+    let on = Arc::clone(&armed);
+    let breaker = CircuitBreaker::builder()
+        .count_window(4)
+        .minimum_calls(2)
+        .probes(1)
+        .open_for(OpenTime::fixed(Duration::from_secs(1)))
+        .classifier(move |outcome, _| match on.load(Ordering::Relaxed) {
+            true => resume_unwind(Box::new("a classifier panicked")),
+            false => outcome,
+        })
+        .on(&clock)
+        .build()
+        .unwrap();
+    trip(&breaker);
+    clock.advance(Duration::from_secs(1));
+    let probe = breaker.try_admit(1).unwrap();
+    armed.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
+    armed.store(false, Ordering::Relaxed);
+    assert!(breaker.try_admit(1).is_ok(), "as if the outcome were ignored");
+}
+
+#[test]
+fn classifiers_and_listeners_may_panic() {
+    let verbs = [
+        "calls",
+        "waiters",
+        "trip",
+        "hold_off",
+        "force_open",
+        "disable",
+        "metrics_only",
+    ];
+    for verb in verbs {
+        sweep(verb, |foreign| {
+            let clock = ManualClock::new();
+            let breaker = CircuitBreaker::builder()
+                .count_window(4)
+                .minimum_calls(2)
+                .failure_rate(0.5);
+            let breaker = breaker.probes(1).probe_timeout(36_000 * SECOND).on(&clock);
+            let breaker = breaker.open_for(OpenTime::computed(move |_| {
+                foreign.call("open time");
+                SECOND
+            }));
+            let breaker = breaker
+                .on_event(move |_| foreign.call("listener"))
+                .classifier(move |outcome, _| {
+                    foreign.call("classifier");
+                    outcome
+                });
+            let (breaker, semaphore) = (Arc::new(breaker.build().unwrap()), Arc::new(Semaphore::new(PERMITS)));
+            let legs = own(foreign).and(Arc::clone(&semaphore)).and(Arc::clone(&breaker));
+            let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
+            foreign.arm();
+            let mut tasks = Tasks::new(foreign);
+            for _ in 0..3 {
+                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
+                if let Some(permit) = permit {
+                    foreign.step(|| permit.finish(Outcome::Failure));
+                }
+            }
+            if verb == "waiters" {
+                for _ in 0..3 {
+                    tasks.spawn(async {
+                        if let Ok(permit) = policy.admit(1).await {
+                            permit.finish(Outcome::Failure);
+                        }
+                    });
+                }
+            }
+            foreign.step(|| match verb {
+                "trip" => breaker.trip(SECOND),
+                "hold_off" => breaker.hold_off(SECOND),
+                "force_open" => breaker.force_open(),
+                "disable" => breaker.disable(),
+                "metrics_only" => breaker.metrics_only(),
+                _ => {}
+            });
+            foreign.step(|| clock.advance(2 * SECOND));
+            tasks.run();
+            for outcome in [Outcome::Success, Outcome::Failure] {
+                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
+                if let Some(permit) = permit {
+                    foreign.step(|| permit.finish(outcome));
+                }
+            }
+            if matches!(verb, "force_open" | "disable" | "metrics_only") {
+                foreign.step(|| breaker.reset());
+                foreign.disarm();
+                breaker.reset();
+            }
+            tasks.end(&clock);
+            // A probe that is lost would come back only after its time-out.
+            clock.advance(100 * SECOND);
+            for outcome in [Outcome::Ignored, Outcome::Success] {
+                policy.try_admit(1).expect("the next caller is served").finish(outcome);
+            }
+            assert_eq!(policy.waiting(), 0);
+            untouched(&semaphore, PERMITS);
+        });
+    }
 }

@@ -1,8 +1,11 @@
 //! The error of every verb works with `?` in a function that returns a boxed error, and is found in it.
 
 use std::error::Error;
-use tollgate::Semaphore;
+use std::time::Duration;
+use tollgate::{LimiterExt, Rejection, Semaphore};
 use tollgate_resilience::adaptive::{Adaptive, AdaptiveError, Aimd};
+use tollgate_resilience::shed::{RetryBudget, ShedError, Throttler};
+use tollgate_resilience::{BreakerError, CircuitBreaker};
 
 type Ended = Result<(), Box<dyn Error + Send + Sync>>;
 
@@ -15,12 +18,20 @@ type Found = fn(&(dyn Error + 'static)) -> bool;
 
 fn call(verb: &str) -> Ended {
     match verb {
+        "CircuitBreaker" => {
+            let breaker = CircuitBreaker::new();
+            breaker.force_open();
+            breaker.try_admit(1)?.forget();
+        }
+        "CircuitBreaker::builder" => drop(CircuitBreaker::builder().probes(0).build()?),
         "Adaptive::builder" => drop(
             Adaptive::builder(Semaphore::new(1))
                 .law(Aimd::new())
                 .bounds(2, 1)
                 .build()?,
         ),
+        "RetryBudget::new" => drop(RetryBudget::new(-1.0, 1)?),
+        "Throttler::new" => drop(Throttler::new(2.0, 0.9, Duration::ZERO)?),
         other => panic!("{other} is not called"),
     }
     Ok(())
@@ -28,7 +39,13 @@ fn call(verb: &str) -> Ended {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 1] = [("Adaptive::builder", holds::<AdaptiveError>)];
+    let verbs: [(&str, Found); 5] = [
+        ("CircuitBreaker", holds::<Rejection>),
+        ("CircuitBreaker::builder", holds::<BreakerError>),
+        ("Adaptive::builder", holds::<AdaptiveError>),
+        ("RetryBudget::new", holds::<ShedError>),
+        ("Throttler::new", holds::<ShedError>),
+    ];
     for (verb, found) in verbs {
         let error = call(verb).expect_err(verb);
         assert!(found(&*error), "{verb}: {error:?}");

@@ -6,10 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::BreakerState::{Closed, HalfOpen, Open};
-use tollgate::shed::RetryBudget;
-use tollgate::{CircuitBreaker, LimiterExt, ManualClock, Outcome, Policy, Reason, RunError, Semaphore};
+use tollgate::{LimiterExt, ManualClock, Outcome, Policy, Reason, RunError, Semaphore};
+use tollgate_resilience::BreakerState::{Closed, HalfOpen, Open};
+use tollgate_resilience::CircuitBreaker;
 use tollgate_resilience::adaptive::{Adaptive, Aimd};
+use tollgate_resilience::shed::RetryBudget;
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -2,6 +2,7 @@
 #![cfg(tollgate_loom)]
 
 mod adaptive;
+mod breaker;
 mod upstream;
 
 /// Every interleaving of two threads, whatever bound the environment sets.

@@ -1,4 +1,0 @@
-//! Load shedding: the throttler, retry budgets.
-
-mod basics;
-mod corners;
