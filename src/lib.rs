@@ -133,9 +133,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// First: the others use its macro.
-#[macro_use]
-mod seeded;
 #[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
 mod laws;
 mod rng;

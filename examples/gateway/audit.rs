@@ -1,37 +1,21 @@
-//! The audit log: one row per request in an SQLite file, whose connections are capped by a semaphore.
+//! The audit log: one line per request in a CSV file, whose writers are capped by a semaphore.
+//!
+//! A line is `limits` and the limits of a tenant, or `request` and a row. A field that has no value is empty.
 
 use super::pace::Pace;
 use super::witness::Noted;
-use rusqlite::{Connection, params};
+use std::error::Error;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tollgate::{Reason, Semaphore};
 
-/// How many connections may be open for writing at once.
-pub const CONNECTIONS: usize = 4;
-/// How long a connection is held beyond the commit itself, in the trace's time. It makes the cap bind.
+/// How many writers may be open at once.
+pub const WRITERS: usize = 4;
+/// How long a writer is held beyond the write itself, in the trace's time. It makes the cap bind.
 const COMMIT: Duration = Duration::from_millis(25);
-
-const SCHEMA: &str = "
-    CREATE TABLE limits (
-        tenant TEXT PRIMARY KEY,
-        requests_count INTEGER NOT NULL, requests_period_ns INTEGER NOT NULL, requests_burst INTEGER NOT NULL,
-        tokens_count INTEGER NOT NULL, tokens_period_ns INTEGER NOT NULL, tokens_burst INTEGER NOT NULL,
-        window_count INTEGER NOT NULL, window_ns INTEGER NOT NULL,
-        in_flight INTEGER NOT NULL, max_wait_ns INTEGER NOT NULL,
-        arrived INTEGER NOT NULL, trace_tokens INTEGER NOT NULL,
-        lateness_ns INTEGER NOT NULL, live INTEGER NOT NULL, speed INTEGER NOT NULL
-    );
-    CREATE TABLE requests (
-        tenant TEXT NOT NULL, id INTEGER NOT NULL, arrived_ns INTEGER NOT NULL, joined_ns INTEGER NOT NULL,
-        counted_ns INTEGER, noted_ns INTEGER, ended_wait_ns INTEGER NOT NULL, leg TEXT, reason TEXT,
-        estimate INTEGER NOT NULL, context INTEGER NOT NULL, generated INTEGER NOT NULL,
-        admitted_order INTEGER, finished_order INTEGER, finished_ns INTEGER,
-        settled_ns INTEGER,
-        PRIMARY KEY (tenant, id)
-    ) WITHOUT ROWID;
-";
 
 /// A tenant's limits as they were in force, as whole numbers: count, period in nanoseconds, burst.
 #[derive(Clone)]
@@ -133,33 +117,26 @@ pub struct Audit {
 
 #[derive(Default)]
 struct State {
-    idle: Vec<Connection>,
+    idle: Vec<File>,
     opened: usize,
     in_use: usize,
     peak: usize,
-    failed: Option<rusqlite::Error>,
+    failed: Option<io::Error>,
 }
 
-fn open(path: &Path) -> rusqlite::Result<Connection> {
-    let connection = Connection::open(path)?;
-    connection.busy_timeout(Duration::from_secs(60))?;
-    connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA journal_mode = MEMORY;")?;
-    Ok(connection)
+/// A writer at the end of the log.
+pub fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).open(path)
 }
 
 impl Audit {
     /// A new log at `path`, which must not exist.
-    pub fn create(path: &Path) -> rusqlite::Result<Self> {
-        let first = open(path)?;
-        first.execute_batch(SCHEMA)?;
+    pub fn create(path: &Path) -> io::Result<Self> {
+        File::create_new(path)?;
         Ok(Self {
             path: path.into(),
-            cap: Semaphore::new(CONNECTIONS),
-            state: Mutex::new(State {
-                idle: vec![first],
-                opened: 1,
-                ..State::default()
-            }),
+            cap: Semaphore::new(WRITERS),
+            state: Mutex::default(),
         })
     }
 
@@ -167,43 +144,21 @@ impl Audit {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The most connections that were in use at once.
+    /// The most writers that were in use at once.
     pub fn peak(&self) -> usize {
         self.state().peak
     }
 
-    /// The number of connections opened. A caller that finds none idle opens one: only the semaphore bounds them.
+    /// The number of writers opened. A caller that finds none idle opens one: only the semaphore bounds them.
     pub fn opened(&self) -> usize {
         self.state().opened
     }
 
-    pub fn write_limits(&self, limits: &Limits) -> rusqlite::Result<()> {
-        let ([r1, r2, r3], [t1, t2, t3], [w1, w2]) = (limits.requests, limits.tokens, limits.window);
-        open(&self.path)?.execute(
-            "INSERT INTO limits VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-            params![
-                limits.tenant,
-                r1,
-                r2,
-                r3,
-                t1,
-                t2,
-                t3,
-                w1,
-                w2,
-                limits.in_flight,
-                limits.max_wait,
-                limits.arrived,
-                limits.trace_tokens,
-                limits.lateness,
-                limits.live,
-                limits.speed
-            ],
-        )?;
-        Ok(())
+    pub fn write_limits(&self, limits: &Limits) -> io::Result<()> {
+        write_limits(&mut open(&self.path)?, limits)
     }
 
-    /// Writes one row: waits for its turn at a connection, and holds that while it commits.
+    /// Writes one row: waits in the queue for a writer, and holds that while it writes.
     pub async fn write(&self, pace: &Pace, row: &Row) {
         let Ok(_permit) = self.cap.acquire().await else {
             unreachable!("the cap is never closed");
@@ -216,22 +171,22 @@ impl Audit {
             state.opened += usize::from(idle.is_none());
             idle
         };
-        let connection = pace.blocking(|| {
-            let connection = idle.map_or_else(|| open(&self.path), Ok)?;
-            insert(&connection, row)?;
-            Ok(connection)
+        let writer = pace.blocking(|| {
+            let mut writer = idle.map_or_else(|| open(&self.path), Ok)?;
+            write_row(&mut writer, row)?;
+            Ok(writer)
         });
         pace.sleep(COMMIT).await;
         let mut state = self.state();
         state.in_use -= 1;
-        match connection {
-            Ok(connection) => state.idle.push(connection),
+        match writer {
+            Ok(writer) => state.idle.push(writer),
             Err(error) => drop(state.failed.get_or_insert(error)),
         }
     }
 
     /// Says whether every row was written.
-    pub fn finish(&self) -> Result<(), Box<dyn std::error::Error>> {
+    pub fn finish(&self) -> Result<(), Box<dyn Error>> {
         match self.state().failed.take() {
             Some(error) => Err(error.into()),
             None => Ok(()),
@@ -239,70 +194,131 @@ impl Audit {
     }
 }
 
-fn insert(connection: &Connection, row: &Row) -> rusqlite::Result<()> {
-    connection
-        .prepare_cached("INSERT INTO requests VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")?
-        .execute(params![
-            row.tenant,
-            row.id,
-            row.arrived,
-            row.joined,
-            row.counted,
-            row.noted,
-            row.ended_wait,
-            row.leg,
-            row.reason,
-            row.estimate,
-            row.context,
-            row.generated,
-            row.admitted_order,
-            row.finished_order,
-            row.finished,
-            row.settled
-        ])?;
-    Ok(())
+/// Appends a line by one call of the system, so that lines of writers beside each other stay whole.
+fn write_line(file: &mut File, fields: &[String]) -> io::Result<()> {
+    let mut line = csv::Writer::from_writer(Vec::new());
+    line.write_record(fields)?;
+    file.write_all(&line.into_inner().map_err(csv::IntoInnerError::into_error)?)
+}
+
+fn write_limits(file: &mut File, limits: &Limits) -> io::Result<()> {
+    let numbers = [
+        &limits.requests[..],
+        &limits.tokens,
+        &limits.window,
+        &[limits.in_flight, limits.max_wait, limits.arrived, limits.trace_tokens],
+        &[limits.lateness, i64::from(limits.live), limits.speed],
+    ];
+    let mut fields = vec!["limits".to_owned(), limits.tenant.clone()];
+    fields.extend(numbers.concat().iter().map(i64::to_string));
+    write_line(file, &fields)
+}
+
+/// Appends a row.
+pub fn write_row(file: &mut File, row: &Row) -> io::Result<()> {
+    let number = |number: Option<i64>| number.map_or_else(String::new, |number| number.to_string());
+    write_line(
+        file,
+        &[
+            "request".to_owned(),
+            row.tenant.clone(),
+            row.id.to_string(),
+            row.arrived.to_string(),
+            row.joined.to_string(),
+            number(row.counted),
+            number(row.noted),
+            row.ended_wait.to_string(),
+            row.leg.clone().unwrap_or_default(),
+            row.reason.clone().unwrap_or_default(),
+            row.estimate.to_string(),
+            row.context.to_string(),
+            row.generated.to_string(),
+            number(row.admitted_order),
+            number(row.finished_order),
+            number(row.finished),
+            number(row.settled),
+        ],
+    )
+}
+
+/// The fields of a line, in order.
+struct Fields<'a>(csv::StringRecordIter<'a>);
+
+impl<'a> Fields<'a> {
+    fn text(&mut self) -> Result<&'a str, Box<dyn Error>> {
+        self.0.next().ok_or_else(|| "a line ends too early".into())
+    }
+
+    fn optional_text(&mut self) -> Result<Option<String>, Box<dyn Error>> {
+        Ok(Some(self.text()?).filter(|text| !text.is_empty()).map(str::to_owned))
+    }
+
+    fn number(&mut self) -> Result<i64, Box<dyn Error>> {
+        let text = self.text()?;
+        text.parse().map_err(|_| format!("`{text}` is no number").into())
+    }
+
+    fn optional(&mut self) -> Result<Option<i64>, Box<dyn Error>> {
+        let text = self.text()?;
+        let number = (!text.is_empty()).then(|| text.parse()).transpose();
+        number.map_err(|_| format!("`{text}` is no number").into())
+    }
+
+    fn limits(&mut self) -> Result<Limits, Box<dyn Error>> {
+        Ok(Limits {
+            tenant: self.text()?.into(),
+            requests: [self.number()?, self.number()?, self.number()?],
+            tokens: [self.number()?, self.number()?, self.number()?],
+            window: [self.number()?, self.number()?],
+            in_flight: self.number()?,
+            max_wait: self.number()?,
+            arrived: self.number()?,
+            trace_tokens: self.number()?,
+            lateness: self.number()?,
+            live: self.number()? != 0,
+            speed: self.number()?,
+        })
+    }
+
+    fn row(&mut self) -> Result<Row, Box<dyn Error>> {
+        Ok(Row {
+            tenant: self.text()?.into(),
+            id: self.number()?,
+            arrived: self.number()?,
+            joined: self.number()?,
+            counted: self.optional()?,
+            noted: self.optional()?,
+            ended_wait: self.number()?,
+            leg: self.optional_text()?,
+            reason: self.optional_text()?,
+            estimate: self.number()?,
+            context: self.number()?,
+            generated: self.number()?,
+            admitted_order: self.optional()?,
+            finished_order: self.optional()?,
+            finished: self.optional()?,
+            settled: self.optional()?,
+        })
+    }
 }
 
 /// Reads a whole log back: limits and rows, in order of tenants and ids.
-pub fn read(path: &Path) -> rusqlite::Result<(Vec<Limits>, Vec<Row>)> {
-    let connection = Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-    let mut query = connection.prepare("SELECT * FROM limits ORDER BY tenant")?;
-    let limits = query.query_map([], |row| {
-        Ok(Limits {
-            tenant: row.get(0)?,
-            requests: [row.get(1)?, row.get(2)?, row.get(3)?],
-            tokens: [row.get(4)?, row.get(5)?, row.get(6)?],
-            window: [row.get(7)?, row.get(8)?],
-            in_flight: row.get(9)?,
-            max_wait: row.get(10)?,
-            arrived: row.get(11)?,
-            trace_tokens: row.get(12)?,
-            lateness: row.get(13)?,
-            live: row.get(14)?,
-            speed: row.get(15)?,
-        })
-    })?;
-    let limits = limits.collect::<rusqlite::Result<_>>()?;
-    let mut query = connection.prepare("SELECT * FROM requests ORDER BY tenant, id")?;
-    let rows = query.query_map([], |row| {
-        Ok(Row {
-            tenant: row.get("tenant")?,
-            id: row.get("id")?,
-            arrived: row.get("arrived_ns")?,
-            joined: row.get("joined_ns")?,
-            counted: row.get("counted_ns")?,
-            noted: row.get("noted_ns")?,
-            ended_wait: row.get("ended_wait_ns")?,
-            leg: row.get("leg")?,
-            reason: row.get("reason")?,
-            estimate: row.get("estimate")?,
-            context: row.get("context")?,
-            generated: row.get("generated")?,
-            admitted_order: row.get("admitted_order")?,
-            finished_order: row.get("finished_order")?,
-            finished: row.get("finished_ns")?,
-            settled: row.get("settled_ns")?,
-        })
-    })?;
-    Ok((limits, rows.collect::<rusqlite::Result<_>>()?))
+pub fn read(path: &Path) -> Result<(Vec<Limits>, Vec<Row>), Box<dyn Error>> {
+    let (mut limits, mut rows) = (Vec::new(), Vec::new());
+    let lines = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .from_path(path)?;
+    for line in lines.into_records() {
+        let line = line?;
+        let mut fields = Fields(line.iter());
+        match fields.text()? {
+            "limits" => limits.push(fields.limits()?),
+            "request" => rows.push(fields.row()?),
+            other => return Err(format!("a line begins with `{other}`").into()),
+        }
+    }
+    limits.sort_by(|a: &Limits, b| a.tenant.cmp(&b.tenant));
+    rows.sort_by(|a: &Row, b| (&a.tenant, a.id).cmp(&(&b.tenant, b.id)));
+    Ok((limits, rows))
 }

@@ -113,7 +113,7 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
         tenant.max_wait = args.max_wait_ms.map_or(tenant.max_wait, Duration::from_millis);
     }
     fs::create_dir_all(&args.out).map_err(|error| format!("{}: {error}", args.out.display()))?;
-    let log = args.out.join("audit.sqlite");
+    let log = args.out.join("audit.csv");
     if log.exists() {
         fs::remove_file(&log)?;
     }
@@ -132,11 +132,11 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
     let summaries: Vec<_> = limits.iter().map(|limits| report::summary(limits, &rows)).collect();
     let table = report::table(&summaries, &limits);
     let (peak, opened) = (audit.peak(), audit.opened());
-    let connections = format!(
-        "Connections to the audit log: {opened} opened, {peak} in use at once, {} allowed.",
-        audit::CONNECTIONS
+    let writers = format!(
+        "Writers of the audit log: {opened} opened, {peak} in use at once, {} allowed.",
+        audit::WRITERS
     );
-    let text = format!("{}{connections}\n", table.text());
+    let text = format!("{}{writers}\n", table.text());
     fs::write(args.out.join("report.txt"), &text)?;
     fs::write(args.out.join("waits.csv"), report::waits(&rows))?;
     let how = match args.live {
@@ -145,12 +145,12 @@ fn run(args: &Args) -> Result<bool, Box<dyn Error>> {
             format!("Live, on real threads and timers, {speed} times as fast; drawn in the trace's own time.")
         }
     };
-    let page = report::page(table, &limits, &rows, &how, &connections);
+    let page = report::page(table, &limits, &rows, &how, &writers);
     fs::write(args.out.join("report.html"), page.render())?;
     print!("{text}");
     println!("written to {}", args.out.display());
-    if opened > audit::CONNECTIONS || peak > audit::CONNECTIONS {
-        eprintln!("violation: more connections than are allowed");
+    if opened > audit::WRITERS || peak > audit::WRITERS {
+        eprintln!("violation: more writers than are allowed");
         return Ok(false);
     }
     verify_log(&log)

@@ -48,9 +48,7 @@ impl<A: Limiter, B: Limiter> And<A, B> {
         // It has a copy of the ticket, so that the kept one need not be read back from there.
         let (first, reading) = (&self.a, demand.reading());
         let roll_back = Rest::new(move || {
-            if !seeded!("and_forgets_rollback") {
-                first.cancel(a, reading);
-            }
+            first.cancel(a, reading);
         });
         match self.b.reserve_link(demand) {
             Ok(b) => {

@@ -41,6 +41,8 @@ pub struct ReadyAt<'a> {
     by: Option<Instant>,
     /// It takes larger settings, and a waiter for them holds up no other.
     raise: bool,
+    /// Time alone makes it never ready.
+    no_instant: bool,
     /// The leg that is not waited for, as far as it is not ready.
     at_once: Option<AtOnce<'a>>,
     turn: Option<(&'a dyn WaitQueue, u64)>,
@@ -81,6 +83,7 @@ impl<'a> ReadyAt<'a> {
         never: None,
         by: None,
         raise: false,
+        no_instant: false,
         at_once: None,
         turn: None,
         is_due: false,
@@ -120,6 +123,15 @@ impl<'a> ReadyAt<'a> {
             raise: true,
             ..Self::on_event(leg)
         }
+    }
+
+    /// The same, where nothing comes back by itself: only a change of the settings, or a refund, makes the leg ready. A refusal is then
+    /// not [retryable](Refusal::is_retryable).
+    #[inline]
+    #[must_use]
+    pub(crate) fn without_instant(mut self) -> Self {
+        self.no_instant = true;
+        self
     }
 
     /// The same, where the leg is not ready for `reason`. A refusal by a wait that fails has it as its
@@ -229,6 +241,7 @@ impl<'a> ReadyAt<'a> {
         if self.is_never() {
             self = Self::on_raise(self.leg);
         }
+        self.no_instant = false;
         if let Some(instant) = instant {
             self.not_before = self.not_before.map(|at| at.min(instant));
             if self.event {
@@ -272,6 +285,7 @@ impl<'a> ReadyAt<'a> {
                 (one, two) => one.or(two),
             },
             raise: self.raise | other.raise,
+            no_instant: self.no_instant | other.no_instant,
             at_once: match (self.at_once, other.at_once) {
                 // One that takes an event, else the one that is ready last.
                 (Some(one), Some(two)) if one.at.is_some() && two.at.is_none_or(|at| one.at < Some(at)) => Some(two),
@@ -330,6 +344,7 @@ impl<'a> ReadyAt<'a> {
                 Self {
                     not_before: both(base.not_before, second.not_before),
                     by: [base.by, second.by].into_iter().flatten().min(),
+                    no_instant: base.no_instant && second.no_instant,
                     ..base
                 }
             }
@@ -376,6 +391,12 @@ impl<'a> ReadyAt<'a> {
     #[inline]
     pub fn is_raise(&self) -> bool {
         self.raise
+    }
+
+    /// True when [nothing comes back by itself](Self::without_instant).
+    #[inline]
+    pub(crate) fn has_no_instant(&self) -> bool {
+        self.no_instant
     }
 
     /// Why a policy refuses at `now` instead of waiting, the leg that it names, and when that is ready: see

@@ -140,6 +140,11 @@ impl<'a> Due<'a> {
         }
     }
 
+    /// Due at no instant under the settings in force: only a change of them helps, or units that come back.
+    pub(crate) fn never(clock: &'a Clock, asked_at: Instant) -> Self {
+        Self::on_axis(clock, asked_at, asked_at, 1, 0, 0)
+    }
+
     /// Due once an axis that starts at `origin`, and gains `mul / 2^(64 - shift)` units a tick, has gained `distance`.
     #[inline]
     pub(crate) fn on_axis(
@@ -301,6 +306,9 @@ impl<'a> Answer<'a> {
     fn of(ready: &ReadyAt<'a>, due: Option<Due<'a>>, clock: &'a Clock, now: Instant, units: u64) -> Self {
         if let Some(never) = ready.never_admits(units) {
             return Self::Never(never);
+        }
+        if ready.has_no_instant() {
+            return Self::Later(How::of(Wait::Until(Due::never(clock, now))).0);
         }
         // When it was asked, if that is known by this clock.
         let asked_at = due
@@ -539,6 +547,12 @@ impl<'a> Refusal<'a> {
         self.how.due(self.head.0 >> Head::SHIFT).filter(|due| !due.is_never())
     }
 
+    /// False where no instant will do, as far as the leg that refused knows.
+    fn own_is_retryable(&self) -> bool {
+        let due = self.how.due(self.head.0 >> Head::SHIFT);
+        !self.head.reason().is_permanent() && !due.is_some_and(|due| due.is_never())
+    }
+
     /// The answer of all legs to the same demand now, with the clock and the instant.
     fn look(&self) -> Option<(ReadyAt<'a>, &'a Clock, Instant)> {
         let whole = self.whole.as_ref()?;
@@ -578,9 +592,10 @@ impl<'a> Refusal<'a> {
     /// This or `other`, of two sources that have refused for good: the one that admits first, as far as that is known.
     pub(crate) fn or(self, other: Self) -> Self {
         let rank = |refusal: &Self| match (refusal.how, refusal.own_due()) {
-            (How::Never, _) => (2, None),
+            (How::Never, _) => (3, None),
             (_, Some(due)) => (0, Some(due.after())),
-            (_, None) => (1, None),
+            (_, None) if refusal.own_is_retryable() => (1, None),
+            (_, None) => (2, None),
         };
         if rank(&other) < rank(&self) { other } else { self }
     }
@@ -662,9 +677,13 @@ impl<'a> Refusal<'a> {
 
     /// The time to wait before asking again, rounded up: until the earliest instant at which this request could succeed if no
     /// other is admitted meanwhile. Of several legs it is the latest instant, also of those behind the leg that refused.
-    /// `None` when no instant is known, or none would help.
+    /// `None` when no instant is known, or none would help: [`is_retryable`](Self::is_retryable) tells these two apart.
     ///
     /// Computed here, not when the request was refused: the other legs are looked at now.
+    ///
+    /// All callers that are refused at one instant get the same time. If all of them ask again then, all but the first are refused
+    /// again: add a jitter, wait in the queue of a [`Policy`](crate::Policy), or give each an appointment in a
+    /// [`WaitingRoom`](crate::shed::WaitingRoom).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -683,6 +702,24 @@ impl<'a> Refusal<'a> {
     /// ```
     pub fn retry_after(&self) -> Option<Duration> {
         self.retry().1
+    }
+
+    /// False when waiting alone does not help: the reason is [permanent](Reason::is_permanent), or a leg has spent what its rate of
+    /// zero had as its burst. A refusal that is retryable and has no [`retry_after`](Self::retry_after) ends at an instant that is not
+    /// known.
+    ///
+    /// ```
+    /// # use tollgate::{LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
+    /// let trial = TokenBucket::new(Quota::zero().burst(1)).on(&ManualClock::new());
+    /// trial.try_acquire(1)?;
+    /// let (spent, busy) = (trial.try_acquire(1).unwrap_err(), Semaphore::new(0));
+    /// assert_eq!((spent.retry_after(), spent.is_retryable()), (None, false));
+    /// let busy = busy.try_admit(1).unwrap_err();
+    /// assert_eq!((busy.retry_after(), busy.is_retryable()), (None, true));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn is_retryable(&self) -> bool {
+        self.looked().own_is_retryable()
     }
 
     /// The leg that [`retry_after`](Self::retry_after) is of: the one that is ready last. That which refused, when no instant
@@ -736,6 +773,7 @@ impl<'a> Refusal<'a> {
             leg: refusal.leg.into(),
             units: refusal.units,
             retry_after,
+            retryable: refusal.own_is_retryable(),
             retry_leg: (leg != refusal.leg).then(|| leg.into()),
         }
     }
@@ -806,6 +844,8 @@ pub struct Rejection {
     pub units: u64,
     /// See [`Refusal::retry_after`]. As of when this was made.
     pub retry_after: Option<Duration>,
+    /// See [`Refusal::is_retryable`].
+    pub retryable: bool,
     /// The leg of `retry_after`, if it is another than the one that refused.
     pub retry_leg: Option<Box<str>>,
 }

@@ -109,6 +109,9 @@ pub enum State {
         available: u64,
         /// The time until there is one, if none is taken meanwhile: zero when there is one. `None` when no instant would help.
         next: Option<Duration>,
+        /// The time until a window has all of them again, if none is taken meanwhile. `None` when it has all, when that is not known, and
+        /// for a bucket, which fills steadily.
+        reset: Option<Duration>,
     },
     /// A circuit.
     Breaker {

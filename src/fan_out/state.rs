@@ -186,7 +186,7 @@ impl<Fut: Work> State<Fut> {
         if self.runners[runner].waker.is_some() {
             return Poll::Pending;
         }
-        if self.called == Some(runner) && !(self.source.is_none() && seeded!("fan_out_stays_called")) {
+        if self.called == Some(runner) {
             self.called = None;
         }
         if let Some(ahead) = self.take_ahead(runner) {
@@ -252,7 +252,7 @@ impl<Fut: Work> State<Fut> {
             self.idle.clear();
             let idle = self.runners.iter_mut().filter_map(|runner| runner.waker.take());
             acts.others.extend(idle.map(Act::Wake));
-            self.taken += usize::from(why.is_some() && !seeded!("fan_out_counts_no_panic"));
+            self.taken += usize::from(why.is_some());
             acts.others.push(Act::End(self.taken, why));
         }
         // After the consumer can learn of the end: the source's drop may wait for it.
@@ -263,10 +263,10 @@ impl<Fut: Work> State<Fut> {
     pub(super) fn fail(&mut self, item: usize, acts: &mut Acts) {
         let counts = match self.phase {
             Phase::Running | Phase::Ended => true,
-            Phase::Failed(failed) => item < failed || seeded!("fan_out_keeps_a_later_failure"),
+            Phase::Failed(failed) => item < failed,
             Phase::Dropped | Phase::Stopped => false,
         };
-        if counts && !seeded!("fan_out_keeps_a_failure") {
+        if counts {
             self.phase = Phase::Failed(item);
             self.abort_in_vain(acts);
         }
@@ -297,9 +297,6 @@ impl<Fut: Work> State<Fut> {
         }
         // After the aborts: the source's drop may wait for a future of theirs.
         acts.drop(self.source.take());
-        if seeded!("fan_out_keeps_items_ahead") {
-            return self.ahead.extend(dropped);
-        }
         drop_each(dropped, acts);
     }
 

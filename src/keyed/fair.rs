@@ -252,7 +252,7 @@ impl FairShare {
         match at > now {
             false => Forecast::Now,
             // Nothing is refilled as time passes.
-            true if self.budget.quota.is_zero() => Forecast::Event,
+            true if self.budget.quota.is_zero() => Forecast::Spent,
             true => Forecast::At(at),
         }
     }
@@ -270,11 +270,11 @@ impl FairShare {
                 .ok_or_else(|| max_min.holds_at(share, grains(n).into()))
         });
         taken.map_err(|ticks| {
-            let wait = match self.budget.quota.is_zero() {
-                true => Wait::Event,
-                false => Wait::Until(Due::at(&self.budget.clock, now, Instant::from_ticks(ticks))),
+            let due = match self.budget.quota.is_zero() {
+                true => Due::never(&self.budget.clock, now),
+                false => Due::at(&self.budget.clock, now, Instant::from_ticks(ticks)),
             };
-            Refusal::new(Reason::RateExceeded, LEG, n, wait)
+            Refusal::new(Reason::RateExceeded, LEG, n, Wait::Until(due))
         })
     }
 

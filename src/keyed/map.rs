@@ -120,7 +120,7 @@ fn take_untouched<K, L>(
     candidate: &Arc<L>,
 ) -> Option<(K, MapEntry<L>)> {
     let position = table.position_of_value(hash, |entry| Arc::ptr_eq(&entry.limiter, candidate))?;
-    let untouched = seeded!("keyed_drops_touched") || !table.slot(position)?.1.touched;
+    let untouched = !table.slot(position)?.1.touched;
     untouched.then(|| table.remove(position)).flatten()
 }
 
@@ -346,7 +346,7 @@ impl<K: Hash + Eq, L: Limiter> Keyed<K, L> {
     /// True when no visit has begun since the number of visits was read, under the lock of a shard.
     fn is_current(&self, visits: u64) -> bool {
         // Relaxed: a visit of this shard that is over has counted before it took the lock.
-        self.visits.load(Ordering::Relaxed) == visits || seeded!("keyed_keeps_what_a_visit_missed")
+        self.visits.load(Ordering::Relaxed) == visits
     }
 
     #[cold]

@@ -27,6 +27,9 @@ use std::time::Duration;
 /// lateness that is made up for: a waiter that is not polled costs the rate nothing.
 const GRACE: Duration = Duration::from_millis(5);
 
+/// How long a head that has moved too often between the orders of legs waits before it joins one again.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// The limiter, the clock and the queue of a policy, shared by its handles and waiting futures.
 pub(super) struct PolicyCore<L: Limiter> {
     pub(super) limiter: L,
@@ -457,8 +460,6 @@ impl<L: Limiter + 'static> PolicyCore<L> {
     pub(super) fn leave(self: &Arc<Self>, key: WaiterKey) {
         let (ended, waker, was_head) = self.change(|queue| queue.leave(key));
         drop_quietly(waker);
-        let ended =
-            ended.filter(|ended| !seeded!("leaving_leaks_the_ticket") || !matches!(ended, WaitEnd::Admitted(_)));
         let mut panics = PanicCollector::default();
         match ended {
             Some(WaitEnd::Admitted(ticket)) => {
@@ -466,7 +467,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                 panics.run(|| self.dispatch());
             }
             Some(WaitEnd::Panicked(panic)) => drop_quietly(panic),
-            _ if was_head && !seeded!("leaving_head_dispatches_nothing") => panics.run(|| self.dispatch()),
+            _ if was_head => panics.run(|| self.dispatch()),
             _ => {}
         }
         panics.end();
@@ -585,7 +586,12 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         let leg = turn.as_ref().map(|turn| QueueId::of_queue(turn.wait_queue));
         let kept = claim.get().filter(|kept| leg == Some(kept.wait_queue()));
         if held.is_some() && kept.is_none() {
-            self.change(|queue| queue.set_claim(key, None));
+            let goes_on = matches!(attempt, Attempt::At(_) | Attempt::OnEvent(..));
+            let moved = goes_on.then(|| self.clock.after(self.clock.now(), PAUSE));
+            self.change(|queue| {
+                queue.set_claim(key, None);
+                moved.into_iter().for_each(|pause| queue.note_move(pause));
+            });
             if let Some(claim) = claim.get() {
                 panics.run(|| self.give_back(claim));
             }
@@ -608,14 +614,16 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                     _ => (None, None),
                 };
                 let mut behind = false;
-                if let (Some(turn), None) = (turn, kept) {
+                let now = self.clock.now();
+                let pauses = self.change(|queue| queue.pauses(now));
+                if let (Some(turn), None, false) = (turn, kept, pauses) {
                     // Granted at once or later, the waker makes this queue be dispatched.
                     let waker = Waker::from(Arc::clone(self));
                     match catch_unwind(AssertUnwindSafe(|| turn.join(&ask, &waker))) {
                         Ok(claim) => self.change(|queue| queue.set_claim(key, Some(claim))),
                         Err(panic) => return self.panicked(key, panicked, panic, panics),
                     }
-                    behind = turn.behind && !seeded!("head_joins_a_leg_queue_blindly");
+                    behind = turn.behind;
                 }
                 self.change(|queue| queue.set_due(key, due, ready_since));
                 // The waiters before it in the leg's queue may have left before it joined.
@@ -678,9 +686,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
                 })
             });
             sleep.reset(at);
-            if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending()
-                || seeded!("queue_timer_sleeps_through_its_instant")
-            {
+            if Pin::new(sleep).poll(&mut Context::from_waker(waker)).is_pending() {
                 return;
             }
             drop(timer);
@@ -735,7 +741,16 @@ impl<L: Limiter + 'static> PolicyCore<L> {
     /// The refusal of a newcomer that finds the queue full.
     pub(super) fn full<'a>(&'a self, ask: &Ask, ready: &ReadyAt<'a>, now: Instant) -> Refusal<'a> {
         let due = ready.not_before().filter(|_| !ready.is_event());
-        self.failed(Reason::QueueFull, ask, ready.leg(), ready.reason(), due, now)
+        let refusal = self.failed(Reason::QueueFull, ask, ready.leg(), ready.reason(), due, now);
+        self.unless_spent(refusal, ready, now)
+    }
+
+    /// The same refusal, which no instant ends if a leg has nothing that comes back by itself.
+    fn unless_spent<'a>(&'a self, refusal: Refusal<'a>, ready: &ReadyAt<'_>, now: Instant) -> Refusal<'a> {
+        match ready.has_no_instant() {
+            true => refusal.with_wait(Wait::Until(Due::never(&self.clock, now))),
+            false => refusal,
+        }
     }
 
     /// The readiness of the legs for a waiter whose wait has ended, at the place at which it was judged.
@@ -802,7 +817,8 @@ impl<L: Limiter + 'static> PolicyCore<L> {
             true => (ready.leg(), ready.reason()),
             false => (ready.event_leg(), ready.event_reason()),
         };
-        self.failed(Reason::TimedOut, ask, leg, cause, ready.not_before(), now)
+        let refusal = self.failed(Reason::TimedOut, ask, leg, cause, ready.not_before(), now);
+        self.unless_spent(refusal, &ready, now)
     }
 }
 

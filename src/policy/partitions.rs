@@ -31,6 +31,9 @@ const LEG: &str = "partition";
 /// Each class is a [`Limiter`] of its own. A permit that is forgotten counts as held for good. To wait in turn, put the
 /// class into a [`Policy`](crate::Policy).
 ///
+/// An ask for more units than a class could ever hold is refused as [`Oversized`](Reason::Oversized). After the limit or the
+/// part was lowered, a waiter for more than that waits until it is raised again, and holds up none that fit.
+///
 /// # Fairness
 /// Policies that wait take turns, for any classes and any number of waiters in each: a returned permit goes to the
 /// policy that has waited longest. A class passes others only by permits that they could not take: within its own
@@ -67,6 +70,8 @@ struct Shared {
 
 struct PartitionState {
     shares: Shares,
+    /// The most that each class could hold under any settings so far.
+    largest: Box<[u64]>,
     /// The waiting policies, each by its head, in order of arrival.
     waiting: VecDeque<Waiter>,
     /// The key of the next.
@@ -83,6 +88,30 @@ struct Waiter {
 }
 
 impl PartitionState {
+    fn new(shares: Shares) -> Self {
+        Self {
+            largest: shares.most_of_each().collect(),
+            shares,
+            waiting: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    fn reconfigure(&mut self, change: impl FnOnce(&mut Shares)) {
+        change(&mut self.shares);
+        let most = self.shares.most_of_each();
+        self.largest
+            .iter_mut()
+            .zip(most)
+            .for_each(|(largest, most)| *largest = most.max(*largest));
+    }
+
+    /// True for more units than any settings so far allowed `class`, unless they allowed none.
+    fn is_oversized(&self, class: usize, units: u64) -> bool {
+        let largest = self.largest[class];
+        largest > 0 && units > largest
+    }
+
     fn position(&self, key: u64) -> Option<usize> {
         self.waiting.binary_search_by_key(&key, |waiter| waiter.key).ok()
     }
@@ -179,11 +208,7 @@ impl Partitions {
     fn build(limit: usize, parts: &[f64], rule: ShareRule) -> Result<Self, PartitionsError> {
         let millionths = rule.millionths(parts)?;
         let shared = Arc::new(Shared {
-            state: Mutex::new(PartitionState {
-                shares: Shares::new(limit as u64, millionths, rule),
-                waiting: VecDeque::new(),
-                next: 0,
-            }),
+            state: Mutex::new(PartitionState::new(Shares::new(limit as u64, millionths, rule))),
             notify: Notify::new(),
         });
         let class = |class| {
@@ -247,7 +272,7 @@ impl Partitions {
     }
 
     fn reconfigure(&self, change: impl FnOnce(&mut Shares)) {
-        self.shared.change(|state| change(&mut state.shares));
+        self.shared.change(|state| state.reconfigure(change));
         self.shared.notify.notify_reconfigured();
     }
 
@@ -348,6 +373,9 @@ impl Limiter for Class {
         let taken = state.admits(self.class, units, before) && state.shares.take(self.class, units);
         match taken {
             true => Ok(units),
+            false if state.is_oversized(self.class, units) => {
+                Err(Refusal::new(Reason::Oversized, LEG, units, Wait::Never))
+            }
             false => Err(Refusal::new(Reason::Saturated, LEG, units, Wait::Turn(self))),
         }
     }
@@ -372,6 +400,9 @@ impl Limiter for Class {
         demand.listen(&self.shared.notify);
         let units = demand.units();
         let mut state = self.shared.state.lock();
+        if state.is_oversized(self.class, units) {
+            return ReadyAt::never_for(Reason::Oversized, LEG, units);
+        }
         let before = self.before(&mut state, demand);
         if state.admits(self.class, units.saturating_add(demand.ahead()), before) {
             ReadyAt::NOW
@@ -572,6 +603,11 @@ impl Shares {
     /// True if `n` of `class` would fit with nothing held.
     pub(super) fn could_fit(&self, class: usize, n: u64) -> bool {
         n <= self.most(class)
+    }
+
+    /// [`most`](Self::most) of each class, in their order.
+    fn most_of_each(&self) -> impl Iterator<Item = u64> {
+        (0..self.classes()).map(|class| self.most(class))
     }
 
     /// How many of `class` fit with nothing held.

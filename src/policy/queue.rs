@@ -142,6 +142,36 @@ pub(super) struct LateWakes {
     again: Instant,
 }
 
+/// The moves of heads between the orders of legs since the latest admission.
+///
+/// A head moves when another leg than the one that it waits at refuses it. Its leaving wakes the next head there, of another queue,
+/// which may move for that, and so on: without a bound the queues may move each other for ever.
+#[derive(Debug, Default)]
+struct Moves {
+    count: u32,
+    /// The head joins no order before this instant.
+    paused_until: Option<Instant>,
+}
+
+impl Moves {
+    /// The number of moves after which each further one waits.
+    const FREE: u32 = 16;
+
+    /// Counts a move, after which the head joins no order before `end_of_pause` if there were too many.
+    fn count(&mut self, end_of_pause: Instant) {
+        self.count = Self::FREE.min(self.count + 1);
+        if self.count == Self::FREE {
+            self.paused_until = Some(end_of_pause);
+        }
+    }
+
+    /// True while the head joins no order.
+    fn pauses(&mut self, now: Instant) -> bool {
+        self.paused_until.take_if(|until| *until <= now);
+        self.paused_until.is_some()
+    }
+}
+
 /// The progress of judging the waiters behind the head anew after a change of settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Revalidation {
@@ -190,6 +220,7 @@ pub(super) struct Queue<T> {
     next: WaiterKey,
     /// The place of the head with this key in the queue of one leg.
     claim: Option<(WaiterKey, QueueKey)>,
+    moves: Moves,
     /// Some thread dispatches.
     dispatching: bool,
     /// An event came since the dispatcher last looked: it must look once more.
@@ -231,6 +262,7 @@ impl<T> Queue<T> {
             changes: 0,
             next: 0,
             claim: None,
+            moves: Moves::default(),
             dispatching: false,
             again: false,
             busy: false,
@@ -384,7 +416,7 @@ impl<T> Queue<T> {
         deadline: Option<Instant>,
         (due, raise, changes): (Option<Instant>, bool, u64),
     ) -> WaiterKey {
-        self.changed |= changes != self.changes && !seeded!("newcomer_joins_by_old_settings");
+        self.changed |= changes != self.changes;
         let key = keys_of(self.class_for(&ask)).start | self.next;
         self.next += 1;
         self.queued_units += u128::from(ask.count());
@@ -449,7 +481,7 @@ impl<T> Queue<T> {
 impl<T> Queue<T> {
     /// Begins to dispatch. False when another thread does so already, which will look once more.
     pub(super) fn begin(&mut self) -> bool {
-        if self.dispatching && !seeded!("dispatch_forgets_an_event") {
+        if self.dispatching {
             self.again = true;
         }
         !mem::replace(&mut self.dispatching, true)
@@ -545,11 +577,14 @@ impl<T> Queue<T> {
     /// Stops dispatching, unless something has happened since the last look. Returns whether the queue has emptied.
     pub(super) fn stop(&mut self) -> Option<bool> {
         // A notification that is left may be that of a parked waiter for which a leg panicked.
-        if self.again || (self.notified && !seeded!("dispatch_stops_before_a_notification")) {
+        if self.again || self.notified {
             return None;
         }
         self.dispatching = false;
         self.late_wakes = None;
+        if self.waiting.is_empty() {
+            self.moves = Moves::default();
+        }
         Some(self.waiting.is_empty() && mem::take(&mut self.busy))
     }
 
@@ -563,6 +598,17 @@ impl<T> Queue<T> {
         self.claim = claim.map(|claim| (key, claim));
     }
 
+    /// The head has given its place at a leg back because another leg refuses it. After too many such moves it joins no order before
+    /// `end_of_pause`.
+    pub(super) fn note_move(&mut self, end_of_pause: Instant) {
+        self.moves.count(end_of_pause);
+    }
+
+    /// True when the head has moved too often to join an order at `now`.
+    pub(super) fn pauses(&mut self, now: Instant) -> bool {
+        self.moves.pauses(now)
+    }
+
     /// Sets the instant of the turn of `key`.
     pub(super) fn set_due(&mut self, key: WaiterKey, due: Option<Instant>, ready_since: Option<Instant>) {
         if let Some(entry) = self.waiting.get_mut(&key) {
@@ -572,9 +618,6 @@ impl<T> Queue<T> {
 
     /// Parks `key`, or keeps it parked, until a leg notifies, or `until`.
     pub(super) fn park(&mut self, key: WaiterKey, until: Option<Instant>) {
-        if seeded!("parking_drops_a_notification") {
-            self.notified = false;
-        }
         let entry = match self.waiting.remove(&key) {
             Some(entry) => {
                 self.uncount(key, &entry.ask);
@@ -614,6 +657,7 @@ impl<T> Queue<T> {
         match self.remove(key) {
             Some(waker) => {
                 if matches!(ended, WaitEnd::Admitted(_)) {
+                    self.moves = Moves::default();
                     self.scheduler.charge(class_of(key), units);
                 }
                 self.ended.insert(key, ended);
@@ -630,7 +674,10 @@ impl<T> Queue<T> {
     /// The instant at which the head has to be looked at, as far as it is known.
     pub(super) fn head_at(&self) -> Option<Instant> {
         let (_, head) = self.head()?;
-        [head.due, head.deadline].into_iter().flatten().min()
+        [head.due, head.deadline, self.moves.paused_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The first instant at which a waiter is to be woken. During a dispatch the head's instant is not yet known.

@@ -148,11 +148,11 @@ impl Admission {
                 if let Poll::Ready(admitted) = poll_admitting(&mut admitting, cx) {
                     return Poll::Ready(Some(admitted));
                 }
-                if std::mem::take(&mut lost_slot) && !seeded!("tasks_hand_both_on") {
+                if std::mem::take(&mut lost_slot) {
                     // Polls once more. The holder of the admission may be giving it back for this very slot. And two
                     // waiters for both could otherwise hand slot and admission on to each other for ever.
                     cx.waker().wake_by_ref();
-                } else if !seeded!("tasks_wait_at_the_gate_with_their_slot") {
+                } else {
                     drop_quietly(slot.take());
                 }
                 Poll::Pending

@@ -206,7 +206,7 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
     pub(super) fn complete(&self, result: Result<T, TaskError>) -> Option<Payload> {
         if !self.has(DETACHED) {
             let mut inner = self.lock();
-            if !self.has(DETACHED) || seeded!("pool_keeps_what_no_handle_takes") {
+            if !self.has(DETACHED) {
                 inner.stage = Stage::Done(result.map_err(Box::new));
                 let waker = inner.waker.take();
                 drop(inner);
@@ -309,8 +309,7 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Await<T> for Cell<Q, R, T,
         let mut new = None;
         loop {
             let mut inner = self.lock();
-            let joins = new.is_none() || !seeded!("pool_joins_blindly");
-            if joins && let Some(result) = inner.take_result() {
+            if let Some(result) = inner.take_result() {
                 let old = inner.waker.take();
                 drop(inner);
                 drop(old);

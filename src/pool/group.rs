@@ -587,7 +587,7 @@ impl<H: Member> TaskSet<H> {
             *running = Some(abort);
         }
         // Checked after the abort callback is set: a stop of the group before that has not seen the callback.
-        if self.cancelled || (self.shared.is_stopped() && !seeded!("group_enters_blindly")) {
+        if self.cancelled || self.shared.is_stopped() {
             handle.cancel();
         }
         self.handles[id - self.first] = Some(handle);
@@ -671,7 +671,14 @@ fn all_or_first<T, E>(outcomes: Vec<Next<T, E>>) -> Result<Vec<T>, GroupError<E>
             },
         }
     }
-    first.map_or(Ok(in_order(values)), Err)
+    match first {
+        Some(first) => {
+            // Before the result is made: a drop that panics then drops the failure as well (rust-lang/rust#47949).
+            drop(values);
+            Err(first)
+        }
+        None => Ok(in_order(values)),
+    }
 }
 
 /// Returns the results in the order of submission.

@@ -236,6 +236,7 @@ impl CalendarWindow {
             window,
             available,
             next: self.time_until(1),
+            reset: self.time_until(self.limit()).filter(|reset| !reset.is_zero()),
         })
     }
 }

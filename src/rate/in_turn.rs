@@ -14,6 +14,8 @@ pub(crate) enum Forecast {
     At(Instant),
     /// No instant is known.
     Event,
+    /// Nothing comes back by itself.
+    Spent,
     /// No instant can, under the settings in force.
     Never,
 }
@@ -47,6 +49,7 @@ impl Turns {
             let at = match forecast(units, demand.ahead().saturating_add(before.units)) {
                 Forecast::Never => return ReadyAt::never_for(Reason::Oversized, leg, units),
                 Forecast::Event => return ReadyAt::on_event(leg).because(Reason::RateExceeded),
+                Forecast::Spent => return ReadyAt::on_event(leg).because(Reason::RateExceeded).without_instant(),
                 Forecast::Now if !behind => return ReadyAt::NOW,
                 Forecast::Now => demand.now(clock),
                 Forecast::At(at) if !behind => return ReadyAt::at(leg, at).by_turns(self, units, false),
@@ -89,7 +92,7 @@ impl Turns {
             let at = match forecast(units, before.units) {
                 // The rate refuses it for its own reason.
                 Forecast::Never => return Ok(()),
-                Forecast::Event => return Err(None),
+                Forecast::Event | Forecast::Spent => return Err(None),
                 Forecast::Now => now,
                 Forecast::At(at) => at,
             };

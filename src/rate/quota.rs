@@ -300,6 +300,7 @@ impl Quota {
             window,
             available,
             next,
+            reset: None,
         })
     }
 }

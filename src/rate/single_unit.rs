@@ -134,7 +134,7 @@ impl<M: Copy> SingleUnit<M> {
     /// that may not be later than for the takes before. Until it is, the word stays closed, and every caller takes the
     /// lock.
     pub(super) fn begin(&mut self, until: u64) {
-        let unheard_of = until > self.latest || seeded!("gate_opens_again");
+        let unheard_of = until > self.latest;
         self.word = CLOSED;
         if unheard_of && may_be_word(until) {
             (self.word, self.latest) = (until, until);
@@ -292,10 +292,6 @@ impl<M: Meter> MeterLock<M> {
         // Acquire: as the times in `take_one`.
         let taken = until.saturating_sub(self.lasts.load(Ordering::Acquire));
         let latest = now.max(taken).max(self.seen.load(Ordering::Acquire));
-        if seeded!("gate_gives_back_blindly") {
-            self.word.store(free_since(latest), Ordering::Relaxed);
-            return true;
-        }
         // Relaxed, all of them: only the word is handed on.
         may_be_word(latest)
             && self.word.load(Ordering::Relaxed) == until
@@ -312,14 +308,7 @@ impl<M: Meter> MeterLock<M> {
         if M::BY_WORD.is_some() && self.word.load(Ordering::Relaxed) != CLOSED {
             // Relaxed: an exchange finds the latest. A thread that sees times stored after it finds the word closed;
             // see `MeterGuard::drop`.
-            let word = if seeded!("gate_closes_blindly") {
-                let word = self.word.load(Ordering::Relaxed);
-                self.word.store(CLOSED, Ordering::Relaxed);
-                word
-            } else {
-                self.word.swap(CLOSED, Ordering::Relaxed)
-            };
-            meter.went_by_word(word);
+            meter.went_by_word(self.word.swap(CLOSED, Ordering::Relaxed));
         }
         MeterGuard { lock: self, meter }
     }
@@ -347,9 +336,6 @@ impl<M: Meter> Drop for MeterGuard<'_, M> {
         let word = self.meter.open();
         if word != CLOSED {
             let times = self.meter.times();
-            if seeded!("gate_opens_first") {
-                self.lock.word.store(word, Ordering::Release);
-            }
             // Release: a thread that sees these times sees that the word was closed. Pairs with `take_one`.
             self.lock.lasts.store(times.lasts, Ordering::Release);
             self.lock.rest.store(times.rest, Ordering::Release);

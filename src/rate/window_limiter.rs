@@ -127,6 +127,7 @@ impl<M: WindowedMeter> WindowLimiter<M> {
             window: self.settings().length,
             available: self.read(M::free),
             next: self.time_until(1),
+            reset: self.time_until(self.limit()).filter(|reset| !reset.is_zero()),
         }
     }
 

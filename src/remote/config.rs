@@ -180,8 +180,7 @@ impl Config {
     /// The time from sending a sync until the units are lost, unless it is renewed: 1 % less than the store allows, since
     /// clocks drift apart.
     pub(super) fn lease(&self) -> Duration {
-        let margin = if seeded!("remote_trusts_clocks") { 0 } else { 1 };
-        self.ttl - self.ttl / 100 * margin
+        self.ttl - self.ttl / 100
     }
 }
 

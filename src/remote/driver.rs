@@ -145,9 +145,6 @@ struct LeaveOnDrop<'a, B: Backend>(&'a Shared<B>);
 
 impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
     fn drop(&mut self) {
-        if seeded!("remote_drops_without_leave") {
-            return;
-        }
         let (key, sessions) = self.0.with(|client| (client.config().key.clone(), client.sessions()));
         for session in sessions {
             self.0.backend.leave(&key, session);

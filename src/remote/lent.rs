@@ -40,8 +40,7 @@ impl Lent {
     pub(super) fn take(&self, n: u64, now: Instant) -> Option<RemoteTicket> {
         // Acquire: the bounds of a loan are written before it, and what was done under permits that came back is known. Pairs with the
         // store in `lend` and the exchange in `put_back`.
-        let acquire = weakened!("loan_relaxed_take", Acquire);
-        let mut word = self.word.load(acquire);
+        let mut word = self.word.load(Ordering::Acquire);
         loop {
             // Relaxed: ordered by the word. An exchange succeeds only while it has the number of the loan that these belong to.
             let (most, until) = (self.most.load(Ordering::Relaxed), self.until.load(Ordering::Relaxed));
@@ -53,7 +52,7 @@ impl Lent {
             }
             // Relaxed: within a loan no word comes again, so the load above has seen all that this one sees.
             let taken = word + ADMISSION - n;
-            match (self.word).compare_exchange_weak(word, taken, Ordering::Relaxed, acquire) {
+            match (self.word).compare_exchange_weak(word, taken, Ordering::Relaxed, Ordering::Acquire) {
                 Ok(_) if term == Loan::TOKENS => return Some(RemoteTicket::leased(n, now)),
                 Ok(_) => {
                     let left = taken & UNITS;
@@ -81,8 +80,7 @@ impl Lent {
             }
             // All units held are few enough for the word. Release: hands on what was done under the permits. Pairs with the
             // exchange in `take`.
-            let release = weakened!("loan_relaxed_put_back", Release);
-            match (self.word).compare_exchange_weak(word, word + ticket.units, release, Ordering::Acquire) {
+            match (self.word).compare_exchange_weak(word, word + ticket.units, Ordering::Release, Ordering::Acquire) {
                 Ok(_) => return true,
                 Err(other) => word = other,
             }
@@ -98,8 +96,7 @@ impl Lent {
         }
         // Acquire: as in `take`, for the next holder of the lock. An exchange of `take` or `put_back` comes before it, and is counted,
         // or finds no loan.
-        let acquire = weakened!("loan_relaxed_take_back", Acquire);
-        let word = self.word.fetch_and(!(LOAN - 1), acquire);
+        let word = self.word.fetch_and(!(LOAN - 1), Ordering::Acquire);
         Some(Returned {
             lent: self.units.load(Ordering::Relaxed),
             left: word & UNITS,
@@ -123,8 +120,7 @@ impl Lent {
             bound.store(value, Ordering::Relaxed);
         }
         // Release: publishes the bounds. Pairs with the loads in `take`.
-        let release = weakened!("loan_relaxed_begin", Release);
-        self.word.store(last.wrapping_add(LOAN) + loan.units, release);
+        self.word.store(last.wrapping_add(LOAN) + loan.units, Ordering::Release);
     }
 }
 

@@ -439,6 +439,7 @@ impl<B: Backend> Limiter for Remote<B> {
                     window: length,
                     available,
                     next: None,
+                    reset: None,
                 };
                 ("remote_window", state)
             }

@@ -15,12 +15,6 @@ pub fn number() -> u64 {
 
 /// `drawn` is `None` if the system has no random numbers.
 fn mixed(inherited: &RandomState, drawn: Option<u64>, process: u32) -> u64 {
-    let drawn = drawn.filter(|_| !seeded!("remote_draws_from_memory"));
-    let process = if seeded!("remote_draws_from_memory") {
-        0
-    } else {
-        process
-    };
     inherited.hash_one((drawn, process))
 }
 

@@ -236,14 +236,9 @@ impl Semaphore {
         let mut word = self.word.load(Ordering::Relaxed);
         while word >= n {
             // Acquire: sees the writes of the previous holders. Pairs with (R) in `release`.
-            let acquire = weakened!("semaphore_relaxed_acquire", Acquire);
-            if seeded!("semaphore_torn_take") {
-                self.word.store(word - n, Ordering::Relaxed);
-                return true;
-            }
             match self
                 .word
-                .compare_exchange_weak(word, word - n, acquire, Ordering::Relaxed)
+                .compare_exchange_weak(word, word - n, Ordering::Acquire, Ordering::Relaxed)
             {
                 Ok(_) => return true,
                 Err(seen) => word = seen,
@@ -267,8 +262,7 @@ impl Semaphore {
     pub(super) fn release(&self, n: i64) {
         // (R) Release: publishes the holder's writes. Pairs with the acquiring operations on the word. Acquire: with
         // `order_releases`.
-        let release = weakened!("semaphore_relaxed_release", AcqRel);
-        if self.word.fetch_add(n, release) < -MAX {
+        if self.word.fetch_add(n, Ordering::AcqRel) < -MAX {
             self.hand_over();
         }
     }
@@ -391,11 +385,9 @@ impl Semaphore {
         let need = granted.need as i64;
         // Acquire: on behalf of the waiter, which sees it through (P). Pairs with (R) in all the `release`s that have
         // added up.
-        let acquire = weakened!("semaphore_relaxed_grant", Acquire);
-        let free = self.word.fetch_add(flag - need, acquire) + QUEUED - need;
+        let free = self.word.fetch_add(flag - need, Ordering::Acquire) + QUEUED - need;
         // (P) Release: passes on the writes that the addition has acquired. Pairs with the load in `is_served`.
-        let release = weakened!("semaphore_relaxed_served", Release);
-        self.served.store(granted.number + 1, release);
+        self.served.store(granted.number + 1, Ordering::Release);
         free
     }
 
@@ -410,7 +402,7 @@ impl Semaphore {
     #[inline]
     pub(super) fn is_served(&self, number: u64) -> bool {
         // Acquire: sees the writes of the previous holders. Pairs with (P) in `publish`.
-        let served = self.served.load(weakened!("semaphore_relaxed_look", Acquire));
+        let served = self.served.load(Ordering::Acquire);
         number < served && served < CLOSED
     }
 
@@ -434,9 +426,6 @@ impl Semaphore {
             }
             wakers
         };
-        if seeded!("semaphore_quiet_close") {
-            return;
-        }
         let mut panics = PanicCollector::default();
         panics.run(|| wake_all(wakers));
         // Policies that wait for a raise find that none comes.
@@ -449,7 +438,7 @@ impl Semaphore {
     pub(super) fn join_queue(&self, n: u32, class: u8, waker: Waker) -> Key {
         let n = i64::from(n);
         let mut queue = self.queue.lock();
-        let joined = if queue.closed && !seeded!("semaphore_unseen_close") {
+        let joined = if queue.closed {
             Key::CLOSED
         } else if queue.is_empty() && self.take_or_flag(&mut queue, n) {
             Key::TAKEN
@@ -512,24 +501,13 @@ impl Semaphore {
             return self.take_flagged(queue, n);
         }
         // Acquire: as in `try_take`, for permits that are taken at once.
-        let acquire = weakened!("semaphore_relaxed_join", Acquire);
-        if seeded!("semaphore_early_flag") {
-            let taken = self.word.fetch_sub(QUEUED, acquire) >= n;
-            self.word
-                .fetch_add(if taken { QUEUED - n } else { 0 }, Ordering::Relaxed);
-            return taken;
-        }
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let taken = word >= n;
             let change = if taken { n } else { QUEUED };
-            if seeded!("semaphore_late_flag") && !taken {
-                self.word.fetch_sub(change, Ordering::Relaxed);
-                return false;
-            }
             match self
                 .word
-                .compare_exchange_weak(word, word - change, acquire, Ordering::Relaxed)
+                .compare_exchange_weak(word, word - change, Ordering::Acquire, Ordering::Relaxed)
             {
                 Ok(_) => return taken,
                 Err(seen) => word = seen,
@@ -609,7 +587,7 @@ impl Semaphore {
             _ => {}
         }
         let granted = state == State::Granted || state == State::Free && self.was_served(key.number());
-        if granted && !seeded!("semaphore_close_keeps_grant") {
+        if granted {
             self.release(n);
         }
         Key::CLOSED
@@ -634,9 +612,7 @@ impl Semaphore {
                 return;
             }
         }
-        if !seeded!("semaphore_leaks_granted") {
-            self.release(n);
-        }
+        self.release(n);
     }
 
     /// Takes a waiter out of the queue, and lets those behind move up. False when none waits at `key`.
@@ -646,7 +622,7 @@ impl Semaphore {
             return false;
         };
         self.unflag(&queue);
-        let moves_up = left.was_head && !seeded!("semaphore_head_leaves_quietly") && self.can_grant(&mut queue);
+        let moves_up = left.was_head && self.can_grant(&mut queue);
         // Permits that were kept for it are free for others.
         let watched = queue.is_watched();
         let spare = queue.spare();
@@ -687,9 +663,7 @@ impl Semaphore {
                 let moves_up = !evicted.is_empty() && self.can_grant(&mut queue);
                 drop(queue);
                 let mut panics = PanicCollector::default();
-                if !seeded!("semaphore_evicts_quietly") {
-                    evicted.into_iter().flatten().for_each(|waker| panics.wake(waker));
-                }
+                evicted.into_iter().flatten().for_each(|waker| panics.wake(waker));
                 if moves_up {
                     panics.run(|| self.hand_over());
                 }
@@ -747,7 +721,7 @@ impl Semaphore {
         if queue.overtaken >= self.overtakes || queue.is_empty() || self.free() < n {
             return false;
         }
-        queue.overtaken += u32::from(!seeded!("semaphore_overtakes_for_ever"));
+        queue.overtaken += 1;
         // Acquire: as in `try_take`.
         self.word.fetch_sub(n, Ordering::Acquire);
         queue.counters.taken();
@@ -760,7 +734,7 @@ impl Semaphore {
         let free = self.free() >= n;
         if free {
             // Acquire: as in `try_take`.
-            self.word.fetch_sub(n, weakened!("semaphore_relaxed_flagged", Acquire));
+            self.word.fetch_sub(n, Ordering::Acquire);
             queue.counters.taken();
             self.count_held(queue);
         }
@@ -814,8 +788,7 @@ impl Semaphore {
         queue.overtaken = 0;
         let flag = if queue.wants_no_flag() { QUEUED } else { 0 };
         // Acquire: on behalf of the waiter, which sees it through the lock. Pairs with (R) in `release`.
-        let acquire = weakened!("semaphore_relaxed_rules", Acquire);
-        self.word.fetch_add(flag - granted.need as i64, acquire);
+        self.word.fetch_add(flag - granted.need as i64, Ordering::Acquire);
         self.count_held(queue);
         Some(granted.waker)
     }
@@ -856,7 +829,7 @@ impl Semaphore {
     /// Takes the permits of the head that was woken to take them, if they are still free. Under the lock. Returns its own
     /// waker, to be dropped outside.
     fn take_as_head(&self, queue: &mut Queue, key: Key) -> Option<Option<Waker>> {
-        if self.overtakes == 0 || !queue.is_head(key) || seeded!("semaphore_woken_head_forgets") {
+        if self.overtakes == 0 || !queue.is_head(key) {
             return None;
         }
         let own = self.grant_special(queue)?;
@@ -877,16 +850,14 @@ impl Semaphore {
             Key::CLOSED => (0, State::Closed),
             key => {
                 // If the limit was lowered since the policy looked, it must not wait here. A later shrink wakes it.
-                if self.is_beyond_limit(n as u64) && !seeded!("semaphore_joins_beyond_its_limit") {
+                if self.is_beyond_limit(n as u64) {
                     waker.wake_by_ref();
                 }
                 return key.to_word();
             }
         };
         let key = self.queue.lock().push_ended(need, state);
-        if !seeded!("semaphore_quiet_claim") {
-            waker.wake_by_ref();
-        }
+        waker.wake_by_ref();
         key.to_word()
     }
 
@@ -932,7 +903,7 @@ impl Semaphore {
         let spare = queue.spare();
         drop(queue);
         drop(spare);
-        if state == State::Granted && !seeded!("semaphore_leaks_granted") {
+        if state == State::Granted {
             self.release(need as i64);
         }
     }
@@ -985,19 +956,11 @@ impl Semaphore {
             let mut queue = self.queue.lock();
             let old = self.limit.swap(new, Ordering::Relaxed);
             self.note_largest(new);
-            if seeded!("semaphore_torn_limit") {
-                let word = self.word.load(Ordering::Relaxed);
-                self.word.store(word + new - old, Ordering::Release);
-            } else {
-                // Release: a raise is a release of new permits. Pairs with the acquiring operations on the word.
-                self.word
-                    .fetch_add(new - old, weakened!("semaphore_relaxed_limit", Release));
-            }
+            // Release: a raise is a release of new permits. Pairs with the acquiring operations on the word.
+            self.word.fetch_add(new - old, Ordering::Release);
             self.evict_policies(&mut queue)
         };
-        if !seeded!("semaphore_quiet_limit") {
-            self.hand_over_changed(dropped);
-        }
+        self.hand_over_changed(dropped);
     }
 
     /// After the limit was lowered, under the lock: takes the policies that want more out of the queue, where they would hold up
@@ -1064,9 +1027,7 @@ impl Semaphore {
         // SeqCst: the raise comes before this fence, the look for a `Notify` after it. A policy makes the `Notify` before the
         // fence in `Notify::listen`, and reads the limits after it.
         fence(Ordering::SeqCst);
-        if let Some(raised) = self.raised.get()
-            && !seeded!("semaphore_raises_in_silence")
-        {
+        if let Some(raised) = self.raised.get() {
             panics.run(|| raised.notify_reconfigured());
         }
     }
@@ -1107,8 +1068,7 @@ impl Semaphore {
         self.limit.store(sum as i64, Ordering::Relaxed);
         self.note_largest(sum as i64);
         // Release: as (R) in `release`.
-        self.word
-            .fetch_add(n as i64, weakened!("semaphore_relaxed_add", Release));
+        self.word.fetch_add(n as i64, Ordering::Release);
         true
     }
 

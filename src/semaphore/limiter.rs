@@ -162,8 +162,7 @@ impl Limiter for Semaphore {
     fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
         let units = demand.units();
         // Both are read: the limit may be seen as raised before the largest is.
-        let may_never_fit = self.is_oversized(units) && !seeded!("semaphore_listens_by_the_limit");
-        let waits_for_raise = may_never_fit || units > self.limit() as u64;
+        let waits_for_raise = self.is_oversized(units) || units > self.limit() as u64;
         if waits_for_raise {
             demand.listen(self.raised());
         }

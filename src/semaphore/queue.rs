@@ -495,7 +495,6 @@ impl Queue {
     pub(crate) fn head_is_passive(&mut self) -> bool {
         match self.head() {
             NONE => false,
-            _ if seeded!("semaphore_claims_take_turns") => false,
             head => self.slab.at(head).state() == State::WaitingPassive,
         }
     }

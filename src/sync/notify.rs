@@ -105,9 +105,7 @@ impl Notify {
         // Relaxed: the fence orders it before the listener's next read of the limiter. Pairs with (F) in `notify_all`.
         self.armed.store(true, Ordering::Relaxed);
         drop(lists);
-        if !seeded!("notify_fence") {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
     }
 
     /// Calls all listeners, whichever of them panic; then resumes the first panic. Call it after the change, outside every lock.
@@ -135,9 +133,7 @@ impl Notify {
     #[inline]
     fn fence(&self) {
         // (F) The change that is announced comes before this fence, the look for listeners after it.
-        if !seeded!("notify_fence") {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
     }
 
     #[cold]

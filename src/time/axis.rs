@@ -52,9 +52,9 @@ mod tests {
         });
     }
 
-    /// `ci/smt` proves the formulas, and writes rows of numbers of them.
+    /// `ci/solvers` proves the formulas, and writes rows of numbers of them.
     #[test]
-    #[ignore = "ci/smt gives it the rows"]
+    #[ignore = "ci/solvers gives it the rows"]
     fn the_formulas_of_the_solver_are_those_of_the_code() {
         let rows = std::fs::read_to_string(std::env::var("TOLLGATE_AXIS_ROWS").unwrap()).unwrap();
         let mut read = 0;

@@ -13,6 +13,7 @@ fn bucket(clock: &ManualClock, rate: u64, burst: u64) -> Arc<TokenBucket> {
     Arc::new(TokenBucket::new(Quota::per_second(rate).burst(burst)).on(clock))
 }
 
+/// Keeps out leaky-bucket#39, redisson#2072.
 #[test]
 fn one_token_is_taken_once() {
     crate::exhaustive(|| {
@@ -116,6 +117,7 @@ fn a_look_beside_a_change_of_intervals_sees_one_axis() {
 
 /// Given a full bucket, when a reservation is given back beside an attempt for all of it, then nothing is lost and
 /// nothing is minted.
+/// Keeps out leaky-bucket#39.
 #[test]
 fn a_cancel_beside_an_attempt_loses_and_mints_nothing() {
     crate::exhaustive(|| {
@@ -130,6 +132,7 @@ fn a_cancel_beside_an_attempt_loses_and_mints_nothing() {
 
 /// Given three reservations, the last of which is made while the first is given back, when the second is given back as
 /// well and the bucket has filled up and been emptied again, then the third has nothing to give back any more.
+/// Keeps out go#56924, go#69419.
 #[test]
 fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
     crate::exhaustive(|| {
@@ -157,6 +160,7 @@ fn a_reservation_beside_a_cancel_is_not_taken_for_an_older_one() {
 
 /// Given five of ten that are held, alone or under another, when they are given back beside a caller that takes ten of the bucket,
 /// which is full again by then, then ten have been taken: whatever reading of the clock the cancel has begun with.
+/// Keeps out pd#10745, pd#8435.
 #[test]
 fn a_cancel_beside_a_caller_that_finds_the_bucket_full_mints_nothing() {
     for above in [0, 1] {

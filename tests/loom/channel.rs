@@ -69,6 +69,7 @@ fn one_permit_is_taken_once() {
 
 /// Given two held of two, when one comes back beside a shrink to one, then from the shrink on no caller is admitted: the
 /// other is still held.
+/// Keeps out megaeth#188.
 #[test]
 fn a_return_beside_a_shrink_admits_none_beyond_it() {
     crate::exhaustive(|| {
@@ -166,6 +167,7 @@ fn a_blocked_thread_is_served_or_refused() {
 }
 
 /// Given a permit that comes back beside the close, then nothing is free once both are done, and a caller is refused.
+/// Keeps out crossbeam#971, crossbeam#1187.
 #[test]
 fn a_return_beside_the_close_leaves_nothing_free() {
     crate::exhaustive(|| {

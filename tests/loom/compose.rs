@@ -6,6 +6,7 @@ use tollgate::{LimiterExt, ManualClock, Quota, Semaphore, TokenBucket};
 
 /// Given two permits and one token, when two threads are admitted at once, then at most one has both, and the other has
 /// given its permit back: nothing is lost, and nothing minted, in any interleaving.
+/// Keeps out cadence#6030.
 #[test]
 fn a_refusal_by_the_second_leg_gives_the_first_back() {
     crate::exhaustive(|| {

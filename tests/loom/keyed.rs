@@ -36,6 +36,7 @@ fn admitted(map: &Keyed<u64, Once>, key: u64) -> u64 {
 
 /// Given a map of one entry, when a new key wants its room beside a thread that uses it up, then no later request of that
 /// key is admitted.
+/// Keeps out agave#9278.
 #[test]
 fn a_new_key_beside_the_use_of_an_old_one_hands_out_nothing_twice() {
     crate::exhaustive(|| {

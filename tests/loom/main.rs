@@ -1,10 +1,6 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
 
-#[macro_use]
-#[path = "../../src/seeded.rs"]
-mod seeded;
-
 mod bucket;
 #[cfg(feature = "channel")]
 mod channel;

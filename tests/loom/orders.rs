@@ -74,6 +74,7 @@ fn untouched(semaphore: &Semaphore) {
 }
 
 /// The one that was woken finds nothing, and waits again, while its overtaker releases.
+/// Keeps out go-huggingface#60.
 #[test]
 fn a_head_that_is_overtaken_beside_its_look_is_woken_again() {
     crate::exhaustive(|| {
@@ -219,6 +220,7 @@ fn a_drain_of_a_closed_semaphore_sees_the_writes() {
     });
 }
 
+/// Keeps out rustfs#4498.
 #[test]
 fn a_drain_that_begins_beside_the_last_release_ends() {
     crate::exhaustive(|| {

@@ -21,6 +21,7 @@ fn modelled(workers: impl Into<Workers>) -> PoolBuilder {
         })
 }
 
+/// Keeps out bb8#122.
 #[test]
 fn a_task_that_is_submitted_while_the_worker_falls_asleep_is_run() {
     super::bounded(4, || {
@@ -44,6 +45,7 @@ fn two_tasks_one_after_the_other_are_both_run() {
 }
 
 /// The first submitter calls the worker, or finds it awake. The other may find it called, or about to sleep again.
+/// Keeps out rayon#929, rayon#913, rayon#919.
 #[test]
 fn two_submissions_beside_a_worker_that_falls_asleep_are_both_run() {
     super::bounded(2, || {
@@ -66,6 +68,7 @@ fn two_workers_share_two_tasks() {
     });
 }
 
+/// Keeps out rayon#37.
 #[test]
 fn a_panic_is_given_to_the_handle_and_the_worker_goes_on() {
     super::bounded(4, || {
@@ -125,6 +128,7 @@ fn an_abort_beside_the_start_lists_the_task_or_lets_it_end() {
 
 /// A batch stands in the queue as one, and on the worker's local queue in part: wherever the end comes, each of its tasks has run
 /// or is listed.
+/// Keeps out tokio#1853, tokio#1982.
 #[test]
 fn an_abort_beside_a_batch_lists_the_tasks_that_have_not_run() {
     super::bounded(2, || {
@@ -164,6 +168,7 @@ fn a_batch_beside_the_end_is_run_or_handed_back() {
     });
 }
 
+/// Keeps out tokio#1853, tokio#1982.
 #[test]
 fn a_submission_beside_the_end_is_run_or_handed_back() {
     super::bounded(2, || {
@@ -180,6 +185,7 @@ fn a_submission_beside_the_end_is_run_or_handed_back() {
     });
 }
 
+/// Keeps out threadpool#63, threadpool#89.
 #[test]
 fn two_wait_for_the_end_of_one_task() {
     super::bounded(2, || {
@@ -193,6 +199,7 @@ fn two_wait_for_the_end_of_one_task() {
     });
 }
 
+/// Keeps out thingsboard#16144.
 #[test]
 fn a_worker_that_is_too_many_leaves_beside_a_submission() {
     super::bounded(1, || {

@@ -111,6 +111,7 @@ fn untouched(semaphore: &Semaphore, limit: usize) {
     assert_eq!((semaphore.waiting(), semaphore.in_use()), (0, 0));
 }
 
+/// Keeps out asyncband#28.
 #[test]
 fn one_permit_is_taken_once() {
     crate::exhaustive(|| {
@@ -139,6 +140,7 @@ fn writes_under_a_permit_are_seen_under_the_next() {
 }
 
 /// Both releases are seen, although only the second of them suffices and only its thread hands over.
+/// Keeps out tokio#1788.
 #[test]
 fn writes_under_added_up_permits_are_seen_after_the_hand_over() {
     crate::exhaustive(|| {
@@ -159,6 +161,7 @@ fn writes_under_added_up_permits_are_seen_after_the_hand_over() {
     });
 }
 
+/// Keeps out tokio#525, event-listener#138.
 #[test]
 fn a_release_beside_a_join_is_not_lost() {
     crate::exhaustive(|| {
@@ -198,6 +201,7 @@ fn a_join_that_finds_its_permits_free_refuses_none_meanwhile() {
     });
 }
 
+/// Keeps out tokio#904, kotlinx.coroutines#1477.
 #[test]
 fn a_grant_that_is_dropped_goes_to_the_next() {
     crate::exhaustive(|| {
@@ -213,6 +217,7 @@ fn a_grant_that_is_dropped_goes_to_the_next() {
     });
 }
 
+/// Keeps out go#37852.
 #[test]
 fn a_head_that_leaves_beside_a_release_frees_the_one_behind() {
     crate::exhaustive(|| {
@@ -227,6 +232,7 @@ fn a_head_that_leaves_beside_a_release_frees_the_one_behind() {
     });
 }
 
+/// Keeps out golang/sync#14.
 #[test]
 fn a_raised_limit_beside_a_release_is_handed_over() {
     crate::exhaustive(|| {
@@ -242,6 +248,7 @@ fn a_raised_limit_beside_a_release_is_handed_over() {
     });
 }
 
+/// Keeps out megaeth#188.
 #[test]
 fn a_lowered_limit_beside_a_hand_over_loses_nothing() {
     crate::exhaustive(|| {
@@ -318,6 +325,7 @@ fn permits_that_are_forgotten_beside_an_acquire_are_gone_once() {
     });
 }
 
+/// Keeps out e2b#3629.
 #[test]
 fn a_close_beside_a_join_reaches_the_newcomer() {
     crate::exhaustive(|| {
@@ -395,6 +403,7 @@ fn a_claim_that_is_left_beside_a_release_serves_the_lone_acquirer_behind_it() {
     });
 }
 
+/// Keeps out kotlinx.coroutines#1477.
 #[test]
 fn a_claim_behind_a_lone_acquirer_that_leaves_beside_a_release_is_served() {
     crate::exhaustive(|| {
@@ -412,6 +421,7 @@ fn a_claim_behind_a_lone_acquirer_that_leaves_beside_a_release_is_served() {
     });
 }
 
+/// Keeps out tokio#2325.
 #[test]
 fn two_releases_a_join_and_a_cancelled_waiter() {
     crate::bounded(2, || {

@@ -107,6 +107,7 @@ macro_rules! programs {
 }
 
 programs! {
+    // Keeps out tokio#795, parking_lot#505.
     first_come_first_served: Semaphore::new(LIMIT);
     overtaken: Semaphore::builder(LIMIT).overtakes(2).build().unwrap();
     last_come_first_served: Semaphore::builder(LIMIT).order(Order::Lifo).build().unwrap();

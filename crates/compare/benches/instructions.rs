@@ -1,4 +1,4 @@
-//! Loops to count the instructions of: `ci/instructions` runs each under callgrind, which counts in the loop alone. Free of
+//! Loops to count the instructions of: `ci/results` runs each under callgrind, which counts in the loop alone. Free of
 //! noise, and so a second opinion on what `compare` says.
 
 use std::hint::black_box;
@@ -93,6 +93,6 @@ fn main() {
             policy_tollgate(&policy.build().expect("a policy"));
         }
         Some("policy_peer") => policy_peer(&governor(), &governor(), &theirs),
-        _ => println!("ci/instructions counts these loops"),
+        _ => println!("ci/results counts these loops"),
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! And leased capacity that does not bind, beside a local bucket, on one thread in turns: fails below half of its speed.
 //!
-//! `ci/with-redis ci/with-postgres cargo bench -p tollgate-compare --bench remote`, and with `-- capacity` the last of these alone,
+//! `ci/with-stores redis postgres -- cargo bench -p tollgate-compare --bench remote`, and with `-- capacity` the last of these alone,
 //! without servers.
 
 use std::sync::Arc;
@@ -253,7 +253,7 @@ async fn leased() -> bool {
 
 fn main() {
     let address =
-        |name| std::env::var(name).expect("ci/with-redis and ci/with-postgres start servers and say where they are");
+        |name| std::env::var(name).expect("ci/with-stores redis postgres starts servers and says where they are");
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -1,4 +1,4 @@
-//! A cap on the connections of a real database, seen from the database: `ci/with-postgres cargo test --test db`.
+//! A cap on the connections of a real database, seen from the database: `ci/with-stores postgres -- cargo test --test db`.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ fn cap(change: usize) -> usize {
 
 async fn connect(name: &str) -> (Client, tokio::task::JoinHandle<()>) {
     let url = std::env::var("TOLLGATE_POSTGRES")
-        .expect("TOLLGATE_POSTGRES has the address of a server; ci/with-postgres starts one");
+        .expect("TOLLGATE_POSTGRES has the address of a server; ci/with-stores postgres starts one");
     let mut config: tokio_postgres::Config = url.parse().expect("the address of a server");
     config.application_name(name);
     let (client, connection) = config.connect(NoTls).await.expect("the server admits a session");

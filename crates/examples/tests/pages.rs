@@ -1,4 +1,4 @@
-//! The pages that the examples write, in a real browser: `ci/test pages`. `ci/open-page` opens them, and fails when a page
+//! The pages that the examples write, in a real browser: `ci/deep pages`. `ci/browser` opens them, and fails when a page
 //! prints anything on its console.
 
 use std::io::{BufRead, BufReader};
@@ -31,8 +31,8 @@ fn page_of(example: &str, arguments: &[&str]) -> (tempfile::TempDir, PathBuf) {
 }
 
 fn open(page: &Path) -> Output {
-    let script = root().join("ci/open-page");
-    Command::new(script).arg(page).output().unwrap()
+    let script = root().join("ci/browser");
+    Command::new(script).arg("open").arg(page).output().unwrap()
 }
 
 /// Points at the middle of every plot, and leaves the first again.
@@ -135,8 +135,8 @@ fn a_slider_of_the_lab_that_moves_replays_the_trace() {
             slider.dispatchEvent(new Event('input'));
         }, 1500);
     ";
-    let watched = Command::new(root().join("ci/watch-page"))
-        .args([address, "replays", "", "2", script])
+    let watched = Command::new(root().join("ci/browser"))
+        .args(["watch", address, "replays", "", "2", script])
         .output()
         .unwrap();
     assert!(watched.status.success(), "{}", String::from_utf8_lossy(&watched.stderr));

@@ -184,24 +184,11 @@ impl<'a> Locked<'a> {
         };
         // Another thread may have read the clock later, and begun a period since. What is taken now belongs to that one.
         let mut before = now;
-        while locked.at != before && !seeded!("levels_keep_the_older_period") {
+        while locked.at != before {
             before = locked.at;
             for (level, counters) in levels.iter().zip(&mut locked.guards) {
                 locked.at = locked.at.max(level.advance(counters, before));
             }
-        }
-        locked
-    }
-
-    /// A known bug: what was read here is written after others may have changed it.
-    #[cold]
-    fn written_later(self, account: &'a AccountState) -> Self {
-        let read: Vec<Counters> = self.guards.iter().map(|counters| Counters::clone(counters)).collect();
-        let at = self.at;
-        drop(self);
-        let mut locked = Self::new(account, at);
-        for (counters, read) in locked.guards.iter_mut().zip(read) {
-            **counters = read;
         }
         locked
     }
@@ -442,15 +429,11 @@ impl Account {
     fn take(&self, ask: &Ask, now: u64, is_spent: bool) -> Result<Charge, Denied> {
         let mut charge = self.price(ask)?;
         let mut locked = Locked::new(&self.0, now);
-        if !seeded!("account_checks_then_takes") && locked.take_plain(&charge) {
+        if locked.take_plain(&charge) {
             charge.at = locked.at;
             return Ok(charge);
         }
         locked.check(&charge, |_| 0)?;
-        if seeded!("account_checks_then_takes") {
-            drop(locked);
-            locked = Locked::new(&self.0, now);
-        }
         charge.at = locked.at;
         locked.each(|_, _, measure, counter| {
             counter.take(charge.units(measure));
@@ -486,9 +469,6 @@ impl Account {
     ) -> Result<(), Exceeded> {
         let now = self.shared().now();
         let mut locked = Locked::new(&self.0, now);
-        if seeded!("charge_writes_what_it_read_before") {
-            locked = locked.written_later(&self.0);
-        }
         let (levels, at) = (locked.levels, locked.at);
         let (mut number, mut denied) = (0, None);
         locked.each(|level, limit, measure, counter| {

@@ -241,10 +241,6 @@ impl Shared {
         if let Some(level) = levels.find(hash, is) {
             return Arc::clone(level);
         }
-        if seeded!("level_is_made_twice") {
-            drop(levels);
-            levels = self.levels.lock();
-        }
         let now = self.own.now();
         if levels.len() >= self.max_levels && levels.evict(|level| level.is_new(now)).is_none() {
             return Arc::clone(common);

@@ -83,10 +83,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// First: the others use its macro.
-#[macro_use]
-mod seeded;
-
 mod account;
 mod budgets;
 mod directory;

@@ -1,5 +1,6 @@
 //! Classifies responses: the outcome that a response reports of the resource behind it.
 
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use tollgate::Outcome;
 
@@ -168,6 +169,9 @@ impl<E, F: Fn(StatusCode) -> Outcome + Clone> Classify<E> for ByStatus<F> {
 /// `RESOURCE_EXHAUSTED`: the client chooses its deadline, and exhausts its quota. In front of an upstream use
 /// [`ClientGrpcCodes`].
 ///
+/// A response of another content type than `application/grpc` is classified by its status of HTTP, as [`StatusCodes`] does: health
+/// checks and metrics may share the port. A response without a content type counts as one of gRPC if its status is 200.
+///
 /// ```
 /// # use http::{HeaderMap, HeaderValue};
 /// # use tollgate::Outcome;
@@ -182,7 +186,7 @@ impl<E, F: Fn(StatusCode) -> Outcome + Clone> Classify<E> for ByStatus<F> {
 pub struct GrpcCodes;
 
 /// Classifies by the status of gRPC, for a client: as [`GrpcCodes`], but `DEADLINE_EXCEEDED` and `RESOURCE_EXHAUSTED` are
-/// [`Overload`](Outcome::Overload).
+/// [`Overload`](Outcome::Overload). A response of another content type is classified as [`ClientStatusCodes`] does.
 ///
 /// ```
 /// # use http::{HeaderMap, HeaderValue, StatusCode};
@@ -211,10 +215,21 @@ fn by_code(headers: &HeaderMap, by_client: Outcome) -> Option<Outcome> {
 fn by_grpc(status: StatusCode, headers: &HeaderMap, by_client: Outcome) -> ResponseOutcome {
     match by_code(headers, by_client) {
         Some(outcome) => ResponseOutcome::Known(outcome),
-        None if status.is_success() => ResponseOutcome::InTrailers,
-        // A proxy answered in place of the server.
+        None if status == StatusCode::OK && may_be_grpc(headers) => ResponseOutcome::InTrailers,
+        // A proxy answered in place of the server, or a service of HTTP beside it.
         None => by_status(status, by_client),
     }
+}
+
+/// False if the content type is another than `application/grpc`, with or without a suffix such as `+proto`.
+fn may_be_grpc(headers: &HeaderMap) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    headers.get(CONTENT_TYPE).is_none_or(|content_type| {
+        let name = content_type.as_bytes().split_at_checked(GRPC.len());
+        name.is_some_and(|(name, rest)| {
+            name.eq_ignore_ascii_case(GRPC) && matches!(rest.first(), None | Some(b'+' | b';' | b' '))
+        })
+    })
 }
 
 impl<E> Classify<E> for GrpcCodes {

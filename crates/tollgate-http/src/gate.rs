@@ -155,7 +155,7 @@ impl<F: Fn(&RequestParts<'_>) -> Ask + Send + Sync + 'static> CostFn for F {
 #[cold]
 pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejection) -> Rejection {
     if let Some(clock) = limiter.clock()
-        && !rejection.reason.is_permanent()
+        && rejection.retryable
     {
         let now = clock.now();
         let ready = limiter.ready_at(Demand::new(ask, &ClockReading::at(clock, now)));

@@ -122,6 +122,57 @@ async fn one_refusal_stops_64_tasks_over_real_sockets() {
     assert_eq!(upstream.stats().refused, 1);
 }
 
+/// The number of calls that an upstream gets within ten seconds of four callers, if it refuses them all with this field.
+fn refused_calls(field: Option<(&'static str, &'static str)>, ramp: Duration) -> usize {
+    let clock = ManualClock::new();
+    let upstream = Arc::new(Upstream::builder().ramp(ramp).on(&clock).build().unwrap());
+    let calls = AtomicUsize::new(0);
+    let refuse = {
+        let clock = clock.clone();
+        service_fn(move |_: Request<()>| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(Duration::from_millis(1)).await;
+                let mut refused = Response::builder().status(429);
+                if let Some((name, value)) = field {
+                    refused = refused.header(name, value);
+                }
+                Ok::<_, Infallible>(refused.body(Empty::<Bytes>::new()).unwrap())
+            }
+        })
+    };
+    let client = UpstreamLayer::new(upstream, Semaphore::new(100)).layer(refuse);
+    let caller = async || {
+        while clock.elapsed() < Duration::from_secs(10) {
+            drop(client.clone().oneshot(Request::new(())).await.unwrap());
+            calls.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    clock.run(futures::future::join_all((0..4).map(|_| caller())));
+    calls.into_inner()
+}
+
+#[test]
+fn refusals_that_name_a_wait_of_zero_back_off_as_those_that_name_none() {
+    for ramp in [Duration::ZERO, Duration::from_secs(2)] {
+        let unnamed = refused_calls(None, ramp);
+        assert!(unnamed <= 40, "{unnamed}");
+        for field in [
+            ("retry-after", "0"),
+            ("retry-after-ms", "0"),
+            // By a clock that is ahead of the server's.
+            ("retry-after", "Sun, 06 Nov 1994 08:49:37 GMT"),
+        ] {
+            let calls = refused_calls(Some(field), ramp);
+            // The first is obeyed: one call more of each caller.
+            assert!(
+                calls <= unnamed + 4,
+                "{calls} calls at {field:?}, and {unnamed} without it"
+            );
+        }
+    }
+}
+
 /// A client whose request takes two polls, and whose body has trailers.
 fn slow_client(
     calls: Arc<AtomicUsize>,

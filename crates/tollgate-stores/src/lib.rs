@@ -34,11 +34,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// First: the others use its macro.
-#[cfg(any(feature = "consul", feature = "etcd", feature = "redis", feature = "zookeeper"))]
-#[macro_use]
-mod seeded;
-
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod answer;
 #[cfg(any(feature = "consul", feature = "etcd", feature = "zookeeper"))]

@@ -132,11 +132,6 @@ impl LegState {
 
     /// Units that are held.
     pub(super) fn held(&self) -> u64 {
-        if seeded!("reload_counts_attempts_as_load")
-            && let Some(semaphore) = self.semaphore()
-        {
-            return semaphore.in_use() as u64;
-        }
         // Relaxed: a waiter that must see it fall is notified after it has, and the notification orders the two.
         self.held.load(Ordering::Relaxed)
     }

@@ -214,7 +214,7 @@ impl ReloadableLegs {
     pub(in crate::policy) fn prepare(&self, spec: &PolicySpec, scrap: &mut Scrap) -> Result<(), SpecError> {
         spec.check_next(&self.shared_spec())?;
         let prepared = self.registry.lock().states(spec, &self.clock, scrap).map(drop);
-        if self.in_force().1.peaks && !seeded!("reload_prepares_quietly") {
+        if self.in_force().1.peaks {
             // A waiter may have found the registry locked, and have been judged by numbers that the load has left.
             self.notify.notify_all();
         }
@@ -239,11 +239,7 @@ impl ReloadableLegs {
         let (mut panics, mut scrap) = (PanicCollector::default(), Scrap::new());
         let changes = notify::defer(|| {
             // All waiters are judged anew, also one that found the registry locked, and could not follow a peak.
-            let notify = Rest::new(|| {
-                if !seeded!("reload_notifies_nothing") {
-                    self.notify.notify_reconfigured();
-                }
-            });
+            let notify = Rest::new(|| self.notify.notify_reconfigured());
             let changes = self.put_in_force(&mut self.registry.lock(), spec, own, &mut panics, &mut scrap);
             notify.make();
             changes
@@ -274,12 +270,10 @@ impl ReloadableLegs {
         let count = (self.current.load(Ordering::Relaxed) >> 32) + 1;
         // (S) Release: publishes the set and the numbers so far. Pairs with the acquiring load in `in_force`.
         self.current.store(count << 32 | u64::from(number), Ordering::Release);
-        if !seeded!("reload_orders_no_releases") {
-            retunes
-                .iter()
-                .filter_map(|retune| retune.state.semaphore())
-                .for_each(Semaphore::order_releases);
-        }
+        retunes
+            .iter()
+            .filter_map(|retune| retune.state.semaphore())
+            .for_each(Semaphore::order_releases);
         // Orders (S) before each number that is loosened next. Pairs with the fence in `is_in_force`.
         fence(Ordering::Release);
         retunes.iter().for_each(|retune| panics.run(|| retune.loosen()));
@@ -355,9 +349,6 @@ impl Retune {
     }
 
     fn tighten(&self) {
-        if seeded!("reload_loosens_first") {
-            return self.state.retune(&self.to, self.keep());
-        }
         self.state.retune(&self.from.0.tighter(&self.to), self.keep());
     }
 
@@ -385,9 +376,6 @@ impl ReloadableLegs {
     /// True when `word` is still in force. To be called after the legs were asked.
     #[inline]
     fn is_in_force(&self, word: u64) -> bool {
-        if seeded!("reload_looks_once") {
-            return true;
-        }
         // A thread that has seen a number loosened after (S) sees (S) as well. Pairs with the fence in `put_in_force`.
         fence(Ordering::Acquire);
         // Relaxed: by the fence.
@@ -429,7 +417,7 @@ impl ReloadableLegs {
         // `apply`. So if no condition is seen here, that notification comes after, and the waiters that it calls see what was
         // given back. Pairs with the fence in `Notify::notify_all`. What semaphores were given back needs no fence: see
         // `Semaphore::order_releases`.
-        if !set.linked && set.holds_others && !seeded!("reload_end_unfenced") {
+        if !set.linked && set.holds_others {
             fence(Ordering::SeqCst);
         }
         // Acquire: as in `in_force`.
@@ -437,7 +425,7 @@ impl ReloadableLegs {
             let index = self.current.load(Ordering::Acquire) as u32;
             index != set.index && self.in_force().1.linked
         };
-        if (set.linked || is_linked()) && !seeded!("reload_end_notifies_nothing") {
+        if set.linked || is_linked() {
             ask(|| self.notify.notify_all());
         }
     }

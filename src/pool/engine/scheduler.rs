@@ -152,7 +152,7 @@ impl<K: Kind> Engine<K> {
         let mut state = self.state.lock();
         self.kind.enter(&mut state);
         let result = step(&mut state, &mut acts);
-        if state.capacity.waits() && !seeded!("pool_serves_no_submitter") {
+        if state.capacity.waits() {
             state.capacity.serve(&mut acts.wake);
         }
         if state.capacity.has_room(1) == self.seems_full() {

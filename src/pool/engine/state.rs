@@ -211,9 +211,6 @@ impl<K: Kind> State<K> {
     }
 
     fn pass_place_on(&mut self, member: &Membership) {
-        if seeded!("group_limit_forgets_those_aside") {
-            return member.pass_on(|_| false);
-        }
         member.pass_on(|key| self.queue.restore(key).is_some_and(|next| next.reserve()));
     }
 
@@ -235,7 +232,6 @@ impl<K: Kind> State<K> {
             let first = self.first();
             if let Some((asker, asks)) = &self.asker
                 && *asks != first
-                && !seeded!("engine_asks_for_what_was_first")
             {
                 acts.call.push(Arc::clone(asker));
             }
@@ -394,9 +390,7 @@ impl<K: Kind> State<K> {
     #[inline]
     fn looks_no_more(&mut self, seat: &Arc<Seat<K::Worker>>) {
         if seat.looks_no_more() {
-            if !seeded!("engine_looks_for_ever") {
-                self.looks -= 1;
-            }
+            self.looks -= 1;
         } else {
             // A call from before the worker fell asleep has woken it.
             self.idle.retain(|idle| !Arc::ptr_eq(idle, seat));
@@ -543,17 +537,13 @@ impl<K: Kind> State<K> {
     /// Makes every idle worker look, the asker as well, and the submitters that wait.
     fn end_intake(&mut self, acts: &mut Acts<K>) {
         self.capacity.close(&mut acts.wake);
-        if !seeded!("engine_closes_quietly") {
-            self.call_idle(acts);
-            self.call_asker(acts);
-        }
+        self.call_idle(acts);
+        self.call_asker(acts);
     }
 
     /// Calls the asker, because another entry may be first although its key does not show it.
     pub(in crate::pool) fn call_asker(&mut self, acts: &mut Acts<K>) {
-        if !seeded!("engine_asks_for_what_was_first") {
-            acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
-        }
+        acts.call.extend(self.asker.iter().map(|(seat, _)| Arc::clone(seat)));
     }
 
     fn call_idle(&mut self, acts: &mut Acts<K>) {
@@ -562,12 +552,17 @@ impl<K: Kind> State<K> {
         }
     }
 
+    /// Sets the least number of threads. When it sinks, every idle worker looks, and sleeps for its keep-alive again: one that belonged to
+    /// the minimum sleeps without a timer.
+    pub(in crate::pool) fn set_least(&mut self, least: usize, acts: &mut Acts<K>) {
+        if least < std::mem::replace(&mut self.least, least) {
+            self.call_idle(acts);
+        }
+    }
+
     pub(in crate::pool) fn set_limit(&mut self, limit: usize, acts: &mut Acts<K>) {
         self.slots.limit = limit;
         self.most_parked = self.slots.parked;
-        if seeded!("engine_resizes_quietly") {
-            return;
-        }
         // Surplus workers look, and exit.
         let surplus = self.surplus().min(self.idle.len());
         for seat in self.idle.split_off(self.idle.len() - surplus) {
@@ -629,9 +624,7 @@ impl<K: Kind> State<K> {
         }
         self.slots.parked += 1;
         self.most_parked = self.most_parked.max(self.slots.parked.min(SPARES));
-        if !seeded!("engine_lends_quietly") {
-            self.call(acts);
-        }
+        self.call(acts);
         true
     }
 
@@ -725,10 +718,7 @@ impl<K: Kind> State<K> {
 
 /// Returns true for an entry whose task has not started, and which this caller now claims for the report of a stop.
 fn is_listed<K: Kind>(entry: &Entry<K>) -> bool {
-    match seeded!("pool_runs_what_is_listed") {
-        true => entry.is_live(),
-        false => entry.claim(),
-    }
+    entry.claim()
 }
 
 #[cfg(test)]

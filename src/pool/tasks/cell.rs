@@ -125,7 +125,7 @@ where
                 inner.stage = Stage::Started(Progress::Resting(Rest {
                     future: Box::into_pin(future),
                     caller,
-                    starting: (!seeded!("tasks_are_aborted_before_they_begin")).then_some(false),
+                    starting: Some(false),
                     poller: None,
                 }));
                 true

@@ -186,7 +186,7 @@ impl<'j> Kind for Threads<'j> {
         let calls = state.wants_call();
         if calls == state.own.is_silent {
             let mut tray = self.injector.lock();
-            if calls && !tray.tasks.is_empty() && !seeded!("pool_calls_blindly") {
+            if calls && !tray.tasks.is_empty() {
                 self.receive(&mut tray, state);
                 accept(state);
                 state.call(acts);
@@ -207,9 +207,7 @@ impl<'j> Kind for Threads<'j> {
     }
 
     fn close(&self) {
-        if !seeded!("pool_leaves_the_inbox_open") {
-            self.injector.lock().closed = true;
-        }
+        self.injector.lock().closed = true;
     }
 
     fn take_local(worker_state: &WorkerState<'j>) -> Option<Entry<'j>> {
@@ -220,12 +218,10 @@ impl<'j> Kind for Threads<'j> {
         let mut tray = self.injector.lock();
         self.receive(&mut tray, state);
         // Until the end of the caller's transition, submissions take no capacity.
-        if !seeded!("pool_shows_what_is_taken") {
-            self.show(&mut tray, state, 0);
-        }
+        self.show(&mut tray, state, 0);
         drop(tray);
         accept(state);
-        if state.capacity.has_room(weight) || seeded!("pool_counts_starts_late") {
+        if state.capacity.has_room(weight) {
             return;
         }
         // Relaxed: the locks of the local queues order it. A worker that starts a task after the look below sees it.
@@ -422,8 +418,8 @@ impl<'j> Core<'j> {
     }
 
     pub(in crate::pool) fn set_workers(self: &Arc<Self>, least: usize, most: usize) -> io::Result<()> {
-        self.transition(|state, _| {
-            state.least = least;
+        self.transition(|state, acts| {
+            state.set_least(least, acts);
             // Workers that are about to start must reach the tasks of local queues too.
             for seat in state.seats.clone() {
                 seat.own.local_queue.lock().put_back(&mut state.queue);
@@ -515,7 +511,7 @@ fn clear_local_queues(state: &mut Guarded<'_>) {
     let (mut late, mut due_next) = (Vec::new(), None);
     for seat in &state.seats {
         match seat.own.local_queue.lock().due() {
-            Some(due) if due <= state.queue.taken && !seeded!("pool_overlooks_shelves") => {
+            Some(due) if due <= state.queue.taken => {
                 late.push((due, Arc::clone(seat)));
             }
             Some(due) => due_next = Some(due_next.map_or(due, |next: u64| next.min(due))),

@@ -198,7 +198,7 @@ impl<'a, 'j> Work<'a, 'j> {
         let Some((entry, is_mine)) = local_queue.start_next() else {
             return false;
         };
-        let is_pressed = self.core.kind.is_pressed() && !seeded!("pool_reports_starts_together");
+        let is_pressed = self.core.kind.is_pressed();
         drop(local_queue);
         if !is_mine {
             drop_quietly(entry);

@@ -282,7 +282,7 @@ impl TokenBucket {
             } else if target <= axis || (n == 0 && ahead == 0) {
                 Forecast::Now
             } else {
-                params.reaches(target).map_or(Forecast::Event, Forecast::At)
+                params.reaches(target).map_or(Forecast::Spent, Forecast::At)
             }
         })
     }
@@ -337,7 +337,6 @@ impl TokenBucket {
     fn ticket(&self, tokens: u64, word: Word, refunded_before: u64) -> BucketTicket {
         // Relaxed: ordered after the exchange that moved the position, which acquires.
         let unknown = u64::from(self.refunded.load(Ordering::Relaxed) != refunded_before);
-        let unknown = if seeded!("bucket_trusts_order") { 0 } else { unknown };
         BucketTicket {
             tokens,
             word: word.0,
@@ -359,7 +358,7 @@ impl TokenBucket {
     fn refusal_until(&self, n: u64, short: Shortage, now: Instant) -> Refusal<'_> {
         let (reason, wait) = match short {
             Shortage::Until(at) => (Reason::RateExceeded, Wait::Until(Due::at(&self.clock, now, at))),
-            Shortage::Spent => (Reason::RateExceeded, Wait::Event),
+            Shortage::Spent => (Reason::RateExceeded, Wait::Until(Due::never(&self.clock, now))),
             Shortage::Oversized => (Reason::Oversized, Wait::Never),
         };
         Refusal::new(reason, LEG, n, wait)
@@ -384,7 +383,7 @@ impl TokenBucket {
         loop {
             let (word, params, base, axis) = self.read_living(now);
             let seen = look(base, axis, &params);
-            if self.still(word) || seeded!("bucket_looks_once") {
+            if self.still(word) {
                 return seen;
             }
         }
@@ -587,8 +586,8 @@ impl TokenBucket {
     #[cold]
     fn book_ahead(&self, n: u64, now: Instant, max_wait: u64) -> Result<(BucketTicket, Instant), Refusal<'_>> {
         let refuse = |reason, at: Option<Instant>| {
-            let wait = at.map_or(Wait::Event, |at| Wait::Until(Due::at(&self.clock, now, at)));
-            Refusal::new(reason, LEG, n, wait)
+            let due = at.map_or(Due::never(&self.clock, now), |at| Due::at(&self.clock, now, at));
+            Refusal::new(reason, LEG, n, Wait::Until(due))
         };
         let (mut writer, params) = self.lock_writer(now);
         let (axis, need) = (params.axis_at(now), params.units(n));

@@ -234,9 +234,6 @@ impl TokenBucket {
     /// Moves to `after` and `position` from `word`, if it is still in force: the tag moves on by two. Under the writer's
     /// lock.
     fn publish(&self, word: Word, position: u64, after: &Params) -> bool {
-        if seeded!("bucket_same_slot") {
-            self.resting.store(after);
-        }
         self.moving.store(after);
         let mut moving = word.next(position);
         // Release: a reader of this tag reads the slot as written above. Pairs with `read`.
@@ -513,11 +510,9 @@ impl TokenBucket {
     fn refund_now(&self, writer: &mut Writer, booked: EraTicket, wanted: u128, params: &Params, seen: Seen) {
         let most = self.refundable(writer, &booked.ticket, params, seen.now);
         let units = writer.promises.release(booked, wanted.min(most.into())) as u64;
-        let units = if seeded!("bucket_cancel_keeps") { 0 } else { units };
         self.forget_spent(writer, params, seen.now);
         let units = self.shift_position(seen.word, |word| {
-            let overtaken = word != seen.word && !seeded!("bucket_cancels_by_an_old_reading");
-            let still = if overtaken {
+            let still = if word != seen.word {
                 self.still_refundable(writer, &booked.ticket, params, seen)
             } else {
                 u64::MAX

@@ -364,7 +364,7 @@ impl Client {
         if self.config.capacity {
             return n > self.limit();
         }
-        let late = |at| self.clock.after(at, self.config.renewal) <= now && !seeded!("remote_believes_for_ever");
+        let late = |at| self.clock.after(at, self.config.renewal) <= now;
         let known = self.usage.filter(|(_, at)| !late(*at));
         n > known.map_or(MAX_UNITS, |(usage, _)| usage.limit) && !self.unavailable
     }
@@ -750,9 +750,7 @@ impl Client {
     /// The owner of `key` leaves. Its grant, if any, goes to the next waiter. Returns a waker, to be dropped.
     pub(super) fn leave(&mut self, key: u64, now: Instant) -> Option<Waker> {
         if let Some(ended) = self.ended.remove(&key) {
-            if let End::Granted(ticket) = ended.end
-                && !seeded!("remote_leaks_granted")
-            {
+            if let End::Granted(ticket) = ended.end {
                 self.refund(ticket, true, now);
             }
             return None;
@@ -1027,7 +1025,7 @@ impl Client {
     /// Checks whether this is the copy in a forked process. A copy loses its units and closes, without a sync.
     pub(super) fn check_process(&mut self, now: Instant) {
         self.known_until = self.clock.after(now, LOOK);
-        if self.is_fork || std::process::id() == self.process || seeded!("remote_goes_on_in_a_fork") {
+        if self.is_fork || std::process::id() == self.process {
             return;
         }
         (self.is_fork, self.closed) = (true, true);

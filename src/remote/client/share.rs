@@ -85,11 +85,7 @@ impl Share {
         // What was spent without the lock counts as spent at the end of that time: had it been spent sooner, at most as much
         // refill would have overflowed.
         let (spent, until) = self.lent;
-        let then = if seeded!("remote_counts_a_loan_at_its_start") {
-            self.at
-        } else {
-            self.at.max(until.min(now))
-        };
+        let then = self.at.max(until.min(now));
         let level = self.level.saturating_add(self.gained(self.at, then));
         let level = level.min(self.capacity()).saturating_sub(spent);
         let gained = self.gained(then, now);
@@ -111,7 +107,7 @@ impl Share {
 
     /// Tokens that were there were spent since the last change, by `until`: beside others, if none was taken in between.
     pub(super) fn spend_lent(&mut self, tokens: u64, until: u64) {
-        if tokens > 0 && !seeded!("remote_forgets_what_was_lent") {
+        if tokens > 0 {
             let (spent, by) = self.lent;
             self.lent = (spent + self.parts(tokens), by.max(until));
         }
@@ -155,11 +151,7 @@ impl Share {
         self.advance(now);
         let passed = u128::from(now.saturating_sub(at));
         let refilled = (passed * u128::from(self.fill.gain)).saturating_mul(UNITS.into());
-        let missing = if seeded!("remote_clips_refunds") {
-            self.parts(taken)
-        } else {
-            self.parts(taken).saturating_sub(refilled)
-        };
+        let missing = self.parts(taken).saturating_sub(refilled);
         let back = self.parts(n).min(missing);
         let level = self.level.saturating_add(back.saturating_sub(self.debt));
         self.debt = self.debt.saturating_sub(back);
@@ -168,13 +160,8 @@ impl Share {
 
     /// Units come, empty.
     pub(super) fn receive(&mut self, units: u64, now: u64) {
-        if !seeded!("remote_mints_by_inheritance") {
-            self.advance(now);
-        }
+        self.advance(now);
         self.units += units;
-        if seeded!("remote_copies_a_level") {
-            self.level += u128::from(units) * u128::from(self.fill.brim);
-        }
     }
 
     /// Units go, with what the rest does not hold.
@@ -187,8 +174,6 @@ impl Share {
     /// All units are lost, with their level. The debt stays.
     pub(super) fn lapse(&mut self, now: u64) {
         self.advance(now);
-        if !seeded!("remote_writes_back_after_a_lapse") {
-            (self.units, self.level) = (0, 0);
-        }
+        (self.units, self.level) = (0, 0);
     }
 }

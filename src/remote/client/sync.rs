@@ -85,7 +85,7 @@ impl Client {
             }
             // All requests are refused meanwhile, so none reaches the store. The end of an unused session probes whether it is
             // back.
-            None if self.unavailable && !seeded!("remote_stays_unavailable") => {
+            None if self.unavailable => {
                 let client = self.config.client;
                 let number = self.next_session();
                 self.session_ends.push_back((Session { client, number }, 0, 0));
@@ -415,16 +415,11 @@ impl Client {
         if self.live.as_ref().is_none_or(|live| live.id != sync.session) {
             return;
         }
-        if !reply.alive && !seeded!("remote_survives_its_session") {
+        if !reply.alive {
             self.abandon_session();
             return self.forget_session(now);
         }
-        let from = if seeded!("remote_leases_from_the_answer") {
-            now
-        } else {
-            sent
-        };
-        let deadline = self.clock.after(from, self.config.lease().saturating_sub(reply.age));
+        let deadline = self.clock.after(sent, self.config.lease().saturating_sub(reply.age));
         if let Some(live) = &mut self.live {
             live.acked = live.acked.max(sync.seq);
             live.deadline = Some(deadline);
@@ -631,14 +626,6 @@ impl Client {
     /// Handles a failed sync, which may or may not have been carried out.
     fn on_failure(&mut self, sync: &SyncRequest, now: Instant, error: StoreError) {
         self.counters.failures += 1;
-        if seeded!("remote_asks_once") {
-            self.unanswered = self.next_request_id;
-        }
-        if seeded!("remote_reports_returns_once")
-            && let Some(live) = &mut self.live
-        {
-            live.returned_acked = sync.returned;
-        }
         if matches!(error, StoreError::Busy { .. }) {
             // A busy store is not silent.
             self.failing_since = None;
@@ -717,7 +704,7 @@ impl Client {
         if self.requests.is_empty() {
             self.look_at = None;
         }
-        if reply.grants.len() >= MAX_UNACKED && !seeded!("remote_never_acknowledges") {
+        if reply.grants.len() >= MAX_UNACKED {
             // The store repeats all of them each time, until it knows that they were received.
             self.look_at = Some(now);
         }
@@ -738,7 +725,7 @@ impl Client {
             rule,
             number: self.changes.0,
             asks: None,
-            is_known: !self.config.spends() || seeded!("remote_changes_blindly"),
+            is_known: !self.config.spends(),
         });
         self.wake_driver();
         self.changes.0

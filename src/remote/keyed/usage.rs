@@ -64,6 +64,7 @@ impl RemoteKeyUsage {
                         window: length,
                         available: limit.saturating_sub(usage.in_use),
                         next: usage.after,
+                        reset: None,
                     };
                     ("remote_window", state)
                 }

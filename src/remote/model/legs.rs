@@ -120,7 +120,7 @@ impl KeyLegs {
         keys().for_each(|key| others.entry(key.clone()).or_default().now = now);
         self.replies.retain(|_, reply| reply.0 > now);
         match self.replies.get(&step.client) {
-            Some((_, seq, reply)) if *seq == step.seq && !seeded!("legs_step_again") => return reply.clone(),
+            Some((_, seq, reply)) if *seq == step.seq => return reply.clone(),
             // A late copy of a step that was answered, or given up: the client awaits no reply.
             Some((_, seq, _)) if *seq > step.seq => {
                 let refusal = StepRefusal { leg: 0, after: None };
@@ -251,9 +251,6 @@ impl KeyLegs {
             }
         }
         if let Some(refusal) = refusal {
-            if seeded!("legs_take_in_part") {
-                legs[0].take(units[0], None, now);
-            }
             return Err(refusal);
         }
         if let Some(lease) = step.lease {

@@ -231,12 +231,11 @@ impl Permits {
             return false;
         }
         // A part of the session was forgotten: an answered sync, or a grant that was reported.
-        let forgot =
-            |held: &Held| (held.seq < sync.acked || sync.seen > last) && !seeded!("permits_trust_the_forgetful");
+        let forgot = |held: &Held| held.seq < sync.acked || sync.seen > last;
         if self.state.sessions.get(&session).is_some_and(forgot) {
             self.end(session);
         }
-        if !self.state.sessions.contains_key(&session) && !sync.begin && !seeded!("permits_revive_the_unknown") {
+        if !self.state.sessions.contains_key(&session) && !sync.begin {
             return false;
         }
         let held = self.state.sessions.entry(session).or_default();
@@ -248,11 +247,7 @@ impl Permits {
         held.seq = sync.seq;
         held.expires = self.now.saturating_add(micros(sync.ttl));
         held.keeps = sync.keeps;
-        if !seeded!("permits_grant_unheard") {
-            held.grants.retain(|grant| grant.token > sync.seen);
-        } else {
-            held.grants.clear();
-        }
+        held.grants.retain(|grant| grant.token > sync.seen);
         self.dues.insert((held.expires, session));
         let unseen = held.grants.first().map(|grant| grant.token);
         if let Some(token) = std::mem::replace(&mut held.oldest, sync.oldest.or(unseen)) {
@@ -270,7 +265,7 @@ impl Permits {
         self.grant_waiting();
         for request in &sync.requests {
             let held = self.state.sessions.entry(session).or_default();
-            if request.id <= held.asked && !seeded!("permits_grant_again") {
+            if request.id <= held.asked {
                 continue;
             }
             held.asked = request.id;

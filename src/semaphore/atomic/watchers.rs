@@ -65,7 +65,7 @@ impl Semaphore {
     /// change.
     pub(super) fn permit_state(&self, _: &Queue) -> PermitState {
         // Acquire: pairs with (R) in all the `release`s that have added up.
-        let word = self.word.load(weakened!("semaphore_relaxed_rest", Acquire));
+        let word = self.word.load(Ordering::Acquire);
         PermitState {
             available: if word < -MAX { word + QUEUED } else { word },
             limit: self.limit.load(Ordering::Relaxed),
@@ -100,7 +100,6 @@ impl Semaphore {
             return true;
         }
         let flagged = !queue.wants_no_flag();
-        let early = seeded!("semaphore_watches_late") && !self.holds(condition, &queue);
         let (mine, _) = queue.watch(None, condition, waker());
         if !flagged {
             // Relaxed: only sends others to the lock.
@@ -108,7 +107,7 @@ impl Semaphore {
         }
         *number = Some(mine);
         // The flag first: a release that does not see it is seen here.
-        if early || !self.holds(condition, &queue) {
+        if !self.holds(condition, &queue) {
             return true;
         }
         drop(queue);

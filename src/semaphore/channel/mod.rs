@@ -331,14 +331,10 @@ impl TokenChannel {
                 continue;
             }
             // Another caller took a single token meanwhile, which needs no lock.
-            if !seeded!("channel_keeps_part") {
-                self.put(&state, taken);
-            }
+            self.put(&state, taken);
             drop(state);
             // Callers that asked while the tokens were away were refused.
-            if !seeded!("channel_quiet_rollback") {
-                self.notify.notify_all();
-            }
+            self.notify.notify_all();
             return Err(TryAcquireError::NoPermits);
         }
         Ok(())
@@ -350,18 +346,12 @@ impl TokenChannel {
             let mut state = self.lock();
             for _ in 0..n {
                 let fate = state.ledger.judge();
-                if seeded!("channel_late_debt") {
-                    drop(state);
-                    state = self.lock();
-                }
                 if fate == Fate::Kept {
                     self.put(&state, 1);
                 }
             }
         }
-        if !seeded!("channel_quiet_release") {
-            self.notify.notify_all();
-        }
+        self.notify.notify_all();
     }
 
     /// The permits of `n` tokens never come back.
@@ -374,17 +364,8 @@ impl TokenChannel {
     fn set_limit(self: &Arc<Self>, limit: usize) {
         {
             let mut state = self.lock();
-            if seeded!("channel_torn_limit") {
-                let mut ledger = state.ledger;
-                drop(state);
-                let made = ledger.set_limit(limit);
-                state = self.lock();
-                state.ledger = ledger;
-                self.put(&state, made);
-            } else {
-                let made = state.ledger.set_limit(limit);
-                self.put(&state, made);
-            }
+            let made = state.ledger.set_limit(limit);
+            self.put(&state, made);
             self.withdraw(&mut state);
         }
         self.notify.notify_reconfigured();
@@ -395,15 +376,9 @@ impl TokenChannel {
             let mut state = self.lock();
             state.ledger.close();
             let sender = state.sender.take();
-            if !seeded!("channel_close_keeps_free") {
-                self.withdraw(&mut state);
-            }
+            self.withdraw(&mut state);
             sender
         };
-        if seeded!("channel_quiet_close") {
-            std::mem::forget(sender);
-            return;
-        }
         // Wakes all receivers: the channel is empty, and now it has no sender.
         drop(sender);
         self.notify.notify_all();

@@ -144,6 +144,7 @@ fn sweep_kind<F: Future>(
     });
 }
 
+/// Keeps out tokio#904, effect#8391.
 #[test]
 fn an_acquire_dropped_at_any_poll_has_never_asked() {
     sweep_semaphore("acquire_owned", |semaphore, _| Arc::clone(semaphore).acquire_owned());
@@ -310,6 +311,7 @@ fn sweep_policy<F: Future>(what: &str, make: impl Fn(&Policy<Arc<tollgate::BoxLi
     }
 }
 
+/// Keeps out effect#8391.
 #[test]
 fn an_admit_dropped_at_any_poll_has_never_asked() {
     sweep_policy("admit", |policy| {
@@ -326,6 +328,7 @@ fn an_admit_dropped_at_any_poll_has_never_asked() {
     });
 }
 
+/// Keeps out tokio#795.
 #[test]
 fn a_grant_that_was_not_polled_goes_to_the_next_when_it_is_dropped() {
     let clock = ManualClock::new();

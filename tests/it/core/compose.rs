@@ -326,6 +326,7 @@ fn a_policy_and_64_lone_acquirers_of_its_semaphore_all_have_their_turn_every_65_
     }
 }
 
+/// Keeps out embassy#6964.
 #[test]
 fn public_types_may_be_sent_and_shared() {
     fn sent<T: Send + Sync>() {}

@@ -540,6 +540,7 @@ fn boxed_limiters_conform() {
     Suite::of_rate(4, MINUTE, |clock| SlidingLog::new(4, MINUTE, clock).boxed()).check();
 }
 
+/// Keeps out cadence#6030.
 #[test]
 fn both_of_two_conform() {
     Suite::of_permits(2, |_| -> And<Semaphore, Semaphore> {

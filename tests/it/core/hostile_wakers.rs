@@ -147,6 +147,7 @@ fn semaphore_entries(semaphore: &Arc<Semaphore>) -> Vec<(&'static str, Entry)> {
     ]
 }
 
+/// Keeps out tokio#2340, tokio#5429.
 #[test]
 fn a_waker_may_use_the_semaphore_that_wakes_or_drops_it() {
     let semaphore = Arc::new(Semaphore::new(2));
@@ -230,6 +231,7 @@ fn a_waker_may_use_a_semaphore_with_a_scheduler() {
     }
 }
 
+/// Keeps out tokio#5429.
 #[test]
 fn a_waker_may_use_the_semaphore_that_closes() {
     type Call = fn(&Semaphore);

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tollgate::sync::WaitQueue;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, Limiter, LimiterExt, ManualClock, Outcome, Quota, ReadyAt, Reason, Refusal, TokenBucket, Wait,
+    Ask, Cost, Demand, FirstOf, Limiter, LimiterExt, ManualClock, Outcome, Quota, ReadyAt, Reason, Refusal, Rejection,
+    Semaphore, TokenBucket, Wait,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -52,6 +53,57 @@ fn a_composite_under_a_name_is_the_leg_to_wait_for() {
         assert_eq!(refused.retry_after(), Some(Duration::from_secs(60)));
         assert_eq!(refused.to_rejection().retry_leg, None);
     }
+}
+
+/// Given a rate of zero whose burst is spent, then no instant will do, also beside legs that name one or wait for an event, and
+/// whichever refuses. A source beside it that comes back is waited for.
+#[test]
+fn no_instant_will_do_tells_itself_apart_from_no_instant_is_known() {
+    let clock = ManualClock::new();
+    let on = |quota: Quota| {
+        let bucket = TokenBucket::new(quota.burst(1)).on(&clock);
+        bucket.try_acquire(1).unwrap();
+        bucket
+    };
+    let (spent, hourly) = (|| on(Quota::zero()), || on(Quota::per_hour(1)));
+    let busy = || Semaphore::new(0);
+    let said = |limiter: &dyn Fn() -> Rejection| {
+        let said = limiter();
+        (said.retryable, said.retry_after.is_some())
+    };
+    macro_rules! refused {
+        ($limiter:expr) => {
+            said(&|| {
+                let limiter = $limiter;
+                let refused = limiter.try_admit(1).unwrap_err();
+                let rejection = refused.to_rejection();
+                assert_eq!(refused.is_retryable(), rejection.retryable);
+                assert_eq!(refused.retry_after(), rejection.retry_after);
+                rejection
+            })
+        };
+    }
+    let (never, unknown, known) = ((false, false), (true, false), (true, true));
+    assert_eq!(refused!(spent()), never);
+    assert_eq!(refused!(busy()), unknown);
+    assert_eq!(refused!(hourly()), known);
+    assert_eq!(refused!(spent().and(hourly())), never);
+    assert_eq!(refused!(hourly().and(spent())), never);
+    assert_eq!(refused!(spent().and(busy())), never);
+    assert_eq!(refused!(busy().and(spent()).named("both")), never);
+    assert_eq!(refused!(busy().and(hourly())), known);
+    assert_eq!(refused!(FirstOf::new("one", spent()).or("two", spent())), never);
+    assert_eq!(refused!(FirstOf::new("one", spent()).or("two", busy())), unknown);
+    assert_eq!(refused!(FirstOf::new("one", busy()).or("two", spent())), unknown);
+    assert_eq!(refused!(FirstOf::new("one", spent()).or("two", hourly())), known);
+    assert_eq!(
+        refused!(FirstOf::new("one", spent()).or("two", busy()).and(Semaphore::new(1))),
+        unknown
+    );
+    assert_eq!(
+        refused!(FirstOf::new("one", spent()).or("two", spent()).and(Semaphore::new(1))),
+        never
+    );
 }
 
 /// Asks the legs inside for ten times as much, by an ask of its own.

@@ -23,6 +23,7 @@ fn visit_status(limiter: &impl Limiter) -> Vec<String> {
                 window,
                 available,
                 next,
+                ..
             } => format!("{available}/{limit} in {window:?}, next {next:?}"),
             State::Queue { waiting } => format!("+{waiting}"),
             State::Opaque { next } => format!("opaque, next {next:?}"),

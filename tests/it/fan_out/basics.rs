@@ -257,6 +257,7 @@ async fn a_panic_is_a_result_and_a_panic_of_the_source_ends_it() {
     assert!(matches!(failed, Err(GroupError::Task(TaskError::Panicked(_)))));
 }
 
+/// Keeps out bb8#59, bb8#67.
 #[tokio::test]
 async fn dropping_the_results_drops_source_and_futures() {
     let held = Arc::new(());
@@ -318,6 +319,7 @@ async fn closed_slots_end_it() {
 
 /// futures-rs#2387. Given a lock that the futures and the consumer take, when a future is granted the lock while the consumer
 /// waits for it, then the futures go on. `buffer_unordered` polls futures only while the stream is polled, and deadlocks.
+/// Keeps out futures-rs#2387.
 #[tokio::test(start_paused = true)]
 async fn a_consumer_may_wait_for_a_resource_of_the_futures() {
     const END: Duration = Duration::from_secs(60);

@@ -44,6 +44,7 @@ fn a_borrowed_key_finds_what_an_owned_one_made() {
     ));
 }
 
+/// Keeps out agave#6893, agave#8154, agave#8740.
 #[test]
 fn a_limited_key_is_never_dropped_and_a_new_one_is_refused() {
     let clock = ManualClock::new();
@@ -147,6 +148,7 @@ fn a_key_can_have_a_quota_of_its_own_and_lose_it_again() {
     drop(held);
 }
 
+/// Keeps out leaky-bucket#35, leaky-bucket#9, leaky-bucket#30.
 #[test]
 fn a_bucket_unused_for_years_may_be_evicted() {
     let clock = ManualClock::new();
@@ -302,6 +304,7 @@ fn keys_that_share_a_semaphore_take_turns() {
 
 /// Given eight threads that use few keys of a small map beside an attacker who cycles many, then no key is admitted more
 /// often than its bucket allows: time stands still.
+/// Keeps out agave#9278.
 #[test]
 fn no_key_regains_a_token_while_threads_race_for_capacity() {
     const KEYS: u64 = 64;
@@ -338,6 +341,7 @@ proptest! {
 
     /// Given keys that come in any order while time passes, some of them held, removed, or with a quota of their own, then each takes what
     /// a bucket of its own that is never dropped gives; and a key gives way to a new one only when it would come back the same.
+    /// Keeps out agave#6893, agave#8154, agave#8740.
     #[test]
     fn a_map_is_a_bucket_for_each_key(
         ops in crate::ops(1..200, Op::decode), max in 0usize..12, overflow in any::<bool>(), siphash in any::<bool>(),

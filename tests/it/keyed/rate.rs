@@ -136,6 +136,7 @@ fn intervals_and_the_extremes_are_those_of_a_bucket() {
 proptest! {
     /// Given any quota, keys and times, then every verdict and every time to wait is that of a bucket of the key's own that
     /// was never dropped, as long as there is room, or a nanosecond longer where the key was dropped while it was full.
+    /// Keeps out agave#6893, agave#8154, agave#8740.
     #[test]
     fn it_agrees_with_buckets(
         asks in crate::ops(1..200, Ask::decode), count in 1u64..1_000_000, seconds in 1u64..10_000, burst in 1u64..10, max in 3usize..7,
@@ -145,6 +146,7 @@ proptest! {
 }
 
 /// Given eight threads that race for keys and for room while time stands still, then no key gets more than its burst.
+/// Keeps out agave#9278.
 #[test]
 fn no_key_regains_a_token_while_threads_race() {
     const KEYS: u64 = 200;

@@ -145,3 +145,30 @@ fn a_closed_remote_leg_refuses_for_its_own_reason() {
         (Reason::Closed, None, "binds")
     );
 }
+
+/// Given a rate of zero whose burst is spent, then neither a wait that fails nor a full queue names an instant, and the refusal says that
+/// no instant will do.
+#[test]
+fn a_wait_for_what_never_comes_back_is_not_retryable() {
+    let clock = ManualClock::new();
+    let spent = TokenBucket::new(Quota::zero().burst(1)).on(&clock);
+    spent.try_acquire(1).unwrap();
+    let policy = Policy::builder().limit(spent).limit(Semaphore::new(9)).max_queue(1);
+    let policy = policy.on(&clock).build().unwrap();
+    let mut first = pin!(policy.admit_timeout(1, MINUTE));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut cx).is_pending());
+    let full = clock.run(policy.admit(1)).unwrap_err();
+    let late = clock.run(first).unwrap_err();
+    for (refused, reason) in [(full, Reason::QueueFull), (late, Reason::TimedOut)] {
+        assert_eq!(
+            (refused.reason(), refused.cause()),
+            (reason, Some(Reason::RateExceeded))
+        );
+        assert_eq!(
+            (refused.is_retryable(), refused.retry_after()),
+            (false, None),
+            "{reason:?}"
+        );
+    }
+}

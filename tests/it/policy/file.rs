@@ -296,7 +296,7 @@ fn a_file_becomes_a_policy() {
 const HEAD: &str = "[[leg]]\nname = \"a\"\n";
 
 /// A bad file: its text, the line and the column of the mistake, and words of the error.
-const BAD: [(&str, usize, usize, &str); 40] = [
+const BAD: [(&str, usize, usize, &str); 38] = [
     ("order = \"lifo\"\n", 1, 9, "a table is allowed"),
     ("order = { kind = \"shares\" }\n", 1, 9, "`weights` is missing"),
     (
@@ -415,13 +415,6 @@ const BAD: [(&str, usize, usize, &str); 40] = [
         6,
         15,
         "1 to 100",
-    ),
-    ("{HEAD}kind = \"breaker\"\nfailure_rate = 2.0\n", 3, 8, "failure rate"),
-    (
-        "{HEAD}kind = \"breaker\"\nslow_rate = 0.5\n",
-        1,
-        1,
-        "`slow_after` is missing",
     ),
     (
         "{HEAD}kind = \"semaphore\"\nlimit = 1\n[[leg]]\nname = \"a\"\nkind = \"semaphore\"\nlimit = 1\n",

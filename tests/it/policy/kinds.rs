@@ -187,7 +187,7 @@ fn a_mistake_in_a_registered_kind_has_its_line_and_column() {
             budget("units = 2").replace("\"budget\"", "\"budge\""),
             3,
             8,
-            "semaphore, partition, breaker, adaptive, adaptive-rate, budget",
+            "semaphore, partition, budget",
         ),
         (
             budget(

@@ -38,6 +38,7 @@ async fn counting<F: Future>(future: F, polls: &Cell<usize>) -> F::Output {
 
 /// Given a thousand who wait for a rate of a thousand a second, when time passes by itself, then they are admitted in
 /// order, each exactly at its own instant, with two polls each.
+/// Keeps out async-lock#41, leaky-bucket#35, leaky-bucket#9, leaky-bucket#30.
 #[test]
 fn a_thousand_waiters_at_a_thousand_a_second_sleep_once_each() {
     let clock = ManualClock::new();

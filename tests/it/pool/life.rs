@@ -70,6 +70,7 @@ fn a_pool_grows_later_without_any_further_submission() {
     busy.into_iter().for_each(Busy::end);
 }
 
+/// Keeps out tokio#8406.
 #[test]
 fn a_thread_that_cannot_be_started_loses_no_task() {
     let fails = Arc::new(AtomicBool::new(false));
@@ -106,6 +107,7 @@ fn a_thread_that_cannot_be_started_loses_no_task() {
 
 /// Given eight submitters, resizes, panics, cancels and an end at a random moment, when all is over, then each task
 /// that was let in has run once or been reported once, and the queue was never longer than allowed.
+/// Keeps out deadpool#380, deadpool#205.
 #[test]
 fn every_task_is_accounted_for_once_under_everything_at_once() {
     const EACH: usize = 300;

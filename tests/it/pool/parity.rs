@@ -221,6 +221,7 @@ async fn a_handle_gives_the_result_of_its_task_and_the_limit_holds(kind: Kind) {
     pool.ends_clean().await;
 }
 
+/// Keeps out bb8#167, bb8#221, bb8#223, rayon#37.
 async fn a_panic_is_returned_with_its_payload_and_goes_to_the_hook_without_a_handle(kind: Kind) {
     let told = Log::default();
     let pool = pool!(kind, 1, on_panic(told.hook()));
@@ -250,6 +251,7 @@ async fn a_panic_is_returned_with_its_payload_and_goes_to_the_hook_without_a_han
     pool.ends_clean().await;
 }
 
+/// Keeps out scoped-threadpool#13.
 async fn panics_of_drops_do_no_harm_wherever_they_happen(kind: Kind) {
     let pool = pool!(kind, 1);
     let holds = |bomb: Bomb| async move {
@@ -1531,6 +1533,7 @@ async fn a_cancelled_or_late_task_takes_no_token(kind: Kind) {
     assert_eq!(pool.abort().left().0, 1);
 }
 
+/// Keeps out deadpool#380.
 async fn a_resize_is_effective_at_once_in_both_directions(kind: Kind) {
     let pool = pool!(kind, 3);
     let mut busy = Vec::new();
@@ -1564,6 +1567,7 @@ async fn a_resize_is_effective_at_once_in_both_directions(kind: Kind) {
     pool.ends_clean().await;
 }
 
+/// Keeps out threadpool#63, threadpool#89.
 async fn waits_for_idleness_are_all_told(kind: Kind) {
     let pool = pool!(kind, 2);
     assert!(pool.wait_idle().await && pool.wait_idle_timeout(Duration::ZERO).await);
@@ -1587,6 +1591,7 @@ async fn waits_for_idleness_are_all_told(kind: Kind) {
     assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap()));
 }
 
+/// Keeps out tokio#1853, tokio#1982.
 async fn shutdown_lists_exactly_the_tasks_that_never_started(kind: Kind) {
     let pool = pool!(kind, 1);
     let busy = Busy::on(&pool).await;
@@ -1706,6 +1711,7 @@ async fn a_dropped_pool_runs_what_it_has(kind: Kind) {
     assert_eq!(log.get(), (0..10).collect::<Vec<_>>());
 }
 
+/// Keeps out thread-pool#5.
 async fn a_pool_that_was_never_used_ends(kind: Kind) {
     for limit in [1, 3] {
         let pool = pool!(kind, limit);

@@ -97,6 +97,7 @@ async fn a_future_that_panics_when_it_is_dropped_while_it_runs_does_no_harm() {
     assert_eq!((pool.stats().threads, pool.stats().finished), (1, 1));
 }
 
+/// Keeps out bb8#59, bb8#67.
 #[tokio::test]
 async fn a_task_is_cancelled_before_and_while_it_runs() {
     let pool = TaskPool::builder(1)

@@ -163,6 +163,7 @@ fn seeds() -> std::ops::RangeInclusive<u64> {
 
 /// Given threads whose clocks are wrong, up to a second behind and up to a second ahead, in any order, then by the instants
 /// that they claim no span has more than its burst and what the rate yields.
+/// Keeps out go#71360, go#45245, go#65508, governor#39, filtermail#166.
 #[test]
 fn stale_permuted_and_early_instants_add_nothing() {
     let clock = ManualClock::new();
@@ -256,6 +257,7 @@ fn changes_of_the_quota_add_nothing() {
 
 /// For a sliding window: in no span of its length are there more than its limit, by the segments that they were
 /// counted in. A span touches one more than it has.
+/// Keeps out go#45245, go#65508.
 #[test]
 fn no_span_of_a_windows_length_has_more_than_its_limit() {
     const LIMIT: u64 = 1_000;

@@ -84,6 +84,7 @@ proptest! {
     /// Given any takes, bookings and cancels at any time, then the bucket is a list of its admissions; no span exceeds its
     /// bound by when they start; it never holds more than the kept ones would leave alone; and exactly that, when all
     /// are given up at the instant at which they were booked.
+    /// Keeps out go#56924, go#69419.
     #[test]
     fn bookings_that_are_given_up_are_as_if_never_made(
         plans in crate::ops(1..80, Plan::decode), burst in 1u64..9, by in any::<bool>(),

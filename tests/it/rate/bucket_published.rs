@@ -58,6 +58,7 @@ fn table(rate: u64, burst: u64, rows: &[Row]) {
 
 /// The tables of Go's x/time/rate. Where a cancel gives all back that it may, or an instant does not go back, ours are
 /// stricter: those rows say what is published.
+/// Keeps out juju/ratelimit#22.
 #[test]
 fn the_published_tables_of_reservations_hold() {
     // Simple.

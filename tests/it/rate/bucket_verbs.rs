@@ -126,6 +126,7 @@ fn a_pause_keeps_tokens_and_debts() {
     assert_eq!(bucket.debt(), 1_000_030);
 }
 
+/// Keeps out go#47221.
 #[test]
 fn zero_and_unlimited_have_names() {
     let clock = ManualClock::new();
@@ -198,6 +199,7 @@ fn rules_hold_from_one_refill_to_the_other() {
     }
 }
 
+/// Keeps out resilience4j#2489.
 #[test]
 fn changes_at_every_phase_do_not_stop_the_intervals() {
     let clock = ManualClock::new();
@@ -225,6 +227,7 @@ proptest! {
     #![proptest_config(crate::cases(3_000))]
 
     /// Given any of the verbs, continuous or by interval, then all of them say what whole numbers say.
+    /// Keeps out governor#11.
     #[test]
     fn it_is_the_replay(
         ops in crate::ops(1..80, Op::decode), count in 1u64..60, nanos in 1u64..90, burst in 1u64..12, by in any::<bool>(),

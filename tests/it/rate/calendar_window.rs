@@ -422,6 +422,7 @@ fn an_unknown_zone_and_an_impossible_ask_are_refused() {
         window: DAY,
         available: 3,
         next: Some(Duration::ZERO),
+        reset: None,
     };
     assert_eq!(seen, [state]);
 }

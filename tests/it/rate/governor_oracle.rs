@@ -84,6 +84,7 @@ fn trace(seed: u64) {
 }
 
 /// Given random quotas and random times, then both agree at every step. As many traces as `TOLLGATE_TRACES` says.
+/// Keeps out governor#11.
 #[test]
 fn the_bucket_agrees_with_governor() {
     let traces = std::env::var("TOLLGATE_TRACES")

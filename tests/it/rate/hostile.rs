@@ -69,6 +69,7 @@ macro_rules! every_verb {
     }};
 }
 
+/// Keeps out go#47221, governor#203, commonware#2487, resilience4j#61, resilience4j#66.
 #[test]
 fn buckets_bear_every_number() {
     for clock in clocks() {
@@ -95,6 +96,7 @@ fn buckets_bear_every_number() {
     }
 }
 
+/// Keeps out commonware#2487, resilience4j#61, resilience4j#66.
 #[test]
 fn windows_bear_every_number() {
     for clock in clocks() {
@@ -140,6 +142,7 @@ fn windows_bear_every_number() {
     }
 }
 
+/// Keeps out commonware#2487.
 #[test]
 fn warm_ups_bear_every_number() {
     for clock in clocks() {
@@ -254,6 +257,7 @@ proptest! {
     #![proptest_config(crate::cases(400))]
 
     /// Given stale instants on any mutator, then every limiter does what it would do at the latest instant so far.
+    /// Keeps out go#71360, pd#10745, pd#8435, juju/ratelimit#22, filtermail#166.
     #[test]
     fn a_stale_instant_counts_as_the_latest(
         steps in prop::collection::vec((op(), 0u64..400_000_000, 0u64..600_000_000), 1..60), start in 0u64..3,
@@ -306,6 +310,7 @@ fn an_admission_by_an_earlier_reading_counts_from_the_latest() {
 
 /// Eight threads take, book, give back and force, beside one that changes the quota and one that moves the clock: what
 /// stays taken is never more than the burst and what time has brought.
+/// Keeps out go#45245, go#65508.
 #[test]
 fn threads_take_no_more_than_the_available_tokens() {
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -375,6 +375,7 @@ proptest! {
 
     /// Given cancels as well, in any order, then the bucket is never emptier than the history without what was cancelled
     /// makes it, nor fuller than the history with it; and at the instant of the reservation it is exactly the former.
+    /// Keeps out go#56924, go#69419.
     #[test]
     fn cancels_restore_in_any_order_and_never_mint(
         ops in prop::collection::vec(op(), 1..80), count in 1u64..20, nanos in 20u64..50, slack in 0u64..9,
@@ -432,6 +433,7 @@ proptest! {
     }
 
     /// In any span admissions that were not cancelled are at most `1 + slack + rate x t`.
+    /// Keeps out governor#39.
     #[test]
     fn no_span_exceeds_its_bound(ops in prop::collection::vec(op(), 1..80), slack in 0u64..4) {
         let clock = ManualClock::new();

@@ -100,4 +100,13 @@ fn nothing_fits_where_nothing_is_allowed() {
     tells_apart(&budget, 5, 6);
     let refused = budget.try_acquire(1).unwrap_err();
     assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateExceeded, None));
+    assert!(!refused.is_retryable() && !budget.book(1).unwrap_err().is_retryable());
+    let by_key = KeyedRate::new(1, zero.burst(5)).on(&clock);
+    by_key.try_acquire(&1, 5).unwrap();
+    assert!(!by_key.try_acquire(&1, 1).unwrap_err().is_retryable());
+    let share = FairBudget::new(zero.burst(5)).on(&clock).share();
+    share.try_acquire(5).unwrap();
+    assert!(!share.try_acquire(1).unwrap_err().is_retryable());
+    budget.set_quota(Quota::per_second(1).burst(5), Inherit::AsIs);
+    assert!(budget.try_acquire(1).unwrap_err().is_retryable());
 }

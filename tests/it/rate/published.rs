@@ -227,6 +227,7 @@ fn nasa() -> Vec<(u64, u32)> {
 }
 
 /// Exactly as rational arithmetic has it: a bucket that drifts refuses others, and more.
+/// Keeps out redisson#2072.
 #[test]
 fn a_day_of_real_traffic_is_refused_exactly() {
     let day = nasa();

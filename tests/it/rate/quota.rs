@@ -85,6 +85,7 @@ fn a_bad_text_is_refused_with_its_column() {
     }
 }
 
+/// Keeps out governor#203.
 #[test]
 fn numbers_out_of_range_are_refused_by_name() {
     let second = Duration::from_secs(1);

@@ -24,6 +24,7 @@ fn cancel(bucket: &TokenBucket, clock: &ManualClock, at: Instant, ticket: Ticket
 
 /// Given five of ten, when they are given back by a reading from before the bucket was full again and emptied, then nothing
 /// comes back: ten have been taken at that instant.
+/// Keeps out pd#10745, pd#8435.
 #[test]
 fn a_cancel_by_an_earlier_reading_refunds_no_overflowed_token() {
     let clock = ManualClock::new();
@@ -125,6 +126,7 @@ proptest! {
     /// were admitted exceeds its bound; there is never more than a replay of them leaves; and less only by what
     /// cancels have lost that came later than the room before their reservation took to refill: each at most by what was
     /// refilled since beyond that room, and each old reading by its age. So it is the same where none came late.
+    /// Keeps out go#56924, go#69419.
     #[test]
     fn a_cancel_leaves_no_more_than_a_replay_and_less_only_where_it_comes_late(
         plans in prop::collection::vec(plan(), 1..60), burst in 1u64..12,

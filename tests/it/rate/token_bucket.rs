@@ -10,6 +10,7 @@ const TENTH: Duration = Duration::from_millis(100);
 /// Given rates from the slowest to the fastest, when a year passes in steps of many sizes and everything that is there
 /// is taken, then what was taken is within one token of the exact rational number: far less than 1 ppm where the year
 /// yields a million tokens.
+/// Keeps out governor#203, leaky-bucket#35, leaky-bucket#9, leaky-bucket#30.
 #[test]
 fn a_year_does_not_drift() {
     const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
@@ -200,6 +201,7 @@ proptest! {
 
     /// Given any takes, reservations and cancels, then what stays admitted never exceeds `burst + rate x t` in any span,
     /// and a cancel within the time that the room takes to refill gives back exactly what was taken.
+    /// Keeps out go#56924, go#69419.
     #[test]
     fn cancels_never_mint_and_are_exact_in_time(ops in prop::collection::vec(op(), 1..80), burst in 1u64..8) {
         const FINE: u64 = 1_000;
@@ -275,6 +277,7 @@ proptest! {
 }
 
 /// Eight threads, with a clock that one of them moves: never more than the burst and what time has brought.
+/// Keeps out go#45245, go#65508.
 #[test]
 fn threads_take_exactly_the_available_tokens() {
     let clock = ManualClock::new();

@@ -25,6 +25,7 @@ fn counts<const N: usize>() -> [Arc<Count>; N] {
     std::array::from_fn(|_| Arc::default())
 }
 
+/// Keeps out async-lock#23, go-huggingface#60.
 #[test]
 fn a_large_request_is_not_overtaken_by_small_ones() {
     let semaphore = Semaphore::new(2);
@@ -48,6 +49,7 @@ fn a_large_request_is_not_overtaken_by_small_ones() {
     assert_eq!(semaphore.available_permits(), 2);
 }
 
+/// Keeps out shuttle#167.
 #[test]
 fn a_cancelled_head_frees_the_smaller_ones_behind_it_at_once() {
     let semaphore = Semaphore::new(2);
@@ -62,6 +64,7 @@ fn a_cancelled_head_frees_the_smaller_ones_behind_it_at_once() {
     assert!(poll(small, &next).is_ready());
 }
 
+/// Keeps out asyncio#270, asyncband#41.
 #[test]
 fn a_grant_that_is_dropped_unpolled_goes_to_the_next() {
     let semaphore = Semaphore::new(1);
@@ -78,6 +81,7 @@ fn a_grant_that_is_dropped_unpolled_goes_to_the_next() {
     assert!(poll(b, &second).is_ready());
 }
 
+/// Keeps out tokio#6331.
 #[test]
 fn a_shrink_below_the_usage_admits_none_until_drained() {
     let semaphore = Semaphore::new(10);
@@ -107,6 +111,7 @@ fn forgotten_permits_repay_the_debt() {
     assert!(semaphore.try_acquire().is_ok());
 }
 
+/// Keeps out tokio#2340.
 #[test]
 fn a_claim_that_is_left_twice_or_made_up_changes_nothing() {
     let semaphore = Semaphore::new(1);
@@ -126,6 +131,7 @@ fn a_claim_that_is_left_twice_or_made_up_changes_nothing() {
     assert_eq!(semaphore.available_permits(), 1);
 }
 
+/// Keeps out vector#21344.
 #[test]
 fn a_raised_limit_admits_from_the_front_while_they_fit() {
     let semaphore = Semaphore::new(0);
@@ -151,6 +157,7 @@ fn a_raised_limit_admits_from_the_front_while_they_fit() {
     assert_eq!((semaphore.in_use(), semaphore.waiting()), (4, 1));
 }
 
+/// Keeps out tokio#2514, tokio#5144, tokio#2539, gel#7866.
 #[test]
 fn any_order_of_resizes_ends_where_the_last_one_says() {
     let semaphore = Semaphore::new(4);
@@ -183,6 +190,7 @@ fn closing_ends_every_wait_and_leaves_held_permits_valid() {
     assert!(semaphore.is_closed(), "to forget permits does not open it again");
 }
 
+/// Keeps out failsafe#400.
 #[test]
 fn a_timed_wait_ends_at_its_deadline_and_leaves_no_trace() {
     let clock = ManualClock::new();
@@ -220,6 +228,7 @@ fn more_than_the_limit_waits_and_more_than_any_limit_is_oversized() {
     assert_eq!(reason(u64::MAX), Reason::Oversized);
 }
 
+/// Keeps out parking_lot#29.
 #[test]
 fn blocked_threads_and_futures_wait_in_one_queue() {
     let semaphore = Semaphore::new(1);
@@ -355,6 +364,7 @@ fn its_debug_form_shows_its_counts() {
 }
 
 /// A count of permits is as wide as the semaphore, not as what one request can ask for.
+/// Keeps out tokio#8395.
 #[test]
 fn merged_permits_beyond_a_u32_are_all_given_back() {
     let limit = u32::MAX as usize * 2;

@@ -35,6 +35,7 @@ fn a_drain_ends_when_all_are_back() {
     assert!(semaphore.is_closed());
 }
 
+/// Keeps out tokio#6331.
 #[test]
 fn a_shrink_is_reported_when_it_has_taken_effect() {
     let semaphore = Semaphore::new(5);
@@ -55,6 +56,7 @@ fn a_shrink_is_reported_when_it_has_taken_effect() {
 }
 
 /// A watcher keeps no caller from acquiring, by whatever way, and no waiter from its grant in turn.
+/// Keeps out rustfs#4498.
 #[test]
 fn watching_disturbs_no_waiter() {
     let semaphore = Arc::new(Semaphore::new(2));

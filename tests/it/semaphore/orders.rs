@@ -236,6 +236,7 @@ fn the_oldest_waiter_is_evicted_if_configured() {
 }
 
 /// The running holder takes the permit again in front of the woken waiter, up to the bound and not once more.
+/// Keeps out tokio#6450, heph#238, async-lock#23.
 #[test]
 fn the_head_is_overtaken_up_to_the_bound() {
     let semaphore = Semaphore::builder(1).overtakes(3).build().unwrap();
@@ -323,6 +324,7 @@ fn the_head_of_a_bounded_queue_is_overtaken_up_to_the_bound() {
 }
 
 /// The woken waiter leaves: the next is woken for the free permits.
+/// Keeps out asyncio#270.
 #[test]
 fn a_cancelled_head_passes_the_wake_up_on() {
     let semaphore = Semaphore::builder(1).overtakes(1_000).build().unwrap();
@@ -377,6 +379,7 @@ fn an_invalid_configuration_is_an_error() {
     assert!(builder(Order::RoundRobin { classes: 32 }).build().is_ok());
 }
 
+/// Keeps out parking_lot#29.
 #[test]
 fn threads_and_classes_wait_in_one_queue() {
     let semaphore = Arc::new(with_order(Order::Shares(vec![2, 1])));

@@ -34,6 +34,7 @@ impl Seen {
     }
 }
 
+/// Keeps out golang/sync#14.
 #[test]
 fn admissions_stay_within_the_limit_in_force() {
     let semaphore = Arc::new(Semaphore::new(8));

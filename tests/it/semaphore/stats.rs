@@ -40,6 +40,7 @@ fn one_that_was_not_asked_counts_nothing() {
     );
 }
 
+/// Keeps out tokio#6450, heph#238.
 #[test]
 fn each_outcome_is_counted_once() {
     let clock = ManualClock::new();
@@ -103,6 +104,7 @@ fn each_outcome_is_counted_once() {
     assert!(adds_up(&stats));
 }
 
+/// Keeps out failsafe#400.
 #[test]
 fn a_time_out_counts_as_a_cancelled_wait() {
     let clock = ManualClock::new();

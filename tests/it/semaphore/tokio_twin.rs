@@ -69,6 +69,7 @@ fn merging_splitting_and_forgetting_is_as_in_tokio() {
     );
 }
 
+/// Keeps out tokio#3095, tokio#2514, tokio#5144, tokio#2539.
 #[test]
 fn panics_are_those_of_tokio() {
     same(
@@ -77,11 +78,13 @@ fn panics_are_those_of_tokio() {
     );
 }
 
+/// Keeps out async-lock#41.
 #[test]
 fn waiting_and_closing_is_as_in_tokio() {
     same(theirs::program::waits_and_closes(), ours::program::waits_and_closes());
 }
 
+/// Keeps out wasmtime#7623.
 #[test]
 fn blocked_threads_fare_as_in_tokio() {
     same(theirs::program::blocks_threads(), ours::program::blocks_threads());
@@ -106,6 +109,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #![proptest_config(crate::cases(1_000))]
+    /// Keeps out async-lock#91.
     #[test]
     fn any_program_on_one_thread_sees_what_it_sees_with_tokio(
         permits in 0..6_usize,

@@ -23,7 +23,7 @@ mod verify;
 mod witness;
 
 use crate::report::page;
-use audit::{Audit, Limits};
+use audit::{Audit, Limits, Row};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,14 +40,14 @@ fn code() -> Vec<trace::Request> {
 /// Runs the first `requests` of the code trace and returns the log's path, in a folder that lives as long as it.
 fn run(requests: usize) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("audit.sqlite");
+    let path = folder.path().join("audit.csv");
     let mut trace = code();
     trace.truncate(requests);
     let audit = Arc::new(Audit::create(&path).unwrap());
     let progress: sim::Progress = Arc::new(|| {});
     sim::run(&[sim::Tenant::code(trace)], &audit, &ManualClock::new(), &progress).unwrap();
-    assert_eq!(audit.peak(), audit::CONNECTIONS, "the cap binds, and holds");
-    assert_eq!(audit.opened(), audit::CONNECTIONS);
+    assert_eq!(audit.peak(), audit::WRITERS, "the cap binds, and holds");
+    assert_eq!(audit.opened(), audit::WRITERS);
     (folder, path)
 }
 
@@ -88,73 +88,86 @@ fn gateway() -> std::process::Command {
     std::process::Command::new(path)
 }
 
-/// Runs a log, changes it by `sql`, and asserts that the verifier exits with 1 and says `rule`.
-fn caught_after(sql: &str, rule: &str) {
+/// Runs a log, changes its rows, and asserts that the verifier exits with 1 and says `rule`.
+fn caught_after(change: impl FnOnce(&mut Vec<Row>), rule: &str) {
     let (_folder, path) = run(3_000);
     let verify = || gateway().arg("--verify").arg(&path).output().unwrap();
     assert_eq!(verify().status.code(), Some(0));
-    let changed = rusqlite::Connection::open(&path).unwrap().execute(sql, []).unwrap();
-    assert_eq!(changed, 1, "{sql}");
+    let (limits, mut rows) = audit::read(&path).unwrap();
+    change(&mut rows);
+    std::fs::remove_file(&path).unwrap();
+    Audit::create(&path).unwrap().write_limits(&limits[0]).unwrap();
+    let mut file = audit::open(&path).unwrap();
+    for row in &rows {
+        audit::write_row(&mut file, row).unwrap();
+    }
     let output = verify();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains(rule), "{said}");
 }
 
+fn first_refused(rows: &[Row]) -> usize {
+    rows.iter().position(|row| row.leg.is_some()).unwrap()
+}
+
 #[test]
 fn an_admission_too_many_is_caught() {
-    caught_after(
-        "UPDATE requests SET leg = NULL, reason = NULL, finished_ns = ended_wait_ns + 150000000 + 50000 * context
-             + 30000000 * generated, admitted_order = (SELECT max(finished_order) + 1 FROM requests),
-             finished_order = (SELECT max(finished_order) + 2 FROM requests), counted_ns = ended_wait_ns,
-             noted_ns = ended_wait_ns, settled_ns = ended_wait_ns + 150000000 + 50000 * context + 30000000 * generated
-         WHERE id = (SELECT min(id) FROM requests WHERE leg IS NOT NULL)",
-        "out of order",
-    );
+    let admit = |rows: &mut Vec<Row>| {
+        let last = rows.iter().filter_map(|row| row.finished_order).max().unwrap();
+        let first = first_refused(rows);
+        let row = &mut rows[first];
+        let finished = row.ended_wait + 150_000_000 + 50_000 * row.context + 30_000_000 * row.generated;
+        (row.leg, row.reason) = (None, None);
+        (row.admitted_order, row.finished_order) = (Some(last + 1), Some(last + 2));
+        (row.counted, row.noted) = (Some(row.ended_wait), Some(row.ended_wait));
+        (row.finished, row.settled) = (Some(finished), Some(finished));
+    };
+    caught_after(admit, "out of order");
 }
 
 #[test]
 fn an_admission_moved_earlier_is_caught() {
     // The one that waited longest: when it arrived there was no room for it.
-    caught_after(
-        "UPDATE requests SET finished_ns = finished_ns - (ended_wait_ns - arrived_ns), ended_wait_ns = arrived_ns,
-             settled_ns = settled_ns - (ended_wait_ns - arrived_ns), counted_ns = arrived_ns, noted_ns = arrived_ns
-         WHERE id = (SELECT id FROM requests WHERE admitted_order IS NOT NULL
-                     ORDER BY ended_wait_ns - arrived_ns DESC LIMIT 1)",
-        "out of order",
-    );
+    let move_earlier = |rows: &mut Vec<Row>| {
+        let admitted = rows.iter_mut().filter(|row| row.admitted_order.is_some());
+        let row = admitted.max_by_key(|row| row.ended_wait - row.arrived).unwrap();
+        let waited = row.ended_wait - row.arrived;
+        row.ended_wait = row.arrived;
+        (row.counted, row.noted) = (Some(row.arrived), Some(row.arrived));
+        row.finished = row.finished.map(|at| at - waited);
+        row.settled = row.settled.map(|at| at - waited);
+    };
+    caught_after(move_earlier, "out of order");
 }
 
 #[test]
 fn a_dropped_refusal_is_caught() {
-    caught_after(
-        "DELETE FROM requests WHERE id = (SELECT min(id) FROM requests WHERE leg IS NOT NULL)",
-        "without a gap",
-    );
+    caught_after(|rows| drop(rows.remove(first_refused(rows))), "without a gap");
 }
 
 #[test]
 fn understated_tokens_are_caught() {
-    caught_after(
-        "UPDATE requests SET context = context - 1, estimate = estimate - 1 WHERE id = 7",
-        "tokens are logged",
-    );
+    let understate = |rows: &mut Vec<Row>| {
+        rows[7].context -= 1;
+        rows[7].estimate -= 1;
+    };
+    caught_after(understate, "tokens are logged");
 }
 
 #[test]
 fn a_permit_held_longer_is_caught() {
-    caught_after(
-        "UPDATE requests SET finished_ns = finished_ns + 1, settled_ns = settled_ns + 1 WHERE id = 7",
-        "another time than it worked",
-    );
+    let hold = |rows: &mut Vec<Row>| {
+        rows[7].finished = rows[7].finished.map(|at| at + 1);
+        rows[7].settled = rows[7].settled.map(|at| at + 1);
+    };
+    caught_after(hold, "another time than it worked");
 }
 
 #[test]
 fn an_admission_counted_as_of_long_ago_is_caught() {
-    caught_after(
-        "UPDATE requests SET counted_ns = counted_ns - 10000001 WHERE id = 7",
-        "too long ago",
-    );
+    let count_early = |rows: &mut Vec<Row>| rows[7].counted = rows[7].counted.map(|at| at - 10_000_001);
+    caught_after(count_early, "too long ago");
 }
 
 /// Runs a slice live, through the example itself, and returns the folder with what it wrote.
@@ -177,7 +190,7 @@ fn a_live_run_on_real_threads_holds_every_limit_and_writes_its_page() {
     for part in ["3600 times as fast", "In flight", "Use of the budgets", "<svg"] {
         assert!(page.contains(part), "{part}");
     }
-    let (limits, rows) = audit::read(&folder.path().join("audit.sqlite")).unwrap();
+    let (limits, rows) = audit::read(&folder.path().join("audit.csv")).unwrap();
     assert_eq!((limits.len(), rows.len()), (2, 4_000));
     assert!(limits.iter().all(|limits| limits.live && limits.speed == 3_600));
     // A minute's quota is now one of a sixtieth of a second.
@@ -189,7 +202,7 @@ fn a_live_run_on_real_threads_holds_every_limit_and_writes_its_page() {
 #[test]
 fn a_live_log_is_held_to_each_ledger_as_well() {
     let folder = live("3600", "2000");
-    let (limits, rows) = audit::read(&folder.path().join("audit.sqlite")).unwrap();
+    let (limits, rows) = audit::read(&folder.path().join("audit.csv")).unwrap();
     type Tighten = fn(&mut Limits);
     let tightened: [(&str, Tighten); 4] = [
         ("more requests", |limits| limits.requests = [1, limits.requests[1], 10]),

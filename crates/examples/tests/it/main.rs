@@ -1,4 +1,4 @@
-//! The examples as their users run them, and the parts of them that can be wrong. Build the examples first: `ci/test test` does.
+//! The examples as their users run them, and the parts of them that can be wrong. Build the examples first: `ci/test packages` does.
 
 mod gateway;
 mod lab;

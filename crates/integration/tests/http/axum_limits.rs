@@ -4,6 +4,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::routing::get;
+use http::header::AUTHORIZATION;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use sfv::{BareItem, List, ListEntry, Parser};
@@ -12,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::KeyedRate;
 use tollgate::{
-    Ask, Keyed, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, SlidingWindow, TokenBucket,
+    Ask, FixedWindow, Keyed, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, SlidingLog,
+    SlidingWindow, TokenBucket,
 };
 use tollgate_http::axum::{
     ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
@@ -126,6 +128,72 @@ fn addresses_are_cut_to_prefixes() {
     assert_eq!(key(&keys.clone().v6_prefix(0), "2001:db8::1", &[]), ip("::"));
     assert_eq!(key(&keys.clone().v4_prefix(24), "203.0.113.7", &[]), ip("203.0.113.0"));
     assert_eq!(key(&keys.v4_prefix(0), "203.0.113.7", &[]), ip("0.0.0.0"));
+}
+
+/// `64:ff9b::/96` is of RFC 6052, and `64:ff9b:1::/48` of RFC 8215.
+#[test]
+fn clients_behind_a_translator_have_keys_of_their_own() {
+    let direct = ClientIp::peer().v4_prefix(24);
+    for (peer, right) in [
+        ("64:ff9b::808:808", "8.8.8.0"),
+        ("64:ff9b::909:909", "9.9.9.0"),
+        ("64:ff9b:1::808:808", "64:ff9b:1::808:808"),
+        ("64:ff9b:1::808:809", "64:ff9b:1::808:809"),
+        ("64:ff9b:2::808:808", "64:ff9b:2::"),
+        ("64:ff9b::1:808:808", "64:ff9b::"),
+        ("64:ff9c::808:808", "64:ff9c::"),
+    ] {
+        assert_eq!(key(&direct, peer, &[]), ip(right), "{peer}");
+        let behind = ClientIp::behind(1).v4_prefix(24);
+        assert_eq!(key(&behind, "10.0.0.1", &[peer]), ip(right), "behind a proxy, {peer}");
+    }
+}
+
+#[test]
+fn a_translated_address_of_a_trusted_network_is_not_trusted() {
+    let keys = ClientIp::behind(1).trusting(ip("10.0.0.0"), 8);
+    assert_eq!(key(&keys, "64:ff9b::a00:1", &["203.0.113.7"]), ip("10.0.0.1"));
+    let keys = keys.trusting(ip("64:ff9b::"), 96);
+    assert_eq!(key(&keys, "64:ff9b::a00:1", &["203.0.113.7"]), ip("203.0.113.7"));
+    assert_eq!(key(&keys, "11.0.0.1", &["203.0.113.7"]), ip("11.0.0.1"));
+}
+
+#[test]
+fn the_zone_of_an_address_is_cut_off() {
+    let keys = ClientIp::behind(1);
+    for (entry, right) in [
+        ("fe80::1%eth0", "fe80::"),
+        ("[fe80::1%eth0]", "fe80::"),
+        ("[fe80::1%eth0]:443", "fe80::"),
+        ("2001:db8::1%2", "2001:db8::"),
+        ("[2001:db8::1%2]:443", "2001:db8::"),
+    ] {
+        assert_eq!(key(&keys, "10.0.0.1", &[entry]), ip(right), "{entry}");
+    }
+    for nonsense in [
+        "203.0.113.7%eth0",
+        "203.0.113.7:80%eth0",
+        "%eth0",
+        "fe80::1]%eth0",
+        "[fe80::1%eth0",
+        "[fe80::1%eth0]:x",
+    ] {
+        assert_eq!(key(&keys, "10.0.0.1", &[nonsense]), ip("10.0.0.1"), "{nonsense:?}");
+    }
+}
+
+#[test]
+fn the_key_of_a_sensitive_value_hides_it() {
+    let of = |is_sensitive| {
+        let mut secret = HeaderValue::from_static("Bearer sk-live-1234");
+        secret.set_sensitive(is_sensitive);
+        let request = Request::builder().header(AUTHORIZATION, secret).body(()).unwrap();
+        HeaderKey::new(AUTHORIZATION).key(&RequestParts::of(&request)).unwrap()
+    };
+    let (hidden, shown) = (of(true), of(false));
+    assert!(!format!("{hidden:?}").contains("sk-live-1234"), "{hidden:?}");
+    assert!(format!("{shown:?}").contains("sk-live-1234"));
+    assert_eq!(hidden, shown, "one limiter for both");
 }
 
 #[test]
@@ -319,6 +387,78 @@ async fn the_services_own_limits_are_503_with_an_instant_where_one_is_known() {
         (503, None)
     );
     assert!(text(refused).await.contains("about:blank"));
+}
+
+/// `RateLimit` and `X-RateLimit-Reset` of a response to a request for `units`.
+async fn said<L: Limiter + 'static>(window: &Arc<L>, units: u64) -> (String, String) {
+    let refusals = HttpRefusals::new().rate_limit_fields().legacy_fields();
+    let layer = LimitLayer::new(Arc::clone(window)).cost(move |_: &RequestParts<'_>| Ask::many(units));
+    let app: Router = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(layer.respond(refusals));
+    let response = app.oneshot(from("10.0.0.1", &[])).await.unwrap();
+    let text = |name| header(&response, name).unwrap().to_owned();
+    (text("ratelimit"), text("x-ratelimit-reset"))
+}
+
+/// Given a window of a minute that is nearly spent at its beginning, or nearly unused at its end, then what is left is left for the rest
+/// of the minute.
+#[tokio::test]
+async fn the_fields_name_the_end_of_a_window() {
+    let clock = ManualClock::new();
+    let minute = 60 * SECOND;
+    let spent = Arc::new(FixedWindow::new(100, minute).unwrap().on(&clock));
+    let unused = Arc::new(FixedWindow::new(100, minute).unwrap().on(&clock));
+    let sliding = Arc::new(SlidingLog::new(100, minute).unwrap().on(&clock));
+    unused.try_acquire(1).unwrap();
+    clock.advance(SECOND);
+    let expect = |field: &str, reset: &str| (field.to_owned(), reset.to_owned());
+    assert_eq!(said(&spent, 99).await, expect(r#""fixed_window";r=1;t=59"#, "59"));
+    assert_eq!(said(&sliding, 99).await, expect(r#""sliding_log";r=1;t=60"#, "60"));
+    clock.advance(58 * SECOND);
+    assert_eq!(said(&unused, 1).await, expect(r#""fixed_window";r=98;t=1"#, "1"));
+    assert_eq!(said(&spent, 1).await, expect(r#""fixed_window";r=0;t=1"#, "1"));
+}
+
+/// A trial of two requests, by itself, before a semaphore and behind one, and with a wait in a queue.
+#[tokio::test]
+async fn a_spent_rate_of_zero_promises_no_time() {
+    let clock = ManualClock::new();
+    let trial = || TokenBucket::new(Quota::zero().burst(2)).on(&clock);
+    let app: Router = Router::new().route("/", get(async || "hello"));
+    let refusals = HttpRefusals::new().rate_limit_fields();
+    let slots = || Semaphore::new(9);
+    let hourly = || TokenBucket::new(Quota::per_hour(2).burst(2)).on(&clock);
+    let queue = Policy::builder()
+        .limit(trial())
+        .max_wait(SECOND)
+        .on(&clock)
+        .build()
+        .unwrap();
+    let apps = [
+        app.clone().layer(LimitLayer::new(Arc::new(trial())).respond(refusals)),
+        app.clone()
+            .layer(LimitLayer::new(Arc::new(trial().and(slots()))).respond(refusals)),
+        app.clone()
+            .layer(LimitLayer::new(Arc::new(slots().and(trial()))).respond(refusals)),
+        app.clone()
+            .layer(LimitLayer::new(Arc::new(trial().and(hourly()))).respond(refusals)),
+        app.clone()
+            .layer(LimitLayer::new(Arc::new(hourly().and(trial()))).respond(refusals)),
+        app.layer(LimitLayer::waiting(queue).respond(refusals)),
+    ];
+    for (number, app) in apps.into_iter().enumerate() {
+        let mut statuses = Vec::new();
+        for _ in 0..4 {
+            let (response, ()) = futures::join!(app.clone().oneshot(from("10.0.0.1", &[])), async {
+                clock.advance(SECOND);
+            });
+            let response = response.unwrap();
+            statuses.push(response.status().as_u16());
+            assert_eq!(header(&response, "retry-after"), None, "{number}: {statuses:?}");
+        }
+        assert_eq!(statuses, [200, 200, 429, 429], "{number}");
+    }
 }
 
 #[tokio::test]

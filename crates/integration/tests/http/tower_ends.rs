@@ -2,9 +2,10 @@
 
 use crate::diary::Diary;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Full, StreamBody};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tollgate::{ManualClock, Outcome, Semaphore};
@@ -148,6 +149,69 @@ async fn missing_trailers_are_not_guessed() {
             told(GrpcCodes, 200, declared, || vec![data("message")], 2).await,
             [Outcome::Failure]
         );
+    }
+}
+
+/// A health check, or a page of metrics, on the port of a gRPC service.
+#[test]
+fn a_response_of_another_content_type_than_grpc_is_classified_by_its_status() {
+    let of = |status: u16, content_type: &'static str| {
+        let status = StatusCode::from_u16(status).unwrap();
+        let head = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(content_type))]);
+        let server = Classify::<()>::response(&GrpcCodes, status, &head);
+        (server, Classify::<()>::response(&ClientGrpcCodes, status, &head))
+    };
+    for grpc in [
+        "application/grpc",
+        "application/grpc+proto",
+        "Application/gRPC; charset=utf-8",
+    ] {
+        assert_eq!(
+            of(200, grpc),
+            (ResponseOutcome::InTrailers, ResponseOutcome::InTrailers),
+            "{grpc}"
+        );
+    }
+    for plain in [
+        "application/json",
+        "text/plain; charset=utf-8",
+        "application/grpc-web+proto",
+        "application/grp",
+        "",
+    ] {
+        let both = |outcome| (ResponseOutcome::Known(outcome), ResponseOutcome::Known(outcome));
+        assert_eq!(of(200, plain), both(Outcome::Success), "{plain}");
+        assert_eq!(of(404, plain), both(Outcome::Success), "{plain}");
+        assert_eq!(of(500, plain), both(Outcome::Failure), "{plain}");
+    }
+    let no_content = Classify::<()>::response(&GrpcCodes, StatusCode::NO_CONTENT, &HeaderMap::new());
+    assert_eq!(
+        no_content,
+        ResponseOutcome::Known(Outcome::Success),
+        "gRPC answers with 200"
+    );
+}
+
+/// Ten responses of one content type, with status 200 and without trailers.
+#[tokio::test]
+async fn plain_responses_beside_grpc_open_no_circuit() {
+    for (content_type, right) in [
+        ("application/grpc+proto", BreakerState::Open),
+        ("application/json", BreakerState::Closed),
+        ("text/plain; charset=utf-8", BreakerState::Closed),
+    ] {
+        let breaker = CircuitBreaker::builder().count_window(10).minimum_calls(10);
+        let breaker = Arc::new(breaker.on(&ManualClock::new()).build().unwrap());
+        let service = service_fn(move |_: Request<()>| async move {
+            let response = Response::builder().header(CONTENT_TYPE, content_type);
+            Ok::<_, Infallible>(response.body(Full::new(Bytes::from_static(b"{}"))).unwrap())
+        });
+        let layer = LimitLayer::new(Arc::clone(&breaker)).classify(GrpcCodes);
+        for _ in 0..10 {
+            let response = layer.layer(service.clone()).oneshot(get()).await.unwrap();
+            response.into_body().collect().await.unwrap();
+        }
+        assert_eq!(breaker.state(), right, "{content_type}");
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 use tollgate::remote::Key;
 
-/// A server of the program that `ci/with-consul` names.
+/// A server of the program that `ci/with-stores consul` names.
 #[derive(Clone, Debug)]
 pub(crate) struct Consul;
 
@@ -18,7 +18,7 @@ impl Consul {
     /// One of `servers` at these ports: for clients, for the others' servers, and for their gossip.
     pub(crate) fn agent(&self, servers: u8, port: u16, [server, gossip]: [u16; 2], folder: &Path) -> Command {
         let program = std::env::var_os("TOLLGATE_CONSUL_SERVER")
-            .expect("TOLLGATE_CONSUL_SERVER is a program; ci/with-consul finds or fetches it");
+            .expect("TOLLGATE_CONSUL_SERVER is a program; ci/with-stores consul finds or fetches it");
         // The process that becomes the server reports its id.
         let mut command = Command::new("sh");
         command.args(["-c", r#"exec "$0" "$@" -node-meta "pid:$$""#]);

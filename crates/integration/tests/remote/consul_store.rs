@@ -12,10 +12,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
 pub(crate) const GONE: Duration = Duration::from_secs(2);
 
-/// The server that `ci/with-consul` started.
+/// The server that `ci/with-stores consul` started.
 pub(crate) fn server() -> SocketAddr {
     let address = std::env::var("TOLLGATE_CONSUL")
-        .expect("TOLLGATE_CONSUL has the address of a server; ci/with-consul starts one");
+        .expect("TOLLGATE_CONSUL has the address of a server; ci/with-stores consul starts one");
     let address = address.strip_prefix("http://").expect("it is one of HTTP");
     address.parse().expect("it is an address")
 }

@@ -14,14 +14,14 @@ use tollgate::remote::Key;
 /// Leases are checked twice a second.
 pub(crate) const LOOKS: Duration = Duration::from_millis(500);
 
-/// A server of the program that `ci/with-etcd` names. Its data outlives a kill.
+/// A server of the program that `ci/with-stores etcd` names. Its data outlives a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Etcd;
 
 impl Store for Etcd {
     fn command(&self, port: u16, folder: &Path) -> Command {
         let program = std::env::var_os("TOLLGATE_ETCD_SERVER")
-            .expect("TOLLGATE_ETCD_SERVER is a program; ci/with-etcd finds or fetches it");
+            .expect("TOLLGATE_ETCD_SERVER is a program; ci/with-stores etcd finds or fetches it");
         // The port for other servers of a cluster, of which there are none. A restarted server may have another.
         let peer = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
         let peer = format!("http://{}", peer.expect("a free port"));

@@ -25,7 +25,7 @@ const ONE: Rule = Rule::Permits { limit: 1 };
 
 pub(crate) fn address() -> SocketAddr {
     let address = std::env::var("TOLLGATE_ETCD");
-    let address = address.expect("TOLLGATE_ETCD has the address of a server; ci/with-etcd starts one");
+    let address = address.expect("TOLLGATE_ETCD has the address of a server; ci/with-stores etcd starts one");
     address.trim_start_matches("http://").parse().expect("an address")
 }
 

@@ -127,7 +127,7 @@ mod etcd {
     impl Member for Etcd {
         fn command(&self, nth: usize, all: &[Ports; 3], folder: &Path) -> Command {
             let program = std::env::var_os("TOLLGATE_ETCD_SERVER");
-            let program = program.expect("TOLLGATE_ETCD_SERVER is a program; ci/with-etcd finds or fetches it");
+            let program = program.expect("TOLLGATE_ETCD_SERVER is a program; ci/with-stores etcd finds or fetches it");
             let client = format!("http://127.0.0.1:{}", all[nth].client);
             let peer = |nth: usize| format!("http://127.0.0.1:{}", all[nth].peer);
             let cluster = [0, 1, 2].map(|nth| format!("{nth}={}", peer(nth))).join(",");

@@ -35,14 +35,14 @@ shift 2
 exec $as "$0/postgres" -D data -c listen_addresses=127.0.0.1 -c port="$port" -c unix_socket_directories= -c fsync=off "$@"
 "#;
 
-/// A server of the programs that `ci/with-postgres` names. Its data outlives a kill.
+/// A server of the programs that `ci/with-stores postgres` names. Its data outlives a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Program;
 
 impl Store for Program {
     fn command(&self, port: u16, folder: &Path) -> Command {
         let programs = std::env::var_os("TOLLGATE_POSTGRES_PROGRAMS")
-            .expect("TOLLGATE_POSTGRES_PROGRAMS is a folder; ci/with-postgres finds or installs it");
+            .expect("TOLLGATE_POSTGRES_PROGRAMS is a folder; ci/with-stores postgres finds or installs it");
         let mut command = Command::new("sh");
         command
             .args(["-c", START])
@@ -113,10 +113,10 @@ pub(crate) fn at(address: SocketAddr) -> Postgres {
     options.connect().expect("settings that can be")
 }
 
-/// The address of the server that `ci/with-postgres` started.
+/// The address of the server that `ci/with-stores postgres` started.
 pub(crate) fn url() -> String {
     std::env::var("TOLLGATE_POSTGRES")
-        .expect("TOLLGATE_POSTGRES has the address of a server; ci/with-postgres starts one")
+        .expect("TOLLGATE_POSTGRES has the address of a server; ci/with-stores postgres starts one")
 }
 
 /// Its address.

@@ -10,14 +10,14 @@ use std::process::Command;
 use std::time::Duration;
 use tollgate::remote::Key;
 
-/// A server of the program that `ci/with-redis` names.
+/// A server of the program that `ci/with-stores redis` names.
 #[derive(Clone, Debug)]
 pub(crate) struct Redis;
 
 impl Store for Redis {
     fn command(&self, port: u16, folder: &Path) -> Command {
         let program = std::env::var_os("TOLLGATE_REDIS_SERVER")
-            .expect("TOLLGATE_REDIS_SERVER is a program; ci/with-redis finds or installs it");
+            .expect("TOLLGATE_REDIS_SERVER is a program; ci/with-stores redis finds or installs it");
         let mut command = Command::new(program);
         command.args([
             "--bind",

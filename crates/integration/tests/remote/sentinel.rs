@@ -33,7 +33,7 @@ impl Store for Sentinel {
         );
         std::fs::write(&settings, text).expect("the settings can be written");
         let program = std::env::var_os("TOLLGATE_REDIS_SERVER")
-            .expect("TOLLGATE_REDIS_SERVER is a program; ci/with-redis finds or installs it");
+            .expect("TOLLGATE_REDIS_SERVER is a program; ci/with-stores redis finds or installs it");
         let mut command = Command::new(program);
         command.arg(settings).arg("--sentinel");
         command

@@ -12,10 +12,10 @@ use tollgate_stores::Redis;
 /// No test depends on how long a server takes to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The server that `ci/with-redis` started.
+/// The server that `ci/with-stores redis` started.
 pub(crate) fn server() -> SocketAddr {
-    let address =
-        std::env::var("TOLLGATE_REDIS").expect("TOLLGATE_REDIS has the address of a server; ci/with-redis starts one");
+    let address = std::env::var("TOLLGATE_REDIS")
+        .expect("TOLLGATE_REDIS has the address of a server; ci/with-stores redis starts one");
     let address = address.strip_prefix("redis://").unwrap_or(&address);
     address.trim_end_matches('/').parse().expect("an address")
 }

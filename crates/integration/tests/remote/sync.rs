@@ -87,6 +87,7 @@ async fn an_overtaken_request_does_nothing() {
 }
 
 /// Renewals of the original brought back evicted holders, silently.
+/// Keeps out redisson#4086, redisson#4091.
 #[tokio::test]
 async fn a_session_that_expired_stays_so_and_takes_nothing_from_others() {
     let (store, key) = opened(permits(1)).await;
@@ -118,6 +119,7 @@ async fn a_waiter_behind_a_dead_holder_is_served_without_a_message() {
 }
 
 /// A grant is state: a message only announces it, and may be lost.
+/// Keeps out redisson#5762.
 #[tokio::test]
 async fn a_grant_whose_reply_was_lost_is_repeated() {
     let (store, key) = opened(permits(1)).await;
@@ -268,6 +270,7 @@ async fn a_shrink_drains_and_takes_nothing_away() {
     assert_eq!((reply.usage.limit, reply.usage.in_use), (9, 2));
 }
 
+/// Keeps out redisson#2444, redisson#4100.
 #[tokio::test]
 async fn keys_lie_in_one_slot_and_go_with_the_last_session() {
     let (server, store, key) = own_unopened().await;

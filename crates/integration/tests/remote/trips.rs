@@ -170,6 +170,7 @@ async fn a_permit_is_dropped_while_the_store_is_silent() {
     }
 }
 
+/// Keeps out redisson#5762.
 #[tokio::test]
 async fn a_waiter_whose_message_was_lost_is_served() {
     let wired = Wired::new().await;

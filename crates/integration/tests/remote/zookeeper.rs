@@ -15,13 +15,13 @@ use zookeeper_client::{Client, Error};
 /// Sessions end at whole ticks.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 
-/// A server of the classes that `ci/with-zookeeper` names. Its data outlives a kill.
+/// A server of the classes that `ci/with-stores zookeeper` names. Its data outlives a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Zookeeper;
 
-/// The value of a variable of `ci/with-zookeeper`.
+/// The value of a variable of `ci/with-stores zookeeper`.
 fn variable(name: &str) -> String {
-    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; ci/with-zookeeper does that"))
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; ci/with-stores zookeeper does that"))
 }
 
 impl Zookeeper {

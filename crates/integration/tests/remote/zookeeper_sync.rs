@@ -23,7 +23,7 @@ const ONE: Rule = Rule::Permits { limit: 1 };
 
 pub(crate) fn address() -> SocketAddr {
     let address = std::env::var("TOLLGATE_ZOOKEEPER");
-    let address = address.expect("TOLLGATE_ZOOKEEPER has the address of a server; ci/with-zookeeper starts one");
+    let address = address.expect("TOLLGATE_ZOOKEEPER has the address of a server; ci/with-stores zookeeper starts one");
     address.parse().expect("an address")
 }
 
@@ -139,6 +139,7 @@ async fn a_release_notifies_the_first_waiter() {
 }
 
 /// A node was created without an answer: it was created again, and the first one stayed.
+/// Keeps out ZOOKEEPER-1262.
 #[tokio::test]
 async fn a_node_whose_answer_was_lost_is_found_again() {
     let (proxy, store) = proxied().await;

@@ -1,4 +1,4 @@
-//! Models of requests beside each other, over all interleavings of the locks of levels and accounts: `ci/test loom` runs them.
+//! Models of requests beside each other, over all interleavings of the locks of levels and accounts: `ci/test models` runs them.
 #![cfg(tollgate_loom)]
 
 use loom::thread;

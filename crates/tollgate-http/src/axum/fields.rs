@@ -170,8 +170,8 @@ impl ServiceLimit {
 
     /// The remaining quota of a leg, if the field can express it.
     ///
-    /// The window is the remaining quota divided by the rate, rounded up: a client that spends evenly meets the rate. If nothing
-    /// is left, it is the time until one unit is.
+    /// The window of a bucket is the remaining quota divided by the rate, rounded up: a client that spends evenly meets the rate. That of
+    /// a window ends when all of its units are back. If nothing is left, it is the time until one unit is.
     pub fn of(status: &Status<'_>) -> Option<Self> {
         match status.state {
             State::Permits { limit, in_use, .. } => Some(Self::new(status.leg, limit.saturating_sub(in_use))),
@@ -181,6 +181,11 @@ impl ServiceLimit {
                 ..
             } => Some(Self::new(status.leg, 0).window(seconds(next))),
             State::Rate { available: 0, .. } => Some(Self::new(status.leg, 0)),
+            State::Rate {
+                available,
+                reset: Some(reset),
+                ..
+            } => Some(Self::new(status.leg, available).window(seconds(reset))),
             State::Rate {
                 limit,
                 window,

@@ -4,6 +4,7 @@ use crate::{ExtractKey, RequestParts};
 use axum::extract::ConnectInfo;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::{HeaderName, HeaderValue, Method};
+use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,7 +21,9 @@ use tollgate::Reason;
 /// connection. A request without [`ConnectInfo`] has no key. The service is misconfigured: the request is refused as
 /// [`Misconfigured`](Reason::Misconfigured), which is a 500.
 ///
-/// An IPv6 address is cut to 64 bits by default, the least that one client has. An IPv4-mapped address counts as IPv4.
+/// An IPv6 address is cut to 64 bits by default, the least that one client has. An IPv4-mapped address counts as IPv4, and so does
+/// the address of an IPv4 client behind a translator (NAT64 with the prefix `64:ff9b::/96`). An address of a translator's local
+/// prefix, `64:ff9b:1::/48`, is never cut: each IPv4 client has one. A zone (`fe80::1%eth0`) is ignored.
 ///
 /// ```
 /// # use axum::extract::ConnectInfo;
@@ -103,8 +106,9 @@ impl ClientIp {
     }
 
     fn cut(&self, ip: IpAddr) -> IpAddr {
-        match ip {
-            IpAddr::V4(_) => cut(ip, self.v4),
+        match untranslated(ip) {
+            v4 @ IpAddr::V4(_) => cut(v4, self.v4),
+            IpAddr::V6(v6) if v6.segments()[..3] == LOCAL_TRANSLATION => ip,
             IpAddr::V6(_) => cut(ip, self.v6),
         }
     }
@@ -152,8 +156,34 @@ impl ExtractKey for ClientIp {
     }
 }
 
+/// The first 48 bits that translators between IPv6 and IPv4 may use within a network (RFC 8215).
+const LOCAL_TRANSLATION: [u16; 3] = [0x64, 0xff9b, 1];
+
+/// The IPv4 address of a client whose IPv6 address a translator has made from it (RFC 6052). The first 64 bits of such an address are
+/// the same for all clients.
+///
+/// Only for keys: an address behind a translator is not one that the IPv4 network of a trusted proxy vouches for.
+fn untranslated(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
+            Ipv4Addr::from_bits(v6.to_bits() as u32).into()
+        }
+        _ => ip,
+    }
+}
+
+/// An entry without the zone of its IPv6 address (`fe80::1%eth0`, `[fe80::1%eth0]:443`), which only the proxy can tell apart.
+fn without_zone(entry: &str) -> Cow<'_, str> {
+    let is_v6 = |ip: &str| ip.strip_prefix('[').unwrap_or(ip).parse::<Ipv6Addr>().is_ok();
+    match entry.split_once('%') {
+        Some((ip, zone)) if is_v6(ip) => Cow::Owned(format!("{ip}{}", &zone[zone.find(']').unwrap_or(zone.len())..])),
+        _ => Cow::Borrowed(entry),
+    }
+}
+
 /// An address, with or without a port.
 fn address(entry: &str) -> Option<IpAddr> {
+    let entry = &*without_zone(entry);
     let bare = entry.strip_prefix('[').and_then(|entry| entry.strip_suffix(']'));
     let ip = bare.unwrap_or(entry).parse::<IpAddr>();
     let ip = ip.or_else(|_| entry.parse::<SocketAddr>().map(|address| address.ip()));
@@ -178,6 +208,11 @@ fn cut(ip: IpAddr, bits: u8) -> IpAddr {
 ///
 /// A request without the field, with more than one, or with a value longer than [`MAX_LENGTH`](Self::MAX_LENGTH) has no key.
 /// A client that may send any value has any number of keys: check the value first, or rely on the map's bound.
+///
+/// # Secrets
+/// The key of a value that is [marked as sensitive](HeaderValue::set_sensitive) has the mark as well, and its `Debug` hides the value.
+/// A limit that machines share writes the keys to its store as they are: give it the hash of a secret, as an
+/// [extension](ExtensionKey) of an outer layer.
 ///
 /// ```
 /// # use http::{HeaderName, Request};
@@ -211,7 +246,9 @@ impl ExtractKey for HeaderKey {
             return None;
         }
         // A copy: the map may keep it for long, and the value shares the connection's read buffer.
-        HeaderValue::from_bytes(value.as_bytes()).ok()
+        let mut copy = HeaderValue::from_bytes(value.as_bytes()).ok()?;
+        copy.set_sensitive(value.is_sensitive());
+        Some(copy)
     }
 }
 

@@ -16,7 +16,7 @@ use tollgate::{Limiter, Reason, Rejection};
 /// `Retry-After` is in seconds, rounded up. If the limiter knows the instant, a request at that instant is admitted, unless
 /// others were admitted meanwhile. If the instant is unknown (all permits are in use), it is the estimate
 /// [`retry_unknown`](Self::retry_unknown), unless a [waiting room](crate::LimitLayer::waiting_room) gives the client an
-/// appointment. A permanent refusal has none.
+/// appointment. A refusal that no instant ends ([`Rejection::retryable`] is false) has none.
 ///
 /// By default 429 says that a rate was exceeded, and 503 that the service is busy (no permit is free, a circuit is open, a queue
 /// is full); [`status_of`](crate::status_of) lists the others. Clients of APIs of language models often expect 429 for both:
@@ -148,7 +148,7 @@ impl HttpRefusals {
             (Some(known), _) => known,
             (None, _) => self.unknown,
         };
-        (!rejection.reason.is_permanent()).then(|| seconds(time).max(1))
+        rejection.retryable.then(|| seconds(time).max(1))
     }
 
     /// Writes the state of the advertised legs, and makes `Retry-After` consistent with it, also a `Retry-After` of an inner

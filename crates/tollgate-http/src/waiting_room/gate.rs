@@ -194,7 +194,7 @@ fn lacks_capacity(reason: Reason) -> bool {
 #[cold]
 fn with_appointment<K: Hash, L: Limiter>(room: &WaitingRoom, key: Option<&K>, mut refused: Refused<L>) -> Refused<L> {
     let rejection = &mut refused.rejection;
-    if let (Some(key), true) = (key, lacks_capacity(rejection.reason)) {
+    if let (Some(key), true) = (key, rejection.retryable && lacks_capacity(rejection.reason)) {
         let known = rejection.retry_after.unwrap_or_default();
         let wait = match room.book_from(key, known) {
             Ok(wait) => wait,

@@ -70,6 +70,8 @@ enum Length {
 impl BreakerBuilder {
     /// The most probes of a half-open circuit.
     pub const MAX_PROBES: u64 = 1 << 20;
+    /// The most calls of a [count window](Self::count_window).
+    pub const MAX_COUNT_WINDOW: usize = CountWindow::MAX_SIZE;
 
     pub(super) fn new() -> Self {
         Self {

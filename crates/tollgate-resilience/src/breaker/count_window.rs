@@ -136,7 +136,7 @@ impl CountWindow {
         let old = slot_word.load(Ordering::Relaxed);
         // One failure that pushes out another has been counted as well.
         let writes = old != new || weight(new) != 0;
-        (writes && self.write(slot_word, old, new, period, alarm)) || (position + 1 == alarm.calls)
+        (writes && self.write(slot_word, old, new, period, alarm)) || position + 1 == alarm.calls
     }
 
     /// Claims the next position, counted as `new`. `None` if the period is over.

@@ -1,7 +1,8 @@
 //! A semaphore with an adaptive limit as a leg, and the laws.
 
-use super::fault;
-use crate::adaptive::{Adaptive, AdaptiveBuilder, Aimd, Cubic, Gradient, Gradient2, Resizable, Trend, Vegas};
+use crate::adaptive::{
+    Adaptive, AdaptiveBuilder, AdaptiveError, Aimd, Cubic, Gradient, Gradient2, Resizable, Trend, Vegas,
+};
 use std::time::Duration;
 #[cfg(feature = "policy-file")]
 use tollgate::policy::file::{FromTable, PolicyFileError, Table};
@@ -79,6 +80,18 @@ impl AdaptiveLaw {
     }
 }
 
+/// A fault of the key whose number is out of bounds.
+pub(super) fn fault(error: AdaptiveError) -> SpecError {
+    let key = match error {
+        AdaptiveError::Bounds { ceiling, .. } if ceiling as u64 > 1 << 32 => "ceiling",
+        AdaptiveError::Bounds { .. } => "floor",
+        AdaptiveError::Percentile { .. } => "percentile",
+        AdaptiveError::Window { .. } => "window",
+        _ => "kind",
+    };
+    SpecError::new(key, error.to_string())
+}
+
 /// Refuses a limit at the start that is out of its bounds.
 pub(super) fn check_start(key: &'static str, limit: u64, floor: usize, ceiling: usize) -> Result<(), SpecError> {
     if (floor as u64..=ceiling as u64).contains(&limit) {
@@ -113,7 +126,7 @@ impl Rule for AdaptiveRule {
             .window(self.window, self.samples)
             .percentile(self.percentile)
             .on(clock);
-        let adaptive = self.law.drives(builder).build().map_err(fault("kind"))?;
+        let adaptive = self.law.drives(builder).build().map_err(fault)?;
         check_start("limit", self.limit as u64, self.floor, self.ceiling)?;
         Ok(adaptive)
     }

@@ -1,7 +1,6 @@
 //! A token bucket with an adaptive rate as a leg.
 
-use super::adaptive::{AdaptiveLaw, check_start};
-use super::fault;
+use super::adaptive::{AdaptiveLaw, check_start, fault};
 use crate::adaptive::{Adaptive, Cubic};
 use std::time::Duration;
 #[cfg(feature = "policy-file")]
@@ -64,7 +63,7 @@ impl Rule for AdaptiveRateRule {
             .bounds(self.floor, self.ceiling)
             .window(self.window, self.samples)
             .on(clock);
-        let adaptive = self.law.drives(builder).build().map_err(fault("kind"))?;
+        let adaptive = self.law.drives(builder).build().map_err(fault)?;
         check_start("quota", self.quota.count(), self.floor, self.ceiling)?;
         if Quota::new(self.ceiling as u64, self.quota.period()).is_err() {
             let fault = format!(

@@ -1,7 +1,6 @@
 //! A circuit breaker as a leg.
 
-use super::fault;
-use crate::breaker::{BreakerBuilder, CircuitBreaker, OpenTime};
+use crate::breaker::{BreakerBuilder, BreakerError, CircuitBreaker, OpenTime};
 use std::time::Duration;
 use tollgate::Clock;
 #[cfg(feature = "policy-file")]
@@ -80,16 +79,39 @@ impl BreakerRule {
     }
 }
 
+/// A fault of the key whose number is out of bounds.
+fn fault(error: BreakerError) -> SpecError {
+    let setting = match error {
+        BreakerError::Rate { setting, .. }
+        | BreakerError::Count { setting, .. }
+        | BreakerError::Time { setting, .. } => setting,
+        _ => "",
+    };
+    let key = match setting {
+        "count window" => "count_window",
+        "time window" => "time_window",
+        "minimum calls" => "minimum_calls",
+        "failure rate" => "failure_rate",
+        "slow calls" => "slow_after",
+        "slow call rate" => "slow_rate",
+        "consecutive failures" => "consecutive_failures",
+        "open time" => "open_for",
+        "probes" => "probes",
+        _ => "kind",
+    };
+    SpecError::new(key, error.to_string())
+}
+
 impl Rule for BreakerRule {
     type Limiter = CircuitBreaker;
     const KIND: &'static str = "breaker";
 
     fn build(&self, clock: &Clock) -> Result<CircuitBreaker, SpecError> {
-        self.builder().on(clock).build().map_err(fault("kind"))
+        self.builder().on(clock).build().map_err(fault)
     }
 
     fn check(&self) -> Result<(), SpecError> {
-        self.builder().build().map(drop).map_err(fault("kind"))
+        self.builder().build().map(drop).map_err(fault)
     }
 }
 
@@ -115,7 +137,7 @@ impl FromTable for BreakerRule {
                 "a count window was given already, and one of both is allowed",
             ));
         }
-        if let Some(calls) = table.whole("count_window", 1, u32::MAX.into())? {
+        if let Some(calls) = table.whole("count_window", 1, BreakerBuilder::MAX_COUNT_WINDOW as u64)? {
             rule.count_window = calls as usize;
         }
         rule.time_window = table.time("time_window")?;

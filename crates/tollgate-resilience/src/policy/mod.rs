@@ -8,10 +8,8 @@ pub use adaptive::{AdaptiveLaw, AdaptiveRule};
 pub use adaptive_rate::AdaptiveRateRule;
 pub use breaker::BreakerRule;
 
-use std::fmt;
 #[cfg(feature = "policy-file")]
 use tollgate::policy::file::Kinds;
-use tollgate::policy::spec::SpecError;
 
 /// The kinds of legs of [`tollgate`] and of this crate, to read policy files with.
 ///
@@ -35,9 +33,4 @@ pub fn kinds() -> Kinds {
         .with::<BreakerRule>()
         .with::<AdaptiveRule>()
         .with::<AdaptiveRateRule>()
-}
-
-/// A fault of `key`.
-fn fault<E: fmt::Display>(key: &'static str) -> impl Fn(E) -> SpecError {
-    move |error| SpecError::new(key, error.to_string())
 }

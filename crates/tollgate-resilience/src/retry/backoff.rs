@@ -78,6 +78,15 @@ pub struct Delays {
     rng: Rng,
 }
 
+impl Delays {
+    /// The next delay, or `least` and up to the part `jitter` of it more, whichever is longer.
+    pub(super) fn at_least(&mut self, least: Duration, jitter: f64) -> Duration {
+        let more = least.as_secs_f64() * jitter * self.rng.fraction();
+        let spread = least.saturating_add(Duration::try_from_secs_f64(more).unwrap_or(Duration::MAX));
+        self.next().unwrap_or_default().max(spread)
+    }
+}
+
 impl Iterator for Delays {
     type Item = Duration;
 

@@ -32,7 +32,7 @@ use tollgate::{Ask, Limiter, LimiterExt, Outcome, Policy, Refusal, Reservation};
 /// };
 /// let hint = Some(Duration::from_secs(2));
 /// let (_, repeat) = classify(&Ok(Response { status: 429, retry_after: hint }));
-/// assert_eq!(repeat, Repeat::After(Duration::from_secs(2)));
+/// assert_eq!(repeat, Repeat::Hinted(Duration::from_secs(2)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -41,14 +41,18 @@ pub enum Repeat {
     Never,
     /// After the next delay of the schedule.
     Backoff,
-    /// After the delay that the server asks for, which replaces that of the schedule.
+    /// After the delay that the server asks for, such as `Retry-After`. The `Retry` bounds and spreads it: see
+    /// [`max_retry_after`](Retry::max_retry_after) and [`retry_after_jitter`](Retry::retry_after_jitter).
+    Hinted(Duration),
+    /// After exactly this delay, which the program chooses; zero is at once. A delay that a server chooses is
+    /// [`Hinted`](Self::Hinted).
     After(Duration),
 }
 
 impl Repeat {
     /// After the hint of the server if there is one, and by the schedule otherwise.
     pub fn hinted(hint: Option<Duration>) -> Self {
-        hint.map_or(Self::Backoff, Self::After)
+        hint.map_or(Self::Backoff, Self::Hinted)
     }
 }
 
@@ -57,11 +61,18 @@ impl Repeat {
 /// An attempt is repeated only if all of these hold:
 /// - The classifier says that it [may be](Repeat).
 /// - Fewer [`attempts`](Self::attempts) than the most have been made, 3 unless set.
-/// - The delay ends before the [`deadline`](Self::deadline). The delay is the server's hint, or that of the
-///   [`Backoff`].
+/// - The delay ends before the [`deadline`](Self::deadline). The delay is that of the [`Backoff`], or the server's
+///   [hint](#hints-of-servers).
 /// - The [`RetryBudget`] has a retry left. Each first attempt that is admitted [deposits](RetryBudget::deposit) into it.
 ///
 /// Otherwise the result of the attempt is the result. One `Retry` serves any number of tasks at once.
+///
+/// # Hints of servers
+/// A server names a delay, as by `Retry-After`, and the classifier passes it on as [`Repeat::hinted`]. `Retry` waits
+/// - at least for the delay of its [`Backoff`]: a hint of zero does not make it retry without a delay,
+/// - at most for [`max_retry_after`](Self::max_retry_after), one hour unless set,
+/// - and up to a tenth longer than the hint, chosen at random ([`retry_after_jitter`](Self::retry_after_jitter)): callers that
+///   were given the same hint do not come back at the same instant, and none of them before it.
 ///
 /// Delays and the deadline are by the clock of the policy. Where that is the real clock and a tokio runtime is running, they are by
 /// the clock of the runtime, which a test can pause.
@@ -93,18 +104,22 @@ pub struct Retry {
     attempts: u32,
     deadline: Option<Duration>,
     budget: Option<Arc<RetryBudget>>,
+    max_retry_after: Duration,
+    retry_after_jitter: f64,
     /// The state of the generator of seeds, one for each sequence of attempts.
     seeds: AtomicU64,
 }
 
 impl Retry {
-    /// At most 3 attempts, without a deadline and without a budget.
+    /// At most 3 attempts, without a deadline and without a budget. Hints of servers count up to one hour, with a jitter of a tenth.
     pub fn new(backoff: Backoff) -> Self {
         Self {
             backoff,
             attempts: 3,
             deadline: None,
             budget: None,
+            max_retry_after: Duration::from_secs(3_600),
+            retry_after_jitter: 0.1,
             seeds: AtomicU64::new(RandomState::new().hash_one(0)),
         }
     }
@@ -142,6 +157,35 @@ impl Retry {
     /// The budget that all retries are taken from. Share one among all callers of a resource.
     pub fn budget(mut self, budget: &Arc<RetryBudget>) -> Self {
         self.budget = Some(Arc::clone(budget));
+        self
+    }
+
+    /// Sets the longest delay that a server's hint can cause, before the jitter; one hour unless set. A longer hint counts as this
+    /// one. A maximum below the delay of the [`Backoff`] gives way to that delay.
+    ///
+    /// ```
+    /// # use tollgate_resilience::retry::{Backoff, Repeat, Retry};
+    /// # use tollgate::{ManualClock, Policy, Semaphore};
+    /// # use std::time::Duration;
+    /// let clock = ManualClock::new();
+    /// let policy = Policy::builder().limit(Semaphore::new(1)).on(&clock).build()?;
+    /// let minute = Duration::from_secs(60);
+    /// let retry = Retry::new(Backoff::default()).attempts(2).max_retry_after(minute).retry_after_jitter(0.0);
+    /// let day = Some(Duration::from_secs(86_400));
+    /// let busy = async || Err::<(), _>("busy");
+    /// assert!(clock.run(retry.run(&policy, 1, busy, |_| Repeat::hinted(day))).is_err());
+    /// assert_eq!(clock.elapsed(), minute);
+    /// # Ok::<(), tollgate::PolicyError>(())
+    /// ```
+    pub fn max_retry_after(mut self, most: Duration) -> Self {
+        self.max_retry_after = most;
+        self
+    }
+
+    /// Sets the spread of delays that servers ask for, as a part of the delay; 0.1 unless set. At 0.1, a hint of 2 s becomes 2 s to
+    /// 2.2 s. Below 0, and not a number, count as 0; above 1 counts as 1.
+    pub fn retry_after_jitter(mut self, part: f64) -> Self {
+        self.retry_after_jitter = if part > 0.0 { part.min(1.0) } else { 0.0 };
         self
     }
 
@@ -233,7 +277,11 @@ impl Retry {
             let delay = match repeat {
                 Repeat::Never => return ended(result),
                 Repeat::Backoff => delays.next().unwrap_or_default(),
-                Repeat::After(hint) => hint,
+                Repeat::Hinted(hint) => {
+                    let hint = hint.min(self.max_retry_after);
+                    delays.at_least(hint, self.retry_after_jitter)
+                }
+                Repeat::After(delay) => delay,
             };
             if attempts >= self.attempts || left().is_some_and(|left| delay >= left) {
                 return ended(result);
@@ -283,6 +331,8 @@ impl fmt::Debug for Retry {
             .field("attempts", &self.attempts)
             .field("deadline", &self.deadline)
             .field("budget", &self.budget)
+            .field("max_retry_after", &self.max_retry_after)
+            .field("retry_after_jitter", &self.retry_after_jitter)
             .finish_non_exhaustive()
     }
 }

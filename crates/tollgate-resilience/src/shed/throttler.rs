@@ -89,8 +89,12 @@ impl ThrottleState {
     pub(super) fn totals(&self, newest: u64) -> (u64, u64) {
         let within = |segment: &&Segment| segment.number + SEGMENTS as u64 > newest;
         let totals = self.segments.iter().filter(within);
-        totals.fold((0, 0), |(asked, accepted), segment| {
-            (asked + segment.asked, accepted + segment.accepted)
+        // A cost is often the client's choice: the sums saturate, as each segment does.
+        totals.fold((0_u64, 0_u64), |(asked, accepted), segment| {
+            (
+                asked.saturating_add(segment.asked),
+                accepted.saturating_add(segment.accepted),
+            )
         })
     }
 }

@@ -24,7 +24,8 @@ const LEG: &str = "upstream";
 /// # Pause and ramp
 /// A refusal pauses all callers from the moment at which it is observed, for the time that the upstream asks for, at most the
 /// [cap](UpstreamBuilder::cap). If it asks for none, the first pause is [`pause`](UpstreamBuilder::pause), and each one that follows
-/// without a success between is twice as long. Refusals of calls that began before the pause belong to it: they can make it longer, and
+/// without a success between is twice as long. A wait of zero (`Retry-After: 0`, or a date in the past) is obeyed once. Further waits of
+/// zero without a success between count as refusals that name no wait. Refusals of calls that began before the pause belong to it: they can make it longer, and
 /// the next pause is twice as long only once. Afterwards waiters are admitted in the order of their queue, at a rate that grows from zero to the
 /// [rate](UpstreamBuilder::rate) during the [ramp](UpstreamBuilder::ramp). So the first second carries at most the rate, whatever burst
 /// the other limits have saved. After the ramp those other limits decide, and a burst that they have saved goes out: keep it small. If
@@ -421,6 +422,7 @@ impl Limiter for Upstream {
                 window: self.clock.between(now, fills_at),
                 available: quota.left,
                 next: Some(wait(quota.next)),
+                reset: None,
             };
             let status = Status::new(LEG, LEG, state);
             visit(quota.cost.map_or(status, |cost| status.per(cost)));

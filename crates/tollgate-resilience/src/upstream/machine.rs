@@ -83,8 +83,10 @@ pub(super) struct Machine {
     /// Nothing starts before.
     until: u64,
     ramp: Option<Ramp>,
-    /// Pauses in a row for which the upstream named no time.
+    /// Pauses by the back-off since the latest success.
     unnamed: u32,
+    /// A refusal that named a wait of zero has been obeyed since the latest success.
+    zero_obeyed: bool,
     pace: Pace,
     meters: [Meter; METERS],
     views: Vec<View>,
@@ -101,6 +103,7 @@ impl Machine {
             until: 0,
             ramp: None,
             unnamed: 0,
+            zero_obeyed: false,
             pace: Pace::default(),
             meters: [Meter::default(); METERS],
             views: Vec::new(),
@@ -306,17 +309,18 @@ impl Machine {
         if feedback.throttled {
             self.refused += 1;
             let named = feedback.retry_after.map(|wait| ticks(wait).min(cap));
-            let wait = named.or_else(|| is_current.then(|| self.unnamed_pause()));
+            // A wait of zero names nothing to wait for: it is obeyed once, and then replaced by the back-off.
+            let obeys_zero = named == Some(0) && self.unnamed == 0 && !self.zero_obeyed;
+            let told = named.filter(|wait| *wait > 0 || obeys_zero);
+            let wait = told.or_else(|| is_current.then(|| self.unnamed_pause()));
             let is_longer = |wait: u64| is_current || now.saturating_add(wait) > self.until.max(now);
             if let Some(wait) = wait.filter(|wait| is_longer(*wait)) {
-                self.unnamed = match named {
-                    Some(_) => 0,
-                    None => self.unnamed.saturating_add(1),
-                };
+                self.zero_obeyed |= obeys_zero;
+                self.unnamed = self.unnamed.saturating_add(u32::from(told.is_none()));
                 self.pause(wait, now);
             }
         } else if is_current {
-            self.unnamed = 0;
+            (self.unnamed, self.zero_obeyed) = (0, false);
         }
         for quota in feedback.quotas() {
             self.hear(mark, quota, &ticks, now);
@@ -711,6 +715,47 @@ mod tests {
         let call = machine.called(now).1;
         machine.hears(&call, Feedback::throttled(None), now);
         assert_eq!(machine.paused_until(now), Some(now + 1_000));
+    }
+
+    /// The pause that each of these refusals begins, one after the other.
+    fn pauses(machine: &mut Machine, now: &mut u64, refusals: &[Feedback]) -> Vec<u64> {
+        let pause = |refusal: &Feedback| {
+            let call = machine.called(*now).1;
+            machine.hears(&call, *refusal, *now);
+            let until = machine.paused_until(*now).unwrap_or(*now);
+            until - std::mem::replace(now, until)
+        };
+        refusals.iter().map(pause).collect()
+    }
+
+    #[test]
+    fn a_wait_of_zero_is_obeyed_once_and_backs_off_until_a_success() {
+        let (mut machine, mut now) = (machine(100, 0), 0);
+        let zero = refused_for(0);
+        assert_eq!(pauses(&mut machine, &mut now, &[zero; 4]), [0, 1_000, 2_000, 4_000]);
+        let call = machine.called(now).1;
+        machine.hears(&call, Feedback::default(), now);
+        assert_eq!(pauses(&mut machine, &mut now, &[zero; 3]), [0, 1_000, 2_000]);
+    }
+
+    #[test]
+    fn a_named_wait_between_zeros_is_no_success() {
+        let (mut machine, mut now) = (machine(100, 0), 0);
+        let (zero, named, unnamed) = (refused_for(0), refused_for(10), Feedback::throttled(None));
+        let refusals = [zero, named, zero, named, unnamed, zero];
+        assert_eq!(
+            pauses(&mut machine, &mut now, &refusals),
+            [0, 10, 1_000, 10, 2_000, 4_000]
+        );
+    }
+
+    #[test]
+    fn a_late_refusal_with_a_wait_of_zero_begins_no_pause() {
+        let mut machine = machine(100, 0);
+        let (early, late) = (machine.called(0).1, machine.called(0).1);
+        machine.hears(&early, refused_for(0), 10);
+        machine.hears(&late, refused_for(0), 10);
+        assert_eq!((machine.paused_until(10), machine.epoch()), (None, 1));
     }
 
     #[test]

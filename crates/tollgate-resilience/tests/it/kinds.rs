@@ -290,3 +290,16 @@ fn a_cancelled_call_of_a_breaker_is_no_load() {
     assert!(policy.try_admit(1).is_ok(), "two calls in a second");
     assert!(policy.try_admit(1).is_err(), "three are above the mark");
 }
+
+#[test]
+fn a_mistake_in_a_breaker_has_its_line_and_column() {
+    for (numbers, line, column, words) in [
+        ("failure_rate = 2.0", 3, 8, "failure rate"),
+        ("slow_rate = 0.5", 1, 1, "`slow_after` is missing"),
+    ] {
+        let text = format!("[[leg]]\nname = \"a\"\nkind = \"breaker\"\n{numbers}\n");
+        let error = kinds().parse::<PolicySpec>(&text, Format::Toml).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!((error.line(), error.column()), (Some(line), Some(column)), "{error}");
+    }
+}

@@ -103,9 +103,9 @@ fn a_total_outage_is_amplified_by_the_budget_at_most() {
     assert_eq!(naive, 3 * REQUESTS);
 }
 
-/// Given hints of the server, shorter and longer than the schedule, then the attempts start at those instants.
+/// Given hints of the server, shorter and longer than the schedule, then the attempts start after the longer of the two delays.
 #[test]
-fn a_hint_of_the_server_replaces_the_delay_of_the_schedule() {
+fn a_hint_of_the_server_replaces_a_shorter_delay_of_the_schedule() {
     let clock = ManualClock::new();
     let policy = slots(&clock, 1);
     let starts = RefCell::new(Vec::new());
@@ -115,12 +115,109 @@ fn a_hint_of_the_server_replaces_the_delay_of_the_schedule() {
     };
     let mut hints = [ms(5), ms(9_000)].into_iter();
     let judge = |_: &Failure| (Outcome::Overload, Repeat::hinted(hints.next()));
-    let result = clock.run(retry().attempts(4).run_classified(&policy, 1, work, judge));
+    let retry = retry().attempts(4).retry_after_jitter(0.0);
+    let result = clock.run(retry.run_classified(&policy, 1, work, judge));
     assert!(matches!(result, Err(RetryError::Failed(429))));
     let starts = starts.into_inner();
-    assert_eq!(starts[..3], [ms(0), ms(5), ms(9_005)]);
-    let by_schedule = starts[3] - starts[2];
-    assert!((ms(100)..=ms(300)).contains(&by_schedule), "{by_schedule:?}");
+    let delays: Vec<_> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((ms(100)..=ms(300)).contains(&delays[0]), "{delays:?}");
+    assert_eq!(delays[1], ms(9_000));
+    assert!((ms(100)..=ms(1_000)).contains(&delays[2]), "{delays:?}");
+}
+
+#[test]
+fn a_delay_that_the_program_chooses_is_exact() {
+    let clock = ManualClock::new();
+    let policy = slots(&clock, 1);
+    let starts = RefCell::new(Vec::new());
+    let work = async || {
+        starts.borrow_mut().push(clock.elapsed());
+        Failure::Err(503)
+    };
+    let mut delays = [ms(0), ms(5), ms(9_000)].into_iter();
+    let judge = |_: &u32| delays.next().map_or(Repeat::Never, Repeat::After);
+    let retry = retry().attempts(9).max_retry_after(ms(1));
+    assert!(clock.run(retry.run(&policy, 1, work, judge)).is_err());
+    assert_eq!(starts.into_inner(), [ms(0), ms(0), ms(5), ms(9_005)]);
+}
+
+#[test]
+fn a_hint_of_zero_does_not_switch_the_back_off_off() {
+    let clock = ManualClock::new();
+    let policy = slots(&clock, 1);
+    let work = async || Failure::Err(429);
+    let judge = |_: &u32| Repeat::hinted(Some(ms(0)));
+    assert!(clock.run(retry().attempts(8).run(&policy, 1, work, judge)).is_err());
+    assert!(clock.elapsed() >= 7 * ms(100), "{:?}", clock.elapsed());
+}
+
+#[test]
+fn callers_with_one_hint_come_back_spread_and_none_before_it() {
+    let clock = ManualClock::new();
+    let policy = slots(&clock, 10_000);
+    let retry = Retry::new(Backoff::default()).seed(1);
+    let starts = RefCell::new(Vec::new());
+    let caller = async || {
+        let is_first = Cell::new(true);
+        let work = async || match is_first.replace(false) {
+            true => Err(429),
+            false => {
+                starts.borrow_mut().push(clock.elapsed());
+                Ok(())
+            }
+        };
+        retry
+            .run(&policy, 1, work, |_| Repeat::hinted(Some(ms(2_000))))
+            .await
+            .unwrap();
+    };
+    clock.run(futures::future::join_all((0..1_000).map(|_| caller())));
+    let starts = starts.into_inner();
+    assert!(starts.iter().all(|at| (ms(2_000)..=ms(2_200)).contains(at)));
+    let mut instants: Vec<_> = starts.iter().map(Duration::as_millis).collect();
+    instants.dedup();
+    assert!(instants.len() > 100, "1,000 callers in {} milliseconds", instants.len());
+}
+
+/// Given the longest hint that there is, and jitters that are out of bounds, then the delay is that of the maximum, and up to twice
+/// as long.
+#[test]
+fn no_hint_causes_a_delay_beyond_the_maximum_and_its_jitter() {
+    for (jitter, most) in [(f64::NAN, 1_000), (-1.0, 1_000), (0.5, 1_500), (f64::INFINITY, 2_000)] {
+        let clock = ManualClock::new();
+        let policy = slots(&clock, 1);
+        let retry = retry()
+            .attempts(2)
+            .max_retry_after(ms(1_000))
+            .retry_after_jitter(jitter);
+        let judge = |_: &u32| Repeat::hinted(Some(Duration::MAX));
+        let result = clock.run(retry.run(&policy, 1, async || Failure::Err(429), judge));
+        assert!(matches!(result, Err(RetryError::Failed(429))));
+        assert!(
+            (ms(1_000)..=ms(most)).contains(&clock.elapsed()),
+            "{jitter}: {:?}",
+            clock.elapsed()
+        );
+    }
+}
+
+/// Given no maximum and no deadline, then the longest hint is a delay like any other.
+#[test]
+fn the_longest_hint_without_a_maximum_overflows_nothing() {
+    let clock = ManualClock::new();
+    let policy = slots(&clock, 1);
+    let retry = retry()
+        .deadline(ms(1_000))
+        .max_retry_after(Duration::MAX)
+        .retry_after_jitter(1.0);
+    let result = clock.run(retry.run(
+        &policy,
+        1,
+        async || Failure::Err(429),
+        |_| Repeat::hinted(Some(Duration::MAX)),
+    ));
+    assert!(matches!(result, Err(RetryError::Failed(429))));
+    assert_eq!(clock.elapsed(), ms(0));
 }
 
 /// Given a deadline, then no attempt starts that would start after it, no attempt runs beyond it, and the caller does not wait

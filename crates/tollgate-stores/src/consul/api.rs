@@ -97,18 +97,13 @@ impl Api {
     /// deleted. It depends on nothing else, such as the health of an agent.
     pub(super) async fn create(&self, ttl: Duration) -> Asked<String> {
         let millis = ttl.as_nanos().div_ceil(1_000_000);
-        let delay = if seeded!("consul_delays_locks") {
-            15_000
-        } else {
-            self.delay.as_millis()
-        };
+        let delay = self.delay.as_millis();
         let body = format!(
             r#"{{"Name":"tollgate","TTL":"{millis}ms","Behavior":"delete","LockDelay":"{delay}ms","Checks":[],"NodeChecks":[]}}"#
         );
         let answer = self.ask(Method::PUT, "/v1/session/create?", body).await?;
         // The status is that of a server in trouble, but it would never change.
-        let tries = seeded!("consul_tries_for_ever");
-        if !tries && answer.status.is_server_error() && answer.text().contains("Invalid Session TTL") {
+        if answer.status.is_server_error() && answer.text().contains("Invalid Session TTL") {
             return Err(StoreError::Refused { why: answer.text() });
         }
         Ok(answer.json::<Created>()?.id)

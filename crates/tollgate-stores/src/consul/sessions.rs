@@ -153,28 +153,20 @@ impl Drop for ConsulSession {
 pub(super) struct ConsulSessions {
     taken: Mutex<HashMap<(Key, Session), Arc<ConsulSession>>>,
     clock: Clock,
-    /// Differs between handles, so that their writes do.
-    seed: u64,
     numbers: AtomicU64,
 }
 
 impl Default for ConsulSessions {
     fn default() -> Self {
-        Self::of_seed(random_number())
+        Self {
+            taken: Mutex::default(),
+            clock: Clock::real(),
+            numbers: AtomicU64::new(0),
+        }
     }
 }
 
 impl ConsulSessions {
-    /// Sessions with the random numbers of `seed`.
-    pub(super) fn of_seed(seed: u64) -> Self {
-        Self {
-            taken: Mutex::default(),
-            clock: Clock::real(),
-            seed,
-            numbers: AtomicU64::new(0),
-        }
-    }
-
     pub(super) fn now(&self) -> Instant {
         self.clock.now()
     }
@@ -230,9 +222,6 @@ impl ConsulSessions {
     pub(super) fn nonce(&self) -> String {
         // Relaxed: only the number has to be unique.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        if seeded!("consul_writes_the_same") {
-            return format!("{:016x}.0", self.seed);
-        }
         format!("{:016x}.{number}", random_number())
     }
 
@@ -268,7 +257,7 @@ mod tests {
         let address = format!("http://{}", listener.local_addr().unwrap());
         let options = HttpOptions::new(address.into(), Duration::from_secs(60));
         let api = Api::new(options.connect().unwrap(), None);
-        let (consul_sessions, key) = (ConsulSessions::of_seed(1), Key::new("key").unwrap());
+        let (consul_sessions, key) = (ConsulSessions::default(), Key::new("key").unwrap());
         let session = Session { client: 1, number: 1 };
         let sync = SyncRequest::first(session, Duration::from_secs(10));
         let mut stream;

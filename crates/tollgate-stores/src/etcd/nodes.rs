@@ -136,7 +136,7 @@ impl Nodes {
             match StoredKey::read(&under, pair).ok_or_else(|| foreign(&pair.key))? {
                 StoredKey::Limit(limit) => set = Some(limit),
                 StoredKey::Present(there) if session == Some(there) => {
-                    if pair.lease == lease.id || seeded!("etcd_adopts_the_dead") {
+                    if pair.lease == lease.id {
                         lease.note_change(pair.mod_revision);
                         sessions.push(there);
                     }
@@ -166,7 +166,7 @@ impl Nodes {
         success.extend_from_slice(changes);
         success.push(wire::look(&under));
         let txn = json!({
-            "compare": if seeded!("etcd_is_late") { vec![] } else { vec![wire::changed_by(&present, changed_by)] },
+            "compare": [wire::changed_by(&present, changed_by)],
             "success": success,
             "failure": [wire::look(&under)],
         });
@@ -205,9 +205,6 @@ impl Nodes {
         let mut changes = Vec::new();
         if ops.begin {
             changes.extend(self.limited(lease, &at, limit, ops.limit).await?);
-            if seeded!("etcd_puts_the_limit_twice") {
-                changes.extend(ops.limit.map(|limit| wire::put_again(&at, &limit.to_string())));
-            }
         } else if let Some(limit) = ops.limit {
             changes.push(wire::put_again(&at, &limit.to_string()));
         }
@@ -311,7 +308,7 @@ impl NodeStore for Nodes {
     ) -> Result<Option<NodeQueue>, StoreError> {
         let queue = if ops.is_empty() {
             self.look(lease, key, limit, session).await?
-        } else if lease.is_due() && !seeded!("etcd_renews_at_rest") {
+        } else if lease.is_due() {
             // Syncs with changes renew beside them.
             let changed = self.change_all(lease, key, limit, session, ops);
             let (queue, kept) = join(changed, self.keep_up(lease)).await;
@@ -347,11 +344,11 @@ impl NodeStore for Nodes {
             }
             let mut found = done.firsts();
             let (present, limit) = (found.next().flatten(), found.next().flatten());
-            if let Some(present) = present.filter(|_| !seeded!("etcd_ends_in_passing")) {
+            if let Some(present) = present {
                 self.revoke(present.lease).await?;
                 continue;
             }
-            match limit.filter(|limit| limit.number().is_some() || seeded!("etcd_takes_all_away")) {
+            match limit.filter(|limit| limit.number().is_some()) {
                 Some(limit) if limit.mod_revision != revision => revision = limit.mod_revision,
                 // Others are there, or the key is foreign.
                 _ => return Ok(()),

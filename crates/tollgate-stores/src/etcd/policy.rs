@@ -146,7 +146,7 @@ impl<S: FileSpec> PolicySource<S> for EtcdPolicy<S> {
                 Ok(Some(seen)) => Ok(seen),
                 Ok(None) | Err(_) => {
                     // One that ends before its time restarts after a pause: it may always end.
-                    if self.heard.take().is_some() && Instant::now() < self.look_at && !seeded!("etcd_policy_spins") {
+                    if self.heard.take().is_some() && Instant::now() < self.look_at {
                         self.retry_at = Some(Instant::now() + self.retry);
                         continue;
                     }

@@ -151,9 +151,6 @@ impl<S: NodeStore> Queue<S> {
         let Some(queue) = queue else {
             // The session is lost. It stays known here until its nodes are gone.
             let ended = inner.store.end(Some(&slot.term), sync.ttl, key, sync.session);
-            if seeded!("queue_forgets_the_lost") {
-                inner.forget(key, sync.session);
-            }
             ended.await?;
             inner.forget(key, sync.session);
             return inner.unknown(&visit).await;
@@ -181,9 +178,6 @@ impl<S: NodeStore> Queue<S> {
     /// Forgets this session. Nodes that could not be deleted still are.
     pub(crate) fn leave(&self, key: &Key, session: Session) {
         let key = &key.of_kind(Rule::PERMITS);
-        if seeded!("queue_forgets_failed_ends") {
-            self.0.forget(key, session);
-        }
         self.0.remove_waiter(key, session);
     }
 }
@@ -262,7 +256,7 @@ impl<S: NodeStore> Inner<S> {
         let key = visit.key;
         let queue = self.look(visit, &Ops::default()).await?;
         let mut waiters_by_key = self.waiters_by_key.lock();
-        let deserted = waiters_by_key.get(key).is_some_and(Waiters::is_empty) && !seeded!("queue_keeps_waiters");
+        let deserted = waiters_by_key.get(key).is_some_and(Waiters::is_empty);
         let waiters = if deserted { waiters_by_key.remove(key) } else { None };
         drop(waiters_by_key);
         drop(waiters);

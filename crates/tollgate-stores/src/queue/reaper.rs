@@ -21,7 +21,7 @@ impl<S: NodeStore> Inner<S> {
                 continue;
             };
             // Read when no sync can defer it any more.
-            if *slot.due.lock() > now || seeded!("queue_reaps_none") {
+            if *slot.due.lock() > now {
                 continue;
             }
             // It is retried until it is done, or nothing is left to do.

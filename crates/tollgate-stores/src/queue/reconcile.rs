@@ -48,7 +48,7 @@ impl<S: NodeStore> Inner<S> {
         diff: &mut SessionDiff,
     ) -> Result<Option<NodeQueue>, StoreError> {
         let session = visit.session;
-        let mut look = diff.in_doubt && !seeded!("queue_repeats_a_creation");
+        let mut look = diff.in_doubt;
         let mut rounds = 0;
         loop {
             let ops = if look { Ops::default() } else { diff.ops() };
@@ -59,7 +59,7 @@ impl<S: NodeStore> Inner<S> {
                 Watched::Not => (self.look(visit, &ops).await?, false),
             };
             let mut there = diff.see(session, &queue, &ops);
-            if !there && reported && !seeded!("queue_believes_the_watch") {
+            if !there && reported {
                 // Changes that a watch has not reported may still be there.
                 diff.in_doubt = true;
                 queue = self.look(visit, &Ops::default()).await?;

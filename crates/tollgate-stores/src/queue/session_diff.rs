@@ -213,7 +213,7 @@ impl SessionDiff {
             } else if !pending.queue {
                 refused.push(node.request);
             } else if oversized {
-                pending.refused = !seeded!("queue_drops_the_refused");
+                pending.refused = true;
                 self.doomed.extend(pending.node.take().map(|(name, _)| name));
             } else {
                 pending.units = pending.need;
@@ -244,7 +244,7 @@ impl SessionDiff {
             grants: grants.copied().collect(),
             others_wait: queue.others_wait(sync.session),
             // In case the store's notification is lost.
-            again: (waits && !seeded!("queue_trusts_the_watch")).then_some(sync.ttl.max(Duration::from_millis(100))),
+            again: waits.then_some(sync.ttl.max(Duration::from_millis(100))),
             usage: queue.usage(),
             ..SyncReply::default()
         }

@@ -158,9 +158,7 @@ impl<T> Waiters<T> {
     pub(super) fn watch(&mut self, number: u64, term: Arc<T>, task: JoinHandle<()>) {
         self.sees = false;
         self.watch = number;
-        if let Some((_, earlier)) = self.watching.replace((term, task))
-            && !seeded!("queue_watches_twice")
-        {
+        if let Some((_, earlier)) = self.watching.replace((term, task)) {
             earlier.abort();
         }
     }
@@ -201,8 +199,7 @@ impl<T> Waiters<T> {
             let others_wait = waiter.keeps && self.queue.others_wait(*session);
             let mut waiting = waiter.waiting.iter();
             // The limit was lowered below the need of a waiter: its client withdraws the request.
-            let is_over =
-                |name: &str| self.queue.units(name) > self.queue.limit() && !seeded!("queue_hides_a_lower_limit");
+            let is_over = |name: &str| self.queue.units(name) > self.queue.limit();
             let decided = waiting.any(|name| self.queue.is_held(name) || is_over(name));
             if decided || others_wait && !waiter.knows {
                 to_notify.push(Arc::clone(&waiter.notify));

@@ -112,9 +112,7 @@ async fn watch<S: NodeStore>(inner: Weak<Inner<S>>, term: Arc<S::Term>, key: Key
         // A watch that has lasted restarts soon; after one that has not, the pause grows.
         pause = if begun.elapsed() > LINGER { PAUSE } else { pause };
         let paused = sleep(pause);
-        if !seeded!("queue_watches_at_once") {
-            pause = (pause * 2).min(LINGER);
-        }
+        pause = (pause * 2).min(LINGER);
         let mut paused = pin!(paused);
         let goes_on = poll_fn(|cx| match idle.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(false),

@@ -115,7 +115,7 @@ impl Link {
                 let mark = format!("{path}/{mark}");
                 // The smallest mark counts: earlier ones are deleted once it is there.
                 let earlier = marks.insert(format!("{path}/{name}"), mark.clone());
-                gone.extend(earlier.filter(|earlier| *earlier != mark && !seeded!("zookeeper_keeps_marks")));
+                gone.extend(earlier.filter(|earlier| *earlier != mark));
                 left.push(mark);
             }
             let marks: Vec<_> = gone.iter().filter_map(|gone| marks.remove(gone)).collect();

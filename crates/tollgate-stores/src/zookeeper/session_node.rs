@@ -24,7 +24,6 @@ impl Link {
                 Ok(()) => return Ok(()),
                 Err(Error::NodeExists) => match self.client.check_stat(&present).await.map_err(failed)? {
                     Some(stat) if stat.ephemeral_owner == self.client.session_id().0 => return Ok(()),
-                    Some(_) if seeded!("zookeeper_adopts_the_dead") => return Ok(()),
                     Some(_) => {
                         // With all nodes that it made: pending requests of it are refused then.
                         let why = "an earlier attempt to begin has not expired yet".into();
@@ -85,7 +84,7 @@ impl Link {
                 .collect();
             let done = deleted.is_empty();
             // A node without a limit is foreign.
-            let is_ours = limit_of(&path, &seen.limit).is_ok() || seeded!("zookeeper_takes_all_away");
+            let is_ours = limit_of(&path, &seen.limit).is_ok();
             // Only the version that was seen, not a later one or a successor.
             let last = is_ours.then(|| self.client.delete(&path, Some(seen.version)));
             for deleted in deleted {

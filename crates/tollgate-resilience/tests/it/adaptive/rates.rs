@@ -187,6 +187,7 @@ fn the_status_of_a_rate_shows_what_it_has_found() {
         window: Duration::from_nanos(111_111_112),
         available: 9,
         next: Some(Duration::ZERO),
+        reset: None,
     };
     assert_eq!(seen, [("adaptive", state)]);
     rate.pin(50);

@@ -26,7 +26,7 @@ impl Client {
             ..SyncRequest::first(session, Duration::from_secs(1))
         };
         let id = format!("session-{number}");
-        let consul_sessions = ConsulSessions::of_seed(number);
+        let consul_sessions = ConsulSessions::default();
         Self {
             id,
             sync,

@@ -157,8 +157,7 @@ impl View {
         id: Option<&str>,
         nonce: Nonce<'_>,
     ) -> Result<Option<Vec<Op>>, StoreError> {
-        let Some(id) = id.filter(|_| self.index == 0 && sync.begin && !sync.end && !seeded!("holders_grant_first"))
-        else {
+        let Some(id) = id.filter(|_| self.index == 0 && sync.begin && !sync.end) else {
             return Ok(None);
         };
         // For the session, so that an ended one leaves no document behind.
@@ -189,10 +188,7 @@ impl View {
             (false, Some(_)) => true,
         };
         let known = &self.model.state().sessions;
-        let dead = known
-            .keys()
-            .copied()
-            .filter(|&session| !alive(session) && !seeded!("holders_keep_the_dead"));
+        let dead = known.keys().copied().filter(|&session| !alive(session));
         let dead: Vec<_> = dead.collect();
         let was_there = known.contains_key(&session) && !dead.contains(&session);
         dead.iter().for_each(|&session| self.model.end(session));
@@ -249,9 +245,8 @@ impl View {
         };
         // An earlier sync may still arrive: it does nothing if the document is another one then.
         let revokes = role == Role::There && (sync.limit.is_some() || !sync.withdrawn.is_empty());
-        let revokes = revokes && !seeded!("holders_save_a_write");
         // A process created it, and went before there was anything in it.
-        let forlorn = sync.end && empty && self.index > 0 && !seeded!("holders_leave_a_document");
+        let forlorn = sync.end && empty && self.index > 0;
         if same && !revokes && !forlorn {
             // Reading shows the end of the session.
             ops.retain(|_| sync.end);

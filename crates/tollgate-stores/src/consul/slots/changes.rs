@@ -48,7 +48,6 @@ pub(super) fn ops(
     }];
     match change.bound {
         Bound::Any => {}
-        Bound::Same(_) if seeded!("slots_lock_blindly") => {}
         Bound::Same(index) => ops.push(Op::check_index(&place.limit(), index)),
         Bound::Set(limit, index) => {
             ops.push(Op::cas(&place.limit(), &json(&Limit { limit, nonce })?, index));
@@ -75,10 +74,7 @@ pub(super) fn ops_of_leaving(place: &Place, leaving: &Leaving, session: Session,
     let life = place.life(session);
     // Consul reports success for the deletion of a missing key: so a late end would delete what others hold.
     let mut ops = vec![Op::check_session(&life, id), Op::delete_cas(&life, leaving.life)];
-    if seeded!("slots_end_unguarded") {
-        ops.remove(0);
-    }
-    if let Some((name, id)) = leaving.other.as_ref().filter(|_| !seeded!("slots_leave_the_limit")) {
+    if let Some((name, id)) = &leaving.other {
         ops.push(Op::check_session(&format!("{}by/{name}", place.0), id));
     }
     ops.extend(leaving.slots.iter().map(|&number| Op::delete(&place.slot(number))));

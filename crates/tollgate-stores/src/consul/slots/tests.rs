@@ -141,7 +141,7 @@ impl Client {
 const LIMIT: u64 = 4;
 
 fn run(seed: u64, actions: u64, resizes: bool) -> usize {
-    let (mut random, consul_sessions, place) = (Random(seed), ConsulSessions::of_seed(seed), Place(String::new()));
+    let (mut random, consul_sessions, place) = (Random(seed), ConsulSessions::default(), Place(String::new()));
     let (mut keys, mut tokens, mut late) = (Keys::default(), BTreeSet::new(), Vec::<Vec<Op>>::new());
     let mut names = 0..;
     let mut clients: Vec<_> = (0..4).map(|_| Client::new(names.next().unwrap())).collect();
@@ -257,7 +257,7 @@ fn changing_limits_hold_in_any_order() {
 
 #[test]
 fn a_change_too_large_for_one_write_takes_two() {
-    let (consul_sessions, place, mut keys) = (ConsulSessions::of_seed(1), Place(String::new()), Keys::default());
+    let (consul_sessions, place, mut keys) = (ConsulSessions::default(), Place(String::new()), Keys::default());
     let mut client = Client::new(1);
     for (request, returned) in [(1, 0), (2, 60)] {
         client.sync.seq += 1;
@@ -292,7 +292,7 @@ fn a_change_too_large_for_one_write_takes_two() {
 /// A process lowers the limit, after another has taken a slot above it since the read.
 #[test]
 fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
-    let (consul_sessions, place) = (ConsulSessions::of_seed(1), Place(String::new()));
+    let (consul_sessions, place) = (ConsulSessions::default(), Place(String::new()));
     // Where each of them begins to take.
     for (one, other) in (0..6).flat_map(|one| (0..6).map(move |other| (one, other))) {
         let mut keys = Keys::default();
@@ -344,7 +344,7 @@ fn a_limit_that_is_lowered_counts_what_was_taken_meanwhile() {
 /// The answer to an end was late, so that it was repeated: one of the two comes when others hold its slots.
 #[test]
 fn an_end_that_comes_late_ends_nothing_else() {
-    let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
+    let (consul_sessions, mut keys) = (ConsulSessions::default(), Keys::default());
     let [mut leaves, mut other, mut third] = [1, 2, 3].map(Client::new);
     // A session stays, so that the limit stays.
     third.say(&mut keys, &consul_sessions, |_| {});
@@ -361,7 +361,7 @@ fn an_end_that_comes_late_ends_nothing_else() {
 /// A limit that was set, and set back before the first was carried out: the first comes later.
 #[test]
 fn a_late_sync_does_nothing_even_if_the_next_one_changed_nothing() {
-    let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
+    let (consul_sessions, mut keys) = (ConsulSessions::default(), Keys::default());
     let mut client = Client::new(1);
     client.request(&mut keys, &consul_sessions, &[1]);
     client.sync.seq += 1;
@@ -391,7 +391,7 @@ fn a_late_sync_does_nothing_even_if_the_next_one_changed_nothing() {
 /// They are counted each, and later waiters leave slots for one.
 #[test]
 fn equal_requests_of_one_sync_are_left_room_for_one_by_one() {
-    let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
+    let (consul_sessions, mut keys) = (ConsulSessions::default(), Keys::default());
     let [mut holds, mut waits, mut behind] = [1, 2, 3].map(Client::new);
     holds.request(&mut keys, &consul_sessions, &[LIMIT]);
     waits.request(&mut keys, &consul_sessions, &[1, 1]);
@@ -408,7 +408,7 @@ fn equal_requests_of_one_sync_are_left_room_for_one_by_one() {
 /// Each of the last two sees the other, so that neither deletes the limit.
 #[test]
 fn the_last_two_that_end_at_once_leave_nothing() {
-    let (consul_sessions, mut keys) = (ConsulSessions::of_seed(1), Keys::default());
+    let (consul_sessions, mut keys) = (ConsulSessions::default(), Keys::default());
     let mut clients = [Client::new(1), Client::new(2)];
     for client in &mut clients {
         client.request(&mut keys, &consul_sessions, &[1]);
@@ -427,7 +427,7 @@ fn the_last_two_that_end_at_once_leave_nothing() {
 /// Newcomers at one time do not all collide.
 #[test]
 fn newcomers_begin_at_slots_of_their_own() {
-    let (consul_sessions, mut first) = (ConsulSessions::of_seed(1), BTreeSet::new());
+    let (consul_sessions, mut first) = (ConsulSessions::default(), BTreeSet::new());
     for number in 0..20 {
         let mut client = Client::new(number);
         let (id, need, want, queue) = (1, 1, 1, true);

@@ -315,7 +315,6 @@ impl View {
             life.seq = sync.seq;
             // An earlier sync may still arrive: it does nothing if our key is another one then.
             revokes = sync.limit.is_some() || sync.withdrawn.iter().any(|&request| request > life.asked);
-            revokes &= !seeded!("slots_save_a_write");
             if let Some(limit) = sync.limit.filter(|&limit| limit != now) {
                 (now, sets) = (limit, true);
             }
@@ -349,8 +348,7 @@ impl View {
                 }
             }
         }
-        let lowers =
-            sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit) && !seeded!("slots_lower_blindly");
+        let lowers = sets && !fresh && self.limit.is_some_and(|(limit, _)| now < limit);
         let new = replaces.is_none() || life.pending != before.pending;
         let asks = life.clone();
         let (mut locked, mut request) = (Vec::new(), 0);
@@ -401,7 +399,7 @@ impl View {
         let free = (0..limit).filter(|number| !self.delayed.contains(number));
         let is_free = |number: &u64| !self.taken.contains_key(number) || freed.contains(number);
         // Consul lets a session lock again what it has locked.
-        let free = free.filter(|number| is_free(number) || seeded!("slots_lock_their_own"));
+        let free = free.filter(|number| is_free(number));
         // Leaves what earlier requests need, unless they need more than there is.
         let kept = life.pending.first().map_or(0, |first| self.kept(first, limit));
         let room = room.saturating_sub(kept);

@@ -1,1 +1,0 @@
-../../../src/seeded.rs
