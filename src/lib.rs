@@ -1,4 +1,4 @@
-//! Decides whether work may start now: semaphores, rate limits, circuit breakers, worker pools and permits that machines share.
+//! Decides whether work may start now: semaphores, rate limits, worker pools and permits that machines share.
 //! Each is a leg of one policy, which admits all-or-nothing, waits in a bounded FIFO queue, and changes while it runs.
 //!
 //! ```
@@ -35,8 +35,8 @@
 //! | limit how many operations run at once | [`Semaphore`] | |
 //! | the same with priorities, a bounded queue, statistics | [`SemaphoreBuilder`] | |
 //! | take a permit, or a message, whichever comes first | `ChannelSemaphore` in `crossbeam_channel::select!` | `channel` |
-//! | share a limit by classes, by importance | [`shed::Partitions`] | |
-//! | let a limit find itself from latency | [`Adaptive`] over a [`Semaphore`] | |
+//! | share a limit by classes, by importance | [`policy::Partitions`] | |
+//! | let a limit find itself from latency | `Adaptive` of the crate `tollgate-resilience` over a [`Semaphore`] | |
 //! | run tasks on a bounded number of threads | [`WorkerPool`] | `pool` |
 //! | run an async function over many items, `n` at once | `fan_out` | `fan-out` |
 //!
@@ -50,8 +50,8 @@
 //! | count by windows of a fixed length, as many quotas are billed | [`FixedWindow`] | |
 //! | a budget per hour, day, week or month of a time zone | `CalendarWindow` | `calendar` |
 //! | start slowly, and warm up | [`Warmup`] | |
-//! | let a rate find itself from refusals | [`Adaptive`] over a [`TokenBucket`] | |
-//! | admit by a rate in two or three nanoseconds | [`Leased`], [`Clock::coarse`] | |
+//! | let a rate find itself from refusals | `Adaptive` of the crate `tollgate-resilience` over a [`TokenBucket`] | |
+//! | admit by a rate in a few nanoseconds | [`Clock::coarse`] | |
 //! | put an existing governor limiter into a policy | `Governed` | `governor` |
 //!
 //! # Policies
@@ -65,7 +65,7 @@
 //! | keep limits in a file, and change them while running | [`policy::spec::PolicySpec`], [`Policy::apply`], [`policy::source`] | `policy-file`, `policy-watch` |
 //! | throttle one thing while another is under load | [`LimiterExt::when`], [`policy::conditional`] | |
 //! | try a limit before it is enforced | [`LimiterExt::shadow`] | |
-//! | see what a change of limits would have done to recorded requests | [`record::AdmissionLog`] and the example `lab` | |
+//! | see what a change of limits would have done to recorded requests | `AdmissionLog` of the crate `tollgate-observe` and the example `lab` | |
 //! | explain a decision, with the numbers of every leg | [`Policy::explain`] | |
 //! | keep budgets of tokens and money by organisation, team and user | `Budgets` of the crate `tollgate-budget` | |
 //!
@@ -81,11 +81,11 @@
 //!
 //! | you want to | use | feature |
 //! |---|---|---|
-//! | stop calling a service that fails | [`CircuitBreaker`] | |
-//! | stop all callers of an API when it refuses one, and keep to its remaining quota | [`upstream::Upstream`] | |
-//! | repeat what has failed, within a budget and a deadline | [`retry::Retry`] | |
-//! | not make overload worse | [`shed::Throttler`], [`shed::RetryBudget`] | |
-//! | give refused clients a retry time, and honour it | [`shed::WaitingRoom`], [`Policy::bypass_queue`] | |
+//! | stop calling a service that fails | `CircuitBreaker` of the crate `tollgate-resilience` | |
+//! | stop all callers of an API when it refuses one, and keep to its remaining quota | `Upstream` of the crate `tollgate-resilience` | |
+//! | repeat what has failed, within a budget and a deadline | `Retry` of the crate `tollgate-resilience` | |
+//! | not make overload worse | `Throttler`, `RetryBudget` of the crate `tollgate-resilience` | |
+//! | give refused clients a retry time, and honour it | `WaitingRoom` of the crate `tollgate-http`, [`Policy::bypass_queue`] | |
 //!
 //! # Services and machines
 //!
@@ -101,7 +101,7 @@
 //! | you want to | use | feature |
 //! |---|---|---|
 //! | see the status of every leg | [`Limiter::visit_status`], [`status`] | |
-//! | report to metrics and tracing | `observe::Observed` | `metrics`, `tracing` |
+//! | report to metrics and tracing | `Observed` of the crate `tollgate-observe` | |
 //! | see wait times and grants that are not polled | [`SemaphoreBuilder`]`::stats` | `stats` |
 //! | test with virtual time | [`ManualClock`] | |
 //! | write a limiter of your own | [`Limiter`], and the test suite of the crate `tollgate-conformance` | |
@@ -126,8 +126,7 @@
 //! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `calendar` | no | `CalendarWindow`, and with it jiff 1 and 200 kB of time zones |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |
-//! | `metrics` | no | `observe`, and with it the facade metrics 0.24 |
-//! | `tracing` | no | `observe`, tasks of pools in the span of their submitter, and with it tracing 0.1 |
+//! | `tracing` | no | tasks of pools in the span of their submitter, and with it tracing 0.1 |
 //! | `remote` | no | `tokio`, and limits that several machines share through a store |
 //!
 //! The minimum supported Rust version is 1.95, the one it is built with. The limits hold within one process, except those in `remote`.
@@ -138,9 +137,9 @@
 mod laws;
 mod rng;
 
-pub mod adaptive;
 mod blocking;
-pub mod breaker;
+#[doc(hidden)]
+pub mod bridge;
 mod core;
 #[cfg(feature = "fan-out")]
 #[cfg_attr(docsrs, doc(cfg(feature = "fan-out")))]
@@ -149,28 +148,20 @@ pub mod fan_out;
 mod governed;
 pub mod guide;
 pub mod keyed;
-pub mod lease;
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-#[cfg_attr(docsrs, doc(cfg(any(feature = "metrics", feature = "tracing"))))]
-pub mod observe;
 pub mod policy;
 #[cfg(feature = "pool")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pool")))]
 pub mod pool;
 pub mod rate;
-pub mod record;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
-pub mod retry;
 pub mod semaphore;
-pub mod shed;
 #[cfg(feature = "stats")]
 #[cfg_attr(docsrs, doc(cfg(feature = "stats")))]
 pub mod stats;
 pub mod sync;
 pub mod time;
-pub mod upstream;
 
 pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
 #[doc(hidden)]
@@ -181,20 +172,11 @@ pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};
 pub use crate::core::ticket::{BoxTicket, Ticket};
 #[doc(inline)]
 pub use crate::core::{limiter, status};
-#[doc(inline)]
-pub use adaptive::Adaptive;
-#[doc(inline)]
-pub use breaker::{
-    BreakerBuilder, BreakerError, BreakerEvent, BreakerMetrics, BreakerState, BreakerTicket, CircuitBreaker, OpenTime,
-    Trip,
-};
 #[cfg(feature = "governor")]
 #[cfg_attr(docsrs, doc(cfg(feature = "governor")))]
 pub use governed::Governed;
 #[doc(inline)]
 pub use keyed::{Keyed, KeysFull};
-#[doc(inline)]
-pub use lease::Leased;
 #[doc(inline)]
 pub use policy::{And, BoxLimiter, FirstOf, Legs, Policy, PolicyBuilder, PolicyError, RunError};
 #[cfg(feature = "pool")]

@@ -14,25 +14,28 @@ fn fraction(draw: u64) -> f64 {
 }
 
 /// The `n`-th draw of `seed`, as a fraction: for callers that count elsewhere.
-pub(crate) fn nth_fraction(seed: u64, n: u64) -> f64 {
+pub fn nth_fraction(seed: u64, n: u64) -> f64 {
     fraction(mixed(seed.wrapping_add(n.wrapping_add(1).wrapping_mul(GAMMA))))
 }
 
 /// A generator with a state.
 #[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+pub struct Rng(u64);
 
 impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The draws of `seed`.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub(crate) fn draw(&mut self) -> u64 {
+    /// The next draw.
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mixed(self.0)
     }
 
-    pub(crate) fn fraction(&mut self) -> f64 {
+    /// The next draw as a fraction, from 0 to below 1.
+    pub fn fraction(&mut self) -> f64 {
         fraction(self.draw())
     }
 }

@@ -6,8 +6,8 @@
 use std::sync::Mutex;
 use std::time::Duration;
 use tollgate::{
-    Ask, CircuitBreaker, ClockReading, Cost, Demand, Instant, Legs, Limiter, LimiterExt, ManualClock, Outcome, Policy,
-    Quota, ReadyAt, Refusal, Semaphore, SlidingWindow, Ticket, TokenBucket,
+    Ask, ClockReading, Cost, Demand, Instant, Legs, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt,
+    Refusal, Semaphore, SlidingWindow, Ticket, TokenBucket,
 };
 
 const TOKENS: Cost = Cost::new("tokens");
@@ -112,33 +112,6 @@ fn a_boxed_composite_allocates_nothing_per_admission() {
     assert_allocates_nothing(&legs().boxed());
 }
 
-/// Given a breaker that judges by everything it can, beside a semaphore, then closed it allocates nothing.
-#[test]
-fn a_closed_breaker_allocates_nothing_per_admission() {
-    let builder = || {
-        CircuitBreaker::builder()
-            .minimum_calls(1_000_000_000)
-            .on(&ManualClock::new())
-    };
-    for breaker in [
-        builder().count_window(65_536).minimum_calls(65_536),
-        builder()
-            .time_window(Duration::from_secs(10))
-            .slow_calls(Duration::from_secs(1), 0.5),
-        builder().consecutive_failures(1_000_000_000),
-    ] {
-        let breaker = breaker.build().unwrap();
-        let all_ways = || {
-            for outcome in [Outcome::Success, Outcome::Failure, Outcome::Ignored] {
-                breaker.try_admit(1).unwrap().finish(outcome);
-            }
-            drop(breaker.reserve(1).unwrap());
-        };
-        breaker.metrics_only();
-        assert_eq!(allocations(all_ways), 0);
-    }
-}
-
 #[test]
 fn a_policy_allocates_nothing_per_admission() {
     assert_allocates_nothing(&Policy::new(legs()));
@@ -167,13 +140,11 @@ fn a_refusal_and_its_retry_after_allocate_nothing() {
 fn a_known_key_allocates_nothing() {
     let limiters = tollgate::Keyed::new(10, |_: &String| legs());
     let rates = tollgate::keyed::KeyedRate::<String>::new(10, Quota::per_second(1_000_000));
-    let leased = tollgate::Leased::new(TokenBucket::new(Quota::per_second(1_000_000)), 4);
     assert_eq!(
         allocations(|| drop(limiters.get("a").unwrap().try_admit(ask()).unwrap())),
         0
     );
     assert_eq!(allocations(|| rates.try_acquire("a", 1).unwrap()), 0);
-    assert_eq!(allocations(|| leased.try_acquire(1).unwrap()), 0);
 }
 
 #[test]

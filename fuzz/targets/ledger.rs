@@ -4,11 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::shed::RetryBudget;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Leased, Limiter, ManualClock, Quota,
-    Settlement, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+    Ask, Cost, Demand, FixedWindow, Inherit, Instant, Keyed, LeakyBucket, Limiter, ManualClock, Quota, Settlement,
+    SlidingLog, SlidingWindow, TokenBucket, Warmup,
 };
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
@@ -86,7 +85,7 @@ enum Bound {
     Windows { limit: u64, length: u64, from: u64 },
 }
 
-struct Ledger {
+pub(crate) struct Ledger {
     entries: Vec<Entry>,
     bound: Bound,
     /// A later charge counts at the instant of the admission, not of the charge.
@@ -183,7 +182,7 @@ fn nanos(clock: &ManualClock, instant: Instant) -> u64 {
 
 /// Runs the steps. `limiter` is the one of a number, if there is one now; `change` changes to a setting, and says at what
 /// rate, if there is anything to change.
-fn run<L: Limiter>(
+pub(crate) fn run<L: Limiter>(
     clock: &ManualClock,
     mut ledger: Ledger,
     all_together: bool,
@@ -290,7 +289,7 @@ fn ledger(bound: Bound) -> Ledger {
 }
 
 /// With a limit of ten at most, and two per second.
-fn rate(burst: u64) -> Ledger {
+pub(crate) fn rate(burst: u64) -> Ledger {
     ledger(Bound::Rate {
         burst,
         rates: vec![(0, 2)],
@@ -410,34 +409,6 @@ pub(crate) fn share_of_a_budget(steps: &[Step]) {
     );
 }
 
-/// What a thread has parked comes on top: a lease at most.
-pub(crate) fn leased(units: u64, steps: &[Step]) {
-    // Parked tokens are spent without the limiter, which does not see that reading of the clock: a stale one counts then
-    // as of an instant that the ledger cannot know.
-    let mut steps = steps.to_vec();
-    steps.retain(|step| !matches!(step, Step::Stale(_)));
-    let clock = world();
-    let leased = Arc::new(Leased::new(TokenBucket::new(quota(0)).on(&clock), units));
-    let bound = Ledger {
-        admitted_only: true,
-        by_latest: false,
-        ..rate(10 + units)
-    };
-    run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING);
-    let clock = world();
-    let window = SlidingWindow::new(10, SECOND * 3).unwrap().on(&clock);
-    let leased = Arc::new(Leased::new(window, units));
-    let span = Bound::Span {
-        limit: 10 + units,
-        length: 3_000_000_000,
-    };
-    let bound = Ledger {
-        admitted_only: true,
-        ..ledger(span)
-    };
-    run(&clock, bound, true, &steps, |_| Some(Arc::clone(&leased)), NOTHING);
-}
-
 /// Two keys find room, and a third where one of them is dropped.
 pub(crate) fn key_that_comes_back(steps: &[Step]) {
     let clock = world();
@@ -516,28 +487,4 @@ pub(crate) fn rate_by_key(steps: &[Step]) {
             _ => {}
         }
     }
-}
-
-/// Each deposit stands for a second in which two come.
-pub(crate) fn retry_budget(steps: &[Step]) {
-    let clock = world();
-    let budget = Arc::new(RetryBudget::new(2.0, 10).unwrap());
-    let deposit = |step| match step {
-        Step::Wait(_) => Step::Change(0, Inherit::AsIs),
-        step => step,
-    };
-    let timeless = steps.iter().copied().filter(|step| !matches!(step, Step::Stale(_)));
-    let steps: Vec<_> = timeless.map(deposit).collect();
-    run(
-        &clock,
-        rate(10),
-        true,
-        &steps,
-        |_| Some(Arc::clone(&budget)),
-        |_, _| {
-            clock.advance(SECOND);
-            budget.deposit();
-            None
-        },
-    );
 }

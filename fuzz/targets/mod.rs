@@ -96,14 +96,12 @@ fn bucket(input: &[u8]) {
             by == 4,
             program(input, verbs::Op::decode).1,
         ),
-        5 => ledger(input, false, ledger::token_bucket),
+        5 | 11 => ledger(input, false, ledger::token_bucket),
         6 => ledger(input, false, ledger::bucket_by_interval),
         7 => ledger(input, false, ledger::leaky_bucket),
         8 => ledger(input, true, ledger::leaky_bucket_without_slack),
         9 => ledger(input, true, ledger::bucket_with_a_burst_of_one),
         10 => ledger(input, false, ledger::warm_up),
-        11 => ledger(input, false, |steps| ledger::leased(1 + a % 6, steps)),
-        12 => ledger(input, false, ledger::retry_budget),
         _ => ledger(input, false, ledger::share_of_a_budget),
     }
 }

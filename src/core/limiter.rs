@@ -55,14 +55,18 @@ use std::sync::atomic::{Ordering, fence};
 /// How the admitted work ended.
 ///
 /// ```
-/// # use tollgate::{BreakerState, CircuitBreaker, LimiterExt, Outcome};
-/// let breaker = CircuitBreaker::builder().consecutive_failures(2).build()?;
-/// for outcome in [Outcome::Failure, Outcome::Ignored, Outcome::Failure] {
-///     assert_eq!(breaker.state(), BreakerState::Closed);
-///     breaker.try_admit(1).unwrap().finish(outcome);
-/// }
-/// assert_eq!(breaker.state(), BreakerState::Open);
-/// # Ok::<(), tollgate::BreakerError>(())
+/// # use tollgate::{LimiterExt, Outcome, Semaphore};
+/// let outcome_of = |status: u16| match status {
+///     429 | 503 => Outcome::Overload,
+///     500.. => Outcome::Failure,
+///     400.. => Outcome::Ignored, // The request was wrong.
+///     _ => Outcome::Success,
+/// };
+/// let in_flight = Semaphore::new(4);
+/// let permit = in_flight.try_admit(1)?;
+/// permit.finish(outcome_of(503)); // Breakers and adaptive limits learn of the overload.
+/// assert_eq!(in_flight.in_use(), 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]

@@ -29,17 +29,17 @@ use std::sync::Arc;
 ///
 /// A new key checks 32 entries at most, from where the last one stopped. So it may be refused although a pristine entry is
 /// further on; a map of up to 32 entries is searched in full. A limiter that does not implement
-/// [`is_pristine`](Limiter::is_pristine) is never evicted: `Governed`, [`Leased`](crate::Leased), and user-made limiters
+/// [`is_pristine`](Limiter::is_pristine) is never evicted: `Governed`, and user-made limiters
 /// without it. A `ChannelSemaphore` is evicted only if its receiver was never requested.
 ///
 /// | limiter | is pristine when |
 /// |---|---|
-/// | [`CircuitBreaker`](crate::CircuitBreaker) | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
-/// | [`Adaptive`](crate::Adaptive) | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
-/// | [`Throttler`](crate::shed::Throttler) | nothing was asked for a window |
-/// | [`RetryBudget`](crate::shed::RetryBudget) | the reserve is full |
+/// | `CircuitBreaker` of the crate `tollgate-resilience` | it is closed, with no failed or slow call in its window, and has learnt nothing. A window of calls keeps a failure until later calls push it out: prefer a window of time |
+/// | `Adaptive` of the same crate | nothing is in use, and it has learnt nothing for a minute and for a hundred windows |
+/// | `Throttler` of the same crate | nothing was asked for a window |
+/// | `RetryBudget` of the same crate | the reserve is full |
 /// | a `Policy` of [`ReloadableLegs`](crate::policy::ReloadableLegs) | each leg that it ever had is pristine, and no version was [applied](crate::Policy::apply) to it alone |
-/// | a [`Class`](crate::shed::Class), as a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
+/// | a [`Class`](crate::policy::Class), as a [`Shared`](super::Shared) | at any time: its permits do not belong to the entry |
 ///
 /// Keys are spread over shards by their hash, each with its part of `max_entries`: one shard per 1,024 entries, at most
 /// four per processor. A shard may be full a few per cent before the map is.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 impl<L: Limiter + 'static> Policy<L> {
     /// A second queue in front of the same limiter, unbounded in length: for the few callers that shall not wait behind all
-    /// others, such as those that return at the instant of a [`WaitingRoom`](crate::shed::WaitingRoom).
+    /// others, such as those that return at the instant of a `WaitingRoom` of the crate `tollgate-http`.
     ///
     /// The limits hold for both together, and so does each change of the limiter, be it by a new version of a policy that is
     /// data. Each queue has bounds of its own.

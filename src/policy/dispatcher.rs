@@ -1,13 +1,13 @@
 //! The dispatcher of a policy's queue: the acts outside the lock, which call legs, wakers and the queues of legs. The transitions
 //! under the lock stand in [`queue`](super::queue).
 
+use super::early_rejection::rejection_probability;
 use super::queue::{AskAhead, Head, Lookup, Next, Queue, Timing, WaitEnd, Waited, WaiterKey, WaiterView};
 use super::settings::{Bounds, Settings};
 use crate::core::ask::{Ask, Demand, MAX_COSTS, Place};
 use crate::core::limiter::{Limiter, admit_in};
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
 use crate::rng::nth_fraction;
-use crate::shed::early_rejection_probability;
 use crate::sync::notify::{self, Listener, Notified, Notify};
 use crate::sync::shim::Mutex;
 use crate::sync::shim::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -430,7 +430,7 @@ impl<L: Limiter + 'static> PolicyCore<L> {
         let Some(from) = self.settings.reject_early_from else {
             return false;
         };
-        let rate = early_rejection_probability(self.waiting(), from, self.settings.max_queue());
+        let rate = rejection_probability(self.waiting(), from, self.settings.max_queue());
         // Relaxed: only that no number comes twice.
         rate > 0.0 && nth_fraction(0, self.draws.fetch_add(1, Ordering::Relaxed)) < rate
     }

@@ -9,6 +9,7 @@
 //! | [`And`] | two limiters as one, statically |
 //! | [`Legs`] | any number of limiters as one, boxed |
 //! | [`FirstOf`] | several limiters of which one admits: the first that does |
+//! | [`Partitions`] | one limit shared by classes: by guaranteed parts, lent parts, or levels of priority |
 //! | [`BoxLimiter`] | any limiter behind one type |
 //! | [`Shadow`] | a limiter that counts what it would refuse, and refuses nothing |
 //! | [`Conditional`](conditional::Conditional) | a limiter that applies only while something else is under load |
@@ -22,11 +23,15 @@
 mod builder;
 mod bypass;
 mod dispatcher;
+mod early_rejection;
 pub mod explain;
 #[cfg(feature = "policy-file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "policy-file")))]
 pub mod file;
 mod kind;
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+mod laws;
+mod partitions;
 #[allow(clippy::module_inception)]
 mod policy;
 mod queue;
@@ -47,6 +52,7 @@ pub use crate::core::legs::Legs;
 pub use crate::core::shadow::{Shadow, ShadowStats};
 pub use builder::{PolicyBuilder, PolicyError};
 pub use bypass::Bypass;
+pub use partitions::{Class, Partitions, PartitionsError};
 pub use policy::Policy;
 pub use reload::ReloadableLegs;
 pub use run::{Run, RunError};

@@ -66,22 +66,19 @@ impl<L: Limiter + 'static> Policy<L> {
     /// As [`run`](Policy::run).
     ///
     /// ```
-    /// # use tollgate::adaptive::{Adaptive, Aimd};
-    /// # use tollgate::{ManualClock, Outcome, Policy, Semaphore};
+    /// # use tollgate::{ManualClock, Outcome, Policy, RunError, Semaphore};
     /// let clock = ManualClock::new();
-    /// let window = std::time::Duration::ZERO;
-    /// let limit = Adaptive::builder(Semaphore::new(10)).law(Aimd::new()).window(window, 1);
-    /// let policy = Policy::builder().on(&clock).limit(limit.on(&clock).build()?).build()?;
+    /// let policy = Policy::builder().on(&clock).limit(Semaphore::new(10)).build()?;
     /// let call = policy.run_classified(
     ///     1,
     ///     || async { Err::<(), _>("timed out") },
     ///     |result| match result {
     ///         Ok(()) => Outcome::Success,
-    ///         Err(_) => Outcome::Overload,
+    ///         Err(_) => Outcome::Overload, // Limiters that learn from outcomes see this one.
     ///     },
     /// );
-    /// assert!(clock.run(call.into_future()).is_err());
-    /// assert_eq!(policy.limiter().limit(), 9);
+    /// assert!(matches!(clock.run(call.into_future()), Err(RunError::Failed("timed out"))));
+    /// assert_eq!(policy.limiter().in_use(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn run_classified<'a, T, E, W>(
@@ -106,13 +103,12 @@ impl<L: Limiter + 'static> Policy<L> {
 /// Work that a policy is asked to run. Made by [`Policy::run`]; nothing happens before it is awaited.
 ///
 /// ```
-/// # use tollgate::{CircuitBreaker, ManualClock, Policy, Refusal};
-/// let breaker = CircuitBreaker::new();
-/// breaker.force_open();
-/// let policy = Policy::new(breaker);
+/// # use tollgate::{ManualClock, Policy, Refusal, Semaphore};
+/// let policy = Policy::builder().limit(Semaphore::new(0)).max_queue(0).build()?;
 /// let fresh = policy.run(1, async || Ok::<_, &str>("fresh"));
 /// let result = ManualClock::new().run(fresh.or_else(async |_: Refusal| Ok("cached")));
 /// assert_eq!(result, Ok("cached"));
+/// # Ok::<(), tollgate::PolicyError>(())
 /// ```
 #[must_use = "nothing happens before it is awaited"]
 pub struct Run<F>(F);
@@ -155,15 +151,16 @@ impl<F> fmt::Debug for Run<F> {
 /// Why work has given nothing. The operator `?` turns it into a boxed error, as it does a [`Refusal`].
 ///
 /// ```
-/// # use tollgate::{CircuitBreaker, ManualClock, Policy, Reason};
+/// # use tollgate::{ManualClock, Policy, Semaphore};
 /// # use tollgate::policy::RunError;
-/// let policy = Policy::new(CircuitBreaker::new());
+/// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).build()?;
 /// let failed = ManualClock::new().run(async { policy.run(1, async || Err::<(), _>("no route")).await });
 /// assert!(matches!(failed, Err(RunError::Failed("no route"))));
-/// policy.limiter().force_open();
+/// let _held = policy.try_admit(1).unwrap();
 /// let refused = ManualClock::new().run(async { policy.run(1, async || Ok::<_, &str>(())).await });
 /// let Err(RunError::Refused(refusal)) = refused else { panic!() };
-/// assert_eq!(refusal.reason(), Reason::CircuitOpen);
+/// assert_eq!(refusal.leg(), "semaphore");
+/// # Ok::<(), tollgate::PolicyError>(())
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]

@@ -44,14 +44,6 @@ pub struct RateTicket<const MARK: usize> {
     pub(super) mark: [u64; MARK],
 }
 
-impl<const MARK: usize> RateTicket<MARK> {
-    /// The last `units` of this ticket, as a reservation of their own.
-    pub(crate) fn last(self, units: u64) -> Self {
-        let units = units.min(self.units);
-        Self { units, ..self }
-    }
-}
-
 impl<const MARK: usize> Ticket for RateTicket<MARK> {
     const WORDS: usize = 1 + MARK;
     #[inline(always)]

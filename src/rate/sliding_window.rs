@@ -12,7 +12,7 @@ use super::window_limiter::{LimitedMeter, Settings, WindowError, WindowLimiter, 
 use crate::core::ask::Demand;
 use crate::core::limiter::{Limiter, Outcome, Settlement};
 use crate::core::refusal::{ReadyAt, Refusal};
-use crate::time::{Clock, ClockReading, Instant};
+use crate::time::{Clock, ClockReading};
 use std::time::Duration;
 
 const LEG: &str = "sliding_window";
@@ -93,12 +93,6 @@ impl SlidingWindow {
         }
         let inner = self.inner.with(|own| *own = segments);
         Ok(Self { inner })
-    }
-
-    /// Counts `units` at `now`, whether there is room or not.
-    pub(crate) fn charge(&self, units: u64, now: Instant) -> RateTicket<1> {
-        let mark = self.inner.charge(units, now);
-        RateTicket { units, mark }
     }
 
     /// How many more than the limit the window holds, by debts or since the limit was lowered.

@@ -3,8 +3,10 @@
 
 #[cfg(not(any(tollgate_loom, tollgate_shuttle)))]
 mod imp {
-    pub(crate) use parking_lot::{Mutex, MutexGuard};
-    pub(crate) use std::sync::{OnceLock, atomic};
+    pub use parking_lot::Mutex;
+    pub(crate) use parking_lot::MutexGuard;
+    pub(crate) use std::sync::OnceLock;
+    pub use std::sync::atomic;
     pub(crate) use std::thread_local;
 }
 
@@ -16,18 +18,20 @@ mod imp {
     use shuttle as model;
 
     pub(crate) use model::sync::MutexGuard;
-    pub(crate) use model::sync::atomic;
+    pub use model::sync::atomic;
     pub(crate) use model::thread_local;
 
     /// The model's mutex with parking_lot's face: nothing is poisoned.
     #[derive(Debug)]
-    pub(crate) struct Mutex<T>(model::sync::Mutex<T>);
+    pub struct Mutex<T>(model::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
+        /// Holds `value`.
+        pub fn new(value: T) -> Self {
             Self(model::sync::Mutex::new(value))
         }
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
         }
         #[allow(dead_code)] // Only code of a runtime looks without the lock.
@@ -73,4 +77,4 @@ mod imp {
     }
 }
 
-pub(crate) use imp::*;
+pub use imp::*;

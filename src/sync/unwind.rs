@@ -26,7 +26,7 @@ pub(crate) fn each<I: Iterator>(items: I, act: impl FnMut(I::Item)) {
 
 /// Makes `first` and then `second`, whichever of them panics.
 #[inline(always)]
-pub(crate) fn both(first: impl FnOnce(), second: impl FnOnce()) {
+pub fn both(first: impl FnOnce(), second: impl FnOnce()) {
     if panicking() {
         return in_panic(first, second);
     }
@@ -38,17 +38,18 @@ pub(crate) fn both(first: impl FnOnce(), second: impl FnOnce()) {
 /// The step that is left when another panics: it is made then, unless it has been made or forgotten before.
 ///
 /// It is moved out of here, so that its captures stay in registers until then.
-pub(crate) struct Rest<F: FnOnce()>(Option<F>);
+pub struct Rest<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Rest<F> {
     #[inline(always)]
-    pub(crate) fn new(step: F) -> Self {
+    /// Has `step` to be made.
+    pub fn new(step: F) -> Self {
         Self(Some(step))
     }
 
     /// Nothing has panicked: the step is made now.
     #[inline(always)]
-    pub(crate) fn make(mut self) {
+    pub fn make(mut self) {
         let step = self.0.take();
         mem::forget(self);
         if let Some(step) = step {
@@ -58,7 +59,7 @@ impl<F: FnOnce()> Rest<F> {
 
     /// Nothing has panicked: the step is not needed, or the caller makes it.
     #[inline(always)]
-    pub(crate) fn forget(self) {
+    pub fn forget(self) {
         mem::forget(self);
     }
 }
@@ -102,7 +103,7 @@ pub(crate) fn in_panic(first: impl FnOnce(), second: impl FnOnce()) {
 
 /// The answer of users' code; `None` when it panics while another panic is under way.
 #[inline]
-pub(crate) fn ask<R>(foreign: impl FnOnce() -> R) -> Option<R> {
+pub fn ask<R>(foreign: impl FnOnce() -> R) -> Option<R> {
     if !panicking() {
         return Some(foreign());
     }

@@ -31,20 +31,24 @@ impl Instant {
     /// The instant at which every clock starts, or earlier.
     pub const ZERO: Self = Self(0);
 
+    #[inline]
     pub(crate) const fn from_ticks(ticks: u64) -> Self {
         Self(ticks)
     }
 
+    #[inline]
     pub(crate) const fn ticks(self) -> u64 {
         self.0
     }
 
     /// Saturating.
+    #[inline]
     pub(crate) const fn after_ticks(self, ticks: u64) -> Self {
         Self(self.0.saturating_add(ticks))
     }
 
     /// Saturating: zero when `earlier` is later.
+    #[inline]
     pub(crate) const fn ticks_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }

@@ -15,4 +15,4 @@ pub use coarse::ClockError;
 pub use manual::ManualClock;
 pub use reading::ClockReading;
 pub use sleep::Sleep;
-pub(crate) use task_time::TaskTime;
+pub use task_time::TaskTime;

@@ -8,21 +8,26 @@ use std::time::Duration;
 
 /// The time since a task began, and its sleeps, on one clock. That is the clock of a tokio runtime where one is running and
 /// `clock` is real, so that a test may pause it.
-pub(crate) enum TaskTime {
+pub enum TaskTime {
+    /// Of a clock.
     Own(Clock, Instant),
+    /// Of the runtime.
     #[cfg(feature = "tokio")]
     Tokio(tokio::time::Instant),
 }
 
 /// A sleep by the time of a task.
-pub(crate) enum TaskSleep {
+pub enum TaskSleep {
+    /// Of a clock.
     Own(Sleep),
+    /// Of the runtime.
     #[cfg(feature = "tokio")]
     Tokio(Pin<Box<tokio::time::Sleep>>),
 }
 
 impl TaskTime {
-    pub(crate) fn start(clock: &Clock) -> Self {
+    /// Begins now.
+    pub fn start(clock: &Clock) -> Self {
         #[cfg(feature = "tokio")]
         if clock.manual().is_none() && !super::manual::runs_here() && tokio::runtime::Handle::try_current().is_ok() {
             return Self::Tokio(tokio::time::Instant::now());
@@ -30,7 +35,8 @@ impl TaskTime {
         Self::Own(clock.clone(), clock.now())
     }
 
-    pub(crate) fn elapsed(&self) -> Duration {
+    /// The time since the beginning.
+    pub fn elapsed(&self) -> Duration {
         match self {
             Self::Own(clock, started) => clock.between(*started, clock.now()),
             #[cfg(feature = "tokio")]
@@ -38,7 +44,8 @@ impl TaskTime {
         }
     }
 
-    pub(crate) fn sleep(&self, duration: Duration) -> TaskSleep {
+    /// Sleeps for `duration` from now.
+    pub fn sleep(&self, duration: Duration) -> TaskSleep {
         match self {
             Self::Own(clock, _) => TaskSleep::Own(clock.sleep(duration)),
             #[cfg(feature = "tokio")]

@@ -18,22 +18,16 @@ fn ops<T: std::fmt::Debug>(
     prop::collection::vec(any::<[u8; 3]>().prop_map(decode), len)
 }
 
-mod adaptive;
-mod breaker;
 mod core;
 #[cfg(feature = "fan-out")]
 mod fan_out;
 mod keyed;
-mod lease;
+mod outcomes;
 mod policy;
 #[cfg(feature = "pool")]
 mod pool;
 mod rate;
-mod record;
 #[cfg(feature = "remote")]
 mod remote;
-mod retry;
 mod semaphore;
-mod shed;
 mod time;
-mod upstream;

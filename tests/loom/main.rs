@@ -1,26 +1,22 @@
 //! Exhaustive models of the protocols. Build with `RUSTFLAGS="--cfg tollgate_loom"`.
 #![cfg(tollgate_loom)]
 
-mod adaptive;
-mod breaker;
 mod bucket;
 #[cfg(feature = "channel")]
 mod channel;
 mod compose;
 mod gate;
 mod keyed;
-mod lease;
 mod line;
 mod live;
 mod loan;
 mod orders;
+mod partitions;
 #[cfg(feature = "pool")]
 mod pool;
 mod reload;
 mod semaphore;
-mod shed;
 mod turns;
-mod upstream;
 
 /// What a source of the library that is compiled here imports.
 mod sync {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::shed::Partitions;
+use tollgate::policy::Partitions;
 use tollgate::{Limiter, LimiterExt, ManualClock, Policy, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);

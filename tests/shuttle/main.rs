@@ -13,7 +13,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use tollgate::{Ask, Eviction, Order, Policy, Semaphore};
 
-mod breaker;
 #[cfg(feature = "fan-out")]
 mod tasks;
 #[cfg(feature = "pool")]

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use throttle_net::provider::Window;
 use throttle_net::{Throttle, TokioClock};
-use tollgate::adaptive::{Adaptive, Cubic};
-use tollgate::upstream::{Call, Feedback, Refill, RemainingQuota, Upstream};
 use tollgate::{Ask, Limiter, LimiterExt, ManualClock, Outcome, Permit, Policy, Quota, TokenBucket};
+use tollgate_resilience::adaptive::{Adaptive, Cubic};
+use tollgate_resilience::upstream::{Call, Feedback, Refill, RemainingQuota, Upstream};
 
 const SECOND: Duration = Duration::from_secs(1);
 const END: Duration = Duration::from_secs(600);

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | refuse requests at once that a limiter does not admit | [`LimitLayer::new`] |
 //! | let requests wait in a policy's queue | [`LimitLayer::waiting`] |
-//! | give refused clients a retry time, and honour it | [`LimitLayer::waiting_room`] |
+//! | give refused clients a retry time, and honour it | [`LimitLayer::waiting_room`] with a [`WaitingRoom`] |
 //! | limit each client on its own | [`LimitLayer::keyed`], [`LimitLayer::keyed_waiting`]; millions in little memory: [`LimitLayer::keyed_rate`] |
 //! | charge requests differently | [`LimitLayer::cost`]; by their bodies: the module `axum` |
 //! | correct the charge once the true cost is known | [`LimitLayer::settling`] with [`Charge`] |
@@ -40,6 +40,9 @@ mod classify;
 pub mod client;
 mod future;
 mod gate;
+#[cfg(test)]
+#[path = "../../../src/laws.rs"]
+mod laws;
 mod layer;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 mod observed;
@@ -63,7 +66,7 @@ pub use observed::ObservedGate;
 pub use refused::{Refused, status_of};
 pub use request_parts::RequestParts;
 pub use respond::{AsError, AsResponse, LimitError, Respond};
-pub use waiting_room::WaitingRoomGate;
+pub use waiting_room::{RoomFull, WaitingRoom, WaitingRoomError, WaitingRoomGate, WaitingRoomStats};
 
 /// The examples of the README compile and run.
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ use super::refused::Refused;
 use super::request_parts::RequestParts;
 use std::fmt;
 use tollgate::Limiter;
-use tollgate::observe::{Observed, Observer};
+use tollgate_observe::{Observed, Observer};
 
 /// A gate that records its admissions and refusals. Made by [`LimitLayer::observed`].
 ///
@@ -71,7 +71,7 @@ impl<G: Gate<Limiter: Clone + Send>> Gate for ObservedGate<G> {
 }
 
 impl<G: Gate<Limiter: Clone + Send>, C, R> LimitLayer<G, C, R> {
-    /// Records every request that is not exempt under `name`, a constant of the program: see [`tollgate::observe`]. Install the
+    /// Records every request that is not exempt under `name`, a constant of the program: see [`tollgate_observe`]. Install the
     /// recorder of `metrics` first.
     ///
     /// Refusals are counted by the names of up to 31 legs; further legs count as `other`. If there is a limiter for each key, all

@@ -11,10 +11,10 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tollgate::upstream::Upstream;
 use tollgate::{Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 use tollgate_http::LimitError;
 use tollgate_http::client::UpstreamLayer;
+use tollgate_resilience::upstream::Upstream;
 
 /// A server without a network: it refuses the first request for 30 s.
 #[derive(Default)]

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tollgate::upstream::Upstream;
 use tollgate::{LimiterExt, ManualClock, Quota, Reason, Semaphore, TokenBucket};
 use tollgate_http::client::{Grpc, UpstreamLayer};
 use tollgate_http::{ClientGrpcCodes, LimitError};
+use tollgate_resilience::upstream::Upstream;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 /// The instants at which a server has received requests.

@@ -21,6 +21,14 @@ const INHERIT: [(&str, Inherit); 4] = [
 /// The keys that a leg of any kind may have.
 const COMMON: [&str; 7] = ["name", "kind", "per", "inherit", "shadow", "when", "peak"];
 
+/// The error of a kind that `kinds` does not have: it may be one of another crate.
+fn unknown_kind(leg: Table<'_>, given: &str, kinds: &Kinds) -> PolicyFileError {
+    let names = kinds.names().collect::<Vec<_>>().join(", ");
+    let why =
+        format!("`{given}` was given, and one of {names} is allowed; `Kinds::with` adds the kinds of other crates");
+    leg.wrong("kind", &why)
+}
+
 pub(super) fn leg(kinds: &Kinds, text: &str, node: &Node) -> Result<LegSpec> {
     let leg = Table::of(text, node, "leg")?;
     let Some(name) = leg.text("kind", "the name of a kind")? else {
@@ -29,7 +37,7 @@ pub(super) fn leg(kinds: &Kinds, text: &str, node: &Node) -> Result<LegSpec> {
     let Some(kind) = kinds.get(name) else {
         return Err(match feature_of(name) {
             Some(feature) => leg.wrong("kind", &format!("`{name}` needs the feature `{feature}` of tollgate")),
-            None => leg.not_among("kind", name, kinds.names()),
+            None => unknown_kind(leg, name, kinds),
         });
     };
     leg.only(&[&COMMON[..], kind.keys].concat())?;

@@ -31,11 +31,7 @@ kinds![
     sliding_log::SlidingLogRule,
     semaphore::SemaphoreRule,
     partition::PartitionRule,
-    breaker::BreakerRule,
-    adaptive::AdaptiveRule,
-    adaptive_rate::AdaptiveRateRule,
 ];
-pub use adaptive::AdaptiveLaw;
 
 /// The feature that a kind of this crate needs, if it is off.
 #[cfg(feature = "policy-file")]

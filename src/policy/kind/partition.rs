@@ -3,11 +3,11 @@
 use super::*;
 use crate::keyed::Shared;
 use crate::policy::spec::PartitionsSpec;
-use crate::shed::{Class, Partitions};
+use crate::policy::{Class, Partitions};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A [class](crate::shed::Class) of [`Partitions`](crate::shed::Partitions) that several policies share.
+/// A [class](crate::policy::Class) of [`Partitions`](crate::policy::Partitions) that several policies share.
 ///
 /// The partitions are those of the [`PolicySetSpec`](crate::policy::spec::PolicySetSpec) that the policy stands in, and each leg of
 /// this class, in any of its policies, holds permits of the one limit. A policy alone has no partitions, and is refused.

@@ -1,11 +1,11 @@
 //! Partitions as data: one limit on how many run at once, which several policies share.
 
 use super::SpecError;
-use crate::shed::{Partitions, ShedError};
+use crate::policy::{Partitions, PartitionsError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// [`Partitions`](crate::shed::Partitions) as plain data: a limit that policies of a
+/// [`Partitions`](crate::policy::Partitions) as plain data: a limit that policies of a
 /// [`PolicySetSpec`](super::PolicySetSpec) share by [legs](super::PartitionRule) of its classes.
 ///
 /// ```
@@ -33,11 +33,11 @@ pub struct PartitionsSpec {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Sharing {
-    /// Each class has a part for itself: [`Partitions::guaranteed`](crate::shed::Partitions::guaranteed).
+    /// Each class has a part for itself: [`Partitions::guaranteed`](crate::policy::Partitions::guaranteed).
     Guaranteed(BTreeMap<String, f64>),
-    /// Each class may take all that is free: [`Partitions::lent`](crate::shed::Partitions::lent).
+    /// Each class may take all that is free: [`Partitions::lent`](crate::policy::Partitions::lent).
     Lent(BTreeSet<String>),
-    /// Each class is admitted while all hold less than its part: [`Partitions::levels`](crate::shed::Partitions::levels).
+    /// Each class is admitted while all hold less than its part: [`Partitions::levels`](crate::policy::Partitions::levels).
     Levels(BTreeMap<String, f64>),
 }
 
@@ -82,10 +82,10 @@ impl Sharing {
         text
     }
 
-    fn fault(&self) -> impl Fn(ShedError) -> SpecError {
+    fn fault(&self) -> impl Fn(PartitionsError) -> SpecError {
         let (key, class) = (self.key(), self.classes().map(str::to_owned).collect::<Vec<_>>());
         move |error| match error {
-            ShedError::Part { class: of, given } => {
+            PartitionsError::Part { class: of, given } => {
                 let fault = format!(
                     "class `{}`: a part of {given} was given, and 0 to 1 is allowed",
                     class[of]

@@ -148,13 +148,6 @@ enum Shortage {
 }
 
 impl BucketTicket {
-    /// A ticket that took nothing, and gives nothing back.
-    pub(crate) const NOTHING: Self = Self {
-        tokens: 0,
-        word: 0,
-        refunded: 1,
-    };
-
     /// The tokens that are charged for it.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens

@@ -1,10 +1,7 @@
 //! A limiter behind a box, alone or as a leg, receives each call that concerns it.
 
-use std::time::Duration;
-use tollgate::shed::{Partitions, Throttler};
-use tollgate::{
-    Ask, CircuitBreaker, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Semaphore, TokenBucket,
-};
+use tollgate::policy::Partitions;
+use tollgate::{Ask, Cost, Limiter, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 /// Admits all that fits, twice, and gives it back in between; alone in a box, and as a leg beside another.
 fn comes_back<L: Limiter + 'static>(name: &str, capacity: usize, make: impl Fn() -> L) {
@@ -48,51 +45,6 @@ fn permits_held_through_a_box_come_back() {
     }
     #[cfg(feature = "channel")]
     comes_back("channel", 3, || tollgate::ChannelSemaphore::new(3).unwrap());
-}
-
-/// A breaker, a throttler and an adaptive limit learn how the work ended, and when it began.
-#[test]
-fn outcomes_pass_through_a_box() {
-    let clock = ManualClock::new();
-    let breaker = || {
-        let builder = CircuitBreaker::builder().minimum_calls(5).on(&clock);
-        builder.build().unwrap()
-    };
-    let boxed = breaker().boxed();
-    let legs = Policy::builder()
-        .limit(breaker())
-        .limit(Semaphore::new(9))
-        .build()
-        .unwrap();
-    for _ in 0..5 {
-        boxed.try_admit(1).unwrap().finish(Outcome::Failure);
-        legs.try_admit(1).unwrap().finish(Outcome::Failure);
-    }
-    assert!(
-        boxed.try_admit(1).is_err() && legs.try_admit(1).is_err(),
-        "both are open"
-    );
-
-    let throttler = std::sync::Arc::new(
-        Throttler::new(0.5, 0.9, Duration::from_secs(120))
-            .unwrap()
-            .on(&clock)
-            .seed(7),
-    );
-    let boxed = throttler.clone().boxed();
-    for _ in 0..1_000 {
-        if let Ok(permit) = boxed.try_admit(1) {
-            permit.finish(Outcome::Overload);
-        }
-    }
-    assert!(throttler.rate() > 0.89);
-    clock.advance(Duration::from_secs(132));
-    for outcome in [Outcome::Success, Outcome::Overload] {
-        for _ in 0..100 {
-            boxed.try_admit(1).unwrap().finish(outcome);
-        }
-    }
-    assert_eq!(throttler.rate(), 0.0, "half of them succeeded");
 }
 
 /// What a settlement of a boxed rate gives back is there again, though its end is not told.

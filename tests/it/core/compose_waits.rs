@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, LoadMetric, PolicySpec, When};
 use tollgate::{
@@ -168,8 +167,6 @@ fn a_refusal_leaves_a_function_as_a_boxed_error() {
 fn an_adapter_hides_no_queue() {
     let clock = ManualClock::new();
     let semaphore = Arc::new(Semaphore::new(5));
-    let adaptive = Adaptive::builder(Arc::clone(&semaphore)).law(Aimd::new()).bounds(1, 10);
-    let adaptive = adaptive.on(&clock).build().unwrap();
     let meter = Meter::new(&clock, Duration::from_secs(1));
     let mark = || Trigger::above(meter.load(LoadMetric::Use, 1.0), 1.0).on(&clock);
     fn refused<L: Limiter + 'static>(builder: PolicyBuilder<L>, semaphore: &Arc<Semaphore>) {
@@ -178,7 +175,6 @@ fn an_adapter_hides_no_queue() {
     }
     let leg = || Arc::clone(&semaphore);
     let builder = || Policy::builder().on(&clock);
-    refused(builder().limit(adaptive), &semaphore);
     refused(builder().limit(leg().shadow()), &semaphore);
     refused(builder().limit(leg().when(mark())), &semaphore);
     refused(builder().limit(meter.watch(leg())), &semaphore);
@@ -308,20 +304,4 @@ fn a_turn_that_a_lowered_limit_forbids_is_given_back() {
     assert!(poll().is_pending());
     drop(two);
     assert!(poll().is_ready());
-}
-
-/// A cancel takes back exactly the metered count, for a breaker too.
-#[test]
-fn a_cancelled_call_of_a_breaker_is_no_load() {
-    use tollgate::policy::spec::BreakerRule;
-    let clock = ManualClock::new();
-    let spec = PolicySpec::new([
-        LegSpec::new("circuit", BreakerRule::default()),
-        LegSpec::new("throttle", LegRule::semaphore(0)).when(When::above("circuit", LoadMetric::Rate, 2.5)),
-    ]);
-    let policy = spec.build(&clock).unwrap();
-    policy.try_admit(2).unwrap().forget();
-    drop(policy.reserve(5).unwrap());
-    assert!(policy.try_admit(1).is_ok(), "two calls in a second");
-    assert!(policy.try_admit(1).is_err(), "three are above the mark");
 }

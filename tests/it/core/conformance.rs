@@ -6,13 +6,11 @@ use std::thread;
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, FairShare, Shared};
 use tollgate::policy::{AtOnce, Bypass, Named, Per, PerCall, WaitForRaise};
-use tollgate::record::{AdmissionLog, Recorded};
 use tollgate::sync::Notify;
-use tollgate::upstream::{Feedback, Refill, RemainingQuota, Upstream};
 use tollgate::{
-    And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Leased, Legs, Limiter,
-    LimiterExt, ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement,
-    SlidingWindow, TokenBucket, Wait,
+    And, Ask, BoxLimiter, Clock, ClockReading, Cost, Demand, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt,
+    ManualClock, Order, Outcome, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, SlidingWindow,
+    TokenBucket, Wait,
 };
 use tollgate::{FixedWindow, LeakyBucket, Warmup};
 use tollgate_conformance::Suite;
@@ -82,35 +80,6 @@ fn channel_semaphore_conforms() {
 }
 
 #[test]
-fn a_recorded_limiter_conforms() {
-    let log = AdmissionLog::new(64, &[]);
-    Suite::of_permits(3, move |clock| log.record(in_flight(clock)).on(clock))
-        .loosen(|recorded: &Recorded<Semaphore>| recorded.limiter().set_limit(4))
-        .takes_turns()
-        .check();
-}
-
-#[cfg(any(feature = "metrics", feature = "tracing"))]
-#[test]
-fn an_observed_limiter_conforms() {
-    use tollgate::observe::Observed;
-    Suite::of_permits(3, |clock| Observed::new("suite", in_flight(clock)).on(clock))
-        .loosen(|observed| observed.limiter().set_limit(4))
-        .takes_turns()
-        .check();
-    Suite::of_rate(5, Duration::from_millis(500), |clock| {
-        Observed::new("suite", TokenBucket::new(Quota::per_second(10).burst(5)).on(clock))
-    })
-    .loosen(|observed| {
-        observed
-            .limiter()
-            .set_quota(Quota::per_second(10).burst(8), Inherit::Additive);
-    })
-    .takes_turns()
-    .check();
-}
-
-#[test]
 fn token_bucket_conforms() {
     let bucket = |clock: &ManualClock| TokenBucket::new(Quota::per_second(10).burst(5)).on(clock);
     Suite::of_rate(5, Duration::from_millis(500), bucket)
@@ -126,37 +95,6 @@ fn token_bucket_conforms() {
     .takes_turns()
     .never_fits(Ask::one().cost(TOKENS, 41))
     .check();
-}
-
-/// An upstream that has just said that `limit` calls are left.
-fn upstream_with(clock: &ManualClock, limit: u64, refill: Refill) -> Upstream {
-    let upstream = Upstream::builder().on(clock).build().unwrap();
-    let call = upstream.begin(&Ask::one()).unwrap();
-    let window = Duration::from_millis(500);
-    let quota = RemainingQuota::of_calls(limit)
-        .limit(limit)
-        .reset(window)
-        .window(window);
-    upstream.observe(&call, &Feedback::default().quota(quota.refill(refill)));
-    upstream
-}
-
-#[test]
-fn upstream_conforms() {
-    let suite = |refill| {
-        Suite::of_rate(5, Duration::from_millis(500), move |clock| {
-            upstream_with(clock, 5, refill)
-        })
-        .holding()
-        .loosen(move |upstream| {
-            let call = upstream.begin(&Ask::many(5)).unwrap();
-            let quota = RemainingQuota::of_calls(15).limit(15).reset(Duration::from_secs(9));
-            upstream.observe(&call, &Feedback::default().quota(quota.refill(refill)));
-        })
-        .never_fits(6)
-    };
-    suite(Refill::AtReset).check();
-    suite(Refill::PerSecond(10.0)).inexact_cancel().check();
 }
 
 /// A load that is always the same.
@@ -456,36 +394,8 @@ fn warmup_conforms() {
 }
 
 #[test]
-fn adaptive_conforms() {
-    use tollgate::Adaptive;
-    Suite::of_permits(3, |clock| -> Adaptive {
-        let builder = Adaptive::builder(Semaphore::new(3)).bounds(3, 4);
-        builder.on(clock).build().unwrap()
-    })
-    .loosen(|adaptive| adaptive.pin(4))
-    .takes_turns()
-    .check();
-}
-
-#[test]
-fn an_adaptive_rate_conforms() {
-    use tollgate::Adaptive;
-    Suite::of_rate(3, Duration::from_secs(3), |clock| -> Adaptive<TokenBucket> {
-        let bucket = TokenBucket::new(Quota::per_second(1).burst(3)).on(clock);
-        Adaptive::builder(bucket).bounds(1, 1_000).on(clock).build().unwrap()
-    })
-    .loosen(|rate| {
-        rate.limiter()
-            .set_quota(Quota::per_second(1).burst(6), Inherit::Additive);
-    })
-    .takes_turns()
-    .never_fits(4)
-    .check();
-}
-
-#[test]
-fn shedders_conform() {
-    use tollgate::shed::{Class, Partitions, RetryBudget, Throttler};
+fn classes_of_partitions_conform() {
+    use tollgate::policy::{Class, Partitions};
     for shared in [
         || Partitions::guaranteed(5, &[0.2, 0.4]).unwrap(),
         || Partitions::lent(3, 1).unwrap(),
@@ -495,43 +405,6 @@ fn shedders_conform() {
             .takes_turns()
             .check();
     }
-    // What is only spent never comes back: beside something that does.
-    let budget = || -> RetryBudget { RetryBudget::new(0.1, 1_000_000).unwrap() };
-    Suite::of_permits(3, move |_| budget().and(Semaphore::new(3)))
-        .takes_turns()
-        .check();
-    // While a resource accepts, nothing is refused.
-    let throttler = |clock: &ManualClock| -> Throttler { Throttler::new(0.01, 0.0, MINUTE).unwrap().on(clock) };
-    Suite::of_permits(3, move |clock| throttler(clock).and(Semaphore::new(3)))
-        .takes_turns()
-        .check();
-}
-
-#[test]
-fn circuit_breaker_conforms() {
-    use tollgate::CircuitBreaker;
-    // Closed it admits everything: beside something that does not.
-    Suite::of_permits(3, |clock| {
-        let breaker = CircuitBreaker::builder().minimum_calls(1_000_000).time_window(MINUTE);
-        breaker.on(clock).build().unwrap().and(Semaphore::new(3))
-    })
-    .check();
-    // Half-open, with probes that are never judged.
-    let half_open = |clock: &ManualClock| -> CircuitBreaker {
-        let builder = CircuitBreaker::builder().probes(3).classifier(|_, _| Outcome::Ignored);
-        // The laws of waiting hold for what is waited for.
-        let breaker = builder.wait_while_open().on(clock).build().unwrap();
-        breaker.trip(Duration::from_nanos(1));
-        clock.advance(Duration::from_nanos(1));
-        breaker
-    };
-    // An ask of more than three is the whole trial, not too much. So the second law is checked beside a leg that refuses
-    // it, and gives the probes back.
-    Suite::of_permits(3, half_open)
-        .loosen(CircuitBreaker::reset)
-        .excused(2)
-        .check();
-    Suite::of_permits(3, move |clock| half_open(clock).and(Semaphore::new(3))).check();
 }
 
 #[test]
@@ -596,16 +469,6 @@ fn a_fair_share_conforms() {
     .settle(TOKENS, 5)
     .inexact_cancel()
     .takes_turns()
-    .check();
-}
-
-#[test]
-fn a_lease_conforms() {
-    Suite::of_rate(6, Duration::from_millis(600), |clock| -> Leased<TokenBucket> {
-        Leased::new(TokenBucket::new(Quota::per_second(10).burst(6)).on(clock), 1)
-    })
-    .takes_turns()
-    .never_fits(7)
     .check();
 }
 

@@ -5,12 +5,9 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::Shared;
-#[cfg(feature = "metrics")]
-use tollgate::observe::Observed;
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::explain::LegVerdict;
 use tollgate::policy::spec::LoadMetric;
-use tollgate::record::AdmissionLog;
 use tollgate::{
     Ask, BoxLimiter, Cost, FirstOf, FixedWindow, LimiterExt, ManualClock, Permit, Policy, Quota, Reason, Semaphore,
     TokenBucket, Wait,
@@ -268,9 +265,6 @@ fn a_permit_names_its_source_through_each_adapter() {
         Policy::new(sources()).boxed(),
         Policy::new(sources()).bypass_queue(MINUTE).boxed(),
         Shared::new(sources()).boxed(),
-        #[cfg(feature = "metrics")]
-        Observed::new("lanes", sources()).on(&clock).boxed(),
-        AdmissionLog::new(9, &[]).record(sources()).boxed(),
     ];
     for (at, adapter) in adapters.into_iter().enumerate() {
         assert_eq!(source(adapter).as_deref(), Some("full"), "adapter {at}");

@@ -2,16 +2,15 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, LimitLaw, Sample};
 use tollgate::policy::conditional::{Meter, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::{
-    Ask, BreakerState, CircuitBreaker, ClockReading, Cost, Demand, Legs, Limiter, LimiterExt, ManualClock, OpenTime,
-    Outcome, Policy, Quota, ReadyAt, Refusal, Semaphore, Settlement, TokenBucket,
+    Ask, ClockReading, Cost, Demand, Legs, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, ReadyAt, Refusal,
+    Semaphore, Settlement, TokenBucket,
 };
 
 /// Which calls a leg panics at.
@@ -317,170 +316,6 @@ fn a_payload_that_panics_when_it_is_dropped_aborts_nothing() {
     let caught = catch_unwind(AssertUnwindSafe(|| drop(permit)));
     assert_eq!(caught.unwrap_err().downcast_ref(), Some(&At::Finish));
     assert_eq!(semaphore.in_use(), 0);
-}
-
-fn breaker(clock: &ManualClock, listener: impl Fn(BreakerState) + Send + Sync + 'static) -> CircuitBreaker {
-    CircuitBreaker::builder()
-        .count_window(4)
-        .minimum_calls(2)
-        .failure_rate(0.5)
-        .probes(1)
-        .open_for(OpenTime::fixed(Duration::from_millis(50)))
-        .probe_timeout(Duration::from_secs(3_600))
-        .on_event(move |event| listener(event.to))
-        .on(clock)
-        .build()
-        .unwrap()
-}
-
-fn trip(breaker: &CircuitBreaker) {
-    for _ in 0..2 {
-        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
-    }
-}
-
-#[test]
-fn a_listener_that_panics_loses_no_probe() {
-    let clock = ManualClock::new();
-    let armed = Arc::new(AtomicBool::new(true));
-    let once = Arc::clone(&armed);
-    let breaker = breaker(&clock, move |to| {
-        if to == BreakerState::HalfOpen && once.swap(false, Ordering::Relaxed) {
-            resume_unwind(Box::new("a listener panicked"));
-        }
-    });
-    trip(&breaker);
-    clock.advance(Duration::from_millis(50));
-    assert!(catch_unwind(AssertUnwindSafe(|| drop(breaker.try_admit(1)))).is_err());
-    assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    let probe = breaker.try_admit(1).expect("the probe came back");
-    probe.finish(Outcome::Success);
-    assert_eq!(breaker.state(), BreakerState::Closed);
-}
-
-#[test]
-fn a_listener_that_panics_at_every_change_changes_no_state() {
-    let clock = ManualClock::new();
-    let breaker = breaker(&clock, |_| resume_unwind(Box::new("a listener panicked")));
-    let panics = |work: &dyn Fn()| assert!(catch_unwind(AssertUnwindSafe(work)).is_err());
-    panics(&|| trip(&breaker));
-    assert_eq!(breaker.state(), BreakerState::Open);
-    clock.advance(Duration::from_millis(50));
-    panics(&|| drop(breaker.try_admit(1)));
-    assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    let probe = breaker.try_admit(1).unwrap();
-    panics(&|| breaker.trip(Duration::from_secs(1)));
-    assert_eq!(breaker.state(), BreakerState::Open);
-    probe.finish(Outcome::Success);
-    assert_eq!(breaker.state(), BreakerState::Open, "a result of an older trial");
-    clock.advance(Duration::from_secs(1));
-    panics(&|| drop(breaker.try_admit(1)));
-    let probe = breaker.try_admit(1).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
-    assert_eq!(breaker.state(), BreakerState::Closed);
-}
-
-#[test]
-fn a_listener_is_notified_even_during_a_panic() {
-    let clock = ManualClock::new();
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
-    let breaker = breaker(&clock, move |_| {
-        count.fetch_add(1, Ordering::Relaxed);
-    });
-    struct Fails<'a>(&'a CircuitBreaker);
-    impl Drop for Fails<'_> {
-        fn drop(&mut self) {
-            trip(self.0);
-        }
-    }
-    let caught = catch_unwind(AssertUnwindSafe(|| {
-        let _fails = Fails(&breaker);
-        resume_unwind(Box::new("a task panicked"));
-    }));
-    assert!(caught.is_err());
-    assert_eq!((breaker.state(), told.load(Ordering::Relaxed)), (BreakerState::Open, 1));
-}
-
-#[test]
-fn a_classifier_that_panics_gives_its_probe_back() {
-    let clock = ManualClock::new();
-    let armed = Arc::new(AtomicBool::new(false));
-    let on = Arc::clone(&armed);
-    let breaker = CircuitBreaker::builder()
-        .count_window(4)
-        .minimum_calls(2)
-        .probes(1)
-        .open_for(OpenTime::fixed(Duration::from_secs(1)))
-        .classifier(move |outcome, _| match on.load(Ordering::Relaxed) {
-            true => resume_unwind(Box::new("a classifier panicked")),
-            false => outcome,
-        })
-        .on(&clock)
-        .build()
-        .unwrap();
-    trip(&breaker);
-    clock.advance(Duration::from_secs(1));
-    let probe = breaker.try_admit(1).unwrap();
-    armed.store(true, Ordering::Relaxed);
-    assert!(catch_unwind(AssertUnwindSafe(|| probe.finish(Outcome::Success))).is_err());
-    armed.store(false, Ordering::Relaxed);
-    assert!(breaker.try_admit(1).is_ok(), "as if the outcome were ignored");
-}
-
-/// Looks at its limiter, and pins it, when it is asked; the first time it panics.
-struct Nosy {
-    limiter: Arc<OnceLock<Arc<Adaptive>>>,
-    asked: Arc<AtomicUsize>,
-}
-
-impl LimitLaw for Nosy {
-    fn next(&mut self, limit: f64, _: &Sample) -> f64 {
-        let limiter = self.limiter.get().unwrap();
-        limiter.pin(limiter.limit());
-        limiter.unpin();
-        // The window that this ends is asked about afterwards, once.
-        limiter.try_admit(1).unwrap().finish(Outcome::Overload);
-        match self.asked.fetch_add(1, Ordering::Relaxed) {
-            0 => resume_unwind(Box::new("a law panicked")),
-            _ => limit + 1.0,
-        }
-    }
-}
-
-#[test]
-fn a_law_that_panics_or_uses_its_limiter_holds_nothing_up() {
-    let clock = ManualClock::new();
-    let (cell, asked) = (Arc::new(OnceLock::new()), Arc::new(AtomicUsize::new(0)));
-    let law = Nosy {
-        limiter: Arc::clone(&cell),
-        asked: Arc::clone(&asked),
-    };
-    let limiter = Adaptive::builder(Semaphore::new(4))
-        .law(law)
-        .window(Duration::ZERO, 1)
-        .bounds(1, 9);
-    let limiter = Arc::new(limiter.on(&clock).build().unwrap());
-    assert!(cell.set(Arc::clone(&limiter)).is_ok());
-    let permit = limiter.try_admit(1).unwrap();
-    assert!(catch_unwind(AssertUnwindSafe(|| permit.finish(Outcome::Success))).is_err());
-    assert_eq!(
-        (
-            limiter.limiter().in_use(),
-            limiter.limit(),
-            asked.load(Ordering::Relaxed)
-        ),
-        (0, 4, 1)
-    );
-    limiter.try_admit(1).unwrap().finish(Outcome::Success);
-    assert_eq!(
-        (
-            limiter.limiter().in_use(),
-            limiter.limit(),
-            asked.load(Ordering::Relaxed)
-        ),
-        (0, 6, 3)
-    );
 }
 
 #[test]

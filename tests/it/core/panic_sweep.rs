@@ -25,22 +25,18 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread::panicking;
 use std::time::Duration;
-use tollgate::adaptive::{LimitLaw, Resizable, Sample};
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::lease::{Leased, Prepaid};
+use tollgate::policy::Partitions;
 use tollgate::policy::conditional::{Load, Meter, Trigger};
 use tollgate::policy::source::{PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::retry::{Backoff, Repeat, Retry};
-use tollgate::shed::{Partitions, RetryBudget, WaitingRoom};
 use tollgate::status::Status;
 use tollgate::sync::Notify;
 use tollgate::sync::{QueueDemand, QueueId, QueueKey, WaitQueue};
 use tollgate::time::Sleep;
 use tollgate::{
-    Adaptive, CircuitBreaker, Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter,
-    LimiterExt, ManualClock, OpenTime, Order, Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
-    Settlement, TokenBucket, Wait,
+    Clock, ClockReading, Demand, Eviction, Inherit, Instant, Keyed, Legs, Limiter, LimiterExt, ManualClock, Order,
+    Outcome, Permit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore, Settlement, TokenBucket, Wait,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -811,17 +807,6 @@ fn policies_of_adapters() {
     });
 }
 
-#[cfg(any(feature = "tracing", feature = "metrics"))]
-fn policies_that_are_observed() {
-    use tollgate::observe::Observed;
-    policy(|shared| {
-        let legs = Observed::new("own", shared.first).on(&shared.clock).and(shared.rate());
-        let legs = legs.and(Observed::new("permits", shared.permits()).on(&shared.clock));
-        let legs = legs.and(Observed::new("last", shared.last).on(&shared.clock));
-        shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
-    });
-}
-
 fn policies_of_a_specification() {
     let spec = |permits: u64, tokens: u64| {
         PolicySpec::new([
@@ -968,14 +953,7 @@ fn verbs() {
                 let clock = ManualClock::new();
                 let [front, back] = [(); 2].map(|()| Arc::new(Semaphore::new(PERMITS)));
                 let bucket = Arc::new(TokenBucket::new(quota(TOKENS)).on(&clock));
-                let breaker = || {
-                    let breaker = CircuitBreaker::builder().consecutive_failures(100).on(&clock);
-                    breaker.classifier(move |outcome, _| {
-                        foreign.call("classifier");
-                        outcome
-                    })
-                };
-                let legs = own(foreign).and(Arc::clone(&front)).and(breaker().build().unwrap());
+                let legs = own(foreign).and(Arc::clone(&front));
                 let legs = legs.and(own(foreign)).and(Arc::clone(&bucket)).and(Arc::clone(&back));
                 let legs = legs.and(own(foreign));
                 let gate = Policy::builder().on(&clock);
@@ -986,7 +964,7 @@ fn verbs() {
                             .on(&clock)
                             .limit(own(foreign))
                             .limit(Arc::clone(&front));
-                        let gate = gate.limit(breaker().build().unwrap()).limit(own(foreign));
+                        let gate = gate.limit(own(foreign));
                         let gate = gate
                             .limit(Arc::clone(&bucket))
                             .limit(Arc::clone(&back))
@@ -1078,17 +1056,10 @@ fn runs() {
             foreign.call("the class of a result");
             Outcome::Ignored
         };
-        let repeat = |_: &Result<(), ()>| {
-            foreign.call("whether to repeat");
-            (Outcome::Failure, Repeat::Backoff)
-        };
-        let budget = Arc::new(RetryBudget::new(0.0, 1).unwrap());
-        let retry = Retry::new(Backoff::default()).seed(1).budget(&budget);
         foreign.arm();
         let mut tasks = Tasks::new(foreign);
         tasks.spawn(async { policy.run(1, work).await.map_err(|_| ()) });
         tasks.spawn(async { policy.run_classified(1, work, classify).await.map_err(|_| ()) });
-        tasks.spawn(async { retry.run_classified(&policy, 1, work, repeat).await.map_err(|_| ()) });
         let held = foreign.step(|| policy.try_admit(1).ok()).flatten();
         tasks.spawn(policy.admit(1));
         for _ in 0..2 {
@@ -1100,132 +1071,6 @@ fn runs() {
         tasks.end(&clock);
         assert_eq!(policy.waiting(), 0);
         untouched(&semaphore, 1);
-    });
-}
-
-fn breakers() {
-    let verbs = [
-        "calls",
-        "waiters",
-        "trip",
-        "hold_off",
-        "force_open",
-        "disable",
-        "metrics_only",
-    ];
-    for verb in verbs {
-        sweep(verb, |foreign| {
-            let clock = ManualClock::new();
-            let breaker = CircuitBreaker::builder()
-                .count_window(4)
-                .minimum_calls(2)
-                .failure_rate(0.5);
-            let breaker = breaker.probes(1).probe_timeout(36_000 * SECOND).on(&clock);
-            let breaker = breaker.open_for(OpenTime::computed(move |_| {
-                foreign.call("open time");
-                SECOND
-            }));
-            let breaker = breaker
-                .on_event(move |_| foreign.call("listener"))
-                .classifier(move |outcome, _| {
-                    foreign.call("classifier");
-                    outcome
-                });
-            let (breaker, semaphore) = (Arc::new(breaker.build().unwrap()), Arc::new(Semaphore::new(PERMITS)));
-            let legs = own(foreign).and(Arc::clone(&semaphore)).and(Arc::clone(&breaker));
-            let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
-            foreign.arm();
-            let mut tasks = Tasks::new(foreign);
-            for _ in 0..3 {
-                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
-                if let Some(permit) = permit {
-                    foreign.step(|| permit.finish(Outcome::Failure));
-                }
-            }
-            if verb == "waiters" {
-                for _ in 0..3 {
-                    tasks.spawn(async {
-                        if let Ok(permit) = policy.admit(1).await {
-                            permit.finish(Outcome::Failure);
-                        }
-                    });
-                }
-            }
-            foreign.step(|| match verb {
-                "trip" => breaker.trip(SECOND),
-                "hold_off" => breaker.hold_off(SECOND),
-                "force_open" => breaker.force_open(),
-                "disable" => breaker.disable(),
-                "metrics_only" => breaker.metrics_only(),
-                _ => {}
-            });
-            foreign.step(|| clock.advance(2 * SECOND));
-            tasks.run();
-            for outcome in [Outcome::Success, Outcome::Failure] {
-                let permit = foreign.step(|| policy.try_admit(1).ok()).flatten();
-                if let Some(permit) = permit {
-                    foreign.step(|| permit.finish(outcome));
-                }
-            }
-            if matches!(verb, "force_open" | "disable" | "metrics_only") {
-                foreign.step(|| breaker.reset());
-                foreign.disarm();
-                breaker.reset();
-            }
-            tasks.end(&clock);
-            // A probe that is lost would come back only after its time-out.
-            clock.advance(100 * SECOND);
-            for outcome in [Outcome::Ignored, Outcome::Success] {
-                policy.try_admit(1).expect("the next caller is served").finish(outcome);
-            }
-            assert_eq!(policy.waiting(), 0);
-            untouched(&semaphore, PERMITS);
-        });
-    }
-}
-
-fn adaptive_limits() {
-    struct OwnLaw(&'static Foreign);
-    impl LimitLaw for OwnLaw {
-        fn next(&mut self, limit: f64, _: &Sample) -> f64 {
-            self.0.call("law");
-            if limit > 2.0 { 2.0 } else { 3.0 }
-        }
-    }
-    sweep((), |foreign| {
-        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
-        let limit = Adaptive::builder(Arc::clone(&semaphore))
-            .law(OwnLaw(foreign))
-            .bounds(2, 3);
-        let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
-        let legs = own(foreign).and(Arc::clone(&limit)).and(own(foreign));
-        let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
-        foreign.arm();
-        let held: Vec<_> = (0..2)
-            .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
-            .collect();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..3 {
-            tasks.spawn(policy.admit(1));
-        }
-        tasks.spawn(semaphore.acquire());
-        tasks.repoll();
-        clock.advance(SECOND);
-        for permit in held {
-            foreign.step(|| permit.finish(Outcome::Success));
-        }
-        tasks.cancel(0);
-        foreign.step(|| limit.pin(3));
-        foreign.step(|| limit.unpin());
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
-        // The law is asked again.
-        let before = limit.limit();
-        let permit = policy.try_admit(1).expect("the next caller is served");
-        clock.advance(SECOND);
-        permit.finish(Outcome::Success);
-        assert_ne!(limit.limit(), before);
     });
 }
 
@@ -1374,57 +1219,6 @@ fn keyed_rates() {
     });
 }
 
-fn waiting_rooms() {
-    sweep((), |foreign| {
-        let clock = ManualClock::new();
-        let room = WaitingRoom::new(2, Quota::per_second(1)).unwrap().on(&clock);
-        let keys = keys(foreign);
-        foreign.arm();
-        for key in &keys[..3] {
-            foreign.step(|| room.book(key).is_ok());
-        }
-        foreign.step(|| room.cancel(&keys[0]));
-        clock.advance(5 * SECOND);
-        foreign.step(|| room.redeem(&keys[1]));
-        foreign.disarm();
-        for key in keys {
-            room.cancel(key);
-        }
-        assert!(room.is_empty());
-        assert!(keys[..2].iter().all(|key| room.book(key).is_ok()));
-    });
-}
-
-/// Units that are taken ahead of the callers.
-fn leases() {
-    sweep((), |foreign| {
-        let clock = ManualClock::new();
-        let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
-        let lease = Arc::new(Leased::new(bucket, 2));
-        let bucket = lease.limiter();
-        let legs = own(foreign).and(Arc::clone(&lease)).and(own(foreign));
-        let policy = Policy::builder().on(&clock).limit(legs).build().unwrap();
-        let seen = Cell::new(0);
-        foreign.arm();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..6 {
-            tasks.spawn(async { policy.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
-        }
-        tasks.repoll();
-        assert!(bucket.available() + seen.get() <= TOKENS);
-        tasks.cancel(5);
-        foreign.step(|| lease.release());
-        foreign.step(|| clock.advance(SECOND));
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!(policy.waiting(), 0);
-        clock.advance(100 * SECOND);
-        lease.release();
-        assert!(bucket.available() <= TOKENS);
-        drop(policy.try_admit(TOKENS).expect("the next caller is served"));
-    });
-}
-
 // ---- Limiters of which users write more than the admission
 
 /// Permits with a queue, both the user's. It loses no place and no permit when it panics: it panics before it joins and after
@@ -1567,137 +1361,6 @@ fn own_queues() {
             }),
             ..shared.world(Policy::builder().on(&shared.clock).limit(legs).build().unwrap())
         }
-    });
-}
-
-/// A rate or permits of the user's, around ours. It panics before it takes and after it has given back.
-struct OwnAround<L>(&'static Foreign, L);
-
-impl<L: Limiter> Limiter for OwnAround<L> {
-    type Ticket = L::Ticket;
-    fn try_reserve(&self, demand: Demand<'_>) -> Result<L::Ticket, Refusal<'_>> {
-        self.0.call("try_reserve around");
-        self.1.try_reserve(demand)
-    }
-    fn cancel(&self, ticket: L::Ticket, now: &ClockReading) {
-        self.1.cancel(ticket, now);
-        self.0.call("cancel around");
-    }
-    fn finish(&self, ticket: L::Ticket, outcome: Outcome, now: &ClockReading) {
-        self.1.finish(ticket, outcome, now);
-        self.0.call("finish around");
-    }
-    fn forget(&self, ticket: L::Ticket) {
-        self.1.forget(ticket);
-    }
-    fn ready_at(&self, demand: Demand<'_>) -> ReadyAt<'_> {
-        self.0.call("ready_at around");
-        self.1.ready_at(demand)
-    }
-    fn queues<'a>(&'a self, visit: &mut dyn FnMut(&'a dyn WaitQueue)) {
-        self.1.queues(visit);
-    }
-}
-
-impl<L: Prepaid> Prepaid for OwnAround<L> {
-    fn give_back(&self, ticket: L::Ticket, unspent: u64, now: &ClockReading) {
-        self.1.give_back(ticket, unspent, now);
-        self.0.call("give_back");
-    }
-    fn charge(&self, units: u64, now: &ClockReading) -> L::Ticket {
-        self.0.call("charge");
-        self.1.charge(units, now)
-    }
-}
-
-impl<L: Resizable> Resizable for OwnAround<L> {
-    fn limit(&self) -> usize {
-        self.0.call("limit");
-        self.1.limit()
-    }
-    fn set_limit(&self, limit: usize) {
-        self.1.set_limit(limit);
-        self.0.call("set_limit");
-    }
-    fn in_use(&self) -> usize {
-        self.0.call("in_use");
-        self.1.in_use()
-    }
-    fn may_reach(&self, most: usize) {
-        self.1.may_reach(most);
-    }
-}
-
-/// Units that are taken ahead of the callers from a rate of the user's.
-fn leases_of_own_rates() {
-    sweep((), |foreign| {
-        let clock = ManualClock::new();
-        let bucket = TokenBucket::new(quota(TOKENS)).on(&clock);
-        let lease = Arc::new(Leased::new(OwnAround(foreign, bucket), 2));
-        let bucket = &lease.limiter().1;
-        let policy = Policy::builder().on(&clock).limit(Arc::clone(&lease)).build().unwrap();
-        let seen = Cell::new(0);
-        foreign.arm();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..6 {
-            tasks.spawn(async { policy.admit(1).await.map(|_| seen.set(seen.get() + 1)) });
-        }
-        let reserved = foreign.step(|| policy.reserve(1).ok()).flatten();
-        foreign.drop(reserved);
-        tasks.repoll();
-        assert!(bucket.available() + seen.get() <= TOKENS);
-        tasks.cancel(5);
-        let settled = foreign.step(|| policy.try_admit(1).ok()).flatten();
-        if let Some(mut permit) = settled {
-            foreign.step(|| permit.settle(tollgate::Cost::new("calls"), 3));
-            foreign.drop(permit);
-        }
-        foreign.step(|| lease.release());
-        foreign.step(|| clock.advance(SECOND));
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!(policy.waiting(), 0);
-        clock.advance(100 * SECOND);
-        lease.release();
-        assert!(bucket.available() <= TOKENS);
-        drop(policy.try_admit(TOKENS).expect("the next caller is served"));
-    });
-}
-
-fn adaptive_limits_of_own_permits() {
-    sweep((), |foreign| {
-        let (semaphore, clock) = (Arc::new(Semaphore::new(PERMITS)), ManualClock::new());
-        let limit = Adaptive::builder(OwnAround(foreign, Arc::clone(&semaphore))).bounds(2, 3);
-        let limit = Arc::new(limit.window(Duration::ZERO, 1).on(&clock).build().unwrap());
-        let policy = Policy::builder().on(&clock).limit(Arc::clone(&limit)).build().unwrap();
-        foreign.arm();
-        let held: Vec<_> = (0..2)
-            .filter_map(|_| foreign.step(|| policy.try_admit(1).ok()).flatten())
-            .collect();
-        let mut tasks = Tasks::new(foreign);
-        for _ in 0..3 {
-            tasks.spawn(policy.admit(1));
-        }
-        tasks.spawn(semaphore.acquire());
-        tasks.repoll();
-        clock.advance(SECOND);
-        for (permit, outcome) in held.into_iter().zip([Outcome::Success, Outcome::Overload]) {
-            foreign.step(|| permit.finish(outcome));
-        }
-        tasks.cancel(0);
-        for pinned in [3, 2] {
-            foreign.step(|| limit.pin(pinned));
-        }
-        foreign.step(|| limit.unpin());
-        tasks.run();
-        tasks.end(&clock);
-        assert_eq!((policy.waiting(), semaphore.waiting(), semaphore.in_use()), (0, 0, 0));
-        // What is pinned is in force, whatever has panicked before.
-        for pinned in [3, 2] {
-            limit.pin(pinned);
-            assert_eq!(semaphore.limit(), pinned);
-        }
-        drop(policy.try_admit(2).expect("the next caller is served"));
     });
 }
 
@@ -1883,88 +1546,6 @@ fn file_sources() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A recorder of the user's, and a limiter that shows its legs.
-#[cfg(feature = "metrics")]
-fn gauges() {
-    use metrics::{Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-    use std::collections::HashMap;
-    use tollgate::observe::Gauges;
-    use tollgate::status::State;
-    #[derive(Default)]
-    struct Values(Mutex<HashMap<Key, f64>>);
-    struct OwnGauge(&'static Foreign, Arc<Values>, Key);
-    impl GaugeFn for OwnGauge {
-        fn increment(&self, _: f64) {}
-        fn decrement(&self, _: f64) {}
-        fn set(&self, value: f64) {
-            self.0.call("set of a gauge");
-            self.1.0.lock().unwrap().insert(self.2.clone(), value);
-        }
-    }
-    struct OwnRecorder(&'static Foreign, Arc<Values>);
-    impl Recorder for OwnRecorder {
-        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-            Counter::noop()
-        }
-        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-            self.0.call("register_gauge");
-            Gauge::from_arc(Arc::new(OwnGauge(self.0, Arc::clone(&self.1), key.clone())))
-        }
-        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::noop()
-        }
-    }
-    /// As many legs as are held, all of which limit.
-    struct Shown(Own, AtomicUsize);
-    impl Limiter for Shown {
-        type Ticket = u64;
-        fn try_reserve(&self, demand: Demand<'_>) -> Result<u64, Refusal<'_>> {
-            self.0.try_reserve(demand)
-        }
-        fn cancel(&self, _: u64, _: &ClockReading) {}
-        fn finish(&self, _: u64, _: Outcome, _: &ClockReading) {}
-        fn forget(&self, _: u64) {}
-        fn ready_at(&self, _: Demand<'_>) -> ReadyAt<'_> {
-            ReadyAt::NOW
-        }
-        fn visit_status(&self, visit: &mut dyn FnMut(Status<'_>)) {
-            for leg in &["one", "two", "three"][..self.1.load(SeqCst)] {
-                self.0.foreign.call("visit_status of a leg");
-                let (limit, in_use, waiting) = (7, 5, 3);
-                visit(Status::new(leg, "own", State::Permits { limit, in_use, waiting }));
-            }
-        }
-        fn queues<'a>(&'a self, _: &mut dyn FnMut(&'a dyn WaitQueue)) {}
-    }
-    sweep((), |foreign| {
-        let values = Arc::<Values>::default();
-        let recorder = OwnRecorder(foreign, Arc::clone(&values));
-        let shown = Shown(own(foreign), AtomicUsize::new(3));
-        let mut gauges = Gauges::new("api");
-        metrics::with_local_recorder(&recorder, || {
-            foreign.arm();
-            for legs in [3, 2, 3] {
-                shown.1.store(legs, SeqCst);
-                foreign.step(|| gauges.record(&shown));
-            }
-            foreign.disarm();
-            // Each gauge is as the next visit says: those of a leg that is gone are zero.
-            shown.1.store(1, SeqCst);
-            gauges.record(&shown);
-        });
-        for (key, value) in &*values.0.lock().unwrap() {
-            let is_of = |leg| key.labels().any(|label| (label.key(), label.value()) == ("leg", leg));
-            match is_of("one") {
-                true => assert!(*value > 0.0, "{key}"),
-                false => assert_eq!(*value, 0.0, "{key}"),
-            }
-        }
-    });
-}
-
 /// Each line: a test, the situations that it sweeps, and the files of the sources that call users' code there.
 macro_rules! table {
     ($($(#[$when:meta])* $test:ident: $situations:ident in [$($file:literal),*];)*) => {
@@ -1984,33 +1565,21 @@ table! {
     legs_of_a_chain_may_panic: policies_of_a_chain in ["core/and.rs", "semaphore/atomic.rs"];
     legs_in_a_box_may_panic: policies_of_a_box in ["core/boxed.rs"];
     legs_in_adapters_may_panic: policies_of_adapters in ["core/conditional/mod.rs"];
-    #[cfg(any(feature = "tracing", feature = "metrics"))]
-    observed_legs_may_panic: policies_that_are_observed in ["observe/observed.rs"];
     wakers_and_sources_of_a_specification_may_panic: policies_of_a_specification in [
         "policy/source/versions.rs", "policy/source/mod.rs", "policy/reload/legs.rs"
     ];
-    legs_beside_partitions_may_panic: partitions in ["shed/partitions.rs"];
+    legs_beside_partitions_may_panic: partitions in ["policy/partitions.rs"];
     #[cfg(feature = "channel")]
     legs_beside_a_channel_semaphore_may_panic: channel_semaphores in [];
     any_verb_of_a_permit_may_panic: verbs in ["core/permit.rs"];
-    work_and_its_fallback_may_panic: runs in ["policy/run.rs", "retry/driver.rs"];
-    classifiers_and_listeners_may_panic: breakers in [
-        "breaker/builder.rs", "breaker/circuit_breaker.rs", "breaker/open_time.rs"
-    ];
-    laws_of_adaptive_limits_may_panic: adaptive_limits in ["adaptive/limiter.rs"];
+    work_and_its_fallback_may_panic: runs in ["policy/run.rs"];
     keys_and_makers_may_panic: keyed_limiters in ["keyed/map.rs", "keyed/hashing.rs"];
     keys_of_rates_may_panic: keyed_rates in ["keyed/rate.rs"];
-    keys_of_a_waiting_room_may_panic: waiting_rooms in ["shed/waiting_room/mod.rs"];
-    legs_beside_a_lease_may_panic: leases in [];
     queues_of_own_limiters_may_panic: own_queues in [];
-    rates_under_a_lease_may_panic: leases_of_own_rates in [];
-    permits_under_an_adaptive_limit_may_panic: adaptive_limits_of_own_permits in [];
     legs_may_panic_while_threads_are_blocked: blocked_threads in [];
     #[cfg(feature = "governor")]
     clocks_of_governor_may_panic: governed_limiters in ["governed.rs"];
     legs_beside_a_fair_share_may_panic: fair_budgets in [];
     #[cfg(feature = "policy-file")]
     wakers_and_listeners_of_a_file_may_panic: file_sources in ["policy/source/file.rs"];
-    #[cfg(feature = "metrics")]
-    recorders_and_surveys_may_panic: gauges in ["observe/gauges.rs"];
 }

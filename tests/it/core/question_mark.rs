@@ -2,14 +2,12 @@
 
 use std::error::Error;
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, AdaptiveError, Aimd};
 use tollgate::keyed::{FairBudget, KeyedRate};
-use tollgate::shed::{Partitions, RetryBudget, RoomFull, ShedError, Throttler, WaitingRoom};
+use tollgate::policy::{Partitions, PartitionsError};
 use tollgate::{
-    AcquireError, AcquireTimeoutError, BreakerError, CircuitBreaker, ClockError, Cost, FixedWindow, Inherit, Keyed,
-    KeysFull, LeakyBucket, Leased, LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError,
-    Rejection, Semaphore, SemaphoreError, SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup,
-    WindowError,
+    AcquireError, AcquireTimeoutError, ClockError, Cost, FixedWindow, Inherit, Keyed, KeysFull, LeakyBucket,
+    LimiterExt, ManualClock, Policy, PolicyError, Quota, QuotaError, RateError, Rejection, Semaphore, SemaphoreError,
+    SlidingLog, SlidingWindow, TokenBucket, TryAcquireError, UnknownCost, Warmup, WindowError,
 };
 
 type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -34,19 +32,12 @@ async fn call(verb: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
         "Policy::run" => policy.run(1, async || Ok::<_, std::fmt::Error>(())).await?,
         "LimiterExt::try_admit" => shut().try_admit(1)?.forget(),
         "LimiterExt::reserve" => drop(shut().reserve(1)?),
-        "CircuitBreaker" => {
-            let breaker = CircuitBreaker::new();
-            breaker.force_open();
-            breaker.try_admit(1)?.forget();
-        }
         "TokenBucket::try_acquire" => TokenBucket::new(Quota::zero()).try_acquire(1)?,
         "LeakyBucket::book" => drop(LeakyBucket::new(Quota::zero()).book(1)?),
         "SlidingWindow::try_acquire" => SlidingWindow::new(0, Duration::from_secs(1))?.try_acquire(1)?,
         "KeyedRate::try_acquire" => KeyedRate::<u8>::new(0, Quota::per_second(1)).try_acquire(&1, 1)?,
         "FairShare::try_acquire" => FairBudget::new(Quota::zero()).share().try_acquire(1)?,
-        "Leased::try_acquire" => Leased::new(TokenBucket::new(Quota::zero()), 8).try_acquire(1)?,
         "Keyed::get" => drop(Keyed::new(0, |_: &u8| Semaphore::new(1)).get(&1)?),
-        "WaitingRoom::book" => drop(WaitingRoom::new(0, Quota::per_second(1))?.book(&1)?),
         "Semaphore::try_acquire" => shut().try_acquire()?.forget(),
         "Semaphore::acquire" => {
             let closed = shut();
@@ -68,7 +59,7 @@ fn check(verbs: &[(&str, Found)], call: impl Fn(&str) -> Ended) {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_verb() {
-    let verbs: [(&str, Found); 19] = [
+    let verbs: [(&str, Found); 16] = [
         ("Policy::try_admit", holds::<Rejection>),
         ("Policy::admit", holds::<Rejection>),
         ("Policy::admit_owned", holds::<Rejection>),
@@ -76,15 +67,12 @@ fn the_question_mark_boxes_the_error_of_every_verb() {
         ("Policy::run", holds::<Rejection>),
         ("LimiterExt::try_admit", holds::<Rejection>),
         ("LimiterExt::reserve", holds::<Rejection>),
-        ("CircuitBreaker", holds::<Rejection>),
         ("TokenBucket::try_acquire", holds::<Rejection>),
         ("LeakyBucket::book", holds::<Rejection>),
         ("SlidingWindow::try_acquire", holds::<Rejection>),
         ("KeyedRate::try_acquire", holds::<Rejection>),
         ("FairShare::try_acquire", holds::<Rejection>),
-        ("Leased::try_acquire", holds::<Rejection>),
         ("Keyed::get", holds::<KeysFull>),
-        ("WaitingRoom::book", holds::<RoomFull>),
         ("Semaphore::try_acquire", holds::<TryAcquireError>),
         ("Semaphore::acquire", holds::<AcquireError>),
         ("Semaphore::acquire_until", holds::<AcquireTimeoutError>),
@@ -112,13 +100,6 @@ fn set(verb: &str) -> Ended {
         "Warmup::cold_factor" => drop(Warmup::new(Quota::per_second(1), second)?.cold_factor(0)?),
         "Warmup::set_quota" => Warmup::new(slow, Duration::from_secs(86_400))?
             .set_quota(Quota::per_second(1_000_000_000), Inherit::AsIs)?,
-        "CircuitBreaker::builder" => drop(CircuitBreaker::builder().probes(0).build()?),
-        "Adaptive::builder" => drop(
-            Adaptive::builder(Semaphore::new(1))
-                .law(Aimd::new())
-                .bounds(2, 1)
-                .build()?,
-        ),
         "Semaphore::builder" => drop(Semaphore::builder(usize::MAX).build()?),
         "Policy::builder" => {
             let (one, other) = (ManualClock::new(), ManualClock::new());
@@ -131,9 +112,6 @@ fn set(verb: &str) -> Ended {
             Inherit::AsIs,
         )?,
         "Partitions::set_parts" => Partitions::guaranteed(4, &[0.5, 0.5])?.set_parts(&[1.0])?,
-        "RetryBudget::new" => drop(RetryBudget::new(-1.0, 1)?),
-        "Throttler::new" => drop(Throttler::new(2.0, 0.9, Duration::ZERO)?),
-        "WaitingRoom::set_quota" => WaitingRoom::new(1, Quota::per_second(1))?.set_quota(Quota::zero())?,
         "Clock::coarse" => drop(ManualClock::new().coarse(Duration::ZERO)?),
         "Permit::settle" => _ = Semaphore::new(1).try_admit(1)?.settle(Cost::new("tokens"), 1)?,
         other => panic!("{other} is not called"),
@@ -143,7 +121,7 @@ fn set(verb: &str) -> Ended {
 
 #[test]
 fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
-    let verbs: [(&str, Found); 23] = [
+    let verbs: [(&str, Found); 18] = [
         ("Quota::new", holds::<QuotaError>),
         ("Quota::with_burst", holds::<QuotaError>),
         ("a quota's text", holds::<QuotaError>),
@@ -156,15 +134,10 @@ fn the_question_mark_boxes_the_error_of_every_setter_and_builder() {
         ("LeakyBucket::set_quota", holds::<RateError>),
         ("Warmup::cold_factor", holds::<RateError>),
         ("Warmup::set_quota", holds::<RateError>),
-        ("CircuitBreaker::builder", holds::<BreakerError>),
-        ("Adaptive::builder", holds::<AdaptiveError>),
         ("Semaphore::builder", holds::<SemaphoreError>),
         ("Policy::builder", holds::<PolicyError>),
         ("Keyed::set_quota", holds::<KeysFull>),
-        ("Partitions::set_parts", holds::<ShedError>),
-        ("RetryBudget::new", holds::<ShedError>),
-        ("Throttler::new", holds::<ShedError>),
-        ("WaitingRoom::set_quota", holds::<ShedError>),
+        ("Partitions::set_parts", holds::<PartitionsError>),
         ("Clock::coarse", holds::<ClockError>),
         ("Permit::settle", holds::<UnknownCost>),
     ];

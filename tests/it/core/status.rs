@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 use tollgate::keyed::{FairBudget, Shared};
-use tollgate::shed::{RetryBudget, Throttler};
 use tollgate::status::{State, Status};
 use tollgate::{
-    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock,
-    Outcome, Policy, Quota, Semaphore, SlidingLog, SlidingWindow, TokenBucket, Warmup,
+    Ask, Cost, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, Semaphore, SlidingLog,
+    SlidingWindow, TokenBucket, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -26,7 +25,6 @@ fn visit_status(limiter: &impl Limiter) -> Vec<String> {
                 next,
                 ..
             } => format!("{available}/{limit} in {window:?}, next {next:?}"),
-            State::Breaker { state, open_for } => format!("{state:?} {open_for:?}"),
             State::Queue { waiting } => format!("+{waiting}"),
             State::Opaque { next } => format!("opaque, next {next:?}"),
             State::Budget { limit, available } => format!("{available}/{limit} kept"),
@@ -91,11 +89,7 @@ fn rates_report_the_remainder_and_the_next_refill() {
 fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
     let clock = ManualClock::new();
     let shared = Shared::new(Semaphore::new(7));
-    let found = Adaptive::builder(Semaphore::new(10))
-        .bounds(1, 20)
-        .on(&clock)
-        .build()
-        .unwrap();
+    let found = Semaphore::new(10);
     let both = Semaphore::new(5).named("a").and(
         TokenBucket::new(Quota::per_minute(60))
             .on(&clock)
@@ -116,7 +110,7 @@ fn a_policy_shows_its_legs_in_order_by_name_and_then_its_queue() {
             "a (semaphore): 1/5 +0",
             "b (token_bucket) of tokens: 40/60 in 60s, next Some(0ns)",
             "semaphore (semaphore): 1/7 +0",
-            "found (adaptive): 1/10 +0",
+            "found (semaphore): 1/10 +0",
             "queue (queue): +0",
         ]
     );
@@ -159,20 +153,6 @@ fn a_fair_share_is_the_smaller_the_more_want_theirs() {
     assert!(visit_status(&FairBudget::new(Quota::unlimited()).on(&clock).share()).is_empty());
 }
 
-#[test]
-fn shedders_report_the_remainder_or_the_refusal_probability() {
-    let clock = ManualClock::new();
-    let budget = RetryBudget::new(0.5, 3).unwrap();
-    let _retry = budget.try_admit(2).unwrap();
-    assert_eq!(visit_status(&budget), ["retry_budget (retry_budget): 1/3 kept"]);
-
-    let throttler = Throttler::new(1.0, 0.9, 10 * SECOND).unwrap().on(&clock).seed(1);
-    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.000 shed"]);
-    throttler.try_admit(1).unwrap().finish(Outcome::Overload);
-    // One was asked, none accepted: 1 of 1 + 1.
-    assert_eq!(visit_status(&throttler), ["throttler (throttler): 0.500 shed"]);
-}
-
 #[cfg(feature = "governor")]
 #[test]
 fn a_governor_limiter_reports_its_latest_snapshot() {
@@ -187,20 +167,6 @@ fn a_governor_limiter_reports_its_latest_snapshot() {
     assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 600ms"]);
     clock.advance(SECOND);
     assert_eq!(visit_status(&gate), ["governor (governor): opaque, next 0ns"]);
-}
-
-#[test]
-fn a_breaker_says_how_long_it_stays_open() {
-    let clock = ManualClock::new();
-    let breaker = CircuitBreaker::builder().count_window(1).minimum_calls(1).on(&clock);
-    let breaker = breaker.open_for(tollgate::OpenTime::fixed(3 * SECOND)).build().unwrap();
-    assert_eq!(visit_status(&breaker), ["breaker (breaker): Closed None"]);
-    breaker.try_admit(1).unwrap().finish(Outcome::Failure);
-    clock.advance(SECOND);
-    assert_eq!(
-        (breaker.state(), visit_status(&breaker)),
-        (BreakerState::Open, vec!["breaker (breaker): Open Some(2s)".into()])
-    );
 }
 
 #[cfg(feature = "policy-file")]

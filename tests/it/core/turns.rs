@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
-use tollgate::shed::{Partitions, WaitingRoom};
+use tollgate::policy::Partitions;
 use tollgate::time::Sleep;
 use tollgate::{
     FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Order, Policy, Quota, Reason, Semaphore, TokenBucket,
@@ -414,31 +414,6 @@ fn a_demand_that_no_partition_can_hold_blocks_no_waiter() {
     assert!(poll(large.as_mut()).is_ready());
 }
 
-/// Given a rate of ten a second with a queue that is never empty, and clients that a waiting room calls back, at four
-/// a second, then each is admitted when its instant has come, within two tokens.
-#[test]
-fn a_waiting_room_keeps_its_promises_where_a_rate_binds() {
-    let clock = ManualClock::new();
-    let core = Policy::new(TokenBucket::new(Quota::per_second(10).burst(1)).on(&clock));
-    let bypass = core.bypass_queue(SECOND);
-    let room = WaitingRoom::new(1_000, Quota::per_second(4)).unwrap().on(&clock);
-    let served = RefCell::new(Vec::new());
-    clock.run(async {
-        let line = (0..40).map(|_| asks(&core, 'q', &served, &clock, 60 * SECOND));
-        let clients = (0..200u32).map(|client| {
-            let (room, bypass, clock) = (&room, &bypass, &clock);
-            async move {
-                let told = room.book(&client).unwrap();
-                Sleep::until(clock, clock.after(clock.now(), told)).await;
-                assert!(room.redeem(&client));
-                let since = clock.elapsed();
-                bypass.admit(1).await.unwrap().forget();
-                assert!(clock.elapsed() - since <= 200 * MS, "{client}");
-            }
-        });
-        futures::join!(futures::future::join_all(line), futures::future::join_all(clients));
-    });
-}
 /// A queue that is not alone sets its timers for its turns: none of its waiters is woken more than twice.
 #[test]
 fn waiters_of_two_queues_are_woken_no_more_than_those_of_one() {

@@ -1,5 +1,6 @@
 //! Tests of fan-outs at the bounds of capacity, limits and size hints, and of the state left at the end.
 
+use crate::outcomes::Outcomes;
 use futures::channel::mpsc;
 use futures::stream::StreamExt;
 use std::future::pending;
@@ -8,10 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
-use tollgate::breaker::BreakerState;
 use tollgate::fan_out::{fan_out, fan_out_stream};
 use tollgate::pool::{GroupError, TaskError};
-use tollgate::{CircuitBreaker, Policy, Semaphore};
+use tollgate::{Policy, Semaphore};
 
 /// Lets all other tasks of a current-thread runtime run until they wait.
 async fn settle() {
@@ -259,44 +259,32 @@ fn in_order_a_runtime_that_is_shut_down_leaves_no_gap() {
     assert!(next().is_none());
 }
 
-/// Given a breaker in front of the items, then it counts errors in `try_map`, and panics in both `map` and `try_map`.
+/// Given a limiter in front of the items that learns, then it counts errors in `try_map`, and panics in both `map` and `try_map`.
 #[tokio::test]
 async fn a_policy_receives_the_outcomes_of_its_items() {
-    let breaker = || {
-        Arc::new(
-            CircuitBreaker::builder()
-                .count_window(1)
-                .failure_rate(1.0)
-                .build()
-                .unwrap(),
-        )
-    };
-    let after = |breaker: &CircuitBreaker| breaker.state();
-    let policy = |breaker: &Arc<CircuitBreaker>| Policy::new(Arc::clone(breaker));
+    let learns = || Arc::new(Outcomes::default());
+    let policy = |learns: &Arc<Outcomes>| Policy::new(Arc::clone(learns));
 
-    let fails = breaker();
+    let fails = learns();
     let results = fan_out(0..1, 1)
         .admit_by(policy(&fails))
         .try_map(|_| async { Err::<(), _>(()) });
-    assert_eq!((results.count().await, after(&fails)), (1, BreakerState::Open));
+    assert_eq!((results.count().await, fails.told()), (1, (1, 1)));
 
-    let returns = breaker();
+    let returns = learns();
     let results = fan_out(0..1, 1)
         .admit_by(policy(&returns))
         .map(|_| async { Err::<(), _>(()) });
-    assert_eq!((results.count().await, after(&returns)), (1, BreakerState::Closed));
+    assert_eq!((results.count().await, returns.told()), (1, (1, 0)));
 
-    let panics = breaker();
+    let panics = learns();
     let results = fan_out(0..1, 1)
         .admit_by(policy(&panics))
         .map(|_| async { resume_unwind(Box::new("on purpose")) });
     let results = results.map(|result: Result<(), _>| result.is_err());
-    assert_eq!(
-        (results.collect::<Vec<_>>().await, after(&panics)),
-        (vec![true], BreakerState::Open)
-    );
+    assert_eq!((results.collect::<Vec<_>>().await, panics.told()), (vec![true], (1, 1)));
 
-    let dropped = breaker();
+    let dropped = learns();
     let mut results = fan_out(0..1, 1)
         .admit_by(policy(&dropped))
         .map(|_| std::future::pending::<()>());
@@ -304,5 +292,5 @@ async fn a_policy_receives_the_outcomes_of_its_items() {
     settle().await;
     drop(results);
     settle().await;
-    assert_eq!(after(&dropped), BreakerState::Closed);
+    assert_eq!(dropped.told(), (0, 0));
 }

@@ -4,10 +4,9 @@ use futures::StreamExt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, Aimd};
 use tollgate::fan_out::{fan_out, fan_out_stream};
 use tollgate::pool::TaskError;
-use tollgate::{Ask, Cost, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, TokenBucket};
+use tollgate::{Ask, Cost, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 /// Lets all other tasks of a current-thread runtime run until they wait.
 async fn settle() {
@@ -178,32 +177,6 @@ async fn an_admission_behind_closed_slots_comes_back() {
     assert!(matches!(results.await.unwrap()[..], [Err(TaskError::Abandoned)]));
     assert_eq!(permits.in_use(), 0);
     drop(held);
-}
-
-/// Given a limit that learns, then it learns from what the classifier says of each output, and a classifier that panics says
-/// nothing.
-#[tokio::test]
-async fn a_classifier_says_how_the_permits_end() {
-    let clock = ManualClock::new();
-    let builder = Adaptive::builder(Semaphore::new(10)).law(Aimd::new());
-    let limit = Arc::new(builder.window(Duration::ZERO, 1).on(&clock).build().unwrap());
-    let policy = Policy::new(Arc::clone(&limit));
-    let results = fan_out([429, 200, 0, 429], 1)
-        .admit_each(1, move |_| (policy.clone(), Ask::one()))
-        .map_classified(
-            |status| async move { status },
-            |status| match status {
-                0 => panic!("no status"),
-                429 => Outcome::Overload,
-                _ => Outcome::Success,
-            },
-        );
-    let results: Vec<_> = results.map(Result::unwrap).collect().await;
-    assert_eq!(results, [429, 200, 0, 429]);
-    assert_eq!(
-        (limit.stats().drops, limit.limit(), limit.limiter().in_use()),
-        (2, 8, 0)
-    );
 }
 
 /// Given a source that is pending before each item, then all its items come.

@@ -1,13 +1,14 @@
 //! Tests of slots that go to their next waiter between two items, for fan-outs with a large buffer that share their slots or
 //! lose some; and of the outcomes that the admitting limiter receives.
 
+use crate::outcomes::Outcomes;
 use futures::stream::{StreamExt, TryStreamExt};
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tollgate::fan_out::fan_out;
-use tollgate::{CircuitBreaker, Policy, Semaphore};
+use tollgate::{Policy, Semaphore};
 
 async fn settle() {
     for _ in 0..200 {
@@ -54,12 +55,12 @@ async fn one_that_never_ends_lets_another_get_on_that_shares_its_slots() {
     }
 }
 
-/// Given a breaker that admits the items, then it receives the outcome of each: an error and a panic are failures.
+/// Given a limiter that admits the items, then it receives the outcome of each: an error and a panic are failures.
 #[tokio::test]
 async fn the_admitting_limiter_receives_the_outcomes_of_the_items() {
-    let breaker = Arc::new(CircuitBreaker::new());
-    let told = || (breaker.metrics().calls, breaker.metrics().failed);
-    let policy = || Policy::new(Arc::clone(&breaker));
+    let learns = Arc::new(Outcomes::default());
+    let told = || learns.told();
+    let policy = || Policy::new(Arc::clone(&learns));
     assert_eq!(fan_out(0..5, 1).admit_by(policy()).map(|_| async {}).count().await, 5);
     assert_eq!(told(), (5, 0));
     let panics = fan_out(0..3, 1).admit_by(policy()).map(|n| async move {

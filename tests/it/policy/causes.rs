@@ -5,11 +5,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::adaptive::Adaptive;
 use tollgate::policy::BoxLimiter;
 use tollgate::{
-    CircuitBreaker, FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason,
-    Refusal, Semaphore, SlidingLog, SlidingWindow, TokenBucket,
+    FixedWindow, LeakyBucket, Limiter, LimiterExt, ManualClock, Policy, Quota, Reason, Refusal, Semaphore, SlidingLog,
+    SlidingWindow, TokenBucket,
 };
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -49,22 +48,9 @@ impl Bound {
     fn all(clock: &ManualClock) -> Vec<Self> {
         let hour = Quota::per_hour(1);
         let permits = Arc::new(Semaphore::new(1));
-        let adaptive = Arc::new(Adaptive::builder(Semaphore::new(1)).on(clock).build().unwrap());
-        let (held, learnt) = (
-            permits.try_admit_owned(1).unwrap(),
-            adaptive.try_admit_owned(1).unwrap(),
-        );
-        let breaker = CircuitBreaker::builder().consecutive_failures(1).wait_while_open();
-        let breaker = breaker
-            .open_for(tollgate::OpenTime::fixed(MINUTE))
-            .on(clock)
-            .build()
-            .unwrap();
-        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
+        let held = permits.try_admit_owned(1).unwrap();
         vec![
             Self::by("semaphore", Reason::Saturated, clock, permits, held),
-            Self::by("adaptive limit", Reason::Saturated, clock, adaptive, learnt),
-            Self::by("breaker", Reason::CircuitOpen, clock, breaker, ()),
             Self::by_rate("token bucket", clock, TokenBucket::new(hour).on(clock)),
             Self::by_rate("leaky bucket", clock, LeakyBucket::new(hour).on(clock)),
             Self::by_rate("fixed window", clock, FixedWindow::new(1, MINUTE).unwrap().on(clock)),
@@ -158,30 +144,6 @@ fn a_closed_remote_leg_refuses_for_its_own_reason() {
         (refused.reason(), refused.cause(), refused.leg()),
         (Reason::Closed, None, "binds")
     );
-}
-
-/// Given a circuit that opens again after the deadline, then the refusal comes at once, and its text says all of it.
-#[test]
-fn the_text_of_a_time_out_says_what_was_in_the_way() {
-    let clock = ManualClock::new();
-    let breaker = CircuitBreaker::builder().consecutive_failures(1).wait_while_open();
-    let breaker = breaker
-        .open_for(tollgate::OpenTime::fixed(MINUTE))
-        .on(&clock)
-        .build()
-        .unwrap();
-    breaker.try_admit(1).unwrap().finish(Outcome::Failure);
-    let policy = Policy::builder()
-        .limit(breaker.named("downstream"))
-        .on(&clock)
-        .build()
-        .unwrap();
-    let refused = clock.run(policy.admit_timeout(1, Duration::from_secs(1))).unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "limiter `downstream` did not admit in time: it has an open circuit"
-    );
-    assert!(clock.elapsed().is_zero(), "known at once");
 }
 
 /// Given a rate of zero whose burst is spent, then neither a wait that fails nor a full queue names an instant, and the refusal says that

@@ -6,8 +6,7 @@ use std::time::Duration;
 use tollgate::policy::ReloadableLegs;
 use tollgate::policy::file::{Format, FromTable, Kinds, PolicyFileError, Table};
 use tollgate::policy::spec::{
-    AdaptiveLaw, AdaptiveRateRule, AdaptiveRule, LegSpec, LoadMetric, Peak, PeakKey, PeakStep, PolicySpec, Rule,
-    SemaphoreRule, SpecError, When,
+    LegSpec, LoadMetric, Peak, PeakKey, PeakStep, PolicySpec, Rule, SemaphoreRule, SpecError, When,
 };
 use tollgate::sync::{Notify, WaitQueue};
 use tollgate::{
@@ -188,7 +187,7 @@ fn a_mistake_in_a_registered_kind_has_its_line_and_column() {
             budget("units = 2").replace("\"budget\"", "\"budge\""),
             3,
             8,
-            "semaphore, partition, breaker, adaptive, adaptive-rate, budget",
+            "semaphore, partition, budget",
         ),
         (
             budget(
@@ -265,95 +264,6 @@ fn the_rate_of_a_registered_kind_is_measured() {
     spec.legs[1].when = Some(When::above("month", LoadMetric::Use, 0.5));
     let error = spec.check().unwrap_err();
     assert!(error.fault().contains("a budget as `month` is in no use"), "{error}");
-}
-
-const ADAPTIVE: &str = r#"
-[[leg]]
-name = "in flight"
-kind = "adaptive"
-law = { kind = "aimd", backoff = 0.5, timeout = "2s" }
-limit = 10
-ceiling = 20
-window = "0s"
-samples = 1
-
-[[leg]]
-name = "batch"
-kind = "semaphore"
-limit = 0
-when = { leg = "in flight", metric = "use", above = 0.5 }
-"#;
-
-/// Given an adaptive leg in a file, when its work reports an overload, then its limit falls, and its use is the held part of the
-/// limit that it has learnt.
-#[test]
-fn an_adaptive_leg_learns_its_limit() {
-    let clock = ManualClock::new();
-    let spec = PolicySpec::parse(ADAPTIVE, Format::Toml).unwrap();
-    let rule = spec.legs[0].rule.get::<AdaptiveRule>().unwrap();
-    let aimd = tollgate::adaptive::Aimd::new()
-        .backoff(0.5)
-        .timeout(Duration::from_secs(2));
-    assert_eq!(
-        (&rule.law, rule.limit, rule.ceiling),
-        (&AdaptiveLaw::Aimd(aimd), 10, 20)
-    );
-    let policy = spec.build(&clock).unwrap();
-    let capacity = || policy.limiter().leg("in flight").unwrap().capacity;
-    let held = policy.try_admit(4).unwrap();
-    assert!(policy.try_admit(1).is_ok(), "4 of 10 are in use");
-    policy.try_admit(1).unwrap().finish(Outcome::Overload);
-    assert_eq!((capacity(), policy.limiter().in_use("in flight")), (Some(5), Some(4)));
-    assert_eq!(policy.try_admit(1).unwrap_err().leg(), "batch", "4 of 5 are in use");
-    policy.apply(spec).unwrap();
-    assert_eq!(
-        capacity(),
-        Some(5),
-        "a version that changes nothing keeps what was learnt"
-    );
-    drop(held);
-    assert_eq!(policy.limiter().in_use("in flight"), Some(0));
-}
-
-#[test]
-fn a_mistake_in_an_adaptive_leg_has_its_line_and_column() {
-    for (from, to, line, column, words) in [
-        (
-            "\"aimd\"",
-            "\"amd\"",
-            5,
-            16,
-            "aimd, cubic, gradient, gradient2, trend, vegas",
-        ),
-        (
-            "backoff = 0.5",
-            "backoff = 0.1",
-            5,
-            34,
-            "0.1 was given, and 0.5 to 0.99 is allowed",
-        ),
-        ("backoff", "smoothing", 5, 24, "key `smoothing` is unknown here"),
-        (
-            "limit = 10",
-            "limit = 30",
-            6,
-            9,
-            "30 was given, and 1 to 20, the floor and the ceiling",
-        ),
-        (
-            "ceiling = 20",
-            "floor = 2000",
-            7,
-            1,
-            "a floor of 2000 and a ceiling of 1000",
-        ),
-    ] {
-        let error = PolicySpec::parse(&ADAPTIVE.replacen(from, to, 1), Format::Toml).unwrap_err();
-        assert!(error.to_string().contains(words), "{error}");
-        if line != 7 {
-            assert_eq!((error.line(), error.column()), (Some(line), Some(column)), "{error}");
-        }
-    }
 }
 
 /// A limiter that the program holds already, as a leg.
@@ -474,117 +384,4 @@ fn a_registered_kind_replaces_one_of_its_name() {
     let closed = LegSpec::new("y", Closed).peak(table);
     let error = PolicySpec::new([LegSpec::new("x", SemaphoreRule { limit: 1 }), closed]).check();
     assert!(error.is_err());
-}
-
-const ADAPTIVE_RATE: &str = r#"
-[[leg]]
-name = "upstream"
-kind = "adaptive-rate"
-law = { kind = "cubic", backoff = 0.5, scale = 2 }
-quota = "600/min burst 20"
-floor = 60
-ceiling = 1200
-samples = 1
-
-[[leg]]
-name = "batch"
-kind = "semaphore"
-limit = 0
-when = { leg = "upstream", metric = "use", above = 0.5 }
-"#;
-
-/// Given a rate in a file that finds itself, when its upstream refuses, then it falls to half, down to the floor; its burst stays,
-/// its use is the part of the rate that it has found, and a version that changes nothing keeps that.
-#[test]
-fn an_adaptive_rate_in_a_file_finds_itself() {
-    let clock = ManualClock::new();
-    let mut spec = PolicySpec::parse(ADAPTIVE_RATE, Format::Toml).unwrap();
-    let rule = spec.legs[0].rule.get::<AdaptiveRateRule>().unwrap();
-    let cubic = tollgate::adaptive::Cubic::new().backoff(0.5).scale(2.0);
-    assert_eq!(
-        (&rule.law, rule.floor, rule.ceiling),
-        (&AdaptiveLaw::Cubic(cubic), 60, 1_200)
-    );
-    let batch = spec.legs.remove(1);
-    let policy = spec.build(&clock).unwrap();
-    let found = || policy.limiter().leg("upstream").unwrap().per_second;
-    assert_eq!(found(), Some(10.0));
-    for per_second in [5.0, 2.5, 1.25, 1.0, 1.0] {
-        policy.try_admit(1).unwrap().finish(Outcome::Overload);
-        assert_eq!(found(), Some(per_second));
-        clock.advance(Duration::from_secs(5));
-    }
-    assert_eq!(policy.limiter().leg("upstream").unwrap().capacity, Some(20));
-    spec.legs.push(batch);
-    policy.apply(spec).unwrap();
-    assert_eq!(
-        found(),
-        Some(1.0),
-        "another leg was added, and this one keeps what it has found"
-    );
-    // One in a second is all of the rate that it has found, and a tenth of that in the file.
-    policy.try_admit(1).unwrap().finish(Outcome::Ignored);
-    clock.advance(Duration::from_millis(500));
-    assert_eq!(policy.try_admit(1).unwrap_err().leg(), "batch");
-}
-
-/// Given no refusals, when requests use the rate, then it rises to the ceiling and no further.
-#[test]
-fn an_adaptive_rate_in_a_file_rises_to_its_ceiling() {
-    let clock = ManualClock::new();
-    let policy = PolicySpec::parse(ADAPTIVE_RATE, Format::Toml)
-        .unwrap()
-        .build(&clock)
-        .unwrap();
-    for _ in 0..400 {
-        if let Ok(permit) = policy.limiter().try_admit(1) {
-            permit.finish(Outcome::Success);
-        }
-        clock.advance(Duration::from_millis(50));
-    }
-    assert_eq!(policy.limiter().leg("upstream").unwrap().per_second, Some(20.0));
-}
-
-#[test]
-fn a_mistake_in_an_adaptive_rate_has_its_line_and_column() {
-    for (from, to, line, column, words) in [
-        (
-            "\"cubic\"",
-            "\"qubic\"",
-            5,
-            16,
-            "aimd, cubic, gradient, gradient2, trend, vegas",
-        ),
-        (
-            "scale = 2",
-            "scale = 0",
-            5,
-            48,
-            "0 was given, and 0.000001 to 1000000 is allowed",
-        ),
-        ("scale", "timeout", 5, 40, "key `timeout` is unknown here"),
-        ("ceiling = 1200\n", "", 2, 1, "`ceiling` is missing"),
-        (
-            "600/min",
-            "30/min",
-            6,
-            9,
-            "30 was given, and 60 to 1200, the floor and the ceiling",
-        ),
-        ("600/min burst 20", "unlimited", 6, 9, "the floor and the ceiling"),
-        ("600/min", "600/ns", 6, 9, "600 per 1ns was given"),
-        ("600/min", "600/us", 8, 11, "1200 in 1µs is above one per nanosecond"),
-        (
-            "floor = 60",
-            "floor = 2000",
-            7,
-            9,
-            "a floor of 2000 and a ceiling of 1200",
-        ),
-    ] {
-        let error = PolicySpec::parse(&ADAPTIVE_RATE.replacen(from, to, 1), Format::Toml).unwrap_err();
-        let place = (error.line(), error.column());
-        assert_eq!(place, (Some(line), Some(column)), "{to}: {error}");
-        assert!(error.to_string().contains(words), "{to}: {error}");
-    }
 }

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 #[cfg(feature = "channel")]
 use tollgate::ChannelSemaphore;
-use tollgate::shed::Partitions;
+use tollgate::policy::Partitions;
 use tollgate::{Limiter, LimiterExt, ManualClock, Order, Policy, Reason, Semaphore};
 
 /// A semaphore of either kind, whose limit is 5 at first.

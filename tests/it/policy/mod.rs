@@ -13,6 +13,7 @@ mod long;
 mod lowered_limits;
 mod moves;
 mod notifications;
+mod partitions;
 mod peaks;
 mod programs;
 mod queue;
@@ -20,7 +21,6 @@ mod queue_order;
 mod queue_published;
 mod reload;
 #[cfg(feature = "policy-file")]
-mod run;
 #[cfg(feature = "policy-file")]
 mod set;
 #[cfg(feature = "policy-file")]

@@ -11,9 +11,9 @@ use tollgate::policy::conditional::{Load, Trigger};
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::sync::Notify;
 use tollgate::time::{Clock, ClockReading};
-use tollgate::{Ask, BreakerState, CircuitBreaker, Cost, Demand, Inherit, Instant, Limiter, LimiterExt};
+use tollgate::{Ask, Cost, Demand, Inherit, Instant, Limiter, LimiterExt};
 use tollgate::{
-    Eviction, ManualClock, OpenTime, Outcome, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
+    Eviction, ManualClock, Outcome, OwnedSemaphorePermit, Policy, Quota, ReadyAt, Reason, Refusal, Semaphore,
     TokenBucket, Wait,
 };
 
@@ -795,59 +795,6 @@ fn a_demand_that_a_conditional_limit_never_admits_is_passed_over_until_the_load_
 }
 
 // ---- Legs that are not waited for
-
-fn breaker(clock: &ManualClock) -> CircuitBreaker {
-    CircuitBreaker::builder()
-        .count_window(2)
-        .minimum_calls(2)
-        .probes(1)
-        .open_for(OpenTime::fixed(Duration::from_secs(2)))
-        .on(clock)
-        .build()
-        .unwrap()
-}
-
-fn open(breaker: &CircuitBreaker) {
-    for _ in 0..2 {
-        breaker.try_admit(1).unwrap().finish(Outcome::Failure);
-    }
-    assert_eq!(breaker.state(), BreakerState::Open);
-}
-
-/// Whichever leg is asked first, and whether the circuit was open on arrival or opens while others wait.
-#[test]
-fn an_open_circuit_is_not_waited_for() {
-    let clock = ManualClock::new();
-    let breaker = Arc::new(breaker(&clock));
-    let slots = Arc::new(Semaphore::new(1));
-    let builder = Policy::builder().max_wait(Duration::from_secs(5)).on(&clock);
-    let policy = builder
-        .limit(Arc::clone(&slots).and(Arc::clone(&breaker)))
-        .build()
-        .unwrap();
-    let held = slots.try_acquire().unwrap();
-    let counts = [Count::new(), Count::new()];
-    let mut waits = [Box::pin(policy.admit(1)), Box::pin(policy.admit(1))];
-    for (wait, count) in waits.iter_mut().zip(&counts) {
-        assert!(counted(wait.as_mut(), count).is_pending());
-    }
-    open(&breaker);
-    let mut newcomer = Box::pin(policy.admit(1));
-    for (wait, count) in waits
-        .iter_mut()
-        .chain([&mut newcomer])
-        .zip(counts.iter().chain([&Count::new()]))
-    {
-        let Poll::Ready(Err(refusal)) = counted(wait.as_mut(), count) else {
-            panic!("it waits for the circuit");
-        };
-        assert_eq!((refusal.reason(), refusal.leg()), (Reason::CircuitOpen, "breaker"));
-        assert_eq!(refusal.retry_after(), Some(Duration::from_secs(2)));
-    }
-    assert_eq!(counts.each_ref().map(|count| count.get()), [1, 1]);
-    assert_eq!(policy.waiting(), 0);
-    drop(held);
-}
 
 /// Other legs of the same policy are waited for as ever.
 #[test]

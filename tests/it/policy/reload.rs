@@ -10,8 +10,7 @@ use tollgate::policy::ReloadableLegs;
 use tollgate::policy::reload::Applied;
 use tollgate::policy::source::{PolicyEvent, PolicySource, SourceError, Versions};
 use tollgate::policy::spec::{
-    BreakerRule, FixedWindowRule, LeakyBucketRule, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec,
-    WarmupRule, When,
+    FixedWindowRule, LeakyBucketRule, LegRule, LegSpec, LoadMetric, Peak, PeakStep, PolicySpec, WarmupRule, When,
 };
 use tollgate::sync::QueueDemand;
 use tollgate::{Ask, Clock, Cost, Inherit, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason};
@@ -81,7 +80,7 @@ fn unchanged_legs_keep_their_state() {
 #[test]
 fn every_number_of_every_kind_can_change() {
     let clock = ManualClock::new();
-    let rows: [(LegRule, LegRule); 8] = [
+    let rows: [(LegRule, LegRule); 7] = [
         (
             LegRule::token_bucket(quota("1/s")),
             LegRule::token_bucket(quota("9/s burst 4")),
@@ -116,14 +115,6 @@ fn every_number_of_every_kind_can_change() {
         (LegRule::sliding_window(1, secs(5)), LegRule::sliding_window(9, secs(1))),
         (LegRule::sliding_log(1, secs(5)), LegRule::sliding_log(9, secs(1))),
         (LegRule::semaphore(1), LegRule::semaphore(9)),
-        (
-            BreakerRule::default().into(),
-            LegRule::from({
-                let mut rule = BreakerRule::default();
-                rule.probes = 1;
-                rule
-            }),
-        ),
     ];
     for (from, to) in rows {
         let spec = |rule: &LegRule| PolicySpec::new([LegSpec::new("leg", rule.clone())]);

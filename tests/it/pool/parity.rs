@@ -1,5 +1,6 @@
 //! Tests that run on both pools: with closures on threads, and with async tasks.
 
+use crate::outcomes::Outcomes;
 use crate::pool::kinds::{Bomb, Busy, Handle, Kind, LONG, Pool, block_on, pool, settle, until, watched_on, with};
 use crate::pool::slots_queue::bounded;
 use futures::future::{BoxFuture, FutureExt, join_all};
@@ -12,9 +13,8 @@ use std::thread;
 use std::time::Duration;
 use tokio::sync::{Barrier, oneshot};
 use tokio::task::yield_now;
-use tollgate::breaker::BreakerState;
 use tollgate::pool::{AGEING, GroupError, Overflow, PoolError, Priority, RejectReason, TaskError};
-use tollgate::{Ask, CircuitBreaker, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
+use tollgate::{Ask, LimiterExt, ManualClock, Policy, Quota, Reason, Semaphore, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
 const NANO: Duration = Duration::from_nanos(1);
@@ -1426,8 +1426,8 @@ async fn refusals_of_a_closed_policy_are_returned_and_counted(kind: Kind) {
 }
 
 async fn a_policy_hears_how_tasks_end(kind: Kind) {
-    let breaker = Arc::new(CircuitBreaker::new());
-    let pool = pool!(kind, 1, admit_by(Policy::new(Arc::clone(&breaker))));
+    let learns = Arc::new(Outcomes::default());
+    let pool = pool!(kind, 1, admit_by(Policy::new(Arc::clone(&learns))));
     for n in 0..5 {
         let task = async move {
             if n == 2 {
@@ -1437,8 +1437,7 @@ async fn a_policy_hears_how_tasks_end(kind: Kind) {
         pool.execute(task).await.unwrap();
     }
     pool.ends_clean().await;
-    let metrics = breaker.metrics();
-    assert_eq!((metrics.calls, metrics.failed), (5, 1));
+    assert_eq!(learns.told(), (5, 1));
 }
 
 async fn a_task_that_waits_for_its_admission_leaves_the_slot_to_others(kind: Kind) {
@@ -1891,15 +1890,14 @@ async fn a_task_on_a_lent_slot_is_admitted_first(kind: Kind) {
 }
 
 async fn a_policy_hears_of_tasks_on_lent_slots(kind: Kind) {
-    let breaker = CircuitBreaker::builder().consecutive_failures(1).build();
-    let breaker = Arc::new(breaker.unwrap());
-    let pool = pool!(kind, 1, admit_by(Policy::new(Arc::clone(&breaker))));
+    let learns = Arc::new(Outcomes::default());
+    let pool = pool!(kind, 1, admit_by(Policy::new(Arc::clone(&learns))));
     let here = pool.clone();
     let outer = pool.run(async move {
         let failed = here.submit(async { panics::<()>(3) }).await.unwrap();
         let failed = payload(failed.join().await);
-        // The breaker receives the outcome when the permit ends, after the handle is ready.
-        until(|| breaker.state() == BreakerState::Open).await;
+        // The limiter receives the outcome when the permit ends, after the handle is ready.
+        until(|| learns.told() == (1, 1)).await;
         failed
     });
     assert_eq!(outer.await.unwrap(), 3);

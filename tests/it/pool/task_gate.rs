@@ -1,14 +1,15 @@
 //! The policy in front of the runners of a task pool, beyond what `pool::parity` tries.
 
+use crate::outcomes::Outcomes;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::timeout;
+use tollgate::policy::Partitions;
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
 use tollgate::pool::{GroupError, Overflow, TaskError, TaskHandle, TaskPool, TaskPoolBuilder};
-use tollgate::shed::Partitions;
-use tollgate::{CircuitBreaker, ManualClock, Policy, Quota, Semaphore, TokenBucket};
+use tollgate::{ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -86,17 +87,17 @@ async fn an_awaited_child_that_is_evicted_leaves_the_policy() {
 /// Given a child that the policy refuses while its parent awaits it, then it leaves its place in the queue at once.
 #[tokio::test(start_paused = true)]
 async fn a_child_that_is_refused_while_it_is_awaited_leaves_the_queue() {
-    let breaker = Arc::new(CircuitBreaker::new());
-    let builder = one().max_queue(1).admit_by(Policy::new(Arc::clone(&breaker)));
+    let gate = Arc::new(Outcomes::default());
+    let builder = one().max_queue(1).admit_by(Policy::new(Arc::clone(&gate)));
     let pool = builder.build().unwrap();
     let here = pool.clone();
     let outer = pool.try_submit(async move {
         for _ in 0..3 {
-            breaker.force_open();
+            gate.shut(true);
             let child = here.try_submit(async {}).unwrap();
             assert!(matches!(child.await, Err(TaskError::Refused(_))));
             assert_eq!(here.stats().queued, 0);
-            breaker.reset();
+            gate.shut(false);
         }
     });
     end_of(outer.unwrap()).await.unwrap();

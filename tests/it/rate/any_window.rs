@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 use tollgate::time::ClockReading;
-use tollgate::{
-    Ask, Demand, Inherit, Instant, Leased, Limiter, ManualClock, Quota, SlidingWindow, Ticket, TokenBucket,
-};
+use tollgate::{Ask, Demand, Inherit, Instant, Limiter, ManualClock, Quota, SlidingWindow, Ticket, TokenBucket};
 
 const THREADS: u64 = 8;
 const BATCH: u64 = 1_000_000;
@@ -257,37 +255,7 @@ fn changes_of_the_quota_add_nothing() {
     assert!(count >= admissions() / 4);
 }
 
-/// Given threads that lease 32 at a time and spend them one by one, then by the instants of spending no span has more than
-/// its burst, what the rate yields, and eight leases.
-#[test]
-fn leases_add_no_more_than_is_parked() {
-    const UNITS: u64 = 32;
-    let clock = ManualClock::new();
-    let bucket = TokenBucket::new(Quota::per_second(1_000_000).burst(1_000)).on(&clock);
-    let leased = Leased::new(bucket, UNITS);
-    let mut judge = Judge::new(1_000_000, 1_000, THREADS * UNITS);
-    for seed in seeds() {
-        let history = batch(seed, |random, history| {
-            let instant = clock.now();
-            let tokens = 1 + random.below(3);
-            match attempt(&leased, &clock, instant, tokens) {
-                Some(_) => {
-                    let nanos = nanos(&clock, instant);
-                    history.push(Admission {
-                        version: 0,
-                        nanos,
-                        tokens,
-                    });
-                }
-                None => clock.advance(Duration::from_nanos(random.below(4_000))),
-            }
-        });
-        judge.hear(history);
-    }
-    assert!(judge.count >= admissions() / 4);
-}
-
-/// The same for a sliding window: in no span of its length are there more than its limit, by the segments that they were
+/// For a sliding window: in no span of its length are there more than its limit, by the segments that they were
 /// counted in. A span touches one more than it has.
 /// Keeps out go#45245, go#65508.
 #[test]

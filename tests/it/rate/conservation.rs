@@ -2,14 +2,12 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use tollgate::shed::Throttler;
-use tollgate::time::ClockReading;
-use tollgate::{Ask, Demand, Instant, Limiter, LimiterExt, ManualClock, Quota, Settlement, TokenBucket};
+use tollgate::{LimiterExt, ManualClock, Quota, TokenBucket};
 
 #[path = "../../../fuzz/targets/ledger.rs"]
 mod ledger;
 
-use ledger::{SECOND, Step, TOKENS, world};
+use ledger::Step;
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     crate::ops(1..80, Step::decode)
@@ -46,64 +44,6 @@ mints_nothing! {
     a_key_that_comes_back_mints_nothing(steps) = key_that_comes_back;
     a_key_of_any_limiter_that_comes_back_mints_nothing(steps) = key_of_any_limiter;
     a_rate_by_key_mints_nothing(steps) = rate_by_key;
-    a_retry_budget_mints_nothing(steps) = retry_budget;
-}
-
-proptest! {
-    #![proptest_config(crate::cases(400))]
-
-    /// What a thread has parked comes on top: a lease at most.
-    #[test]
-    fn a_leased_rate_mints_no_more_than_a_lease(steps in steps(), units in 1u64..7) {
-        ledger::leased(units, &steps);
-    }
-
-    /// Requests and successes are counted once, in the segment of the request, whatever becomes of it.
-    #[test]
-    fn a_throttler_counts_each_request_and_each_success_once(steps in steps()) {
-        const SEGMENTS: u64 = 10;
-        let clock = world();
-        let throttler = Throttler::new(0.5, 0.9, SECOND * SEGMENTS as u32).unwrap().on(&clock);
-        // The segment, the requests, and the successes.
-        let mut asked: Vec<(u64, u64, u64)> = Vec::new();
-        let (mut held, mut stale) = (Vec::new(), Duration::ZERO);
-        for step in steps {
-            let now = clock.elapsed().saturating_sub(stale);
-            let reading = ClockReading::at(&clock, clock.after(Instant::ZERO, now));
-            stale = Duration::ZERO;
-            match step {
-                Step::Reserve(_, units) => {
-                    let ask = Ask::many(units);
-                    if let Ok(ticket) = throttler.try_reserve(Demand::new(&ask, &reading)) {
-                        held.push((ticket, asked.len()));
-                    }
-                    asked.push((now.as_secs(), units, 0));
-                }
-                Step::Settle(index, _) if index < held.len() => {
-                    throttler.settle(&mut held[index].0, Settlement::new(TOKENS, 9, &reading).per(TOKENS));
-                }
-                Step::Cancel(index) if index < held.len() => {
-                    let (ticket, of) = held.remove(index);
-                    throttler.cancel(ticket, &reading);
-                    asked[of].1 = 0;
-                }
-                Step::Forget(index) if index < held.len() => throttler.forget(held.remove(index).0),
-                Step::Finish(index) if index < held.len() => {
-                    let (ticket, of) = held.remove(index);
-                    throttler.finish(ticket, tollgate::Outcome::Success, &reading);
-                    asked[of].2 = asked[of].1;
-                }
-                Step::Wait(time) => clock.advance(time),
-                Step::Stale(time) => stale = time,
-                _ => {}
-            }
-            let now = clock.elapsed().as_secs();
-            let within = asked.iter().filter(|&&(at, ..)| at + SEGMENTS > now);
-            let (asked, accepted) = within.fold((0, 0), |sum, part| (sum.0 + part.1, sum.1 + part.2));
-            let rate = (asked as f64 - 2.0 * accepted as f64) / (asked as f64 + 1.0);
-            prop_assert_eq!(throttler.rate(), rate.clamp(0.0, 0.9), "{} of {} were accepted", accepted, asked);
-        }
-    }
 }
 
 /// Given a budget that nothing refills, of which little is taken, when a reservation is cancelled after many others have been, then

@@ -4,7 +4,7 @@
 use std::time::Duration;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Leased, Limiter, LimiterExt, ManualClock, Quota, Settlement,
+    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, LimiterExt, ManualClock, Quota, Settlement,
     SlidingLog, SlidingWindow, TokenBucket, Warmup,
 };
 
@@ -352,17 +352,6 @@ fn a_window_forgives_in_the_order_of_age() {
     assert_eq!(window.available(), 1, "those of the first have been forgiven");
     clock.advance(segment * 3);
     assert_eq!(window.available(), 4, "the second have left");
-}
-
-/// Of a window that was leased the unspent part goes back, and the spent part stays.
-#[test]
-fn a_lease_of_a_window_returns_the_unspent_part() {
-    let clock = ManualClock::new();
-    let leased = Leased::new(SlidingWindow::new(10, SECOND).unwrap().on(&clock), 4);
-    leased.try_acquire(1).unwrap();
-    assert_eq!((leased.limiter().available(), leased.parked_here()), (6, 3));
-    leased.release();
-    assert_eq!((leased.limiter().available(), leased.parked_here()), (9, 0));
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate::keyed::{FairBudget, KeyedRate};
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Demand, FixedWindow, Inherit, Keyed, LeakyBucket, Leased, Limiter, ManualClock, Quota, Reason, Refusal,
-    SlidingLog, SlidingWindow, TokenBucket, Wait, Warmup,
+    Ask, Demand, FixedWindow, Inherit, Keyed, LeakyBucket, Limiter, ManualClock, Quota, Reason, Refusal, SlidingLog,
+    SlidingWindow, TokenBucket, Wait, Warmup,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -76,14 +76,6 @@ fn more_than_a_key_can_ever_have_is_refused_for_good() {
     let clock = ManualClock::new();
     let rate = Quota::per_second(1).burst(10);
     tells_apart(&FairBudget::new(rate).on(&clock).share(), 10, 11);
-    for units in [1, 4, 40] {
-        let leased = Leased::new(TokenBucket::new(rate).on(&clock), units);
-        tells_apart(&leased, 10, 11);
-        leased.try_acquire(10).unwrap();
-        tells_apart(&leased, 10, 11);
-        let leased = Leased::new(SlidingWindow::new(10, SECOND).unwrap().on(&clock), units);
-        tells_apart(&leased, 10, 11);
-    }
     let by_key = KeyedRate::new(2, rate).on(&clock);
     for_good(by_key.try_acquire(&1, 11));
     let on = clock.clone();

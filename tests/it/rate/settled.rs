@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::keyed::FairBudget;
 use tollgate::time::ClockReading;
 use tollgate::{
-    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Leased, Limiter, ManualClock, Quota, Settlement, SlidingLog,
+    Ask, Cost, Demand, FixedWindow, Inherit, LeakyBucket, Limiter, ManualClock, Quota, Settlement, SlidingLog,
     SlidingWindow, TokenBucket, Warmup,
 };
 
@@ -253,30 +253,6 @@ fn a_late_settlement_gives_back_no_more_than_a_late_cancel() {
     assert_eq!(taken_at_once(&TokenBucket::new(quota).on(&clock), &clock), 10);
     assert_eq!(taken_at_once(&leaky, &clock), 10);
     assert_eq!(taken_at_once(&FairBudget::new(quota).on(&clock).share(), &clock), 10);
-    for units in [1, 4, 11] {
-        let leased = Leased::new(TokenBucket::new(quota).on(&clock), units);
-        let taken = taken_at_once(&leased, &clock);
-        assert!(taken < 10 + units, "{taken} with leases of {units}");
-    }
-}
-
-/// Given units that were parked and spent one at a time, each of a bucket that is full again, when all are settled to nothing,
-/// then what comes back is a lease at most.
-#[test]
-fn parked_tokens_come_back_once() {
-    let clock = ManualClock::new();
-    let leased = Leased::new(TokenBucket::new(Quota::per_second(1).burst(10)).on(&clock), 4);
-    let mut held = Vec::new();
-    for _ in 0..40 {
-        held.push(reserve(&leased, &clock, 1).unwrap());
-        clock.advance(SECOND * 4);
-    }
-    let mut taken = 0;
-    for ticket in &mut held {
-        settle(&leased, &clock, ticket, 0);
-        taken += (0..100).filter(|_| leased.try_acquire(1).is_ok()).count();
-    }
-    assert!(taken <= 14, "{taken} at one instant");
 }
 
 /// Given a debt of others, when one settles far up and down again, then the debt is what it was.

@@ -10,7 +10,8 @@ use failsafe::{CircuitBreaker as _, backoff, failure_policy};
 use recloser::Recloser;
 use std::hint::black_box;
 use std::time::Duration;
-use tollgate::{Ask, CircuitBreaker, Clock, LimiterExt, OpenTime, Outcome};
+use tollgate::{Ask, Clock, LimiterExt, Outcome};
+use tollgate_resilience::{CircuitBreaker, OpenTime};
 
 fn ours() -> CircuitBreaker {
     let builder = CircuitBreaker::builder().count_window(100).minimum_calls(100);

@@ -10,8 +10,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::{Ask, CircuitBreaker, Clock, Cost, Limiter, LimiterExt, Outcome, Policy, Quota, Semaphore};
+use tollgate::{Ask, Clock, Cost, Limiter, LimiterExt, Outcome, Policy, Quota, Semaphore};
 use tollgate::{SlidingWindow, TokenBucket};
+use tollgate_resilience::CircuitBreaker;
 
 const TOKENS: Cost = Cost::new("tokens");
 const ESTIMATE: u64 = 20;

@@ -1,4 +1,4 @@
-//! One limiter per key, and the cheaper ways to admit by a rate: a coarse clock, and a lease.
+//! One limiter per key, and a cheaper way to admit by a rate: a coarse clock.
 //!
 //! All admit. Keys are drawn in an order that neither side's memory follows.
 
@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::time::Duration;
 use tollgate::keyed::KeyedRate;
-use tollgate::{Clock, Keyed, Leased, Quota, TokenBucket};
+use tollgate::{Clock, Keyed, Quota, TokenBucket};
 
 /// Repeats all keys in the order of a linear congruence.
 fn each_key<'a>(n: u64, mut operation: impl FnMut(u64) + 'a) -> Batch<'a> {
@@ -132,15 +132,6 @@ pub(crate) fn rows(rows: &Rows) {
         vec![
             each!("tollgate", ours.try_acquire(1).is_err()),
             each!("governor", theirs.check().is_err()),
-        ],
-    );
-    let ours = Leased::new(TokenBucket::new(Quota::per_second(FAST.into())), 32);
-    let theirs = governor(FAST, FAST);
-    rows.wall(
-        "token-bucket, lease of 32/admit",
-        vec![
-            each!("tollgate", ours.try_acquire(1).is_ok()),
-            each!("governor", theirs.check().is_ok()),
         ],
     );
 }

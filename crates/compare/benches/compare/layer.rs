@@ -12,9 +12,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::shed::WaitingRoom;
 use tollgate::{LimiterExt, Policy, Quota, Semaphore, TokenBucket};
-use tollgate_http::{LimitLayer, RequestParts};
+use tollgate_http::{LimitLayer, RequestParts, WaitingRoom};
 use tower::{Service, ServiceBuilder, service_fn};
 
 const RATE: u64 = 1_000_000_000;

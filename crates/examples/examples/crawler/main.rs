@@ -26,13 +26,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tollgate::adaptive::{Adaptive, Cubic};
 use tollgate::fan_out::fan_out_stream;
-use tollgate::retry::Backoff;
-use tollgate::shed::RetryBudget;
-use tollgate::{
-    Ask, BoxLimiter, CircuitBreaker, LimiterExt, Outcome, Policy, PolicyError, Quota, Semaphore, TokenBucket,
-};
+use tollgate::{Ask, BoxLimiter, LimiterExt, Outcome, Policy, PolicyError, Quota, Semaphore, TokenBucket};
+use tollgate_resilience::CircuitBreaker;
+use tollgate_resilience::adaptive::{Adaptive, Cubic};
+use tollgate_resilience::retry::Backoff;
+use tollgate_resilience::shed::RetryBudget;
 
 const PAGES: usize = 2_000;
 const ATTEMPTS: usize = 6;

@@ -55,6 +55,7 @@ use std::time::Duration;
 use summary::Tried;
 use tollgate::policy::file::PolicyFileError;
 use tollgate::policy::spec::{KeyedSpec, PolicySetSpec, PolicySpec};
+use tollgate_resilience::policy::kinds;
 use trace::Trace;
 
 /// Tries a policy file on real traffic, in virtual time.
@@ -126,9 +127,9 @@ fn main() -> ExitCode {
 fn read(path: &Path, named: Option<&str>) -> Result<PolicySpec, LabError> {
     let wrong = |error: PolicyFileError| LabError::new(error.to_string());
     let Some(named) = named else {
-        return PolicySpec::read(path).map_err(wrong);
+        return kinds().read::<PolicySpec>(path).map_err(wrong);
     };
-    let set = PolicySetSpec::read(path).map_err(wrong)?;
+    let set = kinds().read::<PolicySetSpec>(path).map_err(wrong)?;
     let tier = |(map, tier): (&str, &str)| set.keyed.get(map)?.tiers.get(tier);
     let policy = set.policies.get(named).or_else(|| named.split_once('.').and_then(tier));
     policy.cloned().ok_or_else(|| {

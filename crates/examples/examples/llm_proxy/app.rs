@@ -134,7 +134,7 @@ async fn metrics(State(app): State<App>) -> String {
                 "proxy_in_use{{leg=\"{leg}\"}} {in_use}\nproxy_limit{{leg=\"{leg}\"}} {limit}"
             ),
             Leg::Breaker { state, .. } => {
-                let is_open = u8::from(state != tollgate::BreakerState::Closed);
+                let is_open = u8::from(state != tollgate_resilience::BreakerState::Closed);
                 writeln!(text, "proxy_open{{leg=\"upstream\"}} {is_open}")
             }
             _ => Ok(()),

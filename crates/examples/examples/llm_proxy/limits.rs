@@ -8,7 +8,8 @@ use tollgate::policy::reload::Applied;
 use tollgate::policy::source::{FileSource, Look};
 use tollgate::policy::spec::{KeyTier, PolicySetSpec, SemaphoreRule};
 use tollgate::policy::{KeyedPolicies, PolicySet};
-use tollgate::{Ask, BoxLimiter, CircuitBreaker, Clock, Cost, Keyed, LimiterExt, OpenTime, Order, Policy, Semaphore};
+use tollgate::{Ask, BoxLimiter, Clock, Cost, Keyed, LimiterExt, Order, Policy, Semaphore};
+use tollgate_resilience::{CircuitBreaker, OpenTime};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 

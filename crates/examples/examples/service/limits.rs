@@ -6,17 +6,15 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tollgate::adaptive::Vegas;
 use tollgate::policy::Named;
 use tollgate::policy::reload::ReloadableLegs;
 use tollgate::policy::spec::PolicySpec;
-use tollgate::shed::WaitingRoom;
 use tollgate::status::{State, Status};
-use tollgate::{
-    Adaptive, CircuitBreaker, Clock, Keyed, Limiter, LimiterExt, OpenTime, Policy, Quota, Semaphore, TokenBucket,
-    WorkerPool,
-};
-use tollgate_http::{Refused, Respond};
+use tollgate::{Clock, Keyed, Limiter, LimiterExt, Policy, Quota, Semaphore, TokenBucket, WorkerPool};
+use tollgate_http::{Refused, Respond, WaitingRoom};
+use tollgate_resilience::Adaptive;
+use tollgate_resilience::adaptive::Vegas;
+use tollgate_resilience::{CircuitBreaker, OpenTime};
 
 /// The quota of a client: half a request per second, and 40 at once.
 pub(crate) const PER_CLIENT: Quota = Quota::per_minute(30).burst(40);

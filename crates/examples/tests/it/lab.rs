@@ -447,8 +447,8 @@ fn a_log_that_a_policy_wrote_can_be_planned_on() {
     use std::time::Duration;
     use tollgate::policy::file::Format;
     use tollgate::policy::spec::PolicySpec;
-    use tollgate::record::AdmissionLog;
     use tollgate::{Ask, Cost, LimiterExt, ManualClock, Outcome};
+    use tollgate_observe::record::AdmissionLog;
 
     const OLD: &str = "max_queue = 0\n[[leg]]\nname = \"slots\"\nkind = \"semaphore\"\nlimit = 2\n\
                        [[leg]]\nname = \"tokens\"\nkind = \"token-bucket\"\nquota = \"10/s burst 100\"\nper = \"tokens\"\n";

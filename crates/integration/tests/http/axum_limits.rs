@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::keyed::KeyedRate;
 use tollgate::{
-    Ask, CircuitBreaker, FixedWindow, Keyed, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason,
-    Semaphore, SlidingLog, SlidingWindow, TokenBucket,
+    Ask, FixedWindow, Keyed, Limiter, LimiterExt, ManualClock, Outcome, Policy, Quota, Reason, Semaphore, SlidingLog,
+    SlidingWindow, TokenBucket,
 };
 use tollgate_http::axum::{
     ClientIp, ExtensionKey, HeaderKey, HttpRefusals, QuotaPolicy, QuotaUnit, ServiceLimit, is_preflight,
 };
 use tollgate_http::{ExtractKey, LimitLayer, RequestParts};
+use tollgate_resilience::CircuitBreaker;
 use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -8,11 +8,10 @@ use http::{Request, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::shed::WaitingRoom;
 use tollgate::time::Sleep;
 use tollgate::{Keyed, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
-use tollgate_http::LimitLayer;
 use tollgate_http::axum::{ClientIp, HttpRefusals};
+use tollgate_http::{LimitLayer, WaitingRoom};
 use tower::ServiceExt;
 
 const SECOND: Duration = Duration::from_secs(1);

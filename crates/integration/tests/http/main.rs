@@ -1,4 +1,4 @@
-//! Limits in front of HTTP and gRPC services, and what tracing and metrics are told.
+//! Limits in front of HTTP and gRPC services, and their metrics.
 
 mod axum_limits;
 mod axum_nested;

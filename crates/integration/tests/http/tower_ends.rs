@@ -8,10 +8,12 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use std::convert::Infallible;
 use std::sync::Arc;
-use tollgate::{Adaptive, BreakerState, CircuitBreaker, ManualClock, Outcome, Semaphore};
+use tollgate::{ManualClock, Outcome, Semaphore};
 use tollgate_http::{
     Classify, ClientGrpcCodes, ClientStatusCodes, GrpcCodes, LimitLayer, ResponseOutcome, StatusCodes,
 };
+use tollgate_resilience::Adaptive;
+use tollgate_resilience::{BreakerState, CircuitBreaker};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
@@ -218,7 +220,7 @@ async fn a_client_of_the_server_cannot_choose_overload() {
     let limit_after = async |status, classify_as_client| {
         let clock = ManualClock::new();
         let gate = Adaptive::builder(Semaphore::new(10))
-            .law(tollgate::adaptive::Aimd::new())
+            .law(tollgate_resilience::adaptive::Aimd::new())
             .bounds(2, 20);
         let gate = Arc::new(gate.window(std::time::Duration::ZERO, 1).on(&clock).build().unwrap());
         let service = answers(status, Some(0), Vec::new);

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{
-    Adaptive, Ask, BreakerState, CircuitBreaker, Cost, Keyed, LimiterExt, ManualClock, Order, Outcome, Policy, Quota,
-    Reason, Semaphore, TokenBucket,
+    Ask, Cost, Keyed, LimiterExt, ManualClock, Order, Outcome, Policy, Quota, Reason, Semaphore, TokenBucket,
 };
 use tollgate_http::{Classify, GrpcCodes, LimitError, LimitLayer, RequestParts, ResponseOutcome};
+use tollgate_resilience::Adaptive;
+use tollgate_resilience::{BreakerState, CircuitBreaker};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 
 type Frames = futures::channel::mpsc::UnboundedReceiver<Result<Frame<Bytes>, &'static str>>;
@@ -312,7 +313,7 @@ async fn a_breaker_opens_on_responses_that_fail_and_a_refusal_can_be_a_fallback(
 async fn an_adaptive_limit_falls_when_the_service_is_overloaded() {
     let clock = ManualClock::new();
     let gate = Adaptive::builder(Semaphore::new(10))
-        .law(tollgate::adaptive::Aimd::new())
+        .law(tollgate_resilience::adaptive::Aimd::new())
         .bounds(2, 20)
         .window(Duration::ZERO, 1)
         .on(&clock)

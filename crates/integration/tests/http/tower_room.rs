@@ -13,10 +13,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tollgate::policy::ReloadableLegs;
 use tollgate::policy::spec::{LegRule, LegSpec, PolicySpec};
-use tollgate::shed::WaitingRoom;
 use tollgate::time::Sleep;
 use tollgate::{LimiterExt, ManualClock, Policy, Quota, Reason, Rejection};
-use tollgate_http::{LimitError, LimitLayer, RequestParts};
+use tollgate_http::{LimitError, LimitLayer, RequestParts, WaitingRoom};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 

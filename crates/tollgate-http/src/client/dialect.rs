@@ -3,7 +3,7 @@
 use super::values::{When, count, when};
 use http::{HeaderMap, Response, StatusCode};
 use std::time::{Duration, SystemTime};
-use tollgate::upstream::Feedback;
+use tollgate_resilience::upstream::Feedback;
 
 /// The longest wait that a response can cause, unless it is set otherwise: one hour.
 pub const DEFAULT_CAP: Duration = Duration::from_secs(3_600);
@@ -16,7 +16,7 @@ pub const DEFAULT_CAP: Duration = Duration::from_secs(3_600);
 /// ```
 /// # use http::{HeaderMap, StatusCode};
 /// # use std::time::{Duration, SystemTime};
-/// # use tollgate::upstream::{Feedback, RemainingQuota};
+/// # use tollgate_resilience::upstream::{Feedback, RemainingQuota};
 /// # use tollgate_http::client::{Dialect, ResponseParts, Standard};
 /// let credits = |parts: &ResponseParts<'_>, feedback: &mut Feedback| {
 ///     if let Some(left) = parts.count("x-credits-left") {

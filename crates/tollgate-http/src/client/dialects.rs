@@ -7,7 +7,7 @@ use serde_json::Value;
 use sfv::{BareItem, Item, ListEntry, Parser};
 use std::time::Duration;
 use tollgate::Cost;
-use tollgate::upstream::{Feedback, Refill, RemainingQuota};
+use tollgate_resilience::upstream::{Feedback, Refill, RemainingQuota};
 
 /// The cost that the dialects call tokens: `"tokens"`.
 pub const TOKENS: Cost = Cost::new("tokens");

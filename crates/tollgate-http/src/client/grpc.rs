@@ -5,7 +5,7 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use std::time::Duration;
-use tollgate::upstream::Feedback;
+use tollgate_resilience::upstream::Feedback;
 
 /// The dialect of gRPC servers.
 ///

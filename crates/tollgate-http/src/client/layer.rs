@@ -18,8 +18,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use tollgate::upstream::{Call, Upstream};
 use tollgate::{And, Ask, Clock, Limiter, LimiterExt, Permit, Policy};
+use tollgate_resilience::upstream::{Call, Upstream};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -45,7 +45,7 @@ use tower_service::Service;
 /// # use std::convert::Infallible;
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # use tollgate::upstream::Upstream;
+/// # use tollgate_resilience::upstream::Upstream;
 /// # use tollgate::{ManualClock, Quota, TokenBucket};
 /// # use tollgate_http::client::UpstreamLayer;
 /// # use tower::{Layer, ServiceExt, service_fn};
@@ -65,7 +65,7 @@ use tower_service::Service;
 /// let _ = client.oneshot(Request::new(())).await.unwrap();
 /// assert_eq!(clock.elapsed(), Duration::from_secs(30));
 /// # });
-/// # Ok::<(), tollgate::upstream::UpstreamError>(())
+/// # Ok::<(), tollgate_resilience::upstream::UpstreamError>(())
 /// ```
 pub struct UpstreamLayer<L: Limiter + 'static, D = Standard, P = OneCall, C = ClientStatusCodes> {
     upstream: Arc<Upstream>,
@@ -183,7 +183,7 @@ impl<S, L: Limiter + 'static, D, P, C: Clone> Layer<S> for UpstreamLayer<L, D, P
 /// # use std::convert::Infallible;
 /// # use std::sync::Arc;
 /// # use tollgate::Semaphore;
-/// # use tollgate::upstream::Upstream;
+/// # use tollgate_resilience::upstream::Upstream;
 /// # use tollgate_http::client::UpstreamLayer;
 /// # use tower::{Layer, ServiceExt, service_fn};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -229,7 +229,7 @@ impl<S: fmt::Debug, L: Limiter + 'static, D, P, C> fmt::Debug for UpstreamServic
 /// # use std::convert::Infallible;
 /// # use std::sync::Arc;
 /// # use tollgate::Semaphore;
-/// # use tollgate::upstream::Upstream;
+/// # use tollgate_resilience::upstream::Upstream;
 /// # use tollgate_http::client::UpstreamLayer;
 /// # use tower::{Layer, Service, service_fn};
 /// let slots = Arc::new(Semaphore::new(1));
@@ -425,7 +425,7 @@ pin_project! {
     /// # use std::convert::Infallible;
     /// # use std::sync::Arc;
     /// # use tollgate::Semaphore;
-    /// # use tollgate::upstream::Upstream;
+    /// # use tollgate_resilience::upstream::Upstream;
     /// # use tollgate_http::client::UpstreamLayer;
     /// # use tower::{Layer, ServiceExt, service_fn};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -4,7 +4,7 @@ use super::*;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate::Cost;
-use tollgate::upstream::{Feedback, Refill, RemainingQuota};
+use tollgate_resilience::upstream::{Feedback, Refill, RemainingQuota};
 
 /// 2024-03-01T12:00:00Z.
 const NOW: u64 = 1_709_294_400;

@@ -25,7 +25,7 @@ use tollgate::Limiter;
 /// ```
 /// use reqwest_middleware::ClientBuilder;
 /// use std::sync::Arc;
-/// use tollgate::upstream::Upstream;
+/// use tollgate_resilience::upstream::Upstream;
 /// use tollgate::{LimiterExt, Policy, Quota, Semaphore, TokenBucket};
 /// use tollgate_http::client::{GitHub, UpstreamLayer};
 ///
@@ -38,7 +38,7 @@ use tollgate::Limiter;
 /// // `client.get(url).send().await` waits for its admission, and a 429 pauses every clone of `client`.
 /// assert_eq!(upstream.paused_for(), None);
 /// # let _ = client;
-/// # Ok::<(), tollgate::upstream::UpstreamError>(())
+/// # Ok::<(), tollgate_resilience::upstream::UpstreamError>(())
 /// ```
 #[async_trait]
 impl<L, D, P, C> Middleware for UpstreamLayer<L, D, P, C>

@@ -1,0 +1,5 @@
+//! Load shedding: the throttler, retry budgets.
+
+mod basics;
+mod conservation;
+mod corners;

@@ -1,5 +1,0 @@
-//! Load shedding: partitions, the throttler, retry budgets, the waiting room.
-
-mod basics;
-mod corners;
-mod waiting_room;
