@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Waker};
 use std::time::Duration;
-use tollgate::shed::Partitions;
+use tollgate::policy::Partitions;
 use tollgate::{Ask, BoxLimiter, Clock, Cost, Legs, LimiterExt, ManualClock, Policy, Quota, Semaphore, TokenBucket};
 
 const TOKENS: Cost = Cost::new("tokens");
