@@ -133,8 +133,6 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
-mod laws;
 mod rng;
 
 mod blocking;
@@ -162,6 +160,9 @@ pub mod semaphore;
 pub mod stats;
 pub mod sync;
 pub mod time;
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+use tollgate_conformance::inputs as laws;
 
 pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
 #[doc(hidden)]

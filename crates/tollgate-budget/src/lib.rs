@@ -90,9 +90,6 @@ mod estimate;
 mod exceeded;
 #[cfg(feature = "file")]
 mod file;
-#[cfg(test)]
-#[path = "../../../src/laws.rs"]
-mod laws;
 mod lend;
 mod level;
 mod meter;
@@ -102,6 +99,9 @@ mod rule;
 mod shared;
 mod shim;
 mod snapshot;
+
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+use tollgate_conformance::inputs as laws;
 
 pub use account::{Account, Charge};
 pub use budgets::{Budgets, BudgetsBuilder, LevelUsage, LimitUsage};

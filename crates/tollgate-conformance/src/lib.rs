@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 mod guards;
+#[cfg(feature = "inputs")]
+pub mod inputs;
 mod laws;
 mod recorder;
 mod suite;

@@ -40,9 +40,6 @@ mod classify;
 pub mod client;
 mod future;
 mod gate;
-#[cfg(test)]
-#[path = "../../../src/laws.rs"]
-mod laws;
 mod layer;
 #[cfg(any(feature = "metrics", feature = "tracing"))]
 mod observed;
@@ -50,6 +47,9 @@ mod refused;
 mod request_parts;
 mod respond;
 mod waiting_room;
+
+#[cfg(test)]
+use tollgate_conformance::inputs as laws;
 
 pub use body::LimitBody;
 pub use charge::{Charge, ChargeError};

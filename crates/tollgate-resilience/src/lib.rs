@@ -47,15 +47,15 @@ pub mod adaptive;
 pub mod breaker;
 #[doc = include_str!("cookbook.md")]
 pub mod cookbook {}
-#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
-#[path = "../../../src/laws.rs"]
-mod laws;
 pub mod policy;
 pub mod retry;
 pub mod shed;
 pub mod upstream;
 
 #[doc(inline)]
+#[cfg(all(test, not(any(tollgate_loom, tollgate_shuttle))))]
+use tollgate_conformance::inputs as laws;
+
 pub use adaptive::Adaptive;
 #[doc(inline)]
 pub use breaker::{

@@ -3,6 +3,18 @@
 //! A law is one function. It draws its inputs, drives a machine by them, and asserts after each step. [`holds`] runs it twice: with
 //! random inputs of the whole domain, corners among them, and with each combination of inputs of a reduced domain. The variable
 //! `TOLLGATE_LAWS=deep` makes both longer.
+//!
+//! ```
+//! use tollgate_conformance::inputs::holds;
+//!
+//! holds([2, 3], |inputs| {
+//!     let mut sum = 0;
+//!     while inputs.goes_on() {
+//!         sum += inputs.below(10);
+//!     }
+//!     assert!(sum <= 9 * 120);
+//! });
+//! ```
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,7 +23,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// The inputs of one run of a law.
 #[derive(Debug)]
-pub(crate) struct Inputs {
+pub struct Inputs {
     source: Source,
     steps: usize,
 }
@@ -26,7 +38,7 @@ enum Source {
 
 impl Inputs {
     /// True if the law takes another step.
-    pub(crate) fn goes_on(&mut self) -> bool {
+    pub fn goes_on(&mut self) -> bool {
         if let Source::Random(words) = &self.source {
             return words.len() > 0;
         }
@@ -35,17 +47,17 @@ impl Inputs {
     }
 
     /// A number below `n`, of both domains.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
+    pub fn below(&mut self, n: u64) -> u64 {
         self.number(n - 1, n - 1)
     }
 
     /// One of these.
-    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+    pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
     }
 
     /// A number up to `most`; of the reduced domain up to `reduced`.
-    pub(crate) fn number(&mut self, most: u64, reduced: u64) -> u64 {
+    pub fn number(&mut self, most: u64, reduced: u64) -> u64 {
         match &mut self.source {
             Source::Random(words) => match words.next().unwrap_or(0) {
                 word if word <= most => word,
@@ -95,7 +107,7 @@ fn word() -> impl Strategy<Value = u64> {
 /// # Panics
 /// When the law does, with the inputs.
 #[track_caller]
-pub(crate) fn holds([short, deep]: [usize; 2], law: impl Fn(&mut Inputs)) {
+pub fn holds([short, deep]: [usize; 2], law: impl Fn(&mut Inputs)) {
     let is_deep = std::env::var("TOLLGATE_LAWS").is_ok_and(|laws| laws == "deep");
     let cases = std::env::var("PROPTEST_CASES")
         .ok()
