@@ -683,7 +683,7 @@ impl<'a> Refusal<'a> {
     ///
     /// All callers that are refused at one instant get the same time. If all of them ask again then, all but the first are refused
     /// again: add a jitter, wait in the queue of a [`Policy`](crate::Policy), or give each an appointment in a
-    /// [`WaitingRoom`](crate::shed::WaitingRoom).
+    /// `WaitingRoom` of the crate `tollgate-http`.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -760,6 +760,46 @@ impl<T> Queue<T> {
 mod tests {
     use super::*;
 
+    /// Given a head that moves between legs, then it pauses after the sixteenth move and after each further one, until an instant at which
+    /// the timer wakes it. An admission and the end of the queue begin the count anew.
+    #[test]
+    fn a_head_that_has_moved_too_often_pauses() {
+        let timing = Timing { grace: 1, exact: true };
+        let (mut queue, at) = (Queue::<()>::new(&Order::Fifo, timing), Instant::from_ticks);
+        let looks = |queue: &mut Queue<()>, key| {
+            let mut waker = Some(Waker::noop().clone());
+            let found = queue.look(key, at(0), Waker::noop(), &mut waker);
+            assert!(matches!(found, Lookup::Waiting));
+        };
+        let drives = |queue: &mut Queue<()>| {
+            assert!(queue.begin());
+            queue.next();
+            queue.stop()
+        };
+        let [first, second] = [(); 2].map(|()| queue.push(Ask::one(), at(0), Some(at(35)), (None, false, 0)));
+        looks(&mut queue, second);
+        for _ in 0..15 {
+            queue.note_move(at(10));
+            assert!(!queue.pauses(at(0)));
+        }
+        for end in [10, 20] {
+            queue.note_move(at(end));
+            assert!(queue.pauses(at(end - 1)));
+            looks(&mut queue, first);
+            assert_eq!((drives(&mut queue), queue.wake_at()), (Some(false), Some(at(end))));
+            assert_eq!(queue.fire(at(end)).len(), 1);
+            assert!(!queue.pauses(at(end)));
+        }
+        queue.note_move(at(30));
+        assert!(queue.end(first, WaitEnd::Admitted(())).is_ok());
+        assert!(!queue.pauses(at(29)));
+        (0..16).for_each(|_| queue.note_move(at(40)));
+        drives(&mut queue);
+        assert_eq!(queue.wake_at(), Some(at(35)), "the deadline comes first");
+        queue.leave(second);
+        assert_eq!((drives(&mut queue), queue.pauses(at(39))), (Some(true), false));
+    }
+
     /// Given waiters that join, leave, are passed over and come back while others are judged, then each is judged behind the
     /// sum of those before it, in either order; and all but the head are judged after a change of settings.
     #[test]

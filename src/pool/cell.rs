@@ -16,7 +16,7 @@
 use super::caller::Caller;
 use super::engine::waits::{Record, Task, current};
 use super::error::TaskError;
-use super::hooks::{Payload, drop_quietly, wake};
+use super::hooks::{Payload, drop_caught, drop_quietly, wake};
 use super::task_options::TaskOptions;
 use crate::sync::shim::atomic::{AtomicU8, Ordering};
 use crate::sync::shim::{Mutex, MutexGuard};
@@ -63,8 +63,8 @@ pub(super) trait Await<T>: Send + Sync {
     fn is_done(&self) -> bool;
     /// Returns the task's record in the graph of waits, if it has one.
     fn record(&self) -> Option<&Record>;
-    /// Detaches the handle: the result is dropped, now or when the task ends.
-    fn detach(&self);
+    /// Detaches the handle: the result is dropped, now or when the task ends. Returns the payload if the drop panics now.
+    fn detach(&self) -> Option<Payload>;
 }
 
 /// A closure, as its handle sees it.
@@ -202,7 +202,8 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
         true
     }
 
-    /// Sets the result. Returns the payload of a panic that no handle will take.
+    /// Sets the result. Returns the payload of a panic that no handle will take: of the task, or of the drop of a result that no handle
+    /// takes.
     pub(super) fn complete(&self, result: Result<T, TaskError>) -> Option<Payload> {
         if !self.has(DETACHED) {
             let mut inner = self.lock();
@@ -216,13 +217,13 @@ impl<Q, R: Default, T, C> Cell<Q, R, T, C> {
         }
         match result {
             Err(TaskError::Panicked(payload)) => Some(payload.into_inner()),
-            unwanted => {
-                // A drop that does nothing needs no guard.
-                if unwanted.is_err() || std::mem::needs_drop::<T>() {
-                    drop_quietly(unwanted);
-                }
+            Err(unwanted) => {
+                drop_quietly(unwanted);
                 None
             }
+            // A drop that does nothing needs no guard.
+            Ok(unwanted) if std::mem::needs_drop::<T>() => drop_caught(unwanted),
+            Ok(_) => None,
         }
     }
 }
@@ -250,17 +251,16 @@ where
         let ran = catch_unwind(AssertUnwindSafe(|| caller.within(task)));
         // Closes the span before a joiner learns of the end. The subscriber may panic.
         drop_quietly(caller);
-        match ran {
-            Ok(value) => {
-                self.complete(Ok(value));
-                Ran::Done
-            }
-            Err(payload) => {
-                if let Some(payload) = self.complete(Err(TaskError::panicked(payload))) {
-                    orphan(payload);
-                }
+        let (result, ran) = match ran {
+            Ok(value) => (Ok(value), Ran::Done),
+            Err(payload) => (Err(TaskError::panicked(payload)), Ran::Panicked),
+        };
+        match self.complete(result) {
+            Some(payload) => {
+                orphan(payload);
                 Ran::Panicked
             }
+            None => ran,
         }
     }
 }
@@ -341,17 +341,24 @@ impl<Q: Send, R: Default + Send, T: Send, C: Context> Await<T> for Cell<Q, R, T,
         self.context.record()
     }
 
-    fn detach(&self) {
+    fn detach(&self) -> Option<Payload> {
         self.context.cut();
         // Release: pairs with the load in `has`. Acquire: sees the writes of the claimant.
         let before = self.flags.fetch_or(DETACHED, Ordering::AcqRel);
         if before & (CLAIMED | POLLED) == 0 {
-            return;
+            return None;
         }
         let mut inner = self.lock();
-        let left = (inner.waker.take(), inner.take_result());
+        let (waker, unwanted) = (inner.waker.take(), inner.take_result());
         drop(inner);
-        drop_quietly(left);
+        drop_quietly(waker);
+        match unwanted {
+            Some(Ok(unwanted)) => drop_caught(unwanted),
+            unwanted => {
+                drop_quietly(unwanted);
+                None
+            }
+        }
     }
 }
 
@@ -372,7 +379,7 @@ mod tests {
     }
 
     /// Given a handle that was polled, or not, when it goes before the claim, before the run, or after it, then the result is dropped once.
-    /// A panic of that drop does not come out.
+    /// The payload of a panic of that drop is told: by the run, or by the handle that goes after it.
     #[test]
     fn a_result_is_dropped_once_wherever_the_handle_goes() {
         for (polled, goes) in [false, true]
@@ -383,9 +390,8 @@ mod tests {
             let result = Arc::clone(&dropped);
             let cell = ClosureCell::of(move || Panics(result), Caller::current(), None);
             let goes_at = |now| {
-                if now == goes {
-                    cell.detach();
-                }
+                let payload = if now == goes { cell.detach() } else { None };
+                assert_eq!(payload.is_some(), now == goes && goes == 2);
             };
             if polled {
                 assert!(cell.poll_result(Waker::noop()).is_pending());
@@ -393,8 +399,9 @@ mod tests {
             goes_at(0);
             assert!(cell.is_queued() && cell.claim() && !cell.claim() && !cell.is_queued());
             goes_at(1);
-            assert_eq!(cell.run(&mut |_| unreachable!("no task panics")), Ran::Done);
-            assert_eq!(cell.is_done(), goes == 2);
+            let (mut told, ran) = (0, if goes == 2 { Ran::Done } else { Ran::Panicked });
+            assert_eq!(cell.run(&mut |_| told += 1), ran);
+            assert_eq!((cell.is_done(), told), (goes == 2, u32::from(goes != 2)));
             goes_at(2);
             assert_eq!(dropped.load(Ordering::Relaxed), 1);
             assert_eq!(cell.run(&mut |_| ()), Ran::Gone);
@@ -431,7 +438,7 @@ mod tests {
         let before = Arc::strong_count(&submitter);
         let cell = ClosureCell::of(|| (), Caller::current(), None);
         assert!(cell.waiter().is_some() && Arc::strong_count(&submitter) == before + 1);
-        cell.detach();
+        assert!(cell.detach().is_none());
         assert_eq!(Arc::strong_count(&submitter), before);
         assert!(ClosureCell::detached(|| (), Caller::current(), None).waiter().is_none());
     }

@@ -186,7 +186,7 @@ pub struct PoolStats {
     pub submitted: u64,
     /// Tasks that have run, including those that panicked.
     pub finished: u64,
-    /// Tasks that panicked.
+    /// Tasks that panicked, or whose result panicked when it was dropped without a handle that takes it.
     pub panicked: u64,
     /// Tasks that had not started at their deadline.
     pub expired: u64,

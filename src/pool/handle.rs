@@ -257,7 +257,9 @@ impl<K: PoolKind, T> Future for Handle<K, T> {
 impl<K: PoolKind, T> Drop for Handle<K, T> {
     fn drop(&mut self) {
         self.wait = None;
-        self.task.detach();
+        if let Some(payload) = self.task.detach() {
+            self.core.result_panicked(payload);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) use crate::sync::wake::drop_quietly;
 pub(super) use crate::sync::wake::{forget_panic, quietly};
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 /// The payload of a task's panic.
@@ -10,6 +11,11 @@ pub(super) type Payload = Box<dyn Any + Send>;
 
 /// Takes the payload of a panic in a task that has no handle.
 pub(super) type PanicHook = dyn Fn(Payload) + Send + Sync;
+
+/// Drops a value of a user's type. Returns the payload if the drop panics.
+pub(super) fn drop_caught<T>(value: T) -> Option<Payload> {
+    catch_unwind(AssertUnwindSafe(|| drop(value))).err()
+}
 
 /// Wakes, and contains a panic of the waker: the thread that completes a task is not the waker's.
 pub(crate) fn wake(waker: Option<Waker>) {

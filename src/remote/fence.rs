@@ -21,8 +21,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence {
     /// The token of the store's grant. In memory and in Redis it is at least the time in microseconds since 1970, by the
-    /// store's clock, so that it grows also where the store has lost its memory. In the others it grows as long as they keep
-    /// their data.
+    /// store's clock, so that it grows also where the store has lost its memory, unless the clock was set back meanwhile. In the
+    /// others it grows as long as they keep their data.
     pub token: u64,
     /// The number of admissions by this process since that grant: above zero only with [`Prefetch`](super::Prefetch), which
     /// uses permits again without asking the store.

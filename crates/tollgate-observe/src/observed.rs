@@ -11,7 +11,7 @@ use tollgate::{
 };
 
 /// Records each admission, refusal and end of work of a limiter or a policy, with the times of waiting and holding. See the
-/// [module](super) for the names.
+/// [crate](crate) for the names.
 ///
 /// Put it outermost: it records each attempt, and a waiting policy attempts more than once. For waits use
 /// [`admit`](Observed::admit) of an observed policy, or `LimitLayer::observed` of the crate `tollgate-http`.

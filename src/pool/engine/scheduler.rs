@@ -204,6 +204,13 @@ impl<K: Kind> Engine<K> {
         }
     }
 
+    /// Counts and passes on the payload of a panic in the drop of a result, whose task was counted before.
+    #[cold]
+    pub(in crate::pool) fn result_panicked(self: &Arc<Self>, payload: Payload) {
+        self.transition(|state, _| state.stats.panicked += 1);
+        self.orphan(payload);
+    }
+
     /// Returns true if a task with these options is not to start: its deadline has passed, or its group has failed.
     pub(in crate::pool) fn is_late(&self, options: Option<&TaskOptions>) -> bool {
         options.is_some_and(|options| {

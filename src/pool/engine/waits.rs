@@ -209,7 +209,6 @@ pub(in crate::pool) struct PoolId(usize);
 
 impl PoolId {
     /// The identity for a task that runs outside its pool and outside any task.
-    #[cfg(feature = "tokio")]
     const NONE: Self = Self(0);
 
     pub(in crate::pool) fn of<H: Lends>(home: &H) -> Self {
@@ -254,12 +253,11 @@ impl Inside {
         Self::at(End::Innermost, pool, Some(task), None)
     }
 
-    /// Enters a task that runs outside its pool, in place of the task that this thread runs, if any.
-    #[cfg(feature = "tokio")]
-    pub(in crate::pool) fn enter_aside(task: Arc<dyn Task>) -> Self {
+    /// Enters a task that runs outside its pool, in place of the task that this thread runs, if any. `task` is its place among the waits.
+    pub(in crate::pool) fn enter_aside(task: Option<Arc<dyn Task>>) -> Self {
         let known = with_last(|frame| (frame.pool, frame.slot.clone()));
         let (pool, slot) = known.unwrap_or((PoolId::NONE, None));
-        Self::at(End::Innermost, pool, Some(task), slot)
+        Self::at(End::Innermost, pool, task, slot)
     }
 
     /// Enters the dropping of tasks that will not start: their drops wait without a slot. Returns `None` on threads

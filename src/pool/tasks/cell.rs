@@ -154,10 +154,13 @@ where
             Err(payload) => (Err(TaskError::panicked(payload)), Ran::Panicked),
         };
         drop_quietly(rest);
-        if let Some(payload) = self.complete(result) {
-            orphan(payload);
-        }
-        Poll::Ready(ran)
+        Poll::Ready(match self.complete(result) {
+            Some(payload) => {
+                orphan(payload);
+                Ran::Panicked
+            }
+            None => ran,
+        })
     }
 
     fn abort(&self) -> bool {

@@ -262,7 +262,7 @@ impl Unstarted<Tasks> {
             // Inside another task, its waits count as waits of that task.
             let _inside = current()
                 .is_none()
-                .then(|| Inside::enter_aside(Arc::clone(&task.0) as _));
+                .then(|| Inside::enter_aside(Some(Arc::clone(&task.0) as _)));
             task.0.poll_run(&orphan, cx)
         });
         ran.await != Ran::Gone

@@ -5,7 +5,7 @@ use super::kind::Threads;
 use crate::pool::caller::Caller;
 use crate::pool::cell::{ClosureCell, Ran, Run};
 use crate::pool::engine::entry::{self, Body};
-use crate::pool::engine::waits;
+use crate::pool::engine::waits::{self, Inside, current};
 use crate::pool::hooks::{Payload, drop_quietly};
 use crate::pool::report::Unstarted;
 use crate::pool::task_options::PoolOptions;
@@ -103,11 +103,15 @@ pub(in crate::pool) type DeferredFree<'j> = Arc<dyn Run + 'j>;
 impl Unstarted<Threads<'_>> {
     /// Runs the task on this thread. Its handle gets the result. Returns false when the task was cancelled meanwhile.
     ///
+    /// The task may wait for other tasks, as on a worker: see [`Handle`](crate::pool::Handle).
+    ///
     /// # Panics
-    /// When the task panics and its handle is gone, or it never had one.
+    /// When the task, or the drop of its result, panics, and its handle is gone or it never had one.
     pub fn run(self) -> bool {
-        let entry = self.take();
-        entry.is_some_and(|entry| entry.run(|payload| std::panic::resume_unwind(payload)) != Ran::Gone)
+        let Some(entry) = self.take() else { return false };
+        // As in a nested task: its waits count as those of the task that this thread runs, else of its own waiter.
+        let _inside = Inside::enter_aside(current().or_else(|| entry.waiter()));
+        entry.run(|payload| std::panic::resume_unwind(payload)) != Ran::Gone
     }
 }
 

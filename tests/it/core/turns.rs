@@ -404,7 +404,8 @@ fn a_class_of_partitions_passes_others_within_its_own_part_alone() {
 /// A waiter that no change but a higher limit admits holds up none that fit.
 #[test]
 fn a_demand_that_no_partition_can_hold_blocks_no_waiter() {
-    let shared = Partitions::lent(2, 2).unwrap();
+    let shared = Partitions::lent(3, 2).unwrap();
+    shared.set_limit(2);
     let policies = [0, 1].map(|class| Policy::new(Arc::clone(shared.class(class))));
     let mut large = pin!(policies[0].admit(3));
     assert!(poll(large.as_mut()).is_pending());

@@ -3,10 +3,11 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 #[cfg(feature = "channel")]
 use tollgate::ChannelSemaphore;
 use tollgate::policy::Partitions;
-use tollgate::{Limiter, LimiterExt, Order, Policy, Semaphore};
+use tollgate::{Limiter, LimiterExt, ManualClock, Order, Policy, Reason, Semaphore};
 
 /// A semaphore of either kind, whose limit is 5 at first.
 trait Dips: Limiter + 'static {
@@ -142,10 +143,51 @@ fn a_grant_that_was_not_looked_at_outlasts_a_dip() {
     assert!(matches!(poll(&mut large), Poll::Ready(Ok(_))));
 }
 
+/// An ask for more than a limit ever was is refused, with a wait and without one, and holds up none.
+#[track_caller]
+fn is_oversized(limiter: Arc<impl Limiter + 'static>, units: u64) {
+    let clock = ManualClock::new();
+    let policy = Policy::builder().limit(limiter).on(&clock).build().unwrap();
+    let refused = clock.run(policy.admit_timeout(units, Duration::from_secs(86_400)));
+    assert_eq!(refused.map(drop).unwrap_err().reason(), Reason::Oversized);
+    assert_eq!(policy.try_admit(units).unwrap_err().reason(), Reason::Oversized);
+    assert_eq!((clock.elapsed(), policy.waiting()), (Duration::ZERO, 0));
+    drop(policy.try_admit(units - 1).unwrap());
+}
+
+#[test]
+fn an_ask_above_every_limit_so_far_is_oversized() {
+    let of_class = |shared: Result<Partitions, _>, class: usize| Arc::clone(shared.unwrap().class(class));
+    is_oversized(of_class(Partitions::lent(2, 2), 0), 3);
+    is_oversized(of_class(Partitions::levels(2, &[1.0, 0.5]), 0), 3);
+    is_oversized(of_class(Partitions::levels(2, &[1.0, 0.5]), 1), 2);
+    is_oversized(of_class(Partitions::guaranteed(2, &[0.5, 0.5]), 0), 2);
+    is_oversized(of_class(Partitions::guaranteed(2, &[0.5, 0.0]), 0), 3);
+    #[cfg(feature = "channel")]
+    is_oversized(channel(), 6);
+}
+
+/// Given classes that may hold nothing, by their parts or since the limit is zero, then an ask waits for a change of that.
+#[test]
+fn an_ask_of_a_class_that_may_hold_nothing_waits() {
+    let paused = Partitions::lent(0, 1).unwrap();
+    let closed = Partitions::levels(4, &[0.0]).unwrap();
+    let [mut one, mut other] = [&paused, &closed].map(|shared| {
+        let policy = Policy::new(Arc::clone(shared.class(0)));
+        Box::pin(async move { policy.admit(3).await.is_ok() })
+    });
+    assert!(poll(&mut one).is_pending() && poll(&mut other).is_pending());
+    paused.set_limit(3);
+    closed.set_parts(&[1.0]).unwrap();
+    assert!(matches!(poll(&mut one), Poll::Ready(true)));
+    assert!(matches!(poll(&mut other), Poll::Ready(true)));
+}
+
 #[test]
 fn a_demand_that_no_partition_can_hold_blocks_none_of_its_own_policy() {
-    let shared = Partitions::lent(2, 2).unwrap();
+    let shared = Partitions::lent(3, 2).unwrap();
     let policy = Policy::new(Arc::clone(shared.class(0)));
+    shared.set_limit(2);
     let mut large = Box::pin(policy.admit(3));
     assert!(poll(&mut large).is_pending());
     assert!(matches!(poll(&mut Box::pin(policy.admit(2))), Poll::Ready(Ok(_))));

@@ -11,6 +11,7 @@ mod inherit;
 mod kinds;
 mod long;
 mod lowered_limits;
+mod moves;
 mod notifications;
 mod partitions;
 mod peaks;

@@ -4,7 +4,7 @@
 use crate::pool::threads::Busy;
 use std::future::Future;
 use std::io;
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -427,4 +427,53 @@ async fn a_fan_out_survives_the_waker_of_a_waiter_for_its_slot() {
         got.push(result.unwrap());
     }
     assert_eq!(got, [0, 1, 2]);
+}
+
+/// Its drop panics, unless the thread panics already.
+struct Hostile;
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        if !thread::panicking() {
+            resume_unwind(Box::new("a drop panicked"));
+        }
+    }
+}
+
+/// Given results that no handle takes, and whose drop panics, whether the handle goes before the end of the task or after it, then each
+/// panic is counted and told, and the workers go on.
+#[test]
+fn a_panic_in_the_drop_of_an_unwanted_result_is_counted_and_told() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let hook = Arc::clone(&told);
+    let tells = move |_| _ = hook.fetch_add(1, Ordering::SeqCst);
+    let pool = one().on_panic(tells).build().unwrap();
+    let busy = Busy::on(&pool);
+    drop(pool.submit(|| Hostile).unwrap());
+    busy.end();
+    assert!(pool.wait_idle());
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    let ended = pool.submit(|| Hostile).unwrap();
+    assert!(pool.wait_idle());
+    assert_eq!(pool.stats().panicked, 1);
+    drop(ended);
+    assert_eq!(told.load(Ordering::SeqCst), 2);
+    let stats = pool.stats();
+    assert_eq!((stats.finished, stats.panicked, stats.threads), (3, 2, 1));
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// Given a group with a failure, when the drop of another task's value panics, then the failure is dropped as well.
+#[test]
+fn the_failure_of_a_group_is_dropped_when_the_drop_of_a_value_panics() {
+    let pool = one().build().unwrap();
+    let kept = Arc::new(());
+    let mut group = pool.group::<Hostile, Arc<()>>().keep_going();
+    let error = Arc::clone(&kept);
+    group.submit(|| Ok(Hostile)).unwrap();
+    group.submit(move || Err(error)).unwrap();
+    let joined = catch_unwind(AssertUnwindSafe(|| group.join().map(drop).is_ok()));
+    assert!(joined.is_err(), "the drop of the value panics");
+    assert!(pool.shutdown(LONG).is_clean());
+    assert_eq!(Arc::strong_count(&kept), 1);
 }

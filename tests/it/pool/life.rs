@@ -51,6 +51,33 @@ fn an_elastic_pool_grows_no_faster_than_it_may_and_shrinks_when_idle() {
     assert!(pool.shutdown(LONG).is_clean());
 }
 
+/// Given threads that have slept for longer than the keep-alive because they belonged to the minimum, when the minimum is lowered, then
+/// those above it end after one more keep-alive.
+#[test]
+fn idle_threads_end_after_the_minimum_was_lowered() {
+    let keep_alive = Duration::from_secs(100);
+    let clock = ManualClock::new();
+    let builder = WorkerPool::builder().workers(6).keep_alive(keep_alive).on(&clock);
+    let pool = builder.build().unwrap();
+    while pool.stats().idle < 6 {
+        thread::yield_now();
+    }
+    // The timer of each thread fires: of the last one after the others, however late it was set.
+    for _ in 0..100 {
+        clock.advance(keep_alive);
+        thread::yield_now();
+    }
+    assert_eq!(pool.stats().threads, 6);
+    pool.set_limit(2..=6).unwrap();
+    while pool.stats().threads > 2 {
+        clock.advance(keep_alive);
+        thread::yield_now();
+    }
+    clock.advance(keep_alive);
+    assert_eq!((pool.run(|| 1).unwrap(), pool.stats().threads), (1, 2));
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
 #[test]
 fn a_pool_grows_later_without_any_further_submission() {
     let clock = ManualClock::new();

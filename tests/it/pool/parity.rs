@@ -268,6 +268,8 @@ async fn panics_of_drops_do_no_harm_wherever_they_happen(kind: Kind) {
             .unwrap(),
     );
     pool.execute(async move { payload() }).await.unwrap();
+    assert!(pool.wait_idle().await);
+    assert_eq!(pool.stats().panicked, 4);
     // Cancelled tasks, and tasks dropped at the end of the pool.
     let busy = Busy::on(&pool).await;
     assert!(pool.submit(holds(Bomb)).await.unwrap().cancel());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::Duration;
-use tollgate::pool::{Overflow, TaskError};
+use tollgate::pool::{Overflow, PoolBuilder, TaskError};
 use tollgate::{Ask, JoinHandle, LimiterExt, Policy, Semaphore, WorkerPool};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -168,6 +168,72 @@ fn a_task_that_runs_what_it_has_submitted_waits_for_no_end_of_itself() {
         matches!(here.submit(|| ()).unwrap().join(), Err(TaskError::WouldDeadlock))
     });
     assert!(outer.unwrap().join_timeout(LONG).expect("it does not end").unwrap());
+    end.wait();
+    assert!(gated.shutdown(LONG).is_clean() && full.shutdown(LONG).is_clean());
+}
+
+/// A pool of one worker with a queue of one, whose hook runs an evicted task on the thread that submits.
+fn runs_the_evicted(builder: PoolBuilder) -> WorkerPool {
+    let builder = builder.workers(1).max_queue(1).overflow(Overflow::DropOldest);
+    builder.on_discard(|task| _ = task.run()).build().unwrap()
+}
+
+/// Given a task that a full queue hands back and that its hook runs, when it waits for a task, then that one is listed as awaited, and
+/// runs on the slot that the waiter of the hook's task lends.
+#[test]
+fn a_task_that_a_hook_runs_may_wait_for_its_own() {
+    let pool = runs_the_evicted(WorkerPool::builder());
+    let (here, there) = (pool.clone(), pool.clone());
+    let (queue, queued) = mpsc::channel();
+    let (go, goes) = mpsc::channel();
+    let outer = pool.submit(move || {
+        let evicted = here.submit(move || {
+            let third = there.submit(|| 7).unwrap();
+            go.send(()).unwrap();
+            third.join().unwrap()
+        });
+        queue.send(()).unwrap();
+        goes.recv().unwrap();
+        evicted.unwrap().join().unwrap()
+    });
+    queued.recv_timeout(LONG).unwrap();
+    let (here, (tell, told)) = (pool.clone(), mpsc::channel());
+    thread::spawn(move || {
+        here.execute(|| ()).unwrap();
+        tell.send(outer.unwrap().join().unwrap()).unwrap();
+    });
+    let result = told.recv_timeout(LONG);
+    assert_eq!(result.expect("the three tasks wait for each other"), 7);
+    assert!(pool.shutdown(LONG).is_clean());
+}
+
+/// As above, when the third task needs the permit that the first holds while it waits for the hook's task.
+#[test]
+fn a_wait_of_a_task_that_a_hook_runs_is_refused_when_it_would_not_end() {
+    let gated = WorkerPool::builder()
+        .workers(1)
+        .admit_by(Policy::new(Semaphore::new(1)));
+    let gated = gated.build().unwrap();
+    let full = runs_the_evicted(WorkerPool::builder());
+    let (begun, end) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (begins, ends) = (Arc::clone(&begun), Arc::clone(&end));
+    full.execute(move || _ = (begins.wait(), ends.wait())).unwrap();
+    begun.wait();
+    let (here, there) = (gated.clone(), full.clone());
+    let (queue, queued) = mpsc::channel();
+    let outer = gated.submit(move || {
+        let evicted = there.submit(move || here.submit(|| 7).unwrap().join());
+        queue.send(()).unwrap();
+        evicted.unwrap().join().unwrap()
+    });
+    queued.recv_timeout(LONG).unwrap();
+    let (here, (tell, told)) = (full.clone(), mpsc::channel());
+    thread::spawn(move || {
+        here.execute(|| ()).unwrap();
+        tell.send(outer.unwrap().join().unwrap()).unwrap();
+    });
+    let result = told.recv_timeout(LONG).expect("the three tasks wait for each other");
+    assert!(matches!(result, Err(TaskError::WouldDeadlock)), "{result:?}");
     end.wait();
     assert!(gated.shutdown(LONG).is_clean() && full.shutdown(LONG).is_clean());
 }

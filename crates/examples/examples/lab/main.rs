@@ -18,7 +18,7 @@
 //! | any other name, as `tokens` | a cost of that name: whole units that are charged on admission |
 //! | that name and `.used` | what the cost comes to in the end; without it, what was charged |
 //!
-//! An admission log of the library (`tollgate::record`) is such a file. What another version of a policy would do to its requests
+//! An admission log of the library (`tollgate_observe::record`) is such a file. What another version of a policy would do to its requests
 //! is a plan, which a check before a change of limits can run:
 //!
 //! ```text

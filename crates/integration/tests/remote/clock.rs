@@ -1,18 +1,30 @@
 //! A server whose clock jumps. The jump is simulated in its data: an hour forward for the clock is an hour back for the data.
 
-use crate::raw_session::{LONG, RawSession, SHORT};
+use crate::raw_session::{LONG, PATIENCE, RawSession, SHORT};
 use crate::redis::{bulk, eval};
-use crate::store::own;
+use crate::rig::server::Server;
+use crate::store::{key, own, own_unopened};
 use std::time::{Duration, Instant};
 use tollgate::Quota;
-use tollgate::remote::Rule;
+use tollgate::remote::{Backend as _, KeyLeg, Remote, Rule, Step};
 
 const PERMITS: Rule = Rule::Permits { limit: 2 };
 const HOUR: Duration = Duration::from_secs(3_600);
+/// By how much a clock is set back: as after a correction, and as after a wrong time zone.
+pub(crate) const BACK: [Duration; 2] = [Duration::from_secs(3), HOUR];
 
 /// Moves all stored instants by an hour, forward if `sign` is 1: as if the server's clock had been set back.
 fn shift(sign: i64) -> String {
-    let by = sign * 3_600_000_000;
+    shift_by(sign * 3_600_000_000)
+}
+
+/// As if the server's clock had been set back.
+fn set_back(by: Duration) -> String {
+    shift_by(i64::try_from(by.as_micros()).expect("a few hours"))
+}
+
+/// Moves all stored instants forward by that many microseconds, but for permits of keys.
+fn shift_by(by: i64) -> String {
     format!(
         "local shifted = 0 \
          for _, key in ipairs(redis.call('KEYS', '*')) do \
@@ -31,6 +43,15 @@ fn shift(sign: i64) -> String {
          move('state', 'dddddd', 5, 6) \
          for _, field in ipairs(redis.call('HKEYS', key)) do \
          if string.find(field, '^s%x+%.') then move(field, 'dddddd', 6, 6) end end end end \
+         if key == 'tollgate:clock' then redis.call('SET', key, string.format('%.0f', redis.call('GET', key) + {by}), 'KEEPTTL') end \
+         if string.find(key, ':legs:state', 1, true) then \
+         local known = cmsgpack.unpack(redis.call('GET', key)) \
+         known[1], known[3] = known[1] + {by}, known[3] + {by} \
+         for _, leg in pairs(known[4]) do \
+         if #leg == 6 then leg[5], leg[6] = leg[5] + {by}, leg[6] + {by} \
+         else for n = 2, #leg, 2 do leg[n] = leg[n] + math.floor({by} / leg[1]) end end end \
+         shifted = shifted + 1 \
+         redis.call('SET', key, cmsgpack.pack(known), 'KEEPTTL') end \
          if string.find(key, 'dues', 1, true) then \
          for _, id in ipairs(redis.call('ZRANGE', key, 0, -1)) do redis.call('ZINCRBY', key, {by}, id) end end end \
          if shifted == 0 then return redis.error_reply('nothing is remembered') end"
@@ -150,5 +171,119 @@ async fn tokens_stay_taken_when_the_clock_is_set_back() {
         eval(&server, &shift(1)).unwrap();
         let mut other = RawSession::new(&store, &key, rule, LONG);
         assert_eq!(other.request(1, false).await.grants, []);
+    }
+}
+
+/// A bucket that is full again, and a window whose units have left.
+fn brief_rates() -> [Rule; 2] {
+    let quota = Quota::per_second(20).burst(2);
+    let length = Duration::from_millis(64);
+    [Rule::Rate { quota }, Rule::Window { limit: 2, length }]
+}
+
+/// Waits until the server knows nothing of a limiter, except the sessions that have used it.
+async fn forgotten(server: &Server<crate::redis::Redis>) {
+    let is_state = |name: &String| !name.contains(":taker:");
+    while server.keys().expect("a server that answers").iter().any(is_state) {
+        tokio::time::sleep(SHORT / 20).await;
+    }
+}
+
+/// Given a clock that is set back while a rate or a window is in use, when the limiter has been forgotten, since it is as good as new, then the
+/// process that has used it is admitted at once, and a waiter of it is served.
+#[tokio::test]
+async fn an_idle_rate_or_window_admits_at_once_after_the_clock_was_set_back() {
+    for by in BACK {
+        let (server, store, key) = own_unopened().await;
+        for rule in brief_rates() {
+            let remote = match rule {
+                Rule::Window { limit, length } => Remote::window(key.clone(), limit, length),
+                Rule::Rate { quota } => Remote::rate(key.clone(), quota),
+                _ => unreachable!("a rate or a window"),
+            };
+            let remote = remote.ttl(LONG).spawn(store.clone()).expect("settings that can be");
+            drop(remote.acquire(2).await.expect("it is new"));
+            eval(&server, &set_back(by)).expect("something is remembered");
+            drop(remote.acquire(1).await.expect("it comes back"));
+            forgotten(&server).await;
+            let admitted = remote.acquire_now(1).await;
+            assert!(admitted.is_ok(), "{rule:?}, set back by {by:?}: {admitted:?}");
+            forgotten(&server).await;
+            let served = tokio::time::timeout(PATIENCE, remote.acquire(1)).await;
+            assert!(matches!(served, Ok(Ok(_))), "{rule:?}, set back by {by:?}: {served:?}");
+        }
+    }
+}
+
+/// Given a limiter that has gone with its last session, and a clock that was set back before or after, when the limiter is used again, then its
+/// tokens are greater than those before.
+#[tokio::test]
+async fn tokens_of_a_limiter_that_had_gone_grow_after_the_clock_was_set_back() {
+    const TTL: Duration = Duration::from_secs(2);
+    let (server, store, key) = own_unopened().await;
+    for rule in [PERMITS].into_iter().chain(brief_rates()) {
+        let mut last = 0;
+        for by in BACK {
+            for in_use in [true, false] {
+                let mut one = RawSession::new(&store, &key, rule, TTL);
+                one.request(1, true).await;
+                let first = one.until_granted().await.token;
+                assert!(first > last, "{rule:?}: {first} after {last}");
+                one.look().await;
+                if in_use {
+                    eval(&server, &set_back(by)).expect("something is remembered");
+                }
+                let reply = one.request(1, false).await;
+                last = reply.grants.last().expect("two are there").token;
+                one.end().await;
+                while !server.keys().expect("a server that answers").is_empty() {
+                    tokio::time::sleep(SHORT / 20).await;
+                }
+            }
+        }
+    }
+}
+
+/// Given a key, and a leg that is counted at another one, from which all was taken, when the clock is set back, then the time of both goes on with
+/// each refusal, and what was taken comes back.
+#[tokio::test]
+async fn a_drained_key_goes_on_when_the_clock_is_set_back() {
+    for by in BACK {
+        for drained in 0..2 {
+            let (server, store, name) = own_unopened().await;
+            let length = Duration::from_millis(640);
+            let rules =
+                [Quota::per_second(1_000), Quota::per_second(2)].map(|quota| Rule::Rate { quota: quota.burst(1) });
+            let window = Rule::Window { limit: 1, length };
+            let mut legs = [KeyLeg::new("own", rules[1]), KeyLeg::new("shared", rules[0])];
+            if drained == 1 {
+                legs = [KeyLeg::new("own", rules[0]), KeyLeg::new("shared", window)];
+            }
+            legs[1].key = Some(key());
+            let mut seq = 0;
+            let mut step = async || {
+                seq += 1;
+                let mut step = Step::new(1, seq, LONG);
+                step.takes = vec![KeyLeg::units([1, 1])];
+                let reply = store.step(&name, &legs, &step).await.expect("a reply");
+                (reply.at, reply.takes[0].is_ok())
+            };
+            assert!(step().await.1, "it is new");
+            let before = step().await;
+            assert!(!before.1, "on a very slow machine it has come back");
+            eval(&server, &set_back(by)).expect("something is remembered");
+            let begun = Instant::now();
+            let (mut last, mut taken) = step().await;
+            while !taken {
+                let (at, now) = step().await;
+                assert!(at > last, "its time goes on");
+                assert!(begun.elapsed() < PATIENCE);
+                (last, taken) = (at, now);
+            }
+            assert!(
+                last - before.0 >= u64::try_from(by.as_micros()).expect("hours"),
+                "set back by {by:?}"
+            );
+        }
     }
 }

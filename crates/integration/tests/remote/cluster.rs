@@ -133,7 +133,7 @@ impl Cluster {
         let [source_id, target_id] = [source, target].map(|node| bulk(node, "CLUSTER MYID").unwrap());
         tell(target, &format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}")).unwrap();
         tell(source, &format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}")).unwrap();
-        let keys = self.0[from].keys().unwrap();
+        let keys = crate::redis::all_keys(source).unwrap();
         let keys: Vec<_> = keys
             .iter()
             .filter(|key| keyslot(source, key) == slot)

@@ -39,6 +39,7 @@ mod leased;
 mod minute;
 mod places;
 mod postgres;
+mod postgres_clock;
 mod postgres_model;
 mod postgres_sync;
 mod proxied;

@@ -59,7 +59,7 @@ impl Both {
         );
         let micros: String = client.query_one(&find, &[]).await.unwrap().get(0);
         let time = format!(
-            "CREATE TABLE {schema}.clock (at bigint); INSERT INTO {schema}.clock VALUES (0);
+            "DELETE FROM {schema}.state_v1; CREATE TABLE {schema}.clock (at bigint); INSERT INTO {schema}.clock VALUES (0);
              CREATE OR REPLACE FUNCTION {schema}.{micros}() RETURNS bigint LANGUAGE sql AS 'SELECT at FROM {schema}.clock'"
         );
         client.batch_execute(&time).await.unwrap();

@@ -42,12 +42,11 @@ impl Store for Redis {
     }
 
     fn keys(&self, address: SocketAddr) -> io::Result<Vec<String>> {
-        // One text, since a list would have to be parsed.
-        let keys = bulk(
-            address,
-            r#"EVAL "return table.concat(redis.call('KEYS', '*'), '\\n')" 0"#,
-        )?;
-        Ok(keys.lines().map(str::to_owned).collect())
+        // The latest token of all limiters is of none.
+        Ok(all_keys(address)?
+            .into_iter()
+            .filter(|name| !name.ends_with(":clock"))
+            .collect())
     }
 
     fn forgets(&self) -> bool {
@@ -57,6 +56,16 @@ impl Store for Redis {
     fn forget_scripts(&self, address: SocketAddr) -> io::Result<()> {
         tell(address, "SCRIPT FLUSH SYNC")
     }
+}
+
+/// The names of all keys, also of those that are of no limiter.
+pub(crate) fn all_keys(address: SocketAddr) -> io::Result<Vec<String>> {
+    // One text, since a list would have to be parsed.
+    let keys = bulk(
+        address,
+        r#"EVAL "return table.concat(redis.call('KEYS', '*'), '\\n')" 0"#,
+    )?;
+    Ok(keys.lines().map(str::to_owned).collect())
 }
 
 /// Sends a command that the server answers with OK.

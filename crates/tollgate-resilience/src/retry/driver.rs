@@ -67,13 +67,6 @@ impl Repeat {
 ///
 /// Otherwise the result of the attempt is the result. One `Retry` serves any number of tasks at once.
 ///
-/// # Hints of servers
-/// A server names a delay, as by `Retry-After`, and the classifier passes it on as [`Repeat::hinted`]. `Retry` waits
-/// - at least for the delay of its [`Backoff`]: a hint of zero does not make it retry without a delay,
-/// - at most for [`max_retry_after`](Self::max_retry_after), one hour unless set,
-/// - and up to a tenth longer than the hint, chosen at random ([`retry_after_jitter`](Self::retry_after_jitter)): callers that
-///   were given the same hint do not come back at the same instant, and none of them before it.
-///
 /// Delays and the deadline are by the clock of the policy. Where that is the real clock and a tokio runtime is running, they are by
 /// the clock of the runtime, which a test can pause.
 ///
@@ -98,6 +91,13 @@ impl Repeat {
 /// assert_eq!((result.unwrap(), attempts.get(), budget.available()), ("hello", 3, 8));
 /// # Ok::<(), tollgate_resilience::shed::ShedError>(())
 /// ```
+///
+/// # Hints of servers
+/// A server names a delay, as by `Retry-After`, and the classifier passes it on as [`Repeat::hinted`]. `Retry` bounds and spreads it:
+/// - It waits at least for the delay of its [`Backoff`]: a hint of zero does not make it retry without a delay.
+/// - A hint counts up to [`max_retry_after`](Self::max_retry_after), one hour unless set.
+/// - It waits up to a tenth longer than the hint, by chance ([`retry_after_jitter`](Self::retry_after_jitter)). Callers that were given
+///   the same hint do not come back at the same instant, and none of them before it.
 #[must_use = "nothing is repeated before `run`"]
 pub struct Retry {
     backoff: Backoff,

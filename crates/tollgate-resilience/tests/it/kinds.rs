@@ -199,8 +199,8 @@ fn a_mistake_in_an_adaptive_rate_has_its_line_and_column() {
         (
             "floor = 60",
             "floor = 2000",
-            4,
-            8,
+            7,
+            9,
             "a floor of 2000 and a ceiling of 1200",
         ),
     ] {
@@ -294,10 +294,49 @@ fn a_cancelled_call_of_a_breaker_is_no_load() {
 #[test]
 fn a_mistake_in_a_breaker_has_its_line_and_column() {
     for (numbers, line, column, words) in [
-        ("failure_rate = 2.0", 3, 8, "failure rate"),
+        ("failure_rate = 2.0", 4, 16, "failure rate"),
+        ("failure_rate = 1.5", 4, 16, "1.5 was given"),
         ("slow_rate = 0.5", 1, 1, "`slow_after` is missing"),
+        ("count_window = 4294967296", 4, 16, "a whole number of 1 to 65536"),
+        (
+            "count_window = 65537",
+            4,
+            16,
+            "65537 was given, and a whole number of 1 to 65536",
+        ),
+        ("minimum_calls = 0", 4, 17, "a whole number of 1 to"),
+        ("time_window = \"584y\"", 4, 15, "above zero to 365 days"),
+        ("open_for = \"0s\"", 4, 12, "0ns was given"),
+        ("slow_after = \"0s\"\nslow_rate = 0.5", 4, 14, "above zero to 365 days"),
+        ("slow_after = \"1s\"\nslow_rate = 2", 5, 13, "2 was given"),
+        ("probes = 1048577", 4, 10, "a whole number of 1 to 1048576"),
     ] {
         let text = format!("[[leg]]\nname = \"a\"\nkind = \"breaker\"\n{numbers}\n");
+        let error = kinds().parse::<PolicySpec>(&text, Format::Toml).unwrap_err();
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!((error.line(), error.column()), (Some(line), Some(column)), "{error}");
+    }
+}
+
+#[test]
+fn a_number_of_an_adaptive_leg_is_refused_at_its_key() {
+    for (numbers, line, column, words) in [
+        ("kind = \"adaptive\"\nfloor = 2000", 4, 9, "1 <= floor <= ceiling"),
+        (
+            "kind = \"adaptive\"\nceiling = 4294967297",
+            4,
+            11,
+            "a whole number of 1 to 4294967296",
+        ),
+        ("kind = \"adaptive\"\nwindow = \"584y\"", 4, 10, "up to 365 days"),
+        (
+            "kind = \"adaptive-rate\"\nquota = \"5/s\"\nceiling = 40\nwindow = \"584y\"",
+            6,
+            10,
+            "up to 365 days",
+        ),
+    ] {
+        let text = format!("[[leg]]\nname = \"a\"\n{numbers}\n");
         let error = kinds().parse::<PolicySpec>(&text, Format::Toml).unwrap_err();
         assert!(error.to_string().contains(words), "{error}");
         assert_eq!((error.line(), error.column()), (Some(line), Some(column)), "{error}");

@@ -116,13 +116,11 @@ BEGIN
     END IF;
 END $$;
 
--- Deletes a row. Its tokens stay known if the clock may fall behind them.
-CREATE OR REPLACE FUNCTION {schema}.forget_{v}(of_kind text, k text, last bigint, clock bigint) RETURNS void LANGUAGE plpgsql AS $$
+-- Deletes a row. Its tokens stay known, since the clock may fall behind them at any later time.
+CREATE OR REPLACE FUNCTION {schema}.forget_{v}(of_kind text, k text, last bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM {schema}.state_v1 t WHERE t.kind = of_kind AND t.key = k;
-    IF last >= clock THEN
-        UPDATE {schema}.state_v1 t SET token = greatest(t.token, last) WHERE t.kind = 'server';
-    END IF;
+    UPDATE {schema}.state_v1 t SET token = last WHERE t.kind = 'server' AND t.token < last;
 END $$;
 
 -- Deletes at most `bound` rows that are as good as none. Answers with the microseconds until the next one is, or -1.
@@ -134,7 +132,7 @@ BEGIN
     FOR old IN SELECT t.kind, t.key, t.token FROM {schema}.state_v1 t WHERE t.deadline <= clock ORDER BY t.deadline LIMIT bound
         FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM {schema}.forget_{v}(old.kind, old.key, old.token, clock);
+        PERFORM {schema}.forget_{v}(old.kind, old.key, old.token);
     END LOOP;
     DELETE FROM {schema}.keys_v1 t WHERE t.key = ANY (array(
         SELECT t.key FROM {schema}.keys_v1 t WHERE t.deadline <= clock ORDER BY t.deadline LIMIT 10 * bound FOR UPDATE SKIP LOCKED));

@@ -38,7 +38,7 @@ BEGIN
     s.frozen := greatest(s.frozen, look[3] + s.longest + s.ahead);
     s.timeline := look[1]; s.epoch := look[2];
     IF fresh THEN
-        -- All tokens of former rows are lower.
+        -- All tokens of former rows are lower: they are times, and the server's row has them if the clock was set back.
         s.token := greatest(s.token, now - 1);
     END IF;
     last := s.token;
@@ -144,7 +144,7 @@ BEGIN
 
     PERFORM {schema}.commit_{v}(durable);
     IF members = 0 THEN
-        PERFORM {schema}.forget_{v}('permits', k, s.token, clock);
+        PERFORM {schema}.forget_{v}('permits', k, s.token);
     ELSE
         s.gone := last_due - s.ahead;
         UPDATE {schema}.state_v1 t SET deadline = (s.gone / 250000 + 1) * 250000, gone = s.gone, at = now, ahead = s.ahead, due = s.due,

@@ -208,7 +208,7 @@ BEGIN
         gone := greatest(gone, s.start + (left_ + 65) * length);
     END IF;
     IF gone <= now THEN
-        PERFORM {schema}.forget_{v}(of_kind, k, s.token, clock);
+        PERFORM {schema}.forget_{v}(of_kind, k, s.token);
     ELSE
         s.gone := gone - s.ahead;
         UPDATE {schema}.state_v1 t SET deadline = (s.gone / 250000 + 1) * 250000, gone = s.gone, at = now, ahead = s.ahead, due = s.due,

@@ -137,6 +137,8 @@ CREATE OR REPLACE FUNCTION {schema}.steps_{v}(
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
     MOST CONSTANT bigint := 2251799813685248;
+    -- How many microseconds of the clock a step may leave unwritten that changes nothing else.
+    UNWRITTEN CONSTANT bigint := 1000000;
     size CONSTANT integer := cardinality(names);
     -- Corrections alone are of admissions by a rule that may be an old one.
     adopts CONSTANT boolean := takes <> '{}';
@@ -503,8 +505,14 @@ BEGIN
         UPDATE {schema}.keys_v1 t SET deadline = (s.gone / units + 1) * units, gone = s.gone, at = now, ahead = s.ahead, due = s.due,
             answered = s.answered, timeline = s.timeline, epoch = s.epoch, frozen = s.frozen, longest = s.longest, taken = s.taken,
             leases = s.leases, places = s.places, answers = s.answers WHERE t.key = k;
-    ELSIF fresh OR shared <> '{}' THEN
-        DELETE FROM {schema}.keys_v1 t WHERE t.key = ANY (keys || k) AND t.gone <= clock;
+    ELSE
+        -- The clock is still written when it stands still, since the server's clock is behind what is written, and nothing would come back
+        -- until that has caught up; and now and then, since a clock that is set back goes on from what is written.
+        UPDATE {schema}.keys_v1 t SET deadline = t.deadline + t.ahead - s.ahead, gone = t.gone + t.ahead - s.ahead, at = now, ahead = s.ahead
+            WHERE t.key = ANY (keys || k) AND t.gone > clock AND (t.ahead < s.ahead OR t.at <= now - UNWRITTEN);
+        IF fresh OR shared <> '{}' THEN
+            DELETE FROM {schema}.keys_v1 t WHERE t.key = ANY (keys || k) AND t.gone <= clock;
+        END IF;
     END IF;
     RETURN answer;
 END $$;

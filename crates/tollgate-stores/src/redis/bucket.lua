@@ -5,7 +5,7 @@
 --
 -- KEYS, with one hash tag: 1 hash: kind, level, at, token, price, gain, and ahead: how much later `at` is than the clock, which may be
 --   set back; brim; and, once the rule was changed, edition; 2 hash: the last grant of this session, so that a repeated sync takes
---   nothing twice.
+--   nothing twice; 3 the clock: the latest token of all limiters. 1 is gone while the bucket is full.
 -- ARGV: price, gain, brim, then the sync: session, seq, begin, ttl, charged, seen, end, request, need, want,
 --   queue: whether the tokens may be granted for later; the edition of the rule above, and its new rule, or three times "".
 -- A new rule counts unless another one has come since that edition.
@@ -20,18 +20,31 @@ local need, want = tonumber(ARGV[12]), tonumber(ARGV[13])
 
 -- The largest exact whole number of a double, with a margin for a sum.
 local MOST = 2251799813685248
+-- For how many milliseconds the clock's key stays after its last token has passed: a week.
+local UNUSED = 604800000
+local CLOCK = KEYS[3]
 
 local function int(number) return string.format('%.0f', number) end
 
 local state = redis.call('HMGET', KEYS[1], 'level', 'at', 'token', 'price', 'ahead', 'edition', 'gain', 'brim', 'kind')
 if state[9] and state[9] ~= 'rate' then return redis.error_reply('KIND ' .. KEYS[1] .. ' is another kind of limiter') end
 local level, at, token = tonumber(state[1] or 0), tonumber(state[2] or 0), tonumber(state[3] or 0)
+-- A session outlives a bucket that was full meanwhile, and its next token has to be greater than those that it has seen.
+if not state[9] then
+    token = tonumber(redis.call('GET', CLOCK) or 0)
+    at = token
+end
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
 local ahead = math.max(tonumber(state[5] or 0), at - time)
 local now = time + ahead
 local edition, differs = tonumber(state[6] or 0), false
+-- What outlives the keys of a limiter: the latest token of all limiters that share the clock's key.
+local function note_token()
+    if token <= tonumber(redis.call('GET', CLOCK) or 0) then return end
+    redis.call('SET', CLOCK, int(token), 'PX', int(math.ceil(math.max(token - time, 0) / 1000) + UNUSED))
+end
 -- Another quota has another price: taken tokens stay taken.
 local function adopt(old, new_price, new_gain, new_brim)
     if old ~= new_price then
@@ -91,6 +104,7 @@ elseif last[1] or begin then
                 level = level + units * price
                 token = math.max(token + 1, now)
                 asked, fence = wish, token
+                note_token()
             elseif need * price <= brim then
                 answer[2] = int(math.ceil((level + need * price - brim) / gain))
             end

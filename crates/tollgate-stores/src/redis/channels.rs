@@ -26,6 +26,8 @@ pub(super) struct Channels {
 pub(super) struct Channel {
     pub(super) channel: Arc<str>,
     pub(super) key: Box<str>,
+    /// The key of the latest token of all limiters there, for all processes.
+    pub(super) clock: Box<str>,
     /// Empty until both were checked, since the last connection was lost.
     tried: Mutex<Arc<OnceCell<()>>>,
 }
@@ -50,6 +52,7 @@ impl Channels {
             Arc::new(Channel {
                 channel: format!("{prefix}news:{random:016x}{of_slot}").into(),
                 key: format!("{prefix}{{{tag}}}:rights:{random:016x}").into(),
+                clock: clock(prefix, slot).into(),
                 tried: Mutex::default(),
             })
         };
@@ -61,6 +64,21 @@ impl Channels {
         let channels: Vec<_> = self.taken.lock().values().cloned().collect();
         for channel in channels {
             *channel.tried.lock() = Arc::default();
+        }
+    }
+}
+
+/// The key of the latest token. In a cluster it lies in the slot: of the numbers, the first that does is its tag.
+fn clock(prefix: &str, slot: Option<Slot>) -> String {
+    match slot {
+        None => format!("{prefix}clock"),
+        #[cfg(not(feature = "redis-cluster"))]
+        Some(slot) => match slot {},
+        #[cfg(feature = "redis-cluster")]
+        Some(slot) => {
+            let mut tags = (0_u32..).map(|number| number.to_string());
+            let tag = tags.find(|tag| Slot::for_key(tag) == slot);
+            format!("{prefix}{{{}}}:clock", tag.unwrap_or_default())
         }
     }
 }

@@ -22,6 +22,8 @@
 --   with permits whether they were lost, and the replication id or "-"; with a grant, of each leg the units in use, the microseconds until
 --   there is one or "", and the places.
 local SEGMENTS, MOST = 64, 2251799813685248
+-- How many microseconds of the clock a step may leave unwritten that changes nothing else.
+local UNWRITTEN = 1000000
 local seq, remember, size = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local corrections, takes, grants = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local others, reservations, reserve_for = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
@@ -55,6 +57,7 @@ end
 
 local at, ahead, over, taken, held, reserved = read(KEYS[1])
 reserved = reserved or {}
+local written_at, written_ahead = at, ahead
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
@@ -63,7 +66,7 @@ ahead = max(ahead, at - time)
 local records, record_of, takens, reserveds = {}, {}, {}, {}
 for number = 1, others do
     local last, later, over, taken, held, reserved = read(KEYS[2 + number])
-    records[number] = { over = over, taken = taken, held = held, reserved = reserved or {} }
+    records[number] = { at = last, ahead = later, over = over, taken = taken, held = held, reserved = reserved or {} }
     ahead = max(ahead, later, last - time)
 end
 for n = 1, size do
@@ -308,7 +311,7 @@ if ttl or held then
                 age = tonumber(string.match(' ' .. ARGV[lease + 5], ' ' .. history .. ':(%d+)') or 0)
                 if KEYS[3 + others] then
                     local noted, since = string.match(redis.call('GET', KEYS[3 + others]) or '', '^(%w+) (%d+)$')
-                    if noted == history then age = max(age, time - since) else since = time end
+                    if noted == history and tonumber(since) <= time then age = max(age, time - since) else since = time end
                     redis.call('SET', KEYS[3 + others], history .. ' ' .. int(since), 'PX', 604800000)
                 end
             end
@@ -549,6 +552,18 @@ for n = 1, grants * size do
     answer[#answer + 1] = time and int(time) or ''
     answer[#answer + 1] = int(waiting)
 end
+local function write(key, over, taken, held, reserved)
+    if over > now then
+        local record = { now, ahead, over, taken, held }
+        if next(reserved) then record = { now, ahead, over, taken, held or false, reserved } end
+        redis.call('SET', key, cmsgpack.pack(record), 'PX', ceil((over - now) / 1000) + 1)
+    else
+        redis.call('DEL', key)
+    end
+end
+-- Without changes the clock is still written when it stands still, since the server's clock is behind what is written, and nothing would
+-- come back until that has caught up; and now and then, since a clock that is set back goes on from what is written.
+local function is_late(at, before) return at > 0 and (ahead > before or now - at >= UNWRITTEN) end
 if changed then
     for n = 1, size do
         if permits[n] and adopts then taken[ARGV[6 + 4 * n]], reserved[ARGV[6 + 4 * n]] = nil, nil end
@@ -567,21 +582,17 @@ if changed then
         held = (next(leases) or places[1] or frozen > now) and { leases, places, run or '', frozen, longest_ttl } or nil
         if not held and not next(taken) and not next(reserved) then over = now end
     end
-    local function write(key, over, taken, held, reserved)
-        if over > now then
-            local record = { now, ahead, over, taken, held }
-            if next(reserved) then record = { now, ahead, over, taken, held or false, reserved } end
-            redis.call('SET', key, cmsgpack.pack(record), 'PX', ceil((over - now) / 1000) + 1)
-        else
-            redis.call('DEL', key)
-        end
-    end
     write(KEYS[1], over, taken, held, reserved)
     for number, record in ipairs(records) do
         if not record.held and not next(record.taken) and not next(record.reserved) then record.over = now end
         write(KEYS[2 + number], record.over, record.taken, record.held, record.reserved)
     end
     redis.call('SET', KEYS[2], cmsgpack.pack({ seq, unpack(answer) }), 'PX', remember)
+else
+    if is_late(written_at, written_ahead) then write(KEYS[1], over, taken, held, reserved) end
+    for number, record in ipairs(records) do
+        if is_late(record.at, record.ahead) then write(KEYS[2 + number], record.over, record.taken, record.held, record.reserved) end
+    end
 end
 for _, place in ipairs(told) do redis.call('PUBLISH', place[5], place[6]) end
 return answer

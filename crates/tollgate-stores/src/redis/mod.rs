@@ -84,7 +84,8 @@ use tollgate::remote::{
 /// Tokens of rates that were granted last before another server took over are there again. Fencing tokens continue to grow, by
 /// the server's clock.
 ///
-/// A clock that is set back goes on here from where it was. One that is set forward ends the leases that it jumps over. Their
+/// A clock that is set back goes on here from where it was. Fencing tokens grow, also those of a limiter that was gone meanwhile: the key
+/// `clock` under the prefix, or one in each hash slot of a cluster, has the latest token of all limiters until that is a week old. One that is set forward ends the leases that it jumps over. Their
 /// holders learn it with their next renewal, a third of the time to live later at most.
 #[derive(Clone)]
 pub struct Redis(Arc<Inner>);
@@ -285,7 +286,10 @@ impl Redis {
         }
         let parts = ["state", "dues", "queue", "oldest"];
         let parts = parts.map(|part| self.key(key, rule.kind(), part));
-        let mut call = inner.permits.on(parts.into_iter().chain(self.history(key)));
+        let clock = channel.clock.to_string();
+        let mut call = inner
+            .permits
+            .on(parts.into_iter().chain([clock]).chain(self.history(key)));
         call.arg(limit)
             .arg(&*channel.channel)
             .arg(sync.session.to_string())
@@ -348,7 +352,11 @@ impl Redis {
                 .open(self.name(key, sync.session), &channel.channel);
         }
         let taker = format!("taker:{}", sync.session);
-        let mut call = script.on([self.key(key, rule.kind(), "state"), self.key(key, rule.kind(), &taker)]);
+        let mut call = script.on([
+            self.key(key, rule.kind(), "state"),
+            self.key(key, rule.kind(), &taker),
+            channel.clock.to_string(),
+        ]);
         for number in numbers(rule)? {
             call.arg(number);
         }

@@ -5,7 +5,8 @@
 --   2 sorted set: sessions by the microsecond at which they expire
 --   3 sorted set: "<session>:<request>" by place in the queue
 --   4 sorted set: sessions that hold units, by the token of their oldest grant with some
---   5 not in a cluster: the last history that was asked about, and when that was first
+--   5 the clock, as in bucket.lua
+--   6 not in a cluster: the last history that was asked about, and when that was first
 -- 2 and 4 leave out a session that is alone: its record has both.
 -- The state counts the entries of the other keys. If a count differs, a key was evicted or deleted: the sync forgets the rest, each
 -- session learns that it is lost, and nothing is granted until the last of their leases has ended.
@@ -25,7 +26,9 @@ local STATE = 'dddddddddddddsss'
 local RECORD, GRANT = 'dddddddds', 'ddd'
 local SEQ, GRANTED, RETURNED, ASKED, KEEPS, EXPIRES, QUEUED, OLDEST, CHANNEL, GRANTS = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local LOOKOUTS, SWEEP, FIRST = 64, 64, 18
-local state, dues, queue, oldest = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- For how many milliseconds the clock's key stays after its last token has passed: a week.
+local UNUSED = 604800000
+local state, dues, queue, oldest, CLOCK = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local session, seq, begin, ttl = ARGV[3], tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
 local returned, seen, keeps, ends = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[10]), ARGV[11] == '1'
 
@@ -38,6 +41,9 @@ local limit, used, token, place, now, frozen, longest, ahead, asked, kept, all, 
 if not fresh then
     limit, used, token, place, now, frozen, longest, ahead, asked, kept, all, waiting, holders, server, since, alone =
         struct.unpack(STATE, known[1])
+else
+    -- The limiter may have been used before: its tokens grow.
+    token = tonumber(redis.call('GET', CLOCK) or 0)
 end
 -- The last token before this sync.
 local last = token
@@ -110,10 +116,11 @@ local function look_at_server()
     if evicts then history = history .. 'e' .. (string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)') or '') end
     if took_over or evicts then
         age = tonumber(string.match(' ' .. ARGV[15], ' ' .. history .. ':(%d+)') or 0)
-        if KEYS[5] then
-            local noted, at = string.match(redis.call('GET', KEYS[5]) or '', '^(%w+) (%d+)$')
-            if noted == history then age = math.max(age, time - at) else at = time end
-            redis.call('SET', KEYS[5], history .. ' ' .. int(at), 'PX', 604800000)
+        if KEYS[6] then
+            local noted, at = string.match(redis.call('GET', KEYS[6]) or '', '^(%w+) (%d+)$')
+            -- Noted in the future, before the clock was set back: noted anew.
+            if noted == history and tonumber(at) <= time then age = math.max(age, time - at) else at = time end
+            redis.call('SET', KEYS[6], history .. ' ' .. int(at), 'PX', 604800000)
         end
     end
     frozen = now + longest - math.max(age, 0)
@@ -293,6 +300,11 @@ for id in pairs(changed) do
         for _, grant in ipairs(held[GRANTS]) do table.insert(packed, struct.pack(GRANT, unpack(grant))) end
         redis.call('HSET', state, 's' .. id, table.concat(packed))
     end
+end
+
+-- What outlives the keys of a limiter: the latest token of all limiters that share the clock's key.
+if token > last and token > tonumber(redis.call('GET', CLOCK) or 0) then
+    redis.call('SET', CLOCK, int(token), 'PX', int(math.ceil(math.max(token - time, 0) / 1000) + UNUSED))
 end
 
 local idle = false

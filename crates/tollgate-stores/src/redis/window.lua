@@ -9,7 +9,7 @@
 -- KEYS, with one hash tag: 1 hash: by the number of a segment, the units taken in it; and kind, token, now, segment (its
 --   length), ahead (how much later `now` is than the clock, which may be set back); and, once the limit was changed, edition and
 --   limit; and, while sessions wait, line, packed: for each place its session, request, need, expiry, and the channel
---   for the message that the limit was raised; 2 hash: the last grant of this session.
+--   for the message that the limit was raised; 2 hash: the last grant of this session; 3 the clock, as in bucket.lua.
 -- ARGV: limit, length of a segment in microseconds, segments, then as in bucket.lua; then a channel, and the ids of withdrawn
 --   requests.
 -- Answers as bucket.lua does; a window of another length under the same key is an error.
@@ -21,6 +21,9 @@ local asked_edition, REMEMBERED = tonumber(ARGV[15]), tonumber(ARGV[19])
 
 local SESSION, WISH, NEED, EXPIRES, CHANNEL = 1, 2, 3, 4, 5
 local PACE = 1000
+-- For how many milliseconds the clock's key stays after its last token has passed: a week.
+local UNUSED = 604800000
+local CLOCK = KEYS[3]
 
 local function int(number) return string.format('%.0f', number) end
 
@@ -41,11 +44,21 @@ for n = 1, #fields, 2 do
 end
 if kind and kind ~= 'window' then return redis.error_reply('KIND ' .. KEYS[1] .. ' is another kind of limiter') end
 if known and known ~= length then return redis.error_reply('WINDOW another length is in use under this key') end
+-- A session outlives a window that was empty meanwhile, and its next token has to be greater than those that it has seen.
+if not kind then
+    token = tonumber(redis.call('GET', CLOCK) or 0)
+    now = token
+end
 local time = redis.call('TIME')
 time = time[1] * 1000000 + time[2]
 -- The server's clock may be set back; ours goes on from where it was.
 ahead = math.max(ahead, now - time)
 now = time + ahead
+-- What outlives the keys of a limiter: the latest token of all limiters that share the clock's key.
+local function note_token()
+    if token <= tonumber(redis.call('GET', CLOCK) or 0) then return end
+    redis.call('SET', CLOCK, int(token), 'PX', int(math.ceil(math.max(token - time, 0) / 1000) + UNUSED))
+end
 local differs = edition == 0 and kept and kept ~= limit
 if edition > asked_edition then limit = kept else edition = asked_edition end
 local current = math.floor(now / length)
@@ -123,6 +136,7 @@ elseif last[1] or begin then
                 take(units)
                 token = math.max(token + 1, now)
                 asked, fence = wish, token
+                note_token()
             elseif need <= limit then
                 if waits then
                     place = place or #line + 1

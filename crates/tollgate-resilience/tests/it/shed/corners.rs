@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-use tollgate::{Limiter, LimiterExt, ManualClock, Outcome, Policy};
+use tollgate::{Ask, Cost, Limiter, LimiterExt, ManualClock, Outcome, Policy};
 use tollgate_resilience::shed::{RetryBudget, Throttler};
 
 /// Given a policy that waits for a whole retry, then deposits wake it when there is one, and not before.
@@ -79,4 +79,25 @@ fn a_throttler_looks_at_its_window_alone() {
     assert!(format!("{throttler:?}").contains("rate: 0.66"), "{throttler:?}");
     clock.advance(Duration::from_secs(20));
     assert_eq!(throttler.rate(), 0.0);
+}
+
+/// Given clients that choose the largest cost in each segment of the window, then the throttler saturates: it drops as often as it may,
+/// and has forgotten them after the window.
+#[test]
+fn the_largest_costs_saturate_a_throttler() {
+    const COST: Cost = Cost::new("cost");
+    let clock = ManualClock::new();
+    let throttler = Throttler::new(0.5, 0.9, Duration::from_secs(10)).unwrap();
+    let throttler = Arc::new(throttler.on(&clock));
+    let by_cost = Arc::clone(&throttler).per(COST);
+    for outcome in [Outcome::Overload, Outcome::Success].repeat(5) {
+        if let Ok(permit) = by_cost.try_admit(Ask::one().cost(COST, u64::MAX)) {
+            permit.finish(outcome);
+        }
+        assert!((0.0..=0.9).contains(&throttler.rate()));
+        clock.advance(Duration::from_secs(1));
+    }
+    clock.advance(Duration::from_secs(10));
+    assert_eq!(throttler.rate(), 0.0);
+    assert!(by_cost.try_admit(Ask::one().cost(COST, 1)).is_ok());
 }
