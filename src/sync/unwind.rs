@@ -41,8 +41,8 @@ pub fn both(first: impl FnOnce(), second: impl FnOnce()) {
 pub struct Rest<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Rest<F> {
-    #[inline(always)]
     /// Has `step` to be made.
+    #[inline(always)]
     pub fn new(step: F) -> Self {
         Self(Some(step))
     }

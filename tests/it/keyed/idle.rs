@@ -7,6 +7,7 @@ use tollgate::policy::Partitions;
 use tollgate::{Keyed, KeysFull, LimiterExt, ManualClock, Quota, TokenBucket};
 
 const SECOND: Duration = Duration::from_secs(1);
+
 /// What a class holds is not the entry's.
 #[test]
 fn a_map_of_classes_admits_new_keys() {
