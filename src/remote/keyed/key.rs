@@ -72,7 +72,8 @@ impl<B: Backend> RemoteKey<B> {
     /// # Errors
     /// `RateExceeded` with the leg and the instant at which it admits; `Saturated` with the leg whose permits are in use, or awaited;
     /// `Oversized`, `Unpriced`, `Unavailable` while the store is unavailable, or when the permits were lost before they were handed out,
-    /// `Misconfigured` when the store [refuses](StoreError::Refused) the key for good, `QueueFull` when this process knows as many keys as it may, `Closed`.
+    /// `Misconfigured` when the store [refuses](StoreError::Refused) the key for good, `QueueFull` when this process knows as many keys as it
+    /// may, `Closed`.
     ///
     /// # Cancel safety
     /// It may be dropped at any point. What it was granted goes back.

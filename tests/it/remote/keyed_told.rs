@@ -114,9 +114,9 @@ fn waiters_behind_the_first_are_told_the_leg_of_the_store() {
     assert_eq!((refused.cause(), refused.leg()), (Some(Reason::Saturated), "in-flight"));
 }
 
-/// What is remembered for waiters leaves no key behind for longer than a time to live, and is forgotten when an ask is admitted.
+/// A refusal that is remembered for waiters is forgotten when an ask is admitted, and the key with it.
 #[test]
-fn what_was_told_is_forgotten_with_the_next_admission() {
+fn a_refusal_that_was_told_is_forgotten_with_the_next_admission() {
     let world = World::new();
     let (one, other) = (world.tenants(), world.tenants());
     let (acme, held) = (one.get("acme").unwrap(), other.get("acme").unwrap());
