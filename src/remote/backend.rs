@@ -470,9 +470,10 @@ impl<B: Backend> Backend for std::sync::Arc<B> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store cannot be reached, or the connection broke.
+    /// The store cannot be reached, the connection broke, or the store says that it cannot serve for now: it is starting, has no memory or
+    /// disk left, or follows another server.
     Unreachable {
-        /// The error of the client library.
+        /// The error of the client library, or of the store.
         why: Box<str>,
     },
     /// No answer came in time.
@@ -485,7 +486,8 @@ pub enum StoreError {
         /// How long it was tried.
         after: Duration,
     },
-    /// The store refused the sync: it is forbidden, or there is something else under the key.
+    /// The store refuses, and will until its set-up is changed: a right is missing, or there is something else under the key. Requests are refused as
+    /// [`Misconfigured`](crate::Reason::Misconfigured), whatever was chosen for a store that is [away](super::OnUnavailable).
     Refused {
         /// The error of the store.
         why: Box<str>,

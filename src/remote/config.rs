@@ -12,7 +12,11 @@ pub(super) const LEASED: Rule = Rule::Permits {
     limit: super::client::UNITS,
 };
 
-/// What happens to requests while the store is unavailable, which it is after it could not be reached for some time.
+/// What happens to requests while the store is unavailable, which it is after it could not be reached for some time, or has said for as
+/// long that it cannot serve.
+///
+/// A store that [refuses](super::StoreError::Refused) for good, as where a right is missing, is not unavailable. Its requests are refused as
+/// [`Misconfigured`](crate::Reason::Misconfigured), at once, until it carries out a step again.
 ///
 /// ```
 /// # use tollgate::ManualClock;

@@ -18,8 +18,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 
 /// The task of a remote limiter: a future that ends some time after the limiter was closed or dropped, when the store knows of
-/// it. Without it nothing is requested, renewed or returned. If it is dropped before, as with its runtime, the units at the
-/// store are lost after the time to live.
+/// it. Without it nothing is requested, renewed or returned.
+///
+/// A driver that is dropped before, as with its runtime or by a panic, closes its limiter: each wait ends as
+/// [`Closed`](crate::Reason::Closed), and so does each later one. Permits stay valid until their lease ends, and the store gives their
+/// units to others after the time to live. A limiter in a `static` is closed with the runtime that it was built in: build one in each
+/// runtime, or give the driver [a thread of its own](Self::spawn_thread).
 ///
 /// ```
 /// # use tollgate::remote::{Key, Memory, Remote};
@@ -43,7 +47,9 @@ pub struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Driver {
     pub(super) fn of<B: Backend>(shared: Arc<Shared<B>>) -> Self {
-        Self::new(drive(shared))
+        // Also of a driver that is dropped before it ran.
+        let leaving = Leaving(shared);
+        Self::new(async move { drive(&leaving.0).await })
     }
 
     pub(super) fn new(driver: impl Future<Output = ()> + Send + 'static) -> Self {
@@ -140,12 +146,16 @@ impl Wake for InPlace {
     }
 }
 
-/// Makes the backend forget the sessions when the driver ends, also when it is dropped before it could tell the store.
-struct LeaveOnDrop<'a, B: Backend>(&'a Shared<B>);
+/// When the driver ends, also when it is dropped before it could tell the store, the limiter is closed, and the backend forgets the
+/// sessions.
+struct Leaving<B: Backend>(Arc<Shared<B>>);
 
-impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
+impl<B: Backend> Drop for Leaving<B> {
     fn drop(&mut self) {
-        let (key, sessions) = self.0.with(|client| (client.config().key.clone(), client.sessions()));
+        let (key, sessions) = self.0.with(|client| {
+            client.stop();
+            (client.config().key.clone(), client.sessions())
+        });
         for session in sessions {
             self.0.backend.leave(&key, session);
         }
@@ -155,8 +165,7 @@ impl<B: Backend> Drop for LeaveOnDrop<'_, B> {
 /// An instant that is not reached.
 pub(super) const NEVER: Instant = Instant::from_ticks(u64::MAX);
 
-async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
-    let _leaving = LeaveOnDrop(&*shared);
+async fn drive<B: Backend>(shared: &Shared<B>) {
     let mut timer = Sleep::until(&shared.clock, NEVER);
     loop {
         let now = shared.clock.now();
@@ -172,8 +181,8 @@ async fn drive<B: Backend>(shared: Arc<Shared<B>>) {
                 .for_each(|&session| shared.backend.leave(&key, session));
         }
         match todo {
-            Action::Send(sync) => send(&shared, sync, &mut timer).await,
-            Action::Wait(until, session) => wait(&shared, until, session, &mut timer).await,
+            Action::Send(sync) => send(shared, sync, &mut timer).await,
+            Action::Wait(until, session) => wait(shared, until, session, &mut timer).await,
             Action::Stop => return,
         }
     }

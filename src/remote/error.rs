@@ -86,6 +86,12 @@ pub enum RemoteError {
     NoRuntime,
     /// The store is unavailable. A change may be carried out once it is back.
     Unavailable,
+    /// The store refuses: a right is missing, there is something else under the key, or the server is set up in a way that loses permits.
+    /// A change may be carried out once that is mended.
+    Refused {
+        /// The error of the store.
+        why: Box<str>,
+    },
     /// The limiter was closed before the store had carried out a change.
     Closed,
     /// An address, a name or a file that the client of the store cannot use.
@@ -137,6 +143,10 @@ impl fmt::Display for RemoteError {
             Self::Unavailable => {
                 f.write_str("the store is unavailable, and a change may be carried out once it is back")
             }
+            Self::Refused { why } => write!(
+                f,
+                "the store refuses, and a change may be carried out once that is mended: {why}"
+            ),
             Self::Closed => f.write_str("the limiter is closed, and the store may not have carried out the change"),
             Self::NoRuntime => f.write_str("there is no tokio runtime to run the driver in"),
             Self::Address { why } => write!(f, "the store's address cannot be used: {why}"),

@@ -1,9 +1,9 @@
 //! The handle of a remote limiter, and its part as a leg of a policy.
 
 use super::acquire::Acquire;
-use super::backend::{Backend, Rule};
+use super::backend::{Backend, Rule, StoreError};
 use super::builder::{self, RemoteBuilder};
-use super::client::{End, RemoteTicket, WaitKind};
+use super::client::{Client, End, RemoteTicket, WaitKind};
 use super::error::RemoteError;
 use super::key::Key;
 use super::memory::Memory;
@@ -117,7 +117,8 @@ impl<B: Backend> Remote<B> {
     /// Waits for `n` units in turn.
     ///
     /// # Errors
-    /// `Oversized` above the limit as the store has it, `Unavailable` while the store is unavailable, `Closed`.
+    /// `Oversized` above the limit as the store has it, `Unavailable` while the store is unavailable, `Misconfigured` while it
+    /// [refuses](super::StoreError::Refused) for good, `Closed`.
     pub fn acquire(&self, n: u64) -> Acquire<'_, B> {
         Acquire::new(self, n, WaitKind::Queued)
     }
@@ -178,7 +179,7 @@ impl<B: Backend> Remote<B> {
     /// # Errors
     /// [`RemoteError::Limit`] above [`MAX_UNITS`](super::MAX_UNITS); [`RemoteError::Rule`] for a rate;
     /// [`RemoteError::Unsupported`] when it is more than the store can do; [`RemoteError::Unavailable`] while the store is
-    /// unavailable: it is carried out once the store is back; [`RemoteError::Closed`].
+    /// unavailable, and [`RemoteError::Refused`] while it refuses: it is carried out once the store is back; [`RemoteError::Closed`].
     ///
     /// # Cancel safety
     /// Once polled, it is carried out whether it is dropped or not.
@@ -235,12 +236,14 @@ impl<B: Backend> Remote<B> {
         let ttl = self.shared.with(|client| client.config().ttl);
         self.shared.backend.supports(&rule, ttl)?;
         let change = self.shared.with(|client| client.change(rule));
-        self.until(|client| client.has_changed(change) || client.is_closed() || client.is_unavailable())
+        let is_away = |client: &Client| client.is_unavailable() || client.is_misconfigured();
+        self.until(|client| client.has_changed(change) || client.is_closed() || is_away(client))
             .await;
-        self.shared.with(|client| match client.has_changed(change) {
-            true => Ok(()),
-            false if client.is_closed() => Err(RemoteError::Closed),
-            false => Err(RemoteError::Unavailable),
+        self.shared.with(|client| match client.last_error() {
+            _ if client.has_changed(change) => Ok(()),
+            _ if client.is_closed() => Err(RemoteError::Closed),
+            Some(StoreError::Refused { why }) => Err(RemoteError::Refused { why: why.clone() }),
+            _ => Err(RemoteError::Unavailable),
         })
     }
 
@@ -257,7 +260,7 @@ impl<B: Backend> Remote<B> {
     }
 
     /// Waits until `holds` is true. Watchers are woken for each change of that.
-    async fn until(&self, holds: impl Fn(&super::client::Client) -> bool) {
+    async fn until(&self, holds: impl Fn(&Client) -> bool) {
         let mut watch = Watching {
             shared: &self.shared,
             number: None,
@@ -380,8 +383,8 @@ impl<B: Backend> Limiter for Remote<B> {
             if client.is_oversized(units, now) {
                 return Err(Reason::Oversized);
             }
-            if client.refuses_unavailable() {
-                return Err(Reason::Unavailable);
+            if let Some(reason) = client.refuses() {
+                return Err(reason);
             }
             let all = units.saturating_add(demand.ahead());
             Ok((client.has_free(all, now), client.arrives_at(all)))

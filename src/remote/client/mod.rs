@@ -109,6 +109,8 @@ pub(super) struct Client {
     retry_at: Option<Instant>,
     /// The store was declared unavailable.
     unavailable: bool,
+    /// The store refuses for good, as far as is known. It is not unavailable then.
+    misconfigured: bool,
     fallback: Fallback,
     /// When the first waiter is served from it.
     fallback_at: Option<Instant>,
@@ -188,6 +190,7 @@ impl Client {
             failing_since: None,
             retry_at: None,
             unavailable: false,
+            misconfigured: false,
             fallback_at: None,
             edition: 0,
             change: None,
@@ -377,9 +380,18 @@ impl Client {
         self.unavailable
     }
 
-    /// True while the store is unavailable and requests are refused for that.
-    pub(super) fn refuses_unavailable(&self) -> bool {
-        self.unavailable && self.config.on_unavailable == OnUnavailable::Reject
+    /// True while the store refuses for good.
+    pub(super) fn is_misconfigured(&self) -> bool {
+        self.misconfigured
+    }
+
+    /// Why requests are refused for the state of the store, while they are.
+    pub(super) fn refuses(&self) -> Option<Reason> {
+        if self.misconfigured {
+            return Some(Reason::Misconfigured);
+        }
+        let rejects = self.unavailable && self.config.on_unavailable == OnUnavailable::Reject;
+        rejects.then_some(Reason::Unavailable)
     }
 
     /// True when `n` would be admitted. For a caller behind others, `n` is above zero.
@@ -497,6 +509,9 @@ impl Client {
                 self.wake_driver();
             }
             return Ok(ticket);
+        }
+        if self.misconfigured {
+            return Err(Reason::Misconfigured);
         }
         if self.is_oversized(n, now) {
             return Err(Reason::Oversized);
@@ -871,6 +886,11 @@ impl Client {
             let Some(Ended { need, kind, .. }) = self.ended.remove(&key) else {
                 continue;
             };
+            if self.closed {
+                let end = End::Refused(Reason::Closed);
+                self.ended.insert(key, Ended { end, need, kind });
+                continue;
+            }
             if kind == WaitKind::Policy {
                 let end = End::Lapsed;
                 self.ended.insert(key, Ended { end, need, kind });
@@ -952,7 +972,7 @@ impl Client {
 
     /// Declares the store unavailable: it has not answered for too long.
     fn declare_unavailable(&mut self, now: Instant) {
-        self.unavailable = true;
+        (self.unavailable, self.misconfigured) = (true, false);
         match self.config.on_unavailable {
             OnUnavailable::Reject => self.end_all_waits(End::Refused(Reason::Unavailable)),
             OnUnavailable::Admit | OnUnavailable::Share { .. } => self.serve_fallback(now),

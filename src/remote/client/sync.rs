@@ -85,7 +85,7 @@ impl Client {
             }
             // All requests are refused meanwhile, so none reaches the store. The end of an unused session probes whether it is
             // back.
-            None if self.unavailable => {
+            None if self.unavailable || self.misconfigured => {
                 let client = self.config.client;
                 let number = self.next_session();
                 self.session_ends.push_back((Session { client, number }, 0, 0));
@@ -229,6 +229,13 @@ impl Client {
             self.wake_watchers();
             self.wake_driver();
         }
+    }
+
+    /// The driver has ended, or was dropped: nothing is sent any more. Permits stay valid until their lease ends.
+    pub(in crate::remote) fn stop(&mut self) {
+        self.close();
+        self.stopped = true;
+        self.wake_watchers();
     }
 }
 
@@ -395,12 +402,9 @@ impl Client {
             Ok(reply) => reply,
             Err(error) => return self.on_failure(sync, now, error),
         };
-        self.failing_since = None;
+        self.note_answer();
         self.retry_at = None;
         self.last_error = None;
-        if std::mem::take(&mut self.unavailable) {
-            self.wake_watchers();
-        }
         if sync.end {
             self.session_ends.retain(|(session, ..)| *session != sync.session);
             return;
@@ -623,17 +627,27 @@ impl Client {
         }
     }
 
+    /// The store has answered: it is not away.
+    fn note_answer(&mut self) {
+        self.failing_since = None;
+        let (unavailable, misconfigured) = (&mut self.unavailable, &mut self.misconfigured);
+        if std::mem::take(unavailable) | std::mem::take(misconfigured) {
+            self.wake_watchers();
+        }
+    }
+
     /// Handles a failed sync, which may or may not have been carried out.
     fn on_failure(&mut self, sync: &SyncRequest, now: Instant, error: StoreError) {
         self.counters.failures += 1;
-        if matches!(error, StoreError::Busy { .. }) {
-            // A busy store is not silent.
-            self.failing_since = None;
-            if std::mem::take(&mut self.unavailable) {
+        match error {
+            StoreError::Busy { .. } => self.note_answer(),
+            StoreError::Refused { .. } => {
+                self.note_answer();
+                self.misconfigured = true;
+                self.end_all_waits(End::Refused(Reason::Misconfigured));
                 self.wake_watchers();
             }
-        } else {
-            self.failing_since.get_or_insert(now);
+            _ => _ = self.failing_since.get_or_insert(now),
         }
         // A store whose clock stands still while it is away finds the session alive afterwards. Its end is reported then.
         let silent = matches!(error, StoreError::Unreachable { .. } | StoreError::TimedOut { .. }) && !self.closed;

@@ -12,9 +12,10 @@ use super::legs::Legs;
 use super::reserved::{Charge, Reservations};
 use super::stats::RemoteKeyedStats;
 use crate::core::refusal::Reason;
+use crate::remote::backend::StoreError;
 use crate::remote::config::OnUnavailable;
 use crate::remote::key::Key;
-use crate::remote::step::{Correction, KeyLeg, LegUnits, LegUsage, Reserved, Step, StepReply};
+use crate::remote::step::{Correction, KeyLease, KeyLeg, LegUnits, LegUsage, Reserved, Step, StepReply};
 use crate::sync::notify::Notify;
 use crate::time::{Clock, Instant};
 use futures::future::AbortHandle;
@@ -25,6 +26,8 @@ use std::time::Duration;
 
 /// The most admissions and corrections in one step.
 const BATCH: usize = 64;
+/// The most steps under way, beside those that have failed.
+pub(super) const MOST: usize = 256;
 
 /// The settings, fixed while it runs.
 #[derive(Clone, Debug)]
@@ -74,8 +77,12 @@ struct Wait {
     key: Key,
     legs: Arc<Legs>,
     units: LegUnits,
+    /// Its end is no admission: it waits for the usage of the key.
+    looks: bool,
     end: Option<End>,
     waker: Option<Waker>,
+    /// Woken once when the store says until when it keeps the wait waiting.
+    news: Option<Waker>,
 }
 
 #[derive(Debug)]
@@ -116,13 +123,26 @@ pub(super) struct Flight {
     is_whole: bool,
 }
 
+/// How a step that is under way has fared so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fared {
+    /// No attempt has ended.
+    Unanswered,
+    /// The last attempt had no answer, or one that decides nothing.
+    Failed,
+    /// The store has refused the last attempt for good.
+    Refused,
+}
+
 #[derive(Debug, Default)]
 struct KeyState {
     outbox: VecDeque<Item>,
-    /// Since when a step is under way, and whether it has failed.
-    under_way: Option<(Instant, bool)>,
+    /// Since when a step is under way, and how it has fared.
+    under_way: Option<(Instant, Fared)>,
     is_ready: bool,
     refused: Option<RefusedUntil>,
+    /// What the store last said to a waiter for permits.
+    told: Option<Told>,
     /// Corrections to less: a refusal from before one does not hold.
     returns: u64,
     /// The permits of the key.
@@ -147,6 +167,16 @@ struct RefusedUntil {
     notify: Option<Arc<Notify>>,
 }
 
+/// Why the store kept a waiter for permits waiting. Other asks may be admitted all the same.
+#[derive(Debug)]
+struct Told {
+    legs: Arc<Legs>,
+    leg: usize,
+    until: Instant,
+    /// When this is too old to be told to others.
+    doubted_at: Instant,
+}
+
 #[derive(Debug)]
 pub(super) struct Client {
     config: Config,
@@ -164,10 +194,14 @@ pub(super) struct Client {
     aborts: Vec<AbortHandle>,
     /// Keys at which there are no more notifications for a place.
     leaves: Vec<Key>,
-    /// Steps that are under way.
+    /// Steps that are under way, and those of them that have failed or were refused.
     flights: usize,
-    /// Since when all steps fail, while some are under way: with none, the next ask finds out.
-    failing_since: Option<Instant>,
+    failing: usize,
+    /// Since when no step of any key was answered, while some are under way: with none, the next ask finds out.
+    silent_since: Option<Instant>,
+    /// While the store seems to be away: the key whose step finds out, and until when no other key's does.
+    probe: Option<(Key, Instant)>,
+    last_error: Option<StoreError>,
     is_closed: bool,
     /// The driver has ended.
     is_stopped: bool,
@@ -176,8 +210,9 @@ pub(super) struct Client {
     /// A forked process has the memory of its parent, and must not send its steps.
     process: u32,
     driver: Option<Waker>,
-    /// To be woken and notified once the client is unlocked.
+    /// To be woken, dropped and notified once the client is unlocked.
     wakers: Vec<Waker>,
+    stale: Vec<Waker>,
     notifies: Vec<Arc<Notify>>,
     /// The counts of events; the other numbers are zero.
     pub(super) counters: RemoteKeyedStats,
@@ -199,13 +234,17 @@ impl Client {
             aborts: Vec::new(),
             leaves: Vec::new(),
             flights: 0,
-            failing_since: None,
+            failing: 0,
+            silent_since: None,
+            probe: None,
+            last_error: None,
             is_closed: false,
             is_stopped: false,
             closers: Vec::new(),
             process: std::process::id(),
             driver: None,
             wakers: Vec::new(),
+            stale: Vec::new(),
             notifies: Vec::new(),
             counters: RemoteKeyedStats::default(),
         }
@@ -213,6 +252,11 @@ impl Client {
 
     pub(super) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Wakers that are to be dropped.
+    pub(super) fn take_stale(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.stale)
     }
 
     pub(super) fn take_wakers(&mut self) -> (Vec<Waker>, Vec<Arc<Notify>>, Vec<AbortHandle>) {
@@ -236,17 +280,60 @@ impl Client {
         self.waits.values().filter(|wait| wait.end.is_none()).count()
     }
 
-    /// True when all steps have failed for long.
-    pub(super) fn has_failed_for_long(&self, now: Instant) -> bool {
-        let for_long = |since| self.clock.after(since, self.config.unavailable_after) <= now;
-        self.failing_since.is_some_and(for_long)
+    /// The steps that have failed or were refused, and are to be repeated.
+    pub(super) fn failing(&self) -> usize {
+        self.failing
     }
 
-    /// True when all steps have failed for long, or that of `key`.
+    /// Why the last step failed, unless one was answered since.
+    pub(super) fn last_error(&self) -> Option<&StoreError> {
+        self.last_error.as_ref()
+    }
+
+    fn is_long_ago(&self, since: Instant, now: Instant) -> bool {
+        self.clock.after(since, self.config.unavailable_after) <= now
+    }
+
+    /// True when no step was answered for long.
+    pub(super) fn is_silent_for_long(&self, now: Instant) -> bool {
+        self.silent_since.is_some_and(|since| self.is_long_ago(since, now))
+    }
+
+    /// True when the store seems to be away: it was silent for long, and not for one key alone, whose row may be locked, or whose server of
+    /// a cluster may be dead.
+    fn seems_away(&self, now: Instant) -> bool {
+        self.is_silent_for_long(now) && self.failing > 1
+    }
+
+    /// True when the step of `key` has failed for long, or the store seems to be away and the step of another key finds out whether it is.
     fn is_unavailable(&self, key: &Key, now: Instant) -> bool {
-        let for_long = |since: Instant| self.clock.after(since, self.config.unavailable_after) <= now;
+        match self.keys.get(key).and_then(|state| state.under_way) {
+            Some((_, Fared::Unanswered | Fared::Refused)) => false,
+            Some((since, Fared::Failed)) => self.is_long_ago(since, now) || self.seems_away(now),
+            None => {
+                let by_another = |(probe, until): &(Key, Instant)| probe != key && now < *until;
+                self.seems_away(now) && self.probe.as_ref().is_some_and(by_another)
+            }
+        }
+    }
+
+    /// True when waits of `key` end for that. Waiters with a place at the store stay: the next renewal finds out for itself.
+    fn ends_waits(&self, key: &Key, now: Instant) -> bool {
+        let Some(state) = self.keys.get(key) else { return false };
+        match state.under_way {
+            Some(_) => self.is_unavailable(key, now),
+            // There is no room for its step, since others fail.
+            None => {
+                let waits = state.is_ready && self.flights >= MOST && self.seems_away(now);
+                waits && self.probe.as_ref().is_none_or(|(probe, _)| probe != key)
+            }
+        }
+    }
+
+    /// True when the store has refused the step of `key` that is under way.
+    fn is_refused(&self, key: &Key) -> bool {
         let own = self.keys.get(key).and_then(|state| state.under_way);
-        self.failing_since.is_some_and(for_long) || own.is_some_and(|(since, failed)| failed && for_long(since))
+        own.is_some_and(|(_, fared)| fared == Fared::Refused)
     }
 
     /// The leg that refuses `units` of `key` until an instant, as the store has reported.
@@ -264,6 +351,14 @@ impl Client {
         let more = units[refused.leg].checked_sub(refused.units)?;
         let more = legs.time_of(refused.leg, more)?;
         Some((refused.leg, self.clock.after(refused.until, more)))
+    }
+
+    /// The leg of `key` for which the store keeps a waiter for permits waiting, as far as that is recent, and until when: for permits the
+    /// end of a lease, which may be renewed.
+    pub(super) fn told(&self, key: &Key, legs: &Arc<Legs>, now: Instant) -> Option<(usize, Instant)> {
+        let told = self.keys.get(key)?.told.as_ref()?;
+        let is_recent = now < told.doubted_at && (now < told.until || legs.is_permits(told.leg));
+        (told.legs.is(legs) && is_recent).then_some((told.leg, told.until))
     }
 
     /// What is notified when the refusal of `key` ends before its instant, while one is remembered.
@@ -295,7 +390,7 @@ impl Client {
         let others_wait = queue.is_some_and(|held| !held.queue.is_empty());
         // It overtakes no waiter.
         let end = leg.filter(|_| others_wait && !queued).map(End::Saturated);
-        self.enter(number, key, legs, units, end, waker, now);
+        self.enter(number, key, legs, (units, false), end, waker, now);
         if !self.is_waiting(number) {
             return;
         }
@@ -312,6 +407,14 @@ impl Client {
         }
     }
 
+    /// Wakes `waker` once when the store says until when it keeps this wait waiting.
+    pub(super) fn on_news(&mut self, number: u64, waker: Waker) {
+        match self.waits.get_mut(&number) {
+            Some(wait) if wait.end.is_none() => wait.news = Some(waker),
+            _ => self.stale.push(waker),
+        }
+    }
+
     /// Notes a wait, which ends at once if the store is not to be asked, or with `end`.
     #[allow(clippy::too_many_arguments, reason = "they are what a wait is")]
     fn enter(
@@ -319,7 +422,7 @@ impl Client {
         number: u64,
         key: &Key,
         legs: &Arc<Legs>,
-        units: LegUnits,
+        (units, looks): (LegUnits, bool),
         end: Option<End>,
         waker: Waker,
         now: Instant,
@@ -334,20 +437,22 @@ impl Client {
             None if self.is_unavailable(key, now) => Some(End::Uncounted),
             None => end,
         };
-        let waker = if end.is_none() {
-            Some(waker)
-        } else {
-            self.wakers.push(waker);
-            None
-        };
         let wait = Wait {
             key: key.clone(),
             legs: Arc::clone(legs),
             units,
-            end,
-            waker,
+            looks,
+            end: None,
+            waker: Some(waker),
+            news: None,
         };
         self.waits.insert(number, wait);
+        if let Some(end) = end {
+            self.end(number, end);
+        } else if self.seems_away(now) && self.keys.get(key).is_none_or(|state| state.under_way.is_none()) {
+            let Config { timeout, retry, .. } = self.config;
+            self.probe = Some((key.clone(), self.clock.after(now, timeout + retry)));
+        }
     }
 
     /// What is held of the permits of `key`.
@@ -364,6 +469,9 @@ impl Client {
     pub(super) fn refuses(&self, key: &Key, now: Instant) -> Option<Reason> {
         if self.is_closed {
             return Some(Reason::Closed);
+        }
+        if self.is_refused(key) {
+            return Some(Reason::Misconfigured);
         }
         if self.is_unavailable(key, now) {
             return match self.unavailable() {
@@ -435,9 +543,11 @@ impl Client {
         self.waits.get(&number).is_some_and(|wait| wait.end.is_none())
     }
 
-    /// Gives a wait up. What it was granted goes back.
-    pub(super) fn leave(&mut self, number: u64) -> Option<Waker> {
-        let wait = self.waits.remove(&number)?;
+    /// Gives a wait up. What it was granted goes back. Returns its wakers, to be dropped.
+    pub(super) fn leave(&mut self, number: u64) -> [Option<Waker>; 2] {
+        let Some(wait) = self.waits.remove(&number) else {
+            return [None, None];
+        };
         if let Some(End::Granted { at, lease }) = wait.end {
             self.give_back(&wait.key, &wait.legs, at, lease, &wait.units);
         } else if wait.end.is_none()
@@ -448,7 +558,7 @@ impl Client {
             held.is_due = true;
             self.ready(&wait.key);
         }
-        wait.waker
+        [wait.waker, wait.news]
     }
 
     /// Gives back all that was taken at `at`.
@@ -555,6 +665,7 @@ impl Client {
     fn on_returns(&mut self, key: &Key) {
         if let Some(state) = self.keys.get_mut(key) {
             state.returns += 1;
+            state.told = None;
             self.notifies
                 .extend(state.refused.take().and_then(|refused| refused.notify));
         }
@@ -570,7 +681,7 @@ impl Client {
         waker: Waker,
         now: Instant,
     ) {
-        self.enter(number, key, legs, units, None, waker, now);
+        self.enter(number, key, legs, (units, true), None, waker, now);
         if self.is_waiting(number) {
             self.make_room(key);
             self.send(key, Item::Grant(number));
@@ -598,7 +709,9 @@ impl Client {
         }
         let state = self.keys.get_mut(key)?;
         state.is_ready = false;
-        self.flights -= usize::from(state.under_way.take().is_some());
+        let ended = state.under_way.take();
+        self.flights -= usize::from(ended.is_some());
+        self.failing -= usize::from(ended.is_some_and(|(_, fared)| fared != Fared::Unanswered));
         self.last_seq += 1;
         let step = Step::new(self.config.client, self.last_seq, self.config.remember());
         let returns = state.returns;
@@ -708,7 +821,7 @@ impl Client {
                 flight.step.reserved = state.reserved.report(&flight.legs, now, BATCH);
                 flight.is_whole = !state.reserved.has_unreported();
             }
-            state.under_way = Some((now, false));
+            state.under_way = Some((now, Fared::Unanswered));
             self.flights += 1;
         }
         self.settle(key, now);
@@ -747,7 +860,7 @@ impl Client {
             self.keys.remove(key);
         }
         if self.flights == 0 {
-            self.failing_since = None;
+            self.silent_since = None;
         }
     }
 
@@ -780,9 +893,10 @@ impl Client {
         self.is_closed && self.ready.is_empty()
     }
 
-    /// The driver ends, or is dropped.
+    /// The driver ends, or is dropped: nothing is sent any more. Permits stay valid until their lease ends.
     pub(super) fn stop(&mut self) {
-        self.is_stopped = true;
+        (self.is_closed, self.is_stopped) = (true, true);
+        self.end_all();
         self.wakers.append(&mut self.closers);
     }
 
@@ -842,7 +956,8 @@ impl Client {
 
     /// The store has carried out `flight`.
     pub(super) fn on_reply(&mut self, key: &Key, flight: &Flight, reply: &StepReply, now: Instant) {
-        self.failing_since = None;
+        self.note_answer();
+        self.last_error = None;
         self.counters.steps += 1;
         let lease = flight.step.lease;
         let is_late = lease.is_some() && self.on_lease(key, flight, reply, now);
@@ -920,6 +1035,11 @@ impl Client {
                 }
             };
             let waits = self.waits.get(number).is_some_and(|wait| wait.end.is_none());
+            if matches!(end, End::Granted { .. })
+                && let Some(state) = self.keys.get_mut(key)
+            {
+                state.told = None;
+            }
             if waits {
                 self.end(*number, end);
             } else if let End::Granted { at, lease } = end {
@@ -938,6 +1058,26 @@ impl Client {
             held.is_refused = first_refused.is_some() && !held.queue.is_empty();
             held.is_due |= held.has_place && held.queue.is_empty();
             held.is_due |= !held.queue.is_empty() && !held.is_refused;
+        }
+        if let Some((leg, until)) = first_refused {
+            self.tell(key, &flight.legs, leg, until, now);
+        }
+    }
+
+    /// Notes why the store keeps the first waiter of `key` waiting. A policy looks again: the instant may be too late for its waiter.
+    fn tell(&mut self, key: &Key, legs: &Arc<Legs>, leg: usize, until: Instant, now: Instant) {
+        let Some(state) = self.keys.get_mut(key) else { return };
+        let doubted_at = self.clock.after(now, self.config.ttl);
+        let (legs, is_until) = (Arc::clone(legs), !legs.is_permits(leg));
+        state.told = Some(Told {
+            legs,
+            leg,
+            until,
+            doubted_at,
+        });
+        let first = state.held.as_ref().and_then(|held| held.queue.front());
+        if let Some(wait) = first.filter(|_| is_until).and_then(|first| self.waits.get_mut(first)) {
+            self.wakers.extend(wait.news.take());
         }
     }
 
@@ -963,28 +1103,54 @@ impl Client {
         is_late
     }
 
-    /// The step at `key` has failed. Waits end once that has lasted for long.
-    pub(super) fn on_failure(&mut self, key: &Key, now: Instant) {
-        self.failing_since.get_or_insert(now);
-        self.counters.failures += 1;
-        if let Some((_, failed)) = self.keys.get_mut(key).and_then(|state| state.under_way.as_mut()) {
-            *failed = true;
-        }
-        if !self.is_unavailable(key, now) {
-            return;
-        }
-        let mut open = Vec::new();
-        for (number, wait) in &self.waits {
-            if wait.end.is_none() && self.is_unavailable(&wait.key, now) {
-                open.push(*number);
-            }
-        }
-        let end = self.unavailable();
-        open.into_iter().for_each(|number| self.end(number, end.clone()));
+    /// The store has answered: it is not away.
+    fn note_answer(&mut self) {
+        (self.silent_since, self.probe) = (None, None);
     }
 
-    /// True when a step is not repeated any more: the store may have forgotten that it carried it out.
-    pub(super) fn gives_up(&self, flight: &Flight, now: Instant) -> bool {
+    /// The step at `key` has failed. Waits end once that has lasted for long, and at once where the store refuses for good.
+    pub(super) fn on_failure(&mut self, key: &Key, now: Instant, error: StoreError) {
+        self.counters.failures += 1;
+        let fared = match error {
+            StoreError::Refused { .. } => Fared::Refused,
+            _ => Fared::Failed,
+        };
+        match error {
+            StoreError::Unreachable { .. } | StoreError::TimedOut { .. } => _ = self.silent_since.get_or_insert(now),
+            _ => self.note_answer(),
+        }
+        self.last_error = Some(error);
+        if let Some((_, before)) = self.keys.get_mut(key).and_then(|state| state.under_way.as_mut()) {
+            self.failing += usize::from(*before == Fared::Unanswered);
+            *before = fared;
+        }
+        if let Some((_, until)) = self.probe.as_mut().filter(|(probe, _)| probe == key) {
+            *until = self.clock.after(now, self.config.retry);
+        }
+        if fared == Fared::Refused {
+            return self.end_where(&End::Failed(Reason::Misconfigured), |_, wait| wait.key == *key);
+        }
+        if self.is_unavailable(key, now) {
+            self.end_where(&self.unavailable(), |client, wait| client.ends_waits(&wait.key, now));
+        }
+    }
+
+    /// Ends the open waits for which `ends` is true.
+    fn end_where(&mut self, end: &End, ends: impl Fn(&Self, &Wait) -> bool) {
+        let open = self.waits.iter().filter(|(_, wait)| wait.end.is_none());
+        let ended: Vec<u64> = open
+            .filter(|(_, wait)| ends(self, wait))
+            .map(|(&number, _)| number)
+            .collect();
+        ended.into_iter().for_each(|number| self.end(number, end.clone()));
+    }
+
+    /// True when a step is not repeated any more: the store may have forgotten that it carried it out. A refused step of asks alone is not
+    /// repeated at all: their waits have ended, and the next ask finds out whether the store still refuses.
+    pub(super) fn gives_up(&self, key: &Key, flight: &Flight, now: Instant) -> bool {
+        if flight.is_of_waits() && self.is_refused(key) {
+            return true;
+        }
         let patience = match self.is_closed {
             true => self.config.unavailable_after.min(self.config.patience()),
             false => self.config.patience(),
@@ -996,6 +1162,10 @@ impl Client {
         let Some(wait) = self.waits.get_mut(&number) else {
             return;
         };
+        let end = match end {
+            End::Uncounted if wait.looks => End::Failed(Reason::Unavailable),
+            end => end,
+        };
         match end {
             End::Granted { .. } => self.counters.admitted += 1,
             End::Uncounted => self.counters.admitted_unavailable += 1,
@@ -1004,6 +1174,7 @@ impl Client {
         }
         wait.end = Some(end);
         self.wakers.extend(wait.waker.take());
+        self.stale.extend(wait.news.take());
         if let Some(state) = self.keys.get_mut(&wait.key)
             && let Some(held) = state.held.as_mut()
             && held.leave(number)
@@ -1016,15 +1187,19 @@ impl Client {
         }
     }
 
+    /// Ends all waits, and those for the end of a refusal.
+    fn end_all(&mut self) {
+        self.end_where(&End::Failed(Reason::Closed), |_, _| true);
+        for state in self.keys.values_mut() {
+            self.notifies
+                .extend(state.refused.take().and_then(|refused| refused.notify));
+        }
+    }
+
     /// Refuses everything from now on. Corrections that are to be sent still are.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
-        let open: Vec<u64> = self.waits.keys().copied().collect();
-        for number in open {
-            if self.is_waiting(number) {
-                self.end(number, End::Failed(Reason::Closed));
-            }
-        }
+        self.end_all();
         let keys: Vec<Key> = self.keys.keys().cloned().collect();
         for key in keys {
             if let Some(held) = self.keys.get_mut(&key).and_then(|state| state.held.as_mut()) {
@@ -1047,6 +1222,14 @@ impl Client {
 }
 
 impl Flight {
+    /// True when it carries nothing but asks, whose waits have ended where it was refused.
+    fn is_of_waits(&self) -> bool {
+        let holds = |lease: &KeyLease| lease.held.iter().any(|&units| units > 0);
+        self.step.corrections.is_empty()
+            && self.step.reserved.is_empty()
+            && !self.step.lease.as_ref().is_some_and(holds)
+    }
+
     /// With `has_waiters` there has to be room for one more.
     fn is_full(&self, has_waiters: bool) -> bool {
         self.step.takes.len() + self.step.corrections.len() + usize::from(has_waiters) >= BATCH
@@ -1062,6 +1245,7 @@ impl KeyState {
 
     /// True when a refusal is to be remembered.
     fn holds(&self, now: Instant) -> bool {
-        self.refused.as_ref().is_some_and(|refused| now < refused.doubted_at)
+        let is_told = self.told.as_ref().is_some_and(|told| now < told.doubted_at);
+        is_told || self.refused.as_ref().is_some_and(|refused| now < refused.doubted_at)
     }
 }

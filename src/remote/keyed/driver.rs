@@ -1,7 +1,7 @@
 //! The driver of a limiter of many keys: one task, with a step under way at each of many keys.
 
 use super::Shared;
-use super::client::Flight;
+use super::client::{Flight, MOST};
 use crate::remote::backend::{Backend, Session, StoreError};
 use crate::remote::driver::NEVER;
 use crate::remote::key::Key;
@@ -16,8 +16,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
-/// The most steps under way.
-const MOST: usize = 256;
+/// The most steps that have failed and leave their room to those of other keys.
+const MOST_FAILING: usize = 3 * MOST;
 
 pub(super) fn drive<B: Backend>(shared: Arc<Shared<B>>) -> impl Future<Output = ()> + Send {
     // Also of a driver that is dropped before it ran.
@@ -57,7 +57,8 @@ async fn run<B: Backend>(shared: &Shared<B>) {
             let before = shared.with(|client| client.listen(waker));
             drop(before);
             let next = shared.with(|client| client.on_timers(shared.clock.now()));
-            while flights.len() < MOST
+            let failing = shared.with(|client| client.failing());
+            while flights.len() < MOST + failing.min(MOST_FAILING)
                 && let Some(key) = shared.with(super::client::Client::next_key)
             {
                 flights.push(exchange(shared, key, &timers));
@@ -105,16 +106,17 @@ fn place<B>(shared: &Shared<B>) -> Session {
     Session::of_place(shared.with(|client| client.config().client))
 }
 
-/// When the driver ends, the store listens for no key, and those that close the limiter go on.
+/// When the driver ends, also when it is dropped, the limiter is closed, the store listens for no key, and those that close the limiter go
+/// on.
 struct Leaving<B: Backend>(Arc<Shared<B>>);
 
 impl<B: Backend> Drop for Leaving<B> {
     fn drop(&mut self) {
         let place = place(&self.0);
+        self.0.with(super::client::Client::stop);
         for key in self.0.with(|client| client.subscribed()) {
             self.0.backend.leave(&key, place);
         }
-        self.0.with(super::client::Client::stop);
     }
 }
 
@@ -124,15 +126,18 @@ async fn exchange<B: Backend>(shared: &Shared<B>, key: Key, timers: &Timers) {
     while let Some(flight) = shared.with(|client| client.begin(&key, shared.clock.now())) {
         // The clock is read before each repetition: the process may have been suspended.
         loop {
-            if shared.with(|client| client.gives_up(&flight, shared.clock.now())) {
+            if shared.with(|client| client.gives_up(&key, &flight, shared.clock.now())) {
                 shared.with(|client| client.on_given_up(&key, &flight));
                 break;
             }
-            if let Ok(reply) = send(shared, &key, &flight, timers).await {
-                shared.with(|client| client.on_reply(&key, &flight, &reply, shared.clock.now()));
-                break;
-            }
-            shared.with(|client| client.on_failure(&key, shared.clock.now()));
+            let error = match send(shared, &key, &flight, timers).await {
+                Ok(reply) => {
+                    shared.with(|client| client.on_reply(&key, &flight, &reply, shared.clock.now()));
+                    break;
+                }
+                Err(error) => error,
+            };
+            shared.with(|client| client.on_failure(&key, shared.clock.now(), error));
             Sleep::until(&shared.clock, shared.clock.after(shared.clock.now(), retry)).await;
         }
     }

@@ -10,7 +10,7 @@ use crate::core::ask::{Ask, Cost, Demand};
 use crate::core::limiter::{Callbacks, Limiter, Outcome, Settlement};
 use crate::core::permit::Permit;
 use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Wait};
-use crate::remote::backend::Backend;
+use crate::remote::backend::{Backend, StoreError};
 use crate::remote::config::MAX_UNITS;
 use crate::remote::error::RemoteError;
 use crate::remote::key::Key;
@@ -61,8 +61,8 @@ struct Asking<'a, B: Backend> {
 
 impl<B: Backend> Drop for Asking<'_, B> {
     fn drop(&mut self) {
-        let waker = self.shared.with(|client| client.leave(self.number));
-        drop(waker);
+        let wakers = self.shared.with(|client| client.leave(self.number));
+        drop(wakers);
     }
 }
 
@@ -72,7 +72,8 @@ impl<B: Backend> RemoteKey<B> {
     /// # Errors
     /// `RateExceeded` with the leg and the instant at which it admits; `Saturated` with the leg whose permits are in use, or awaited;
     /// `Oversized`, `Unpriced`, `Unavailable` while the store is unavailable, or when the permits were lost before they were handed out,
-    /// `QueueFull` when this process knows as many keys as it may, `Closed`.
+    /// `Misconfigured` when the store [refuses](StoreError::Refused) the key for good, `QueueFull` when this process knows as many keys as it
+    /// may, `Closed`.
     ///
     /// # Cancel safety
     /// It may be dropped at any point. What it was granted goes back.
@@ -124,7 +125,8 @@ impl<B: Backend> RemoteKey<B> {
     /// Asks the store for the usage of each leg, as an operator does. Nothing is taken.
     ///
     /// # Errors
-    /// [`RemoteError::Unavailable`] while the store is unavailable, or this process knows as many keys as it may; [`RemoteError::Closed`].
+    /// [`RemoteError::Unavailable`] while the store is unavailable, or this process knows as many keys as it may; [`RemoteError::Refused`] while
+    /// the store refuses for good; [`RemoteError::Closed`].
     ///
     /// ```
     /// # use tollgate::policy::spec::{KeyedSpec, LegRule, LegSpec, PolicySpec};
@@ -198,7 +200,18 @@ impl<B: Backend> RemoteKey<B> {
         match self.wait(join).await {
             End::Usage(usage) => Ok(RemoteKeyUsage::new(&self.legs, usage)),
             End::Failed(Reason::Closed) => Err(RemoteError::Closed),
+            End::Failed(Reason::Misconfigured) => Err(self.why_refused()),
             _ => Err(RemoteError::Unavailable),
+        }
+    }
+
+    /// The store has refused.
+    fn why_refused(&self) -> RemoteError {
+        let error = self.handles.0.with(|client| client.last_error().cloned());
+        match error {
+            Some(StoreError::Refused { why }) => RemoteError::Refused { why },
+            // It has answered since.
+            _ => RemoteError::Unavailable,
         }
     }
 
@@ -413,16 +426,26 @@ impl<B: Backend> Limiter for RemoteKey<B> {
         if let Some(notify) = shared.with(|client| client.notify(&self.key)) {
             demand.listen(&notify);
         }
-        let (waits, refused, failed) = shared.with(|client| {
+        let (waits, refused, told, failed) = shared.with(|client| {
             let waits = claim.map(|claim| client.is_waiting(claim.key()));
             let refused = client.refused(&self.key, &self.legs, &units, now);
-            (waits, refused, client.refuses(&self.key, now))
+            let told = client.told(&self.key, &self.legs, now);
+            (waits, refused, told, client.refuses(&self.key, now))
         });
+        // The first waiter of a policy joins at once, or others would be before it at that instant.
+        let joins = demand.is_queued() && !demand.is_behind() && waits.is_none();
         match (waits, refused, failed) {
             (Some(false), ..) => ReadyAt::NOW,
             (None, _, Some(reason)) => ReadyAt::never_for(reason, name, demand.units()),
             (None, Some((leg, until)), None) => ReadyAt::at(self.legs.name(leg), until).because(Reason::RateExceeded),
-            _ => ReadyAt::in_turn(name, self, demand.units()).because(Reason::RoundTrip),
+            _ => match told.map(|(leg, until)| (self.legs.name(leg), self.legs.is_permits(leg), until)) {
+                None => ReadyAt::in_turn(name, self, demand.units()).because(Reason::RoundTrip),
+                Some((leg, true, _)) => ReadyAt::in_turn(leg, self, demand.units()).because(Reason::Saturated),
+                Some((leg, false, until)) => {
+                    let turn = ReadyAt::in_turn(leg, self, demand.units()).because(Reason::RateExceeded);
+                    if joins { turn } else { turn.and(ReadyAt::at(leg, until)) }
+                }
+            },
         }
     }
 
@@ -449,7 +472,7 @@ impl<B: Backend> Limiter for RemoteKey<B> {
 
 impl<B: Backend> WaitQueue for RemoteKey<B> {
     fn join(&self, demand: QueueDemand<'_>, waker: &Waker) -> QueueKey {
-        let (waker, now) = (waker.clone(), self.now());
+        let (news, waker, now) = (waker.clone(), waker.clone(), self.now());
         let named = |cost: Cost| {
             let mut costs = demand.costs.iter();
             costs.find_map(|&(name, units)| (name == cost.name()).then_some(units))
@@ -459,14 +482,15 @@ impl<B: Backend> WaitQueue for RemoteKey<B> {
         let number = self.handles.0.with(|client| {
             let number = client.next_wait();
             client.join(number, true, &self.key, &self.legs, units, waker, now);
+            client.on_news(number, news);
             number
         });
         QueueKey::new(QueueId::of(self), number)
     }
 
     fn leave(&self, claim: QueueKey) {
-        let waker = self.handles.0.with(|client| client.leave(claim.key()));
-        drop(waker);
+        let wakers = self.handles.0.with(|client| client.leave(claim.key()));
+        drop(wakers);
     }
 
     fn permits(&self) -> Permits {

@@ -16,7 +16,7 @@ mod usage;
 use self::client::Client;
 use self::legs::Legs;
 use self::levels::{Level, Tiers};
-use super::backend::Backend;
+use super::backend::{Backend, StoreError};
 use super::error::RemoteError;
 use super::key::Key;
 use super::limiter::Remote;
@@ -63,6 +63,12 @@ pub use usage::RemoteKeyUsage;
 /// # Outages
 /// A step is repeated for at least twice the time until the store is unavailable. What was to be given back in a longer outage
 /// comes back by itself, at the pace of its leg.
+///
+/// A key whose steps fail for that time is unavailable by itself: a row may be locked, or one server of a cluster dead. The store is
+/// unavailable for all keys when no step of any was answered for that time, and those of two keys or more have failed. Then the ask of one
+/// other key at a time still goes to the store, to find out whether it is back; the others are refused, or
+/// [admitted](super::OnUnavailable::Admit), at once. A key that the store refuses for good, such as one that holds a value of another type, is
+/// refused as [`Misconfigured`](crate::Reason::Misconfigured), and no other key is.
 ///
 /// # Fairness
 /// Asks that a process makes for one key reach the store in order. Those of several processes are decided as they arrive. With a
@@ -120,7 +126,9 @@ impl<B> Shared<B> {
         let mut client = self.client.lock();
         let result = change(&mut client);
         let (wakers, notifies, aborts) = client.take_wakers();
+        let stale = client.take_stale();
         drop(client);
+        drop(stale);
         if !wakers.is_empty() || !notifies.is_empty() || !aborts.is_empty() {
             let mut panics = PanicCollector::default();
             aborts.iter().for_each(|listening| panics.run(|| listening.abort()));
@@ -304,6 +312,11 @@ impl<B: Backend> RemoteKeyed<B> {
         let shared = &self.handles.0;
         let now = shared.clock.now();
         shared.with(|client| RemoteKeyedStats::of(client, now))
+    }
+
+    /// Why the last step failed; `None` if one was answered since, at whatever key.
+    pub fn last_error(&self) -> Option<StoreError> {
+        self.handles.0.with(|client| client.last_error().cloned())
     }
 
     /// The store.

@@ -35,7 +35,8 @@ pub struct RemoteKeyedStats {
     pub permits: u64,
     /// Waiters here.
     pub waiting: usize,
-    /// The store counts as unavailable.
+    /// No step was answered for the time until the store is unavailable. Where that is the step of one key alone, other keys are asked for
+    /// all the same.
     pub unavailable: bool,
     /// Steps that the store has answered, renewals included.
     pub steps: u64,
@@ -43,9 +44,10 @@ pub struct RemoteKeyedStats {
     pub failures: u64,
     /// Admissions by the store.
     pub admitted: u64,
-    /// Admissions while the store was unavailable.
+    /// Admissions while the store was unavailable, or the step of a key failed: no store has counted them.
     pub admitted_unavailable: u64,
-    /// Refusals by the store.
+    /// Refusals by the store, and of asks that would overtake waiters of this process. A refusal that is [remembered](super::RemoteKeyed)
+    /// counts once.
     pub refused: u64,
     /// Leases that ended while they had permits.
     pub losses: u64,
@@ -59,7 +61,7 @@ impl RemoteKeyedStats {
             leases,
             permits,
             waiting: client.waiting(),
-            unavailable: client.has_failed_for_long(now),
+            unavailable: client.is_silent_for_long(now),
             ..client.counters
         }
     }

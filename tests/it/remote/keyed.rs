@@ -31,14 +31,16 @@ pub(crate) enum Fault {
     Unheard,
     /// The reply says nothing of the admissions.
     Short,
+    /// The store refuses for good.
+    Refused,
 }
 
 /// A store in memory behind a line with a fault, which keeps the steps that were sent.
 pub(crate) struct Line {
     pub(crate) store: Arc<Memory>,
     fault: Mutex<Fault>,
-    /// The key that has it, if it is one alone.
-    only: Mutex<Option<&'static str>>,
+    /// The keys that have it, unless all do.
+    only: Mutex<Vec<&'static str>>,
     sent: Mutex<Vec<(String, Step)>>,
 }
 
@@ -59,6 +61,11 @@ impl Line {
 
     pub(crate) fn set(&self, fault: Fault) {
         *self.fault.lock().unwrap() = fault;
+    }
+
+    /// From now on, these keys alone have a fault.
+    pub(crate) fn only(&self, keys: &[&'static str]) {
+        *self.only.lock().unwrap() = keys.to_vec();
     }
 
     /// The number of steps so far.
@@ -86,7 +93,8 @@ impl Backend for Line {
 
     async fn step(&self, key: &Key, legs: &[KeyLeg], step: &Step) -> Result<StepReply, StoreError> {
         self.sent.lock().unwrap().push((key.to_string(), step.clone()));
-        let spared = self.only.lock().unwrap().is_some_and(|only| key.as_str() != only);
+        let only = self.only.lock().unwrap().clone();
+        let spared = !only.is_empty() && !only.contains(&key.as_str());
         let fault = if spared {
             Fault::None
         } else {
@@ -96,6 +104,10 @@ impl Backend for Line {
         match fault {
             Fault::Cut => return cut,
             Fault::Silent => pending().await,
+            Fault::Refused => {
+                let why = "a value of another type".into();
+                return Err(StoreError::Refused { why });
+            }
             Fault::None | Fault::Unheard | Fault::Short => {}
         }
         let reply = self.store.step(key, legs, step).await;
@@ -482,7 +494,7 @@ fn a_key_fails_by_itself() {
     let slow = PolicySpec::new([bucket("tokens", "100/h").per("tokens")]);
     let keyed = world.keyed(KeyedSpec::new(10, "all", slow));
     let (a, b) = (keyed.get("a").unwrap(), keyed.get("b").unwrap());
-    *world.line.only.lock().unwrap() = Some("t:a");
+    world.line.only(&["t:a"]);
     let mut permit = world.clock.run(a.acquire_now(ask(100))).unwrap();
     world.line.set(Fault::Unheard);
     permit.settle(TOKENS, 40).unwrap();

@@ -297,13 +297,13 @@ async fn a_store_that_forgot_its_scripts_receives_them_again() {
 }
 
 #[tokio::test]
-async fn a_store_without_memory_refuses_and_does_nothing() {
+async fn a_store_without_memory_is_away_and_does_nothing() {
     let (server, store, key) = own(permits(2)).await;
     let mut one = RawSession::new(&store, &key, permits(2), LONG);
     one.request(1, true).await;
     say(&server, "CONFIG SET maxmemory 1").unwrap();
     let refused = one.say(|sync| sync.requests.clear()).await;
-    assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Unreachable { .. })), "{refused:?}");
     say(&server, "CONFIG SET maxmemory 0").unwrap();
     assert_eq!(one.look().await.usage.in_use, 1);
 }

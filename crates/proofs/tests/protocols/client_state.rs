@@ -34,6 +34,7 @@ impl Client {
             failing_since,
             retry_at,
             unavailable,
+            misconfigured,
             change,
             closed,
             stopped,
@@ -86,7 +87,7 @@ impl Client {
         for &(session, _, _) in session_ends {
             words.session(session);
         }
-        for flag in [*ends_wait, *unavailable, *closed, *stopped] {
+        for flag in [*ends_wait, *unavailable, *misconfigured, *closed, *stopped] {
             words.flag(flag);
         }
         units.visit(config.prefetch.is_some(), words);

@@ -133,10 +133,15 @@ impl Answer {
         serde_json::from_slice(&self.body).map_err(|_| StoreError::Answer { given: self.text() })
     }
 
-    /// The error of a status without success. A server that is starting, electing, or overloaded counts as unreachable.
+    /// The error of a status without success. A server that is starting, electing, slow or overloaded counts as unreachable.
     pub(super) fn refused(&self) -> StoreError {
         let why = format!("{}: {}", self.status, self.text()).into();
-        if self.status.is_server_error() || self.status == StatusCode::TOO_MANY_REQUESTS {
+        let passes = [
+            StatusCode::REQUEST_TIMEOUT,
+            StatusCode::TOO_EARLY,
+            StatusCode::TOO_MANY_REQUESTS,
+        ];
+        if self.status.is_server_error() || passes.contains(&self.status) {
             StoreError::Unreachable { why }
         } else {
             StoreError::Refused { why }

@@ -82,6 +82,13 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// One that is set forward ends the leases that it jumps over. Their holders learn it with their next renewal, a third of the
 /// time to live later at most.
 ///
+/// # Locks
+/// A call that meets a locked row waits for half of the [time-out](ConnectOptions::timeout), and then fails, for this limiter alone. The calls
+/// behind it, which share the connection, wait meanwhile. The sessions of this process have a `statement_timeout` and a `lock_timeout`.
+/// With [`polling`](ConnectOptions::polling), where the sessions are a pooler's, they have not. A connection that does not
+/// answer in time is given up, and the call that keeps it is cancelled at the server, unless its commit may be waiting for standbys. A process
+/// has at most eight connections, those that were given up included.
+///
 /// # Size
 /// A limiter is one row, with its sessions and waiting requests in it: each sync reads and writes all of it. So is a
 /// [key](tollgate::remote::Remote::keyed) with its legs and the last answer to each process. Rows that are as good as none are deleted by the
@@ -92,7 +99,6 @@ pub struct Postgres(Arc<Inner>);
 
 struct Inner {
     link: Link,
-    timeout: Duration,
     longest_ttl: Duration,
     durable: bool,
     /// How often waiters ask, where notifications are not listened for.
@@ -158,7 +164,6 @@ impl Postgres {
         let listens = options.own.polling.is_none().then_some(&*channel);
         let inner = Arc::new(Inner {
             link: link(&version, listens, Arc::clone(&subscriptions)),
-            timeout: options.timeout,
             longest_ttl: options.own.longest_ttl,
             durable: options.own.durable,
             polling: options.own.polling,
@@ -254,7 +259,7 @@ impl Postgres {
 
 impl Inner {
     async fn call(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<Vec<String>, StoreError> {
-        let answer = self.link.call(statement, parameters, self.timeout).await?;
+        let answer = self.link.call(statement, parameters).await?;
         self.used.notify_one();
         let words = answer.first().and_then(|row| row.try_get(0).ok());
         words.ok_or_else(|| Answer(Vec::new()).nonsense())
@@ -262,10 +267,7 @@ impl Inner {
 
     /// Deletes rows that are as good as none. Returns the time until there may be another one.
     async fn purge(&self) -> Result<Option<Duration>, StoreError> {
-        let rows = self
-            .link
-            .call(&self.purge, &[(&PURGED, Type::INT4)], self.timeout)
-            .await?;
+        let rows = self.link.call(&self.purge, &[(&PURGED, Type::INT4)]).await?;
         let next = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok());
         Ok(next
             .and_then(|next| u64::try_from(next).ok())

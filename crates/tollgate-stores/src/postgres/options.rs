@@ -1,7 +1,7 @@
 //! The address and settings of a PostgreSQL.
 
 use super::Postgres;
-use super::link::{Link, SOURCES};
+use super::link::{Link, SOURCES, connections, time_outs};
 use crate::connect::{Connect, ConnectOptions, check_time_out, unusable};
 use std::time::Duration;
 use tokio_postgres::Config;
@@ -50,20 +50,26 @@ impl Connect for Postgres {
         let (config, tls) = options.encrypt(config)?;
         Ok(Postgres::new(&options, |version, channel, subscriptions| {
             let fill = |source: &str| source.replace("{schema}", schema).replace("{v}", version);
+            // The sessions of a pooler are not ours.
+            let time_outs = channel.map_or(String::new(), |_| time_outs(options.timeout));
             Link {
                 config,
                 #[cfg(feature = "postgres-tls")]
                 tls,
                 schema: schema.into(),
+                timeout: options.timeout,
+                durable: options.own.durable,
                 look: format!(
                     "SELECT EXISTS (SELECT FROM pg_proc p WHERE p.pronamespace = to_regnamespace('{schema}') \
-                     AND p.proname = 'rates_{version}'), current_setting('transaction_isolation')"
+                     AND p.proname = 'rates_{version}'), current_setting('transaction_isolation'), \
+                     current_setting('synchronous_standby_names'){time_outs}"
                 )
                 .into(),
                 install: SOURCES.map(fill).concat().into(),
                 listen: channel.map(|channel| format!("LISTEN {channel}").into()),
                 subscriptions,
                 current: tokio::sync::Mutex::default(),
+                connections: connections(),
             }
         }))
     }

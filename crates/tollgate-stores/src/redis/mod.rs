@@ -259,22 +259,15 @@ impl Redis {
         if error.is_timeout() {
             return StoreError::TimedOut { after: self.0.timeout };
         }
-        let is_replica = is_replica(error);
-        if is_replica {
+        if is_replica(error) {
             self.0.link.give_up(number);
         }
         let why = error.to_string().into();
-        let is_away = matches!(
-            error.kind(),
-            ErrorKind::ClusterConnectionNotFound
-                | ErrorKind::MasterNameNotFoundBySentinel
-                | ErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::BusyLoading)
-        );
-        let is_broken = error.is_io_error() || error.is_connection_dropped() || error.is_connection_refusal();
-        if is_replica || is_away || is_broken {
-            StoreError::Unreachable { why }
-        } else {
-            StoreError::Refused { why }
+        match error.kind() {
+            ErrorKind::Server(ServerErrorKind::TryAgain) => StoreError::Busy { after: Duration::ZERO },
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => StoreError::Answer { given: why },
+            _ if is_final(error) => StoreError::Refused { why },
+            _ => StoreError::Unreachable { why },
         }
     }
 
@@ -518,6 +511,50 @@ impl fmt::Debug for Redis {
     }
 }
 
+/// Whether the server refuses until its set-up is changed, or that of this process. All else passes by itself: the server is starting,
+/// runs a long script, has too few replicas, or no memory or disk left, or the connection broke.
+fn is_final(error: &RedisError) -> bool {
+    /// The states of a server that pass. Before Redis 7 the text of a script's error names them.
+    const PASSING: [&str; 9] = [
+        "BUSY",
+        "CLUSTERDOWN",
+        "LOADING",
+        "MASTERDOWN",
+        "MISCONF",
+        "NOREPLICAS",
+        "OOM",
+        "READONLY",
+        "TRYAGAIN",
+    ];
+    /// The last two are those of the scripts here.
+    const FINAL: [&str; 8] = [
+        "CROSSSLOT",
+        "NOAUTH",
+        "NOPERM",
+        "NOPROTO",
+        "WRONGPASS",
+        "WRONGTYPE",
+        "KIND",
+        "WINDOW",
+    ];
+    if matches!(
+        error.kind(),
+        ErrorKind::AuthenticationFailed | ErrorKind::InvalidClientConfig | ErrorKind::RESP3NotSupported
+    ) {
+        return true;
+    }
+    match error.code() {
+        Some("ERR") => {
+            let text = error.to_string();
+            let is_full = text.contains("max number of clients");
+            let mut words = text.split(|c: char| !c.is_ascii_uppercase());
+            !is_full && !words.any(|word| PASSING.contains(&word))
+        }
+        Some(code) => FINAL.contains(&code),
+        None => false,
+    }
+}
+
 /// Whether a server says that it takes no writes, since it follows another one. Before Redis 7 this is part of a script's
 /// error.
 fn is_replica(error: &RedisError) -> bool {
@@ -526,4 +563,54 @@ fn is_replica(error: &RedisError) -> bool {
         return false;
     };
     matches!(kind, ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) || says_so()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error of a server that answers with this line.
+    fn error(line: &str) -> RedisError {
+        let answer = ::redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        answer.extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn states_that_pass_by_themselves_are_not_final() {
+        for line in [
+            "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+            "CLUSTERDOWN The cluster is down",
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "NOREPLICAS Not enough good replicas to write.",
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica.",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+            "ERR max number of clients reached",
+            "ERR Error running script (call to f_1): @user_script:9: -OOM command not allowed",
+            "ERR Error running script (call to f_1): @user_script:9: @user_script: 9: -MISCONF Redis is configured",
+            "SOMETHINGNEW that no version has yet",
+        ] {
+            assert!(!is_final(&error(line)), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_set_up_that_the_server_refuses_is_final() {
+        for line in [
+            "NOAUTH Authentication required.",
+            "NOPERM User gate has no permissions to run the 'eval' command",
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            "KIND tollgate:{a}:rate:state is another kind of limiter",
+            "WINDOW another length is in use under this key",
+            "ERR unknown command 'EVALSHA'",
+            "ERR ACL failure in script: User gate has no permissions to run the 'set' command",
+            "ERR Error running script (call to f_1): @user_script:9: WRONGTYPE Operation against a key",
+        ] {
+            assert!(is_final(&error(line)), "{line}");
+        }
+    }
 }

@@ -285,7 +285,6 @@ pub(super) fn failed(error: Error) -> StoreError {
         | Error::AuthFailed
         | Error::InvalidAcl
         | Error::QuotaExceeded
-        | Error::NotReadOnly
         | Error::Unimplemented
         | Error::NoChildrenForEphemerals
         | Error::BadArguments(_) => StoreError::Refused { why },
