@@ -136,7 +136,7 @@ fn a_permit_that_comes_back_to_a_semaphore_and_a_partition_is_dropped_in_virtual
 
 #[test]
 fn a_permit_that_comes_back_to_a_semaphore_and_a_partition_is_dropped_in_real_time() {
-    returns(|| semaphore_and_partition(&Clock::real(), || std::thread::yield_now()));
+    returns(|| semaphore_and_partition(&Clock::real(), std::thread::yield_now));
 }
 
 #[test]
