@@ -4,11 +4,7 @@
 //! clock of its own. What is modelled is the world around them: the network, the server, the process, and time. A space is finite,
 //! since states that differ only by the time, by numbers that grow, or by the names of clients are one state.
 
-#[allow(dead_code, reason = "a model needs a part of each source")]
-#[allow(
-    unreachable_pub,
-    reason = "the file is one of another crate, where the names cross crates"
-)]
+#[allow(dead_code, unreachable_pub, reason = "a model needs a part of each source")]
 #[path = "../../../../src/rng.rs"]
 mod rng;
 
