@@ -77,10 +77,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// a longer one, set [`longest_ttl`](ConnectOptions::longest_ttl) in all processes. Tokens of rates that were granted last before
 /// another server took over are there again. Fencing tokens continue to grow, by the server's clock.
 ///
-/// A clock that is set back goes on from where it was: no permit is lost, no token comes early, and fencing tokens grow, also those of a
-/// limiter that was gone meanwhile.
-/// One that is set forward ends the leases that it jumps over. Their holders learn it with their next renewal, a third of the
-/// time to live later at most.
+/// A clock that is set back goes on from where it was: no permit is lost, no token comes early, and fencing tokens grow, also those
+/// of a limiter that was gone meanwhile. One that is set forward ends the leases that it jumps over. Their holders learn it with
+/// their next renewal, a third of the time to live later at most.
 ///
 /// # Locks
 /// A call that meets a locked row waits for half of the [time-out](ConnectOptions::timeout), and then fails, for this limiter alone. The calls

@@ -506,8 +506,8 @@ BEGIN
             answered = s.answered, timeline = s.timeline, epoch = s.epoch, frozen = s.frozen, longest = s.longest, taken = s.taken,
             leases = s.leases, places = s.places, answers = s.answers WHERE t.key = k;
     ELSE
-        -- The clock is still written when it stands still, since the server's clock is behind what is written, and nothing would come back
-        -- until that has caught up; and now and then, since a clock that is set back goes on from what is written.
+        -- A step without changes writes the clock too. If the server's clock is behind what is written, ours would stand still until that has
+        -- caught up, and nothing would come back. A clock that is set back goes on from what is written: that is at most a second old.
         UPDATE {schema}.keys_v1 t SET deadline = t.deadline + t.ahead - s.ahead, gone = t.gone + t.ahead - s.ahead, at = now, ahead = s.ahead
             WHERE t.key = ANY (keys || k) AND t.gone > clock AND (t.ahead < s.ahead OR t.at <= now - UNWRITTEN);
         IF fresh OR shared <> '{}' THEN

@@ -561,8 +561,8 @@ local function write(key, over, taken, held, reserved)
         redis.call('DEL', key)
     end
 end
--- Without changes the clock is still written when it stands still, since the server's clock is behind what is written, and nothing would
--- come back until that has caught up; and now and then, since a clock that is set back goes on from what is written.
+-- A step without changes writes the clock too. If the server's clock is behind what is written, ours would stand still until that has
+-- caught up, and nothing would come back. A clock that is set back goes on from what is written: that is at most a second old.
 local function is_late(at, before) return at > 0 and (ahead > before or now - at >= UNWRITTEN) end
 if changed then
     for n = 1, size do

@@ -84,9 +84,10 @@ use tollgate::remote::{
 /// Tokens of rates that were granted last before another server took over are there again. Fencing tokens continue to grow, by
 /// the server's clock.
 ///
-/// A clock that is set back goes on here from where it was. Fencing tokens grow, also those of a limiter that was gone meanwhile: the key
-/// `clock` under the prefix, or one in each hash slot of a cluster, has the latest token of all limiters until that is a week old. One that is set forward ends the leases that it jumps over. Their
-/// holders learn it with their next renewal, a third of the time to live later at most.
+/// A clock that is set back goes on here from where it was. Fencing tokens grow, also those of a limiter that was gone meanwhile:
+/// the key `clock` under the prefix has the latest token of all limiters, until that is a week old. In a cluster each hash slot
+/// with limiters has such a key. A clock that is set forward ends the leases that it jumps over. Their holders learn it with
+/// their next renewal, a third of the time to live later at most.
 #[derive(Clone)]
 pub struct Redis(Arc<Inner>);
 
