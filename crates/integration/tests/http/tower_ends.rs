@@ -208,7 +208,7 @@ async fn plain_responses_beside_grpc_open_no_circuit() {
         });
         let layer = LimitLayer::new(Arc::clone(&breaker)).classify(GrpcCodes);
         for _ in 0..10 {
-            let response = layer.layer(service.clone()).oneshot(get()).await.unwrap();
+            let response = layer.layer(service).oneshot(get()).await.unwrap();
             response.into_body().collect().await.unwrap();
         }
         assert_eq!(breaker.state(), right, "{content_type}");

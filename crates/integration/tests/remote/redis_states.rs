@@ -63,7 +63,7 @@ async fn too_few_replicas_pass() {
     let (server, store, _) = own(PERMITS).await;
     say(&server, "CONFIG SET min-replicas-to-write 1").unwrap();
     passes(&server, &store, |server| {
-        say(server, "CONFIG SET min-replicas-to-write 0").unwrap()
+        say(server, "CONFIG SET min-replicas-to-write 0").unwrap();
     })
     .await;
 }
