@@ -9,6 +9,7 @@
 //! | [`Rng`], [`nth_fraction`] | tollgate-resilience: samples, drops and jitter that a seed repeats |
 //! | [`TaskTime`] | tollgate-resilience: the deadline and the delays of a retry, which a test of tokio may pause |
 //! | [`may_reach`], [`with_count`], [`tokens`] | tollgate-resilience: semaphores and token buckets as limiters that a law resizes |
+//! | [`Callbacks`] | tollgate-resilience: a policy of boxes leaves out the calls at which a limiter does nothing |
 //! | [`InstantTicks`], [`ClockTicks`] | tollgate-resilience: instants and times as words, in tickets and in machines without a clock |
 
 use crate::core::limiter::Limiter;
@@ -18,6 +19,7 @@ use crate::semaphore::Semaphore;
 use crate::time::{Clock, Instant};
 use std::time::Duration;
 
+pub use crate::core::limiter::Callbacks;
 pub use crate::rng::{Rng, nth_fraction};
 pub use crate::sync::shim::{Mutex, atomic};
 pub use crate::sync::unwind::{Rest, ask, both};

@@ -165,8 +165,6 @@ pub mod time;
 use tollgate_conformance::inputs as laws;
 
 pub use crate::core::ask::{Ask, Cost, Demand, MAX_COSTS};
-#[doc(hidden)]
-pub use crate::core::limiter::Callbacks;
 pub use crate::core::limiter::{Limiter, LimiterExt, Outcome, Settlement};
 pub use crate::core::permit::{Permit, Reservation, UnknownCost};
 pub use crate::core::refusal::{Due, ReadyAt, Reason, Refusal, Rejection, Wait};

@@ -28,12 +28,10 @@ use std::fmt;
 use std::num::NonZeroU64;
 use std::time::Duration;
 use tollgate::bridge::atomic::{AtomicU64, Ordering, fence};
-use tollgate::bridge::{ClockTicks, InstantTicks, Mutex, Rest, ask, both, nth_fraction};
+use tollgate::bridge::{Callbacks, ClockTicks, InstantTicks, Mutex, Rest, ask, both, nth_fraction};
 use tollgate::status::{self, BreakerState, Status};
 use tollgate::sync::Notify;
-use tollgate::{
-    Callbacks, Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, ReadyAt, Reason, Refusal, Ticket, Wait,
-};
+use tollgate::{Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, ReadyAt, Reason, Refusal, Ticket, Wait};
 
 const LEG: &str = "breaker";
 /// The open time if computing it panicked.

@@ -9,10 +9,10 @@
 use super::error::{ShedError, within};
 use std::collections::VecDeque;
 use std::fmt;
-use tollgate::bridge::Mutex;
+use tollgate::bridge::{Callbacks, Mutex};
 use tollgate::status::{State, Status};
 use tollgate::sync::Notify;
-use tollgate::{Callbacks, ClockReading, Demand, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
+use tollgate::{ClockReading, Demand, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
 
 const LEG: &str = "retry_budget";
 const MILLION: u64 = 1_000_000;

@@ -4,11 +4,9 @@ use super::drop_probability::throttle_probability;
 use super::error::{ShedError, within};
 use std::fmt;
 use std::time::Duration;
-use tollgate::bridge::{ClockTicks, InstantTicks, Mutex, Rng};
+use tollgate::bridge::{Callbacks, ClockTicks, InstantTicks, Mutex, Rng};
 use tollgate::status::{self, Status};
-use tollgate::{
-    Callbacks, Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait,
-};
+use tollgate::{Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, ReadyAt, Reason, Refusal, Wait};
 
 const LEG: &str = "throttler";
 const SEGMENTS: usize = 10;

@@ -5,12 +5,12 @@ use super::machine::{METERS, Machine, Mark, NEVER, Settings, Taken};
 use std::error::Error;
 use std::fmt;
 use std::time::Duration;
-use tollgate::bridge::{ClockTicks, InstantTicks, Mutex};
+use tollgate::bridge::{Callbacks, ClockTicks, InstantTicks, Mutex};
 use tollgate::status::{State, Status};
 use tollgate::sync::{Notify, WaitQueue};
 use tollgate::{
-    Ask, Callbacks, Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, Quota, ReadyAt, Reason, Refusal,
-    Settlement, Ticket, Wait,
+    Ask, Clock, ClockReading, Demand, Due, Instant, Limiter, Outcome, Quota, ReadyAt, Reason, Refusal, Settlement,
+    Ticket, Wait,
 };
 
 const LEG: &str = "upstream";
