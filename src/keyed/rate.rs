@@ -249,7 +249,7 @@ impl<K: Hash + Eq> KeyedRate<K> {
     /// let clock = ManualClock::new();
     /// let logins = KeyedRate::new(100_000, Quota::per_minute(6).burst(2)).on(&clock);
     /// logins.try_acquire("ada", 2).unwrap();
-    /// let State::Rate { limit, window, available, next } = logins.status("ada").unwrap().state else {
+    /// let State::Rate { limit, window, available, next, .. } = logins.status("ada").unwrap().state else {
     ///     unreachable!()
     /// };
     /// assert_eq!((limit, available), (2, 0));

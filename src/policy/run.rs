@@ -151,7 +151,7 @@ impl<F> fmt::Debug for Run<F> {
 /// Why work has given nothing. The operator `?` turns it into a boxed error, as it does a [`Refusal`].
 ///
 /// ```
-/// # use tollgate::{ManualClock, Policy, Semaphore};
+/// # use tollgate::{LimiterExt, ManualClock, Policy, Semaphore};
 /// # use tollgate::policy::RunError;
 /// let policy = Policy::builder().limit(Semaphore::new(1)).max_queue(0).build()?;
 /// let failed = ManualClock::new().run(async { policy.run(1, async || Err::<(), _>("no route")).await });

@@ -40,7 +40,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
     /// # use std::convert::Infallible;
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
-    /// #     /// # use tollgate_http::{RequestParts, LimitLayer};
+    /// # use tollgate_http::{LimitLayer, RequestParts, WaitingRoom};
     /// # use tollgate::{LimiterExt, Policy, Quota, Semaphore};
     /// # use tower::{Layer, ServiceExt, service_fn};
     /// # #[tokio::main(flavor = "current_thread")]
@@ -85,7 +85,7 @@ impl<L: Limiter + 'static, P, C, R> LimitLayer<QueueGate<L, P>, C, R> {
 /// # use std::convert::Infallible;
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
-/// # /// # use tollgate::{Policy, Quota, Semaphore};
+/// # use tollgate::{Policy, Quota, Semaphore};
 /// # use tollgate_http::{LimitLayer, RequestParts, WaitingRoom};
 /// # use tower::{Layer, ServiceExt, service_fn};
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
