@@ -244,14 +244,19 @@ mod available_here {
         permits.on(clock).ttl(DAY).prefetch(prefetch)
     }
 
+    /// Polls the driver once, and leaves it alone from then on. A driver that is dropped would close the limiter.
+    fn rest_after_a_poll(driver: impl Future<Output = ()> + 'static) {
+        let driver = Box::leak(Box::new(Box::pin(driver)));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(driver.as_mut().poll(&mut cx).is_pending());
+    }
+
     #[test]
     fn remote_permits_conform() {
         // Law 1 takes the timers of the driver, which renews, for those of an attempt: so without it, first.
         Suite::of_permits(3, |clock| -> Remote<Memory> {
             let (remote, driver) = permits(clock).build(Memory::new(clock)).unwrap();
-            let mut driver = std::pin::pin!(driver);
-            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            assert!(driver.as_mut().poll(&mut cx).is_pending());
+            rest_after_a_poll(driver);
             remote
         })
         .check();
@@ -271,9 +276,7 @@ mod available_here {
         // Law 1 takes the timers of the driver, which fetches what comes back, for those of an attempt: so without it.
         let alone = Suite::of_rate(5, Duration::from_millis(500), move |clock| {
             let (remote, driver) = rate(clock).build(Memory::new(clock)).unwrap();
-            let mut driver = std::pin::pin!(driver);
-            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-            assert!(driver.as_mut().poll(&mut cx).is_pending());
+            rest_after_a_poll(driver);
             remote
         });
         (2..=8).fold(alone, Suite::excused).check();
