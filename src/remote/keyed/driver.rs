@@ -57,9 +57,10 @@ async fn run<B: Backend>(shared: &Shared<B>) {
             let before = shared.with(|client| client.listen(waker));
             drop(before);
             let next = shared.with(|client| client.on_timers(shared.clock.now()));
-            while flights.len() < MOST
-                && let Some(key) = shared.with(super::client::Client::next_key)
-            {
+            while flights.len() < MOST {
+                let Some(key) = shared.with(super::client::Client::next_key) else {
+                    break;
+                };
                 flights.push(exchange(shared, key, &timers));
             }
             let mut new = None;
@@ -68,9 +69,8 @@ async fn run<B: Backend>(shared: &Shared<B>) {
                 new = Some(registration);
                 handle
             };
-            if let Some(key) = shared.with(|client| client.next_listen(handle))
-                && let Some(registration) = new
-            {
+            let key = shared.with(|client| client.next_listen(handle));
+            if let (Some(key), Some(registration)) = (key, new) {
                 listens.push(Abortable::new(listen(shared, key), registration));
                 continue;
             }
