@@ -38,7 +38,7 @@ pub fn number(value: f64) -> String {
     let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("-", whole));
     let mut grouped = String::new();
     for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place).is_multiple_of(3) {
+        if place > 0 && (whole.len() - place) % 3 == 0 {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -52,9 +52,9 @@ pub fn instant(seconds: f64) -> String {
     let whole = seconds.round() as u64;
     match whole {
         _ if seconds < 120.0 => format!("{} s", number(seconds)),
-        _ if whole < 7_200 && whole.is_multiple_of(60) => format!("{} min", whole / 60),
+        _ if whole < 7_200 && whole % 60 == 0 => format!("{} min", whole / 60),
         _ if whole < 7_200 => format!("{}:{:02} min", whole / 60, whole % 60),
-        _ if whole.is_multiple_of(60) => format!("{}:{:02} h", whole / 3_600, whole / 60 % 60),
+        _ if whole % 60 == 0 => format!("{}:{:02} h", whole / 3_600, whole / 60 % 60),
         _ => format!("{}:{:02}:{:02} h", whole / 3_600, whole / 60 % 60, whole % 60),
     }
 }
