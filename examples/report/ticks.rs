@@ -38,7 +38,7 @@ pub fn number(value: f64) -> String {
     let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("-", whole));
     let mut grouped = String::new();
     for (place, digit) in whole.chars().enumerate() {
-        if place > 0 && (whole.len() - place).is_multiple_of(3) {
+        if place > 0 && (whole.len() - place) % 3 == 0 {
             grouped.push(',');
         }
         grouped.push(digit);
@@ -50,11 +50,12 @@ pub fn number(value: f64) -> String {
 /// An instant on an axis: `45 s`, `12 min`, `1:30 h`.
 pub fn instant(seconds: f64) -> String {
     let whole = seconds.round() as u64;
-    match whole {
+    let (minutes, rest) = (whole / 60, whole % 60);
+    match rest {
         _ if seconds < 120.0 => format!("{} s", number(seconds)),
-        _ if whole < 7_200 && whole.is_multiple_of(60) => format!("{} min", whole / 60),
-        _ if whole < 7_200 => format!("{}:{:02} min", whole / 60, whole % 60),
-        _ if whole.is_multiple_of(60) => format!("{}:{:02} h", whole / 3_600, whole / 60 % 60),
-        _ => format!("{}:{:02}:{:02} h", whole / 3_600, whole / 60 % 60, whole % 60),
+        0 if minutes < 120 => format!("{minutes} min"),
+        _ if minutes < 120 => format!("{minutes}:{rest:02} min"),
+        0 => format!("{}:{:02} h", minutes / 60, minutes % 60),
+        _ => format!("{}:{:02}:{rest:02} h", minutes / 60, minutes % 60),
     }
 }

@@ -111,10 +111,10 @@ impl<A: Limiter, B: Limiter> Limiter for And<A, B> {
 
     #[inline(always)]
     fn reserve_link(&self, demand: Demand<'_>) -> Result<Self::Ticket, Refusal<'_>> {
-        if let Some(refusal) = self.b.refuses(demand)
-            && self.first_admits(demand)
-        {
-            return Err(refusal);
+        if let Some(refusal) = self.b.refuses(demand) {
+            if self.first_admits(demand) {
+                return Err(refusal);
+            }
         }
         let a = self.a.reserve_link(demand)?;
         let end = EndOfSteps::begin(self.b.callbacks().roll_back);

@@ -449,10 +449,10 @@ impl<'a> Demand<'a> {
     /// Turns the position at this leg into a ticket: its units are not given back to the queue any more.
     #[inline]
     pub fn redeem(&self, id: QueueId) {
-        if self.queue_key(id).is_some()
-            && let Some(place) = self.place
-        {
-            place.claim.set(None);
+        if self.queue_key(id).is_some() {
+            if let Some(place) = self.place {
+                place.claim.set(None);
+            }
         }
     }
 }

@@ -602,10 +602,10 @@ where
         limiter.reserve_in(Demand::new(ask, &reading), &mut ticket)?;
         Permit::with(owner, ticket)
     };
-    if limiter.callbacks().commit
-        && let Some(ticket) = permit.ticket_mut()
-    {
-        limiter.commit(ticket, &reading);
+    if limiter.callbacks().commit {
+        if let Some(ticket) = permit.ticket_mut() {
+            limiter.commit(ticket, &reading);
+        }
     }
     Ok(permit)
 }

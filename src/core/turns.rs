@@ -135,11 +135,11 @@ impl Turns {
             };
         }
         let mut heads = self.heads.lock();
-        if let Holder::Head(key) = holder
-            && let Ok(index) = heads.binary_search_by_key(&key, |head| head.key)
-        {
-            // The position is the queue's, whose head may be another now.
-            set_units(&mut heads, index, units);
+        if let Holder::Head(key) = holder {
+            if let Ok(index) = heads.binary_search_by_key(&key, |head| head.key) {
+                // The position is the queue's, whose head may be another now.
+                set_units(&mut heads, index, units);
+            }
         }
         let all = || before(&heads, heads.len());
         let front = heads.front().map(|head| head.key);

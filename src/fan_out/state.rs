@@ -192,11 +192,11 @@ impl<Fut: Work> State<Fut> {
         if let Some(ahead) = self.take_ahead(runner) {
             return Poll::Ready(Some(ahead));
         }
-        if self.outstanding < window
-            && let Some(source) = self.source.take()
-        {
-            let more = self.most_ahead.min(window - self.outstanding - 1);
-            return Poll::Ready(Some(Next::Take(source, more)));
+        if self.outstanding < window {
+            if let Some(source) = self.source.take() {
+                let more = self.most_ahead.min(window - self.outstanding - 1);
+                return Poll::Ready(Some(Next::Take(source, more)));
+            }
         }
         // The waker of a runner's own task: its clone runs no user code.
         self.runners[runner].waker = Some(waker.clone());

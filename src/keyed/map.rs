@@ -430,9 +430,8 @@ impl<K: Hash + Eq> Keyed<K, TokenBucket> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        if let Some(bucket) = self.peek(key)
-            && let Ok(made) = (self.make)(&key.to_owned())
-        {
+        let Some(bucket) = self.peek(key) else { return };
+        if let Ok(made) = (self.make)(&key.to_owned()) {
             bucket.set_quota(made.quota(), inherit);
         }
     }

@@ -109,12 +109,10 @@ impl<K, V> Table<K, V> {
     #[inline(always)]
     fn position(&self, hash: KeyHash, is: impl Fn(&Cell<K, V>) -> bool) -> Option<usize> {
         let start = self.start(hash);
-        if let Some(at) = self.near(start, hash)
-            && self.cells[at].as_ref().is_some_and(&is)
-        {
-            return Some(at);
+        match self.near(start, hash) {
+            Some(at) if self.cells[at].as_ref().is_some_and(&is) => Some(at),
+            _ => self.position_slow(start, hash, is),
         }
-        self.position_slow(start, hash, is)
     }
 
     fn position_slow(&self, start: usize, hash: KeyHash, is: impl Fn(&Cell<K, V>) -> bool) -> Option<usize> {
@@ -186,11 +184,11 @@ impl<K, V> Table<K, V> {
         let mut come = 0;
         while let Some(there) = &self.cells[at] {
             let theirs = self.way(self.start(there.hash), at);
-            if theirs < come
-                && let Some(there) = &mut self.cells[at]
-            {
-                std::mem::swap(there, &mut entry);
-                come = theirs;
+            if theirs < come {
+                if let Some(there) = &mut self.cells[at] {
+                    std::mem::swap(there, &mut entry);
+                    come = theirs;
+                }
             }
             at = self.after(at);
             come += 1;
@@ -204,9 +202,7 @@ impl<K, V> Table<K, V> {
         self.len -= 1;
         let (mut hole, mut at) = (position, self.after(position));
         // Entries lie in the order of their starts: none behind one that stays can move.
-        while let Some(next) = &self.cells[at]
-            && self.start(next.hash) != at
-        {
+        while self.cells[at].as_ref().is_some_and(|next| self.start(next.hash) != at) {
             self.cells.swap(hole, at);
             (hole, at) = (at, self.after(at));
         }
@@ -230,7 +226,7 @@ impl<K, V> Table<K, V> {
 
     /// Moves the hand to the next cell: downwards in a block, and then to the top of another.
     fn step(&mut self, order: SweepOrder) {
-        if !self.hand.is_multiple_of(BLOCK) {
+        if self.hand % BLOCK != 0 {
             self.hand -= 1;
             return;
         }

@@ -509,11 +509,11 @@ impl<T> Queue<T> {
         if self.looking_from.is_none() && mem::take(&mut self.notified) {
             self.looking_from = Some(0);
         }
-        if let Some(from) = self.looking_from.take()
-            && let Some((&key, entry)) = self.parked.range(from..).next()
-        {
-            self.looking_from = Some(key + 1);
-            return Next::Look(WaiterView::new(key, entry, Ask::many(0)));
+        if let Some(from) = self.looking_from.take() {
+            if let Some((&key, entry)) = self.parked.range(from..).next() {
+                self.looking_from = Some(key + 1);
+                return Next::Look(WaiterView::new(key, entry, Ask::many(0)));
+            }
         }
         let head = self.head().map(|(key, _)| key);
         if let Some((_, claim)) = self.claim.take_if(|(owner, _)| head != Some(*owner)) {
@@ -740,16 +740,12 @@ impl<T> Queue<T> {
                 again: now.after_ticks(self.timing.grace),
             });
         }
-        while let Some(&(at, key)) = self.parked_until.first()
-            && at <= now
-        {
+        while let Some(&(_, key)) = self.parked_until.first().filter(|(at, _)| *at <= now) {
             self.parked_until.pop_first();
             self.notified = true;
             wakers.extend(self.take_waker(key));
         }
-        while let Some(&(at, key)) = self.deadlines.first()
-            && at <= now
-        {
+        while let Some(&(_, key)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
             wakers.extend(self.take_waker(key));
         }
         wakers

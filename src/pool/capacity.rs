@@ -128,13 +128,20 @@ impl Capacity {
 
     /// Reserves capacity for the submitters that wait, in order, as far as there is any.
     pub(super) fn serve(&mut self, wakers: &mut Vec<Waker>) {
-        while let Some((_, (weight, _))) = self.waiting.first_key_value()
-            && self.room(*weight) > 0
-            && let Some((key, (weight, waker))) = self.waiting.pop_first()
-        {
+        while let Some((key, (weight, waker))) = self.pop_fitting() {
             self.overdraw(weight);
             self.served.insert(key, weight);
             wakers.push(waker);
+        }
+    }
+
+    /// Removes the first submitter that waits, if there is capacity for its task.
+    fn pop_fitting(&mut self) -> Option<(u64, (u32, Waker))> {
+        let (_, (weight, _)) = self.waiting.first_key_value()?;
+        if self.room(*weight) > 0 {
+            self.waiting.pop_first()
+        } else {
+            None
         }
     }
 

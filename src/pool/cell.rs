@@ -68,8 +68,16 @@ pub(super) trait Await<T>: Send + Sync {
 }
 
 /// A closure, as its handle sees it.
-pub(super) trait Job<T>: Run + Await<T> {}
-impl<C: Run + Await<T>, T> Job<T> for C {}
+pub(super) trait Job<'j, T>: Run + Await<T> {
+    /// The task, as its pool sees it.
+    fn into_run(self: Arc<Self>) -> Arc<dyn Run + 'j>;
+}
+
+impl<'j, C: Run + Await<T> + 'j, T> Job<'j, T> for C {
+    fn into_run(self: Arc<Self>) -> Arc<dyn Run + 'j> {
+        self
+    }
+}
 
 pub(super) enum Stage<Q, R, T> {
     Queued(Q),

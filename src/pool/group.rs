@@ -192,10 +192,10 @@ impl<K: PoolKind, T, E> Group<K, T, E> {
                     return Poll::Pending;
                 };
                 self.ending = None;
-                if K::THREADS
-                    && let Some(first) = self.set.handles.iter_mut().flatten().next()
-                {
-                    first.wait = None;
+                if K::THREADS {
+                    if let Some(first) = self.set.handles.iter_mut().flatten().next() {
+                        first.wait = None;
+                    }
                 }
                 return Poll::Ready(Some((id, self.set.ended(outcome))));
             }
@@ -581,10 +581,10 @@ impl<H: Member> TaskSet<H> {
 
     /// Records the handle of an accepted task. If the group is cancelled, cancels the task.
     fn enter(&mut self, id: usize, handle: H) {
-        if let Some(abort) = handle.abort()
-            && let Some(running) = self.shared.ended.lock().running.get_mut(&id)
-        {
-            *running = Some(abort);
+        if let Some(abort) = handle.abort() {
+            if let Some(running) = self.shared.ended.lock().running.get_mut(&id) {
+                *running = Some(abort);
+            }
         }
         // Checked after the abort callback is set: a stop of the group before that has not seen the callback.
         if self.cancelled || self.shared.is_stopped() {

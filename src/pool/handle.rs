@@ -155,11 +155,11 @@ impl<K: PoolKind, T> Handle<K, T> {
     /// Polls for the result. A task of a pool lends its slot while it waits.
     pub(super) fn poll_join(&mut self, waker: &Waker) -> Poll<Result<T, TaskError>> {
         let (waiter, task) = (Waiter::current(&*self.core), self.task.record());
-        if let Some(task) = task
-            && waiter.as_ref().is_none_or(Waiter::holds_nothing)
-        {
-            // The submitter has passed the handle on.
-            task.cut();
+        if let Some(task) = task {
+            if waiter.as_ref().is_none_or(Waiter::holds_nothing) {
+                // The submitter has passed the handle on.
+                task.cut();
+            }
         }
         match waiter {
             Some(waiter) if self.wait.as_ref().is_some_and(|wait| wait.is_by(&waiter)) => {}

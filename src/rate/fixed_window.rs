@@ -115,10 +115,10 @@ impl FixedWindow {
     #[must_use]
     pub fn on(self, clock: &Clock) -> Self {
         let inner = self.inner.on(clock, |own| {
-            if let Some(aligned) = &mut own.aligned
-                && !clock.is_same(self.inner.clock())
-            {
-                aligned.at = clock.now();
+            if let Some(aligned) = &mut own.aligned {
+                if !clock.is_same(self.inner.clock()) {
+                    aligned.at = clock.now();
+                }
             }
         });
         Self { inner }

@@ -190,9 +190,7 @@ impl<T: TakeOrder> Promises<T> {
     #[inline]
     pub(super) fn release(&mut self, by: T, amount: u128) -> u128 {
         let allowed = self.allow(&by, amount);
-        if let Some(lists) = &mut self.0
-            && allowed < amount
-        {
+        if let Some(lists) = self.0.as_mut().filter(|_| allowed < amount) {
             if lists.withheld.len() == MAX_WITHHELD {
                 lists.withheld.remove(0);
             }

@@ -407,10 +407,7 @@ impl LeakyMeter {
         let due = self.sunk_at(level.saturating_sub(self.brim)).ok_or(None)?;
         let below = self.level;
         let mark = self.take(n);
-        if due > self.now
-            && n > 0
-            && let Some(mut drain) = self.drain
-        {
+        if let Some(mut drain) = self.drain.filter(|_| due > self.now && n > 0) {
             self.promises.expire(self.now);
             let room = below.saturating_sub(drain.pass(due - self.now));
             self.promises.add(mark, due, room);
@@ -484,10 +481,10 @@ impl LeakyMeter {
         while self.refunds.front().is_some_and(|refund| refund.stale <= self.passed) {
             self.refunds.pop_front();
         }
-        if self.refunds.len() == MAX_REFUNDS
-            && let Some(refund) = self.refunds.pop_front()
-        {
-            self.passed = self.passed.saturating_add(refund.amount);
+        if self.refunds.len() == MAX_REFUNDS {
+            if let Some(refund) = self.refunds.pop_front() {
+                self.passed = self.passed.saturating_add(refund.amount);
+            }
         }
         self.refunds.push_back(Refund {
             from,
@@ -541,9 +538,7 @@ impl Meter for LeakyMeter {
     fn advance(&mut self, now: u64) {
         let ticks = now.saturating_sub(self.now);
         self.now = self.now.max(now);
-        if let Some(drain) = &mut self.drain
-            && ticks > 0
-        {
+        if let Some(drain) = self.drain.as_mut().filter(|_| ticks > 0) {
             let ran_dry = self.level > 0;
             let flow = drain.pass(ticks);
             let over = flow.saturating_sub(self.level);

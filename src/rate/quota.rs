@@ -266,7 +266,7 @@ impl fmt::Display for Quota {
         let units = super::parse::UNITS;
         // The largest unit that divides the period; nanoseconds always do.
         for (name, nanos) in units.iter().rev() {
-            if self.period_nanos.is_multiple_of(*nanos) {
+            if self.period_nanos % *nanos == 0 {
                 match self.period_nanos / nanos {
                     1 => write!(f, "{name}")?,
                     n => write!(f, "{n}{name}")?,

@@ -211,10 +211,9 @@ impl LogMeter {
         }
         self.total += u128::from(n);
         let (now, full) = (self.now, self.is_full());
-        if let Some(last) = self.entries.back().copied()
-            && (full || self.joins(&last))
-            && let Some(entry) = self.entries.back_mut()
-        {
+        let joins = |last: &LogEntry| full || self.joins(last);
+        let into_last = self.entries.back().is_some_and(joins);
+        if let Some(entry) = self.entries.back_mut().filter(|_| into_last) {
             // Without room for an entry of its own, it joins the last one, which then counts as long.
             entry.at = now;
             let sum = entry.units.saturating_add(n);
@@ -351,7 +350,7 @@ impl Meter for LogMeter {
             last.units = units;
             return Some([last.number]);
         }
-        if self.made.is_multiple_of(LEISURE) {
+        if self.made % LEISURE == 0 {
             return None;
         }
         self.now = now;
@@ -406,10 +405,10 @@ impl Meter for LogMeter {
         let room = self.limit.checked_sub(n)?.saturating_sub(ahead);
         let mut at = self.now;
         let leaves = |entry: &LogEntry| entry.at.saturating_add(self.length);
-        if self.is_full()
-            && let Some(oldest) = self.entries.front()
-        {
-            at = leaves(oldest);
+        if self.is_full() {
+            if let Some(oldest) = self.entries.front() {
+                at = leaves(oldest);
+            }
         }
         // This many units have to leave. The search runs from the nearer end, since many callers may ask, each behind
         // the others.

@@ -548,20 +548,19 @@ impl Meter for WarmupMeter {
     }
 
     fn take(&mut self, n: u64) -> Self::Mark {
-        if let Pace::Shaped(shape) = self.pace
-            && n > 0
-        {
-            self.before = self.current();
-            self.charge(&shape, self.before, n);
-            self.taken += 1;
-            if n == 1 && self.before.stored == shape.max && self.before.free_at == fine(self.now) && self.burst > 0 {
-                self.single_unit.begin(self.now.saturating_add(self.times.lasts));
-            } else {
-                self.single_unit.end();
-            }
-            return [self.taken];
+        let shape = match self.pace {
+            Pace::Shaped(shape) if n > 0 => shape,
+            _ => return [0],
+        };
+        self.before = self.current();
+        self.charge(&shape, self.before, n);
+        self.taken += 1;
+        if n == 1 && self.before.stored == shape.max && self.before.free_at == fine(self.now) && self.burst > 0 {
+            self.single_unit.begin(self.now.saturating_add(self.times.lasts));
+        } else {
+            self.single_unit.end();
         }
-        [0]
+        [self.taken]
     }
 
     fn restore(&mut self, mark: &Self::Mark, _: u64) {

@@ -75,7 +75,7 @@ impl Lent {
         loop {
             // Relaxed: as in `take`.
             let (term, token) = (self.term.load(Ordering::Relaxed), self.token.load(Ordering::Relaxed));
-            if word.is_multiple_of(LOAN) || ticket.units == 0 || (ticket.term, ticket.token) != (term, token) {
+            if word % LOAN == 0 || ticket.units == 0 || (ticket.term, ticket.token) != (term, token) {
                 return false;
             }
             // All units held are few enough for the word. Release: hands on what was done under the permits. Pairs with the
@@ -91,7 +91,7 @@ impl Lent {
     #[inline]
     pub(super) fn take_back(&self) -> Option<Returned> {
         // Relaxed: only holders of the lock begin and end loans.
-        if self.word.load(Ordering::Relaxed).is_multiple_of(LOAN) {
+        if self.word.load(Ordering::Relaxed) % LOAN == 0 {
             return None;
         }
         // Acquire: as in `take`, for the next holder of the lock. An exchange of `take` or `put_back` comes before it, and is counted,

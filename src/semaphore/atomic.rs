@@ -341,9 +341,10 @@ impl Semaphore {
         while more {
             let mut granted = 0;
             let mut queue = self.queue.lock();
-            while granted < BATCH
-                && let Some((waker, _)) = self.grant_next(&mut queue)
-            {
+            while granted < BATCH {
+                let Some((waker, _)) = self.grant_next(&mut queue) else {
+                    break;
+                };
                 wakers[granted] = waker;
                 granted += 1;
             }

@@ -230,10 +230,10 @@ impl Queue {
     /// Joins as a passive waiter, whatever the bounds: its entry is kept, and it is handed its permits.
     pub(crate) fn push_passive(&mut self, need: u64, class: u8, waker: Waker) -> Key {
         let key = self.put_in_class(State::WaitingPassive, need, class, waker);
-        if let Some(scheduling) = &mut self.scheduling
-            && scheduling.last_first
-        {
-            scheduling.passive.push_back(key.index());
+        if let Some(scheduling) = &mut self.scheduling {
+            if scheduling.last_first {
+                scheduling.passive.push_back(key.index());
+            }
         }
         key
     }
@@ -694,7 +694,9 @@ impl Watchers {
 
     /// Takes out those whose condition holds.
     fn take_ready(&mut self, state: PermitState) -> Vec<Waker> {
-        let ready = self.list.extract_if(.., |known| known.1.holds(state));
-        ready.map(|known| known.2).collect()
+        // Stable: both parts keep their order.
+        self.list.sort_by_key(|known| known.1.holds(state));
+        let kept = self.list.partition_point(|known| !known.1.holds(state));
+        self.list.drain(kept..).map(|known| known.2).collect()
     }
 }

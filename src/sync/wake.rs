@@ -106,9 +106,8 @@ pub(crate) fn drop_quietly<T>(value: T) {
 /// that panic is leaked.
 #[inline]
 pub(crate) fn forget_panic(caught: std::thread::Result<()>) {
-    if let Err(payload) = caught
-        && let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload)))
-    {
+    let Err(payload) = caught else { return };
+    if let Err(again) = catch_unwind(AssertUnwindSafe(move || drop(payload))) {
         std::mem::forget(again);
     }
 }

@@ -77,7 +77,7 @@ impl RuleState {
             (Some(borders), _) => borders.lock().lasts(then, now),
             (None, Some(Period::Rolling(length))) => {
                 // A segment later a unit of then has come back.
-                let nanos = length.as_nanos().cast_signed();
+                let nanos = length.as_nanos() as i128;
                 now - then < nanos + nanos / i128::from(SEGMENTS)
             }
             (None, _) => false,
@@ -458,10 +458,10 @@ impl BudgetsBuilder {
             }
             parents.insert(&*rule.name, rule);
             for limit in &rule.limits {
-                if let Measure::Cost(cost) = limit.measure
-                    && !costs.contains(&cost)
-                {
-                    costs.push(cost);
+                if let Measure::Cost(cost) = limit.measure {
+                    if !costs.contains(&cost) {
+                        costs.push(cost);
+                    }
                 }
             }
             if costs.len() > MAX_COSTS {

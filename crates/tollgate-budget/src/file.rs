@@ -212,7 +212,7 @@ impl Budgets {
                 let why = format!("it is longer than the {MAX_FILE} bytes that are allowed");
                 return Err(BudgetFileError::at("", None, why));
             }
-            match str::from_utf8(&bytes) {
+            match std::str::from_utf8(&bytes) {
                 Ok(text) => Self::parse(text),
                 Err(error) => {
                     let good = String::from_utf8_lossy(&bytes[..error.valid_up_to()]);

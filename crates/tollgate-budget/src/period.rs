@@ -46,8 +46,8 @@ pub(crate) fn instant_of(clock: &Clock, nanos: u64) -> Instant {
 /// Nanoseconds since 1970.
 pub(crate) fn since_1970(wall: SystemTime) -> i128 {
     match wall.duration_since(UNIX_EPOCH) {
-        Ok(since) => since.as_nanos().cast_signed(),
-        Err(before) => -before.duration().as_nanos().cast_signed(),
+        Ok(since) => since.as_nanos() as i128,
+        Err(before) => -(before.duration().as_nanos() as i128),
     }
 }
 

@@ -328,10 +328,10 @@ impl Rule {
             }
         }
         for limit in &self.limits {
-            if let Some(Period::Rolling(length)) = limit.period
-                && !(Period::SHORTEST..=Period::LONGEST).contains(&length)
-            {
-                return wrong("per", &format!("{length:?}"), "1 ms to 366 days");
+            if let Some(Period::Rolling(length)) = limit.period {
+                if !(Period::SHORTEST..=Period::LONGEST).contains(&length) {
+                    return wrong("per", &format!("{length:?}"), "1 ms to 366 days");
+                }
             }
             if crate::period::zone(&limit.time_zone).is_none() {
                 return wrong(

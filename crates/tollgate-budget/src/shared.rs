@@ -736,10 +736,10 @@ impl<B: Backend> Drop for SharedMeter<B> {
         for number in 0..self.account.0.shared.costs.len() {
             // A waker that is called for what came back may panic, and two panics would abort.
             let corrected = catch_unwind(AssertUnwindSafe(|| self.correct(number)));
-            if let Err(panic) = corrected
-                && !std::thread::panicking()
-            {
-                resume_unwind(panic);
+            if let Err(panic) = corrected {
+                if !std::thread::panicking() {
+                    resume_unwind(panic);
+                }
             }
         }
     }

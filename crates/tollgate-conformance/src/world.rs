@@ -87,9 +87,7 @@ impl<L: Limiter + 'static> Suite<L> {
         let mut admitted = Vec::new();
         let steps = self.refill.map_or(0, |_| STEPS + STEPS / 2);
         for step in 0..=steps {
-            if step > 0
-                && let Some(refill) = self.refill
-            {
+            if let Some(refill) = self.refill.filter(|_| step > 0) {
                 world.clock.advance(refill.div_ceil(STEPS));
             }
             let new = world.fill(self.ask, self.plenty());

@@ -154,9 +154,7 @@ impl<F: Fn(&RequestParts<'_>) -> Ask + Send + Sync + 'static> CostFn for F {
 /// The rejection for the client: its `retry_after` covers all legs, also those behind the leg that refused.
 #[cold]
 pub(super) fn reject<L: Limiter>(limiter: &L, ask: &Ask, mut rejection: Rejection) -> Rejection {
-    if let Some(clock) = limiter.clock()
-        && rejection.retryable
-    {
+    if let Some(clock) = limiter.clock().filter(|_| rejection.retryable) {
         let now = clock.now();
         let ready = limiter.ready_at(Demand::new(ask, &ClockReading::at(clock, now)));
         let known = ready.not_before().map(|at| clock.between(now, at));

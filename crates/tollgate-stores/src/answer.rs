@@ -132,12 +132,13 @@ impl Answer {
 
 /// The arguments of the scripts for rates and windows.
 pub(crate) fn numbers(rule: &Rule) -> Result<[u64; 3], StoreError> {
-    match rule {
-        Rule::Window { limit, length } => Ok([*limit, segment(*length), Rule::SEGMENTS]),
-        Rule::Rate { quota } if let Some(fill) = Fill::of(quota) => Ok([fill.price, fill.gain, fill.brim]),
-        rule => {
-            let why = format!("no store counts by {rule:?}").into();
-            Err(StoreError::Refused { why })
-        }
-    }
+    let numbers = match rule {
+        Rule::Window { limit, length } => Some([*limit, segment(*length), Rule::SEGMENTS]),
+        Rule::Rate { quota } => Fill::of(quota).map(|fill| [fill.price, fill.gain, fill.brim]),
+        _ => None,
+    };
+    numbers.ok_or_else(|| {
+        let why = format!("no store counts by {rule:?}").into();
+        StoreError::Refused { why }
+    })
 }

@@ -264,9 +264,8 @@ impl<'a> Table<'a> {
             Err(error) => {
                 let mut at = self.place(key);
                 // Written as it is read, so that the column within it is one of the file.
-                if let QuotaError::Text { column, .. } = &error
-                    && self.text.get(at + 1..).is_some_and(|rest| rest.starts_with(text))
-                {
+                let is_verbatim = self.text.get(at + 1..).is_some_and(|rest| rest.starts_with(text));
+                if let (QuotaError::Text { column, .. }, true) = (&error, is_verbatim) {
                     at += 1 + text.chars().take(column - 1).map(char::len_utf8).sum::<usize>();
                 }
                 Err(value(self.text, at, key, &error.to_string()))

@@ -36,7 +36,7 @@ impl LegRule {
 
     /// The rule, if it is of this type.
     pub fn get<R: Rule>(&self) -> Option<&R> {
-        (&*self.0 as &dyn Any).downcast_ref()
+        self.0.as_any().downcast_ref()
     }
 
     /// True when units are held until the work ends: see [`Rule::HOLDS`].
@@ -92,15 +92,26 @@ impl PartialEq for LegRule {
 }
 
 /// A limiter of any type, whose [`Rule`] finds its type again.
-pub(in crate::policy) trait LegLimiter: Erased + Any {}
+pub(in crate::policy) trait LegLimiter: Erased {
+    fn as_any(&self) -> &dyn Any;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
 
-impl<L: Limiter + 'static> LegLimiter for L {}
+impl<L: Limiter + 'static> LegLimiter for L {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
 
 /// Writes the object-safe form of a [`Rule`]: each method, and its body for a rule of type `R`.
 macro_rules! any_rule {
     ($this:ident; $(fn $name:ident($($arg:ident: $of:ty),*) -> $result:ty { $body:expr })*) => {
         /// The object-safe form of a [`Rule`]. A limiter is that of a leg of this rule.
-        pub(in crate::policy) trait AnyRule: Any + fmt::Debug + Send + Sync {
+        pub(in crate::policy) trait AnyRule: fmt::Debug + Send + Sync {
             $(fn $name(&self $(, $arg: $of)*) -> $result;)*
         }
 
@@ -114,6 +125,7 @@ macro_rules! any_rule {
     };
 }
 any_rule! { this;
+    fn as_any() -> &dyn Any { this }
     fn facts() -> Facts {
         Facts {
             id: TypeId::of::<R>(),

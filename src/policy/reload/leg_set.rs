@@ -346,9 +346,8 @@ impl LegSet {
 
     /// The readiness of a leg, obeyed or not; `None` when it does not apply.
     pub(super) fn leg_ready_at<'a>(&'a self, leg: &'a VersionLeg, demand: Demand<'_>) -> Option<ReadyAt<'a>> {
-        if let Some(condition) = &leg.condition
-            && !condition.gate.is_exceeded(demand.now(&self.clock))
-        {
+        let condition = leg.condition.as_ref();
+        if condition.is_some_and(|condition| !condition.gate.is_exceeded(demand.now(&self.clock))) {
             return None;
         }
         let state = &*leg.state;

@@ -186,7 +186,7 @@ impl Body {
 
     /// The limiter behind one type.
     #[inline]
-    pub(super) fn erased(&self) -> &dyn Erased {
+    pub(super) fn erased(&self) -> &dyn LegLimiter {
         match self {
             Self::Semaphore(semaphore) => semaphore,
             Self::Bucket(bucket) => &**bucket,
@@ -199,16 +199,16 @@ impl Body {
         match self {
             Self::Semaphore(semaphore) => semaphore,
             Self::Bucket(bucket) => &**bucket,
-            Self::Other(limiter) => &**limiter,
+            Self::Other(limiter) => limiter.as_any(),
         }
     }
 }
 
 fn downcast<L: Limiter + 'static>(limiter: Box<dyn LegLimiter>) -> Result<Box<L>, Box<dyn LegLimiter>> {
-    if !(&*limiter as &dyn Any).is::<L>() {
+    if !limiter.as_any().is::<L>() {
         return Err(limiter);
     }
-    match (limiter as Box<dyn Any>).downcast() {
+    match limiter.into_any().downcast() {
         Ok(limiter) => Ok(limiter),
         Err(_) => unreachable!("it is one"),
     }

@@ -186,10 +186,10 @@ impl KeyedSpec {
             checked.map_err(|error| error.within(&place))?;
         }
         for (key, tier) in &self.keys {
-            if let KeyTier::Named(tier) = tier
-                && !self.tiers.contains_key(tier)
-            {
-                return Err(no_tier(key, tier).within(&["keyed", name, "keys"]));
+            if let KeyTier::Named(tier) = tier {
+                if !self.tiers.contains_key(tier) {
+                    return Err(no_tier(key, tier).within(&["keyed", name, "keys"]));
+                }
             }
         }
         Ok(())

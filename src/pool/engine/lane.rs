@@ -64,10 +64,10 @@ impl<K: Kind> Lane<K> {
 
     #[inline]
     pub(in crate::pool) fn pop(&mut self) -> Option<Entry<K>> {
-        if let Some(Entry(Body::Cell(first, next))) = self.0.front_mut()
-            && let Some(next) = next.take()
-        {
-            return Some(Entry::of(std::mem::replace(first, next)));
+        if let Some(Entry(Body::Cell(first, next))) = self.0.front_mut() {
+            if let Some(next) = next.take() {
+                return Some(Entry::of(std::mem::replace(first, next)));
+            }
         }
         self.0.pop_front()
     }
@@ -93,10 +93,10 @@ impl<K: Kind> Lane<K> {
             (n, spaces) = (n - count, spaces + 1);
         }
         other.0.extend(self.0.drain(..spaces));
-        if n > 0
-            && let Some(entry) = self.pop()
-        {
-            other.push(entry);
+        if n > 0 {
+            if let Some(entry) = self.pop() {
+                other.push(entry);
+            }
         }
     }
 

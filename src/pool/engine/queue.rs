@@ -348,8 +348,14 @@ impl<K: Kind> Entries<K> {
         self.gone = self.gone.map(|gone| gone.wrapping_add(1));
         self.len -= dead.len() - before;
         self.special -= dead[before..].iter().filter(|entry| !entry.is_common()).count();
-        let aside = self.aside.extract_if(.., |_, entry| !entry.is_live());
-        dead.extend(aside.map(|(_, entry)| entry));
+        dead.extend(self.take_aside(|_, entry| !entry.is_live()));
+    }
+
+    /// Removes the entries set aside that `goes` accepts.
+    fn take_aside(&mut self, goes: impl Fn(&AsideKey, &Entry<K>) -> bool) -> impl Iterator<Item = Entry<K>> {
+        let gone = self.aside.iter().filter(|(key, entry)| goes(key, entry));
+        let keys: Vec<AsideKey> = gone.map(|(key, _)| *key).collect();
+        keys.into_iter().filter_map(|key| self.aside.remove(&key))
     }
 
     /// Removes all entries, in the order in which they would have started, without ageing. Entries set aside precede all others
@@ -359,8 +365,7 @@ impl<K: Kind> Entries<K> {
         let mut entries = Vec::new();
         for priority in (0..self.gone.len()).rev() {
             entries.extend(self.restored[priority].drain());
-            let aside = self.aside.extract_if(.., |key, _| key.0 as usize == priority);
-            entries.extend(aside.map(|(_, entry)| entry));
+            entries.extend(self.take_aside(|key, _| key.0 as usize == priority));
             entries.extend(self.by_priority[priority].drain());
         }
         entries.extend(std::mem::take(&mut self.awaited).into_values());

@@ -191,10 +191,11 @@ impl<K: Kind> State<K> {
     /// Sets aside the first task while its group is full.
     #[cold]
     fn set_members_aside(&mut self) {
-        while let Some(key) = self.queue.first()
-            && let Some(member) = self.queue.get(key).and_then(Entry::member)
-            && member.must_wait()
-        {
+        while let Some(key) = self.queue.first() {
+            let member = self.queue.get(key).and_then(Entry::member);
+            let Some(member) = member.filter(|member| member.must_wait()) else {
+                return;
+            };
             let member = Arc::clone(member);
             self.queue.set_aside(key).inspect(|&key| member.is_set_aside(key));
         }
@@ -203,10 +204,10 @@ impl<K: Kind> State<K> {
     /// Updates the group, if it has a limit, of a task that has ended, or will not start.
     #[inline]
     fn member_ends(&mut self, member: Option<&Membership>) {
-        if let Some(member) = member
-            && member.ends()
-        {
-            self.pass_place_on(member);
+        if let Some(member) = member {
+            if member.ends() {
+                self.pass_place_on(member);
+            }
         }
     }
 
@@ -230,10 +231,10 @@ impl<K: Kind> State<K> {
         }
         if self.asker.is_some() {
             let first = self.first();
-            if let Some((asker, asks)) = &self.asker
-                && *asks != first
-            {
-                acts.call.push(Arc::clone(asker));
+            if let Some((asker, asks)) = &self.asker {
+                if *asks != first {
+                    acts.call.push(Arc::clone(asker));
+                }
             }
             return;
         }
@@ -517,9 +518,9 @@ impl<K: Kind> State<K> {
     /// Stops the pool: no more tasks start. Claims and returns all that have not.
     pub(in crate::pool) fn stop(&mut self, acts: &mut Acts<K>) -> Vec<Entry<K>> {
         self.phase = Phase::Stopped;
-        let mut unstarted = self.drain();
         // The second entries are dead, since the first ones come before.
-        acts.dead = unstarted.extract_if(.., |entry| !is_listed(entry)).collect();
+        let (unstarted, dead): (Vec<_>, Vec<_>) = self.drain().into_iter().partition(is_listed);
+        acts.dead = dead;
         for entry in &unstarted {
             self.capacity.give_back(1, entry.weight());
         }

@@ -543,13 +543,11 @@ fn edges(waiter: &Arc<dyn Task>, task: Option<&Record>, needed: &[Node]) -> Opti
         let held = held_above(waiter, &mut seen);
         let closes_cycle = reaches(&waits, needed, &held, &mut seen);
         (!closes_cycle).then(|| {
-            if let Some(record) = task
-                && !record
-                    .waiter
-                    .lock()
-                    .as_ref()
-                    .is_some_and(|known| is_same(known, waiter))
-            {
+            let is_known = |record: &Record| {
+                let known = record.waiter.lock();
+                known.as_ref().is_some_and(|known| is_same(known, waiter))
+            };
+            if let Some(record) = task.filter(|record| !is_known(record)) {
                 old = record.waiter.lock().replace(Arc::clone(waiter));
                 // Relaxed: see `judged`.
                 record.moved.store(true, Ordering::Relaxed);

@@ -15,10 +15,15 @@ use crate::pool::hooks::{Payload, drop_quietly, wake};
 use crate::pool::task_options::TaskOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{self, Poll, Waker};
 
 /// The view of the queue and the runner.
 pub(in crate::pool) trait Run: Queued + Task {
+    /// The task, as waits see it.
+    fn into_task<'a>(self: Arc<Self>) -> Arc<dyn Task + 'a>
+    where
+        Self: 'a;
     /// Starts the claimed task for its runner; an abort then takes effect after its first poll. Returns false when the task has ended.
     /// Runs no user code.
     fn start(&self) -> bool;
@@ -29,8 +34,16 @@ pub(in crate::pool) trait Run: Queued + Task {
 }
 
 /// The view of the handle.
-pub(in crate::pool) trait Job<T>: Run + Await<T> {}
-impl<C: Run + Await<T>, T> Job<T> for C {}
+pub(in crate::pool) trait Job<T>: Run + Await<T> {
+    /// The view of the pool.
+    fn into_run(self: Arc<Self>) -> Arc<dyn Run>;
+}
+
+impl<C: Run + Await<T> + 'static, T> Job<T> for C {
+    fn into_run(self: Arc<Self>) -> Arc<dyn Run> {
+        self
+    }
+}
 
 /// A future that has started.
 pub(in crate::pool) enum Progress<Fut> {
@@ -118,6 +131,13 @@ where
     Fut: Future<Output = T> + Send,
     T: Send,
 {
+    fn into_task<'a>(self: Arc<Self>) -> Arc<dyn Task + 'a>
+    where
+        Self: 'a,
+    {
+        self
+    }
+
     fn start(&self) -> bool {
         let mut inner = self.lock();
         match std::mem::replace(&mut inner.stage, Stage::Taken) {

@@ -60,7 +60,7 @@ impl Kind for Tasks {
     }
 
     fn queued<T>(task: &Arc<Self::Job<T>>) -> Arc<Self::Run> {
-        Arc::clone(task) as _
+        Arc::clone(task).into_run()
     }
 
     fn end_running<T>(task: &Self::Job<T>) -> bool {
@@ -232,7 +232,7 @@ fn poll(core: &Arc<Core>, task: &Arc<dyn Run>, is_parked: &mut bool, cx: &mut Co
     if std::mem::take(is_parked) {
         core.transition(|state, _| state.resume());
     }
-    let inside = Inside::enter(Arc::clone(task) as _, PoolId::of(&**core));
+    let inside = Inside::enter(Arc::clone(task).into_task(), PoolId::of(&**core));
     let polled = task.poll_run(&|payload| core.orphan(payload), cx);
     drop(inside);
     if polled.is_pending() && task.record().awaits() {
@@ -262,7 +262,7 @@ impl Unstarted<Tasks> {
             // Inside another task, its waits count as waits of that task.
             let _inside = current()
                 .is_none()
-                .then(|| Inside::enter_aside(Some(Arc::clone(&task.0) as _)));
+                .then(|| Inside::enter_aside(Some(Arc::clone(&task.0).into_task())));
             task.0.poll_run(&orphan, cx)
         });
         ran.await != Ran::Gone

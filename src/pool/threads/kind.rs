@@ -170,7 +170,7 @@ impl<'j> Kind for Threads<'j> {
     const THREADS: bool = true;
     type Inline = InlineTask<'j>;
     type Run = dyn Run + 'j;
-    type Job<T> = dyn Job<T> + 'j;
+    type Job<T> = dyn Job<'j, T> + 'j;
     type Worker = WorkerState<'j>;
     type Shared = Shared<'j>;
 
@@ -241,10 +241,8 @@ impl<'j> Kind for Threads<'j> {
             if !state.wants_thread() {
                 return None;
             }
-            if let Some(growth) = &core.kind.growth
-                && !state.is_urgent()
-                && let Err(refusal) = growth.try_acquire(1)
-            {
+            let growth = core.kind.growth.as_ref().filter(|_| !state.is_urgent());
+            if let Some(Err(refusal)) = growth.map(|growth| growth.try_acquire(1)) {
                 return refusal.retry_after();
             }
             state.starts(acts);
@@ -256,7 +254,7 @@ impl<'j> Kind for Threads<'j> {
     }
 
     fn queued<T>(task: &Arc<Self::Job<T>>) -> Arc<Self::Run> {
-        Arc::clone(task) as _
+        Arc::clone(task).into_run()
     }
 
     fn help<T>(handle: &ScopedJoinHandle<'j, T>) -> bool {

@@ -258,9 +258,8 @@ impl<'a, 'j> Work<'a, 'j> {
     fn run(&mut self, entry: Entry<'j>, borrows: bool, admitted: Option<(Ticket, Held)>) {
         self.counts.slot = Some(borrows);
         self.counts.member = entry.member().map(Arc::clone);
-        let ran = if let Some((_, held)) = &admitted
-            && !held.is_empty()
-        {
+        let held = admitted.as_ref().map(|(_, held)| held);
+        let ran = if let Some(held) = held.filter(|held| !held.is_empty()) {
             let holder = Arc::new(Record::of(entry.waiter()));
             holder.holds(Arc::clone(held));
             let under = Under::enter(Arc::clone(&holder) as _);

@@ -572,11 +572,11 @@ impl TokenBucket {
         }
         let refunded = self.refunded_before();
         // Zero units are always there, and are still booked behind the others.
-        if n > 0
-            && let Ok(word) = self.take(n, now)
-        {
-            let ticket = self.ticket(n, word, refunded);
-            return Ok(FutureReservation::new(self, ticket, &self.clock, now, now));
+        if n > 0 {
+            if let Ok(word) = self.take(n, now) {
+                let ticket = self.ticket(n, word, refunded);
+                return Ok(FutureReservation::new(self, ticket, &self.clock, now, now));
+            }
         }
         let (ticket, start) = self.book_ahead(n, now, self.clock.ticks_of(max_wait))?;
         Ok(FutureReservation::new(self, ticket, &self.clock, now, start))

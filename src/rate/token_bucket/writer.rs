@@ -587,10 +587,10 @@ struct Seen {
 
 /// Records the refund of `ticket` under the parameters of `word`.
 fn remember(writer: &mut Writer, ticket: &BucketTicket, word: Word, units: u64) {
-    if let Some(position) = ticket.gross_position()
-        && Word(ticket.word).version() == word.version()
-        && units > 0
-    {
+    let Some(position) = ticket.gross_position() else {
+        return;
+    };
+    if Word(ticket.word).version() == word.version() && units > 0 {
         writer.refunds.add(position, units);
     }
 }

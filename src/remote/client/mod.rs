@@ -655,9 +655,7 @@ impl Client {
 
     /// Returns `n` units that are not in use to the store.
     fn return_units(&mut self, n: u64) {
-        if let Some(live) = &mut self.live
-            && n > 0
-        {
+        if let Some(live) = self.live.as_mut().filter(|_| n > 0) {
             live.returned += n;
             self.units.give(n);
             self.wake_driver();
@@ -800,9 +798,10 @@ impl Client {
             return;
         }
         let waiters = self.queue.len();
-        while let Some((&key, head)) = self.queue.first_key_value()
-            && head.need <= self.free(now)
-        {
+        while let Some((&key, head)) = self.queue.first_key_value() {
+            if head.need > self.free(now) {
+                break;
+            }
             let Some(waiter) = self.queue.remove(&key) else { return };
             let ticket = self.acquire_free(waiter.need, now);
             self.end(key, waiter, End::Granted(ticket));
@@ -823,6 +822,16 @@ impl Client {
         ROUND.min(Duration::from_nanos(half.try_into().unwrap_or(u64::MAX)))
     }
 
+    /// Sets the instant at which this process's own share has `need` units for the first waiter.
+    fn await_share(&mut self, need: u64, now: Instant) {
+        if let OnUnavailable::Share { of } = self.config.on_unavailable {
+            if self.config.admits_tokens() {
+                let wait = self.fallback.wait(need, of);
+                self.fallback_at = wait.map(|wait| self.clock.after(now, wait));
+            }
+        }
+    }
+
     /// Serves all waiters in order of arrival from this process's own share.
     fn serve_fallback(&mut self, now: Instant) {
         while let Some(key) = self.first() {
@@ -833,15 +842,7 @@ impl Client {
             let end = match self.acquire_unavailable(need, now) {
                 Ok(ticket) => End::Granted(ticket),
                 Err(reason @ (Reason::Unavailable | Reason::Closed)) => End::Refused(reason),
-                Err(_) => {
-                    if let OnUnavailable::Share { of } = self.config.on_unavailable
-                        && self.config.admits_tokens()
-                    {
-                        let wait = self.fallback.wait(need, of);
-                        self.fallback_at = wait.map(|wait| self.clock.after(now, wait));
-                    }
-                    return;
-                }
+                Err(_) => return self.await_share(need, now),
             };
             self.end_wait(key, end);
         }
@@ -911,10 +912,8 @@ impl Client {
             self.on_lease_end(now);
         }
         let patience = self.config.unavailable_after;
-        if let Some(since) = self.failing_since
-            && !self.unavailable
-            && self.clock.after(since, patience) <= now
-        {
+        let failing_since = self.failing_since.filter(|_| !self.unavailable);
+        if failing_since.is_some_and(|since| self.clock.after(since, patience) <= now) {
             self.declare_unavailable(now);
         }
         if self.unavailable && self.fallback_at.is_some_and(|at| at <= now) {

@@ -46,22 +46,22 @@ pub(super) struct Change {
 impl Client {
     /// The action to take at `now`, after [`on_tick`](Self::on_tick).
     pub(in crate::remote) fn next_action(&mut self, now: Instant) -> Action {
-        if self.closed
-            && let Some(live) = self.live.take()
-        {
-            self.end_session(&live);
-            self.forget_session(now);
-            self.end_all_waits(End::Refused(Reason::Closed));
+        if self.closed {
+            if let Some(live) = self.live.take() {
+                self.end_session(&live);
+                self.forget_session(now);
+                self.end_all_waits(End::Refused(Reason::Closed));
+            }
         }
         if let Some(at) = self.retry_at.filter(|&at| at > now) {
             return Action::Wait(Some(self.next_tick(now).map_or(at, |wakes| wakes.min(at))), None);
         }
-        if let Some((session, seq, tries)) = self.session_ends.front_mut()
-            && (self.closed || !self.ends_wait)
-        {
-            *tries += 1;
-            *seq += 1;
-            return Action::Send(end_request(*session, *seq, &self.config));
+        if self.closed || !self.ends_wait {
+            if let Some((session, seq, tries)) = self.session_ends.front_mut() {
+                *tries += 1;
+                *seq += 1;
+                return Action::Send(end_request(*session, *seq, &self.config));
+            }
         }
         if self.closed {
             if !self.stopped {
@@ -290,10 +290,8 @@ impl Client {
             }
             self.withdraw(id);
         }
-        if head.is_none()
-            && let Some(window_place) = self.window_place.take()
-        {
-            self.withdrawn.insert(window_place);
+        if head.is_none() {
+            self.withdrawn.extend(self.window_place.take());
         }
         let most = self.config.prefetch.map_or(0, |prefetch| prefetch.most);
         if self.tokens.are_upcoming() {
@@ -653,17 +651,18 @@ impl Client {
         let silent = matches!(error, StoreError::Unreachable { .. } | StoreError::TimedOut { .. }) && !self.closed;
         self.last_error = Some(error);
         self.retry_at = Some(self.clock.after(now, self.config.retry));
-        if sync.end
-            && let Some(at) = self
-                .session_ends
-                .iter()
-                .position(|&(session, ..)| session == sync.session)
-            && let Some(end) = self.session_ends.remove(at)
-            && (silent || end.2 < END_ATTEMPTS)
-        {
-            self.session_ends.push_back(end);
+        if sync.end {
+            self.put_end_off(sync.session, silent);
         }
         self.on_tick(now);
+    }
+
+    /// Sends the end of a session again, behind the others. From a store that answers, `END_ATTEMPTS` failures are enough.
+    fn put_end_off(&mut self, session: Session, silent: bool) {
+        let at = self.session_ends.iter().position(|&(other, ..)| other == session);
+        let end = at.and_then(|at| self.session_ends.remove(at));
+        let again = end.filter(|&(_, _, tries)| silent || tries < END_ATTEMPTS);
+        self.session_ends.extend(again);
     }
 
     /// Whether the store must still learn that this session has ended.
@@ -759,9 +758,7 @@ impl Client {
 
     /// Notes that the change was carried out, or that another process changed the rule.
     pub(super) fn note_change(&mut self, sync: &SyncRequest, reply: &SyncReply, now: Instant) {
-        if let Some(change) = &mut self.change
-            && reply.alive
-        {
+        if let Some(change) = self.change.as_mut().filter(|_| reply.alive) {
             let Change { rule, number, .. } = *change;
             if sync.change == Some(rule) || matches!(rule, Rule::Permits { limit } if sync.limit == Some(limit)) {
                 self.change = None;
@@ -771,9 +768,8 @@ impl Client {
                 change.is_known = true;
             }
         }
-        if let Some((edition, rule)) = reply.rule
-            && edition > self.edition
-        {
+        let newer = reply.rule.filter(|(edition, _)| *edition > self.edition);
+        if let Some((edition, rule)) = newer {
             self.edition = edition;
             self.config.rule = rule;
             self.fallback.adopt(&rule);

@@ -101,9 +101,7 @@ impl Tokens {
         }
         if upcoming.is_some_and(|from| from <= now) {
             let most = config.prefetch.map(|prefetch| prefetch.most.max(first_need()));
-            while let Some(&(from, until, units)) = self.upcoming.front()
-                && from <= now
-            {
+            while let Some(&(_, until, units)) = self.upcoming.front().filter(|(from, ..)| *from <= now) {
                 self.upcoming.pop_front();
                 let over = most.map_or(0, |most| (self.total + units).saturating_sub(most));
                 let over = over.min(self.total);
@@ -115,9 +113,7 @@ impl Tokens {
                 self.add(units, until);
             }
         }
-        while let Some(&(until, units)) = self.available.front()
-            && until <= now
-        {
+        while let Some(&(_, units)) = self.available.front().filter(|(until, _)| *until <= now) {
             expired += units;
             self.total -= units;
             self.available.pop_front();
@@ -163,9 +159,10 @@ impl Tokens {
 
     /// Takes `n` of the available tokens, those that expire first at first.
     fn draw(&mut self, mut n: u64) {
-        while n > 0
-            && let Some((_, units)) = self.available.front_mut()
-        {
+        while n > 0 {
+            let Some((_, units)) = self.available.front_mut() else {
+                return;
+            };
             let part = n.min(*units);
             *units -= part;
             self.total -= part;

@@ -524,12 +524,12 @@ impl Client {
         match wait.end.take() {
             Some(end) => {
                 let wait = self.waits.remove(&number);
-                if let (End::Granted { at, lease: lease @ 1.. }, Some(wait)) = (&end, wait)
-                    && self.is_lost(&wait.key, *lease, self.clock.now())
-                {
-                    // Lost before it was handed out.
-                    self.give_back(&wait.key, &wait.legs, *at, *lease, &wait.units);
-                    return (Some(End::Failed(Reason::Unavailable)), waker);
+                if let (End::Granted { at, lease: lease @ 1.. }, Some(wait)) = (&end, wait) {
+                    if self.is_lost(&wait.key, *lease, self.clock.now()) {
+                        // Lost before it was handed out.
+                        self.give_back(&wait.key, &wait.legs, *at, *lease, &wait.units);
+                        return (Some(End::Failed(Reason::Unavailable)), waker);
+                    }
                 }
                 (Some(end), waker)
             }
@@ -550,15 +550,21 @@ impl Client {
         };
         if let Some(End::Granted { at, lease }) = wait.end {
             self.give_back(&wait.key, &wait.legs, at, lease, &wait.units);
-        } else if wait.end.is_none()
-            && let Some(held) = self.keys.get_mut(&wait.key).and_then(|state| state.held.as_mut())
-            && held.leave(number)
-        {
-            // The place goes, or to the next one.
-            held.is_due = true;
-            self.ready(&wait.key);
+        } else if wait.end.is_none() {
+            self.leave_queue(&wait.key, number);
         }
         [wait.waker, wait.news]
+    }
+
+    /// Removes a waiter from the queue of a key.
+    fn leave_queue(&mut self, key: &Key, number: u64) {
+        let held = self.keys.get_mut(key).and_then(|state| state.held.as_mut());
+        let Some(held) = held else { return };
+        if held.leave(number) {
+            // The place goes, or to the next one.
+            held.is_due = true;
+            self.ready(key);
+        }
     }
 
     /// Gives back all that was taken at `at`.
@@ -599,10 +605,9 @@ impl Client {
 
     /// Gives back the permits that were taken under this lease.
     pub(super) fn give_permits(&mut self, key: &Key, legs: &Legs, lease: u64, units: &LegUnits) {
-        if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut())
-            && legs.has_permits()
-            && held.give(legs, units, lease)
-        {
+        let held = self.keys.get_mut(key).and_then(|state| state.held.as_mut());
+        let held = held.filter(|_| legs.has_permits());
+        if held.is_some_and(|held| held.give(legs, units, lease)) {
             self.ready(key);
         }
     }
@@ -739,10 +744,10 @@ impl Client {
         let is_crowded = due
             .as_ref()
             .is_some_and(|due| first.is_some_and(|legs| !legs.is(due)) || (is_due && !due.has_permits()));
-        if let Some(due) = &due
-            && !(is_crowded && state.reserved_went_first)
-        {
-            flight = Some(new(due));
+        if let Some(due) = &due {
+            if !(is_crowded && state.reserved_went_first) {
+                flight = Some(new(due));
+            }
         }
         state.reserved_went_first = is_crowded && flight.is_some();
         while let Some(item) = state.outbox.front().filter(|_| !waits_for_renewal) {
@@ -1010,13 +1015,11 @@ impl Client {
                         first_refused.get_or_insert((leg, until));
                         continue;
                     }
-                    if let (Some(until), Some(state)) = (until, self.keys.get_mut(key))
-                        && state.returns == flight.returns
-                        && flight.is_whole
-                        && !flight.legs.is_permits(leg)
-                        // Others give back at a shared leg, which is not told here.
-                        && !flight.legs.is_shared(leg)
-                    {
+                    // Others give back at a shared leg, which is not told here.
+                    let is_own = flight.is_whole && !flight.legs.is_permits(leg) && !flight.legs.is_shared(leg);
+                    let state = self.keys.get_mut(key);
+                    let state = state.filter(|state| is_own && state.returns == flight.returns);
+                    if let (Some(until), Some(state)) = (until, state) {
                         let notify = state.refused.take().and_then(|before| before.notify);
                         state.refused = Some(RefusedUntil {
                             legs: Arc::clone(&flight.legs),
@@ -1050,9 +1053,8 @@ impl Client {
         for number in &flight.grants {
             self.end(*number, End::Usage(reply.usage.clone().into()));
         }
-        if let Some(held) = self.keys.get_mut(key).and_then(|state| state.held.as_mut())
-            && lease.is_some()
-        {
+        let held = self.keys.get_mut(key).and_then(|state| state.held.as_mut());
+        if let Some(held) = held.filter(|_| lease.is_some()) {
             held.retry_at = first_refused.map(|(_, until)| until);
             held.has_place = first_refused.is_some();
             held.is_refused = first_refused.is_some() && !held.queue.is_empty();
@@ -1175,11 +1177,11 @@ impl Client {
         wait.end = Some(end);
         self.wakers.extend(wait.waker.take());
         self.stale.extend(wait.news.take());
-        if let Some(state) = self.keys.get_mut(&wait.key)
-            && let Some(held) = state.held.as_mut()
-            && held.leave(number)
-            && state.under_way.is_none()
-        {
+        let Some(state) = self.keys.get_mut(&wait.key) else {
+            return;
+        };
+        let Some(held) = state.held.as_mut() else { return };
+        if held.leave(number) && state.under_way.is_none() {
             // The place goes, or to the next one.
             held.is_due = true;
             let key = wait.key.clone();
@@ -1209,9 +1211,8 @@ impl Client {
                 held.queue.clear();
                 self.ready(&key);
             }
-            if let Some(state) = self.keys.get_mut(&key)
-                && !state.reserved.is_empty()
-            {
+            let state = self.keys.get_mut(&key);
+            if let Some(state) = state.filter(|state| !state.reserved.is_empty()) {
                 state.reserved.use_all();
                 state.reserved.hurry();
                 self.ready(&key);

@@ -58,9 +58,10 @@ async fn run<B: Backend>(shared: &Shared<B>) {
             drop(before);
             let next = shared.with(|client| client.on_timers(shared.clock.now()));
             let failing = shared.with(|client| client.failing());
-            while flights.len() < MOST + failing.min(MOST_FAILING)
-                && let Some(key) = shared.with(super::client::Client::next_key)
-            {
+            while flights.len() < MOST + failing.min(MOST_FAILING) {
+                let Some(key) = shared.with(super::client::Client::next_key) else {
+                    break;
+                };
                 flights.push(exchange(shared, key, &timers));
             }
             let mut new = None;
@@ -69,9 +70,8 @@ async fn run<B: Backend>(shared: &Shared<B>) {
                 new = Some(registration);
                 handle
             };
-            if let Some(key) = shared.with(|client| client.next_listen(handle))
-                && let Some(registration) = new
-            {
+            let key = shared.with(|client| client.next_listen(handle));
+            if let (Some(key), Some(registration)) = (key, new) {
                 listens.push(Abortable::new(listen(shared, key), registration));
                 continue;
             }

@@ -233,12 +233,14 @@ impl<B: Backend> RemoteKey<B> {
             return self.ask(units, true).await;
         }
         loop {
-            match self.acquire_now(ask).await {
-                Err(refusal) if let Wait::Until(due) = refusal.wait() => {
-                    Sleep::until(&self.handles.0.clock, due.instant()).await;
-                }
-                ended => return ended,
-            }
+            let refusal = match self.acquire_now(ask).await {
+                Ok(permit) => return Ok(permit),
+                Err(refusal) => refusal,
+            };
+            let Wait::Until(due) = refusal.wait() else {
+                return Err(refusal);
+            };
+            Sleep::until(&self.handles.0.clock, due.instant()).await;
         }
     }
 

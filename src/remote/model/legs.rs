@@ -181,14 +181,13 @@ impl KeyLegs {
                 Some((_, refusal)) if waits => Err(refusal),
                 _ => self.take(&mut legs, step, units, now),
             };
-            if let (Err(refusal), true, None) = (&taken, waits, &waiter)
-                && refusal.after.is_some()
-            {
-                waiter = Some((*units, *refusal));
-            }
-            if taken.is_ok() && waits {
+            match &taken {
                 // The place was that of this waiter: the next one goes behind the others.
-                self.held.places.retain(|place| place.client != step.client);
+                Ok(_) if waits => self.held.places.retain(|place| place.client != step.client),
+                Err(refusal) if waits && waiter.is_none() && refusal.after.is_some() => {
+                    waiter = Some((*units, *refusal));
+                }
+                _ => {}
             }
             takes.push(taken);
         }

@@ -193,9 +193,7 @@ impl Permits {
     /// Ends the sessions that have expired by `now`, and grants their units to waiters.
     pub(super) fn sweep(&mut self, now: u64) {
         self.now = self.now.max(now);
-        while let Some(&(due, session)) = self.dues.first()
-            && due <= self.now
-        {
+        while let Some(&(_, session)) = self.dues.first().filter(|(due, _)| *due <= self.now) {
             self.end(session);
         }
         self.grant_waiting();

@@ -230,9 +230,7 @@ impl Rates {
     /// Advances the time, and ends the sessions that have expired.
     pub(crate) fn sweep(&mut self, now: u64) {
         self.now = self.now.max(now);
-        while let Some(&(due, session)) = self.dues.first()
-            && due <= self.now
-        {
+        while let Some(&(_, session)) = self.dues.first().filter(|(due, _)| *due <= self.now) {
             self.end(session);
         }
         self.meter.advance(self.now);

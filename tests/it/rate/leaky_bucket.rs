@@ -294,7 +294,7 @@ impl Replay {
             if at > last {
                 // Empty for less than a nanosecond: the wait was rounded up, and what is taken now counts from then.
                 let over = flow.saturating_sub(level);
-                let rounded = level > 0 && over < count.into() && !nanos.is_multiple_of(count);
+                let rounded = level > 0 && over < count.into() && nanos % count != 0;
                 early = if rounded { over } else { 0 };
             }
             level = level.saturating_sub(flow);

@@ -234,7 +234,7 @@ fn holds(seed: u64, lost: u64, prefetch: Option<Prefetch>) {
     let build = |n: u64| {
         let builder = permits(&world).client(n);
         match prefetch {
-            Some(prefetch) if n.is_multiple_of(2) => builder.prefetch(prefetch),
+            Some(prefetch) if n % 2 == 0 => builder.prefetch(prefetch),
             _ => builder,
         }
     };

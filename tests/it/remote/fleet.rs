@@ -104,7 +104,7 @@ fn fleet(machines: usize, burst: u64) -> Reached {
             for tick in 1..=(END.as_millis() / 100) as u32 {
                 let at = 100 * tick * MS;
                 sleep(world.clock.clock(), at - (world.clock.elapsed() - begun)).await;
-                if tick.is_multiple_of(10) {
+                if tick % 10 == 0 {
                     let now = syncs();
                     steps = steps.max(now - last);
                     last = now;

@@ -24,7 +24,7 @@ impl Seen {
         let limit = self.limit.load(Ordering::SeqCst);
         let permit = semaphore.acquire_many(n).await.unwrap();
         let inside = self.inside.fetch_add(n as usize, Ordering::SeqCst) + n as usize;
-        if before.is_multiple_of(2) && self.version.load(Ordering::SeqCst) == before {
+        if before % 2 == 0 && self.version.load(Ordering::SeqCst) == before {
             assert!(inside <= limit, "{inside} inside, and {limit} allowed");
             self.checked.fetch_add(1, Ordering::SeqCst);
         }

@@ -87,7 +87,7 @@ impl Words {
 
     pub(crate) fn at(&mut self, at: Instant) {
         let from = i64::try_from(at.ticks()).unwrap_or(i64::MAX) - self.now as i64;
-        self.plain(from.max(-PAST).cast_unsigned());
+        self.plain(from.max(-PAST) as u64);
     }
 
     /// Of what has no effect once it is due.

@@ -23,9 +23,8 @@ impl Deadline {
 
 /// Takes the time that has passed off the field.
 pub(super) fn shorten(deadline: &Deadline, clock: &Clock, headers: &mut HeaderMap) {
-    if let Some(left) = deadline.left(clock)
-        && let Ok(value) = HeaderValue::try_from(write(left))
-    {
+    let Some(left) = deadline.left(clock) else { return };
+    if let Ok(value) = HeaderValue::try_from(write(left)) {
         headers.insert(GRPC_TIMEOUT, value);
     }
 }

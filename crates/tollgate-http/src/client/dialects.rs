@@ -387,11 +387,10 @@ pub struct Shopify;
 impl Dialect for Shopify {
     fn read(&self, parts: &ResponseParts<'_>, feedback: &mut Feedback) {
         retry_after(parts, feedback);
-        if let Some((used, limit)) = parts
+        let calls = parts
             .text("x-shopify-shop-api-call-limit")
-            .and_then(|text| text.split_once('/'))
-            && let (Some(used), Some(limit)) = (count(used), count(limit))
-        {
+            .and_then(|text| text.split_once('/'));
+        if let Some((Some(used), Some(limit))) = calls.map(|(used, limit)| (count(used), count(limit))) {
             // The documented plans all restore a twentieth of their bucket per second.
             let rate = Refill::PerSecond(limit as f64 / 20.0);
             let left = RemainingQuota::of_calls(limit.saturating_sub(used)).limit(limit);

@@ -460,11 +460,14 @@ impl<B: Body, L: Limiter + 'static, D: Dialect, C: Classify<E>, E> Body for Upst
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let this = self.project();
         let frame = ready!(this.body.poll_frame(cx));
-        if let Some(Ok(frame)) = &frame
-            && let Some(trailers) = frame.trailers_ref()
-            && let Some(heard) = this.heard.take()
-        {
-            heard.hear(trailers);
+        let trailers = match &frame {
+            Some(Ok(frame)) => frame.trailers_ref(),
+            _ => None,
+        };
+        if let Some(trailers) = trailers {
+            if let Some(heard) = this.heard.take() {
+                heard.hear(trailers);
+            }
         }
         Poll::Ready(frame)
     }

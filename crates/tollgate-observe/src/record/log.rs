@@ -172,12 +172,7 @@ impl AdmissionLog {
     /// Begins to record a request that came at `now`, if it is one of those that are recorded.
     pub(super) fn begin(&self, ask: &Ask, clock: &Clock, now: Instant) -> Option<Number> {
         // Relaxed: only its own order counts.
-        if !self
-            .shared
-            .asked
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(self.every)
-        {
+        if self.shared.asked.fetch_add(1, Ordering::Relaxed) % self.every != 0 {
             return None;
         }
         let mut units = [None; MAX_COSTS];

@@ -138,10 +138,10 @@ impl<L: Resizable> AdaptiveBuilder<L> {
         if self.most == 0 || self.most > 65_536 {
             return Err(AdaptiveError::Samples { given: self.most });
         }
-        if let Some(Headroom { factor, decay, floor }) = self.headroom
-            && !(factor.is_finite() && decay.is_finite() && factor >= floor && floor >= 1.0 && decay >= 0.0)
-        {
-            return Err(AdaptiveError::Headroom { factor, decay, floor });
+        if let Some(Headroom { factor, decay, floor }) = self.headroom {
+            if !(factor.is_finite() && decay.is_finite() && factor >= floor && floor >= 1.0 && decay >= 0.0) {
+                return Err(AdaptiveError::Headroom { factor, decay, floor });
+            }
         }
         let clock = self.clock.unwrap_or_default();
         let settings = Settings {

@@ -209,10 +209,10 @@ impl Machine {
     /// since: it could have been full.
     pub(super) fn cancel(&mut self, taken: &Taken, now: u64) {
         self.advance(now);
-        if let Some(ramp) = &mut self.ramp
-            && taken.epoch == self.epoch
-        {
-            ramp.started = ramp.started.saturating_sub(taken.units[0]);
+        if let Some(ramp) = &mut self.ramp {
+            if taken.epoch == self.epoch {
+                ramp.started = ramp.started.saturating_sub(taken.units[0]);
+            }
         }
         for meter in 0..METERS {
             self.give_back(meter, taken.units[meter], taken, now);
