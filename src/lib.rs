@@ -122,7 +122,7 @@
 //! | `fan-out` | no | `fan_out` over tokio tasks, and with it futures 0.3 |
 //! | `channel` | no | `ChannelSemaphore`, and with it crossbeam-channel 0.5 |
 //! | `stats` | no | counts and wait times of a semaphore, and with it hdrhistogram 7 |
-//! | `policy-file` | no | policies in TOML and JSON, and with them toml 1 and humantime 2 |
+//! | `policy-file` | no | policies in TOML and JSON, and with them toml 1, jsonc-parser 0.34 and humantime 2 |
 //! | `policy-watch` | no | the same, watched for changes, and with it notify 8 |
 //! | `calendar` | no | `CalendarWindow`, and with it jiff 1 and 200 kB of time zones |
 //! | `governor` | no | `Governed`, and with it governor 0.10 |

@@ -1,7 +1,6 @@
 #![doc = include_str!("README.md")]
 
 mod error;
-mod json;
 mod kinds;
 mod legs;
 mod partitions;
@@ -183,7 +182,7 @@ impl Kinds {
     pub fn parse<S: FileSpec>(&self, text: &str, format: Format) -> Result<S, PolicyFileError> {
         let root = match format {
             Format::Toml => tree::toml(text)?,
-            Format::Json => json::json(text)?,
+            Format::Json => tree::json(text)?,
         };
         let file = Table::of(text, &root, "policy")?;
         let spec = S::of_file(self, file)?;

@@ -1,6 +1,7 @@
 //! The tree of both formats, in which each key and value has its place in the text.
 
 use super::error::{Fault, PolicyFileError};
+use std::collections::HashSet;
 
 /// A value, and the byte at which it begins.
 #[derive(Debug)]
@@ -86,4 +87,65 @@ fn of_toml(value: &toml::Spanned<toml::de::DeValue<'_>>) -> Node {
         at: value.span().start,
         value: found,
     }
+}
+
+/// Reads JSON, as the standard has it.
+pub(super) fn json(text: &str) -> Result<Node, PolicyFileError> {
+    let strict = jsonc_parser::ParseOptions {
+        allow_comments: false,
+        allow_loose_object_property_names: false,
+        allow_trailing_commas: false,
+        allow_missing_commas: false,
+        allow_single_quoted_strings: false,
+        allow_hexadecimal_numbers: false,
+        allow_unary_plus_numbers: false,
+        allow_bare_decimal_point_numbers: false,
+        allow_non_finite_numbers: false,
+        allow_extended_string_escapes: false,
+    };
+    let syntax = |at, why: String| PolicyFileError::at(text, at, Fault::Syntax { why: why.into() });
+    let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &strict)
+        .map_err(|error| syntax(error.range().start, error.kind().to_string()))?;
+    match parsed.value {
+        Some(value) => of_json(text, &value),
+        None => Err(syntax(text.len(), "the file is empty".into())),
+    }
+}
+
+fn of_json(text: &str, value: &jsonc_parser::ast::Value<'_>) -> Result<Node, PolicyFileError> {
+    use jsonc_parser::ast::Value as Json;
+    let (at, found) = match value {
+        Json::StringLit(string) => (string.range.start, Value::Text(string.value.to_string())),
+        Json::NumberLit(number) => {
+            let text = number.value;
+            let whole = !text.contains(['.', 'e', 'E']);
+            let found = match whole {
+                true => Value::Whole(text.parse().ok()),
+                false => Value::Real(text.parse().unwrap_or(f64::NAN)),
+            };
+            (number.range.start, found)
+        }
+        Json::BooleanLit(truth) => (truth.range.start, Value::Truth(truth.value)),
+        Json::NullKeyword(null) => (null.range.start, Value::Other("null")),
+        Json::Array(list) => {
+            let items: Result<_, _> = list.elements.iter().map(|item| of_json(text, item)).collect();
+            (list.range.start, Value::List(items?))
+        }
+        Json::Object(object) => {
+            let (mut entries, mut keys) = (Vec::new(), HashSet::new());
+            for property in &object.properties {
+                let key = property.name.as_str();
+                let at = property.range.start;
+                if !keys.insert(key) {
+                    let given = key.into();
+                    return Err(PolicyFileError::at(text, at, Fault::DoubleKey { given }));
+                }
+                let node = of_json(text, &property.value)?;
+                let key = key.to_owned();
+                entries.push(Entry { key, at, node });
+            }
+            (object.range.start, Value::Table(entries))
+        }
+    };
+    Ok(Node { at, value: found })
 }
