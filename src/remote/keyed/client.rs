@@ -1038,9 +1038,8 @@ impl Client {
                 }
             };
             let waits = self.waits.get(number).is_some_and(|wait| wait.end.is_none());
-            if matches!(end, End::Granted { .. })
-                && let Some(state) = self.keys.get_mut(key)
-            {
+            let granted = matches!(end, End::Granted { .. });
+            if let Some(state) = self.keys.get_mut(key).filter(|_| granted) {
                 state.told = None;
             }
             if waits {
