@@ -253,7 +253,7 @@ mod available_here {
 
     #[test]
     fn remote_permits_conform() {
-        // Law 1 takes the timers of the driver, which renews, for those of an attempt: so without it, first.
+        // Law 1 takes the timers of a driver that goes on, which renews, for those of an attempt: so with one that rests, first.
         Suite::of_permits(3, |clock| -> Remote<Memory> {
             let (remote, driver) = permits(clock).build(Memory::new(clock)).unwrap();
             rest_after_a_poll(driver);
@@ -273,7 +273,7 @@ mod available_here {
             let rate = Remote::rate(Key::new("suite").unwrap(), Quota::per_second(10).burst(5));
             rate.on(clock).prefetch(prefetch)
         };
-        // Law 1 takes the timers of the driver, which fetches what comes back, for those of an attempt: so without it.
+        // Law 1 takes the timers of a driver that goes on, which fetches what comes back, for those of an attempt: so with one that rests.
         let alone = Suite::of_rate(5, Duration::from_millis(500), move |clock| {
             let (remote, driver) = rate(clock).build(Memory::new(clock)).unwrap();
             rest_after_a_poll(driver);
